@@ -116,7 +116,7 @@ def _train_wordpiece(
             f"the {len(alphabet)} characters of the text; expected text, and a larger "
             "--size"
         )
-    logger.info(f"training on {len(words):,} different words")
+    logger.info(f"training a vocabulary on {len(words):,} different words")
     known = {token.removeprefix(PREFIX) for token in alphabet}
     words = {word: n for word, n in words.items() if known.issuperset(word)}
     model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
@@ -190,7 +190,7 @@ def _train_sentencepiece(
     sentences: Iterable[str], size: int, lower_case: bool
 ) -> Tokenizer:
     sample = _sample(sentences, _SAMPLED)
-    logger.info(f"training on {len(sample):,} sentences")
+    logger.info(f"training a vocabulary on {len(sample):,} sentences")
     if lower_case:
         sample = [sentence.lower() for sentence in sample]
     model = io.BytesIO()

@@ -544,7 +544,7 @@ def test_a_document_is_split_by_the_rules_of_its_language(tmp_path):
 
 
 def test_a_new_format_is_one_entry_of_the_table(tmp_path, monkeypatch, uncased):
-    """Subtitles: found by their suffix, split between processes, prepared."""
+    """Numbered lines: found by their suffix, split between processes, prepared."""
 
     def read(lines, reading):
         for number, line in itertools.pairwise(lines):
@@ -553,12 +553,14 @@ def test_a_new_format_is_one_entry_of_the_table(tmp_path, monkeypatch, uncased):
                     raise UserError("no text")
                 yield [line]
 
-    subtitles = corpus_formats.TextFormat(read, boundary=r"\d+$", suffixes=(".srt",))
-    monkeypatch.setitem(corpus_formats.FORMATS, "subtitles", subtitles)
-    path = tmp_path / "film.SRT"
+    numbered = corpus_formats.TextFormat(
+        read, boundary=r"\d+$", suffixes=(".numbered",)
+    )
+    monkeypatch.setitem(corpus_formats.FORMATS, "numbered", numbered)
+    path = tmp_path / "film.NUMBERED"
     path.write_text("".join(f"{i}\nLine {i}.\n\n" for i in range(1, 200)))
     (source,) = sources_of(path)
-    assert source.format == "subtitles" and source.splittable
+    assert source.format == "numbered" and source.splittable
     whole = read_range(source)
     assert whole == [[f"Line {i}."] for i in range(1, 200)]
     cuts = itertools.pairwise([0, 100, 1000, 1001, source.size])
@@ -566,7 +568,7 @@ def test_a_new_format_is_one_entry_of_the_table(tmp_path, monkeypatch, uncased):
     report = prepare([str(path)], uncased, tmp_path / "store", workers=1)
     assert report.info.documents == 199
     path.write_text("1\n\n")
-    with pytest.raises(UserError, match=r"film\.SRT:2: no text"):
+    with pytest.raises(UserError, match=r"film\.NUMBERED:2: no text"):
         list(read_documents([str(path)]))
 
 
