@@ -342,7 +342,9 @@ def test_a_loss_that_is_not_finite_stops_before_a_model_is_saved(settings, tmp_p
     with pytest.raises(UserError, match="lower optimizer") as error:
         run_one(wild, workdir, [].append)
     assert "\n" not in str(error.value)
-    assert str(error.value).endswith("or start again with another workdir")
+    # A fine-tuning run refuses another learning rate, also with --change_settings.
+    needed = "a fine-tuning with another learning rate or dtype needs another workdir"
+    assert str(error.value).endswith(needed)
     assert not [path for path in workdir.iterdir() if "best" in path.name]
     assert not (workdir / "results.json").exists()
     # It left nothing to lose, so the user can do as told.
