@@ -93,11 +93,13 @@ def read_modules(
 
 
 def _settings(path: Path, **known: list[Any]) -> dict[str, Any]:
-    """The settings in a file, if there is one.
+    """The settings in a file. The files in the model's own folder may be missing.
 
-    known: the values that a setting may have. Raises UserError for another value.
+    known: the values that a setting may have. Raises UserError for another value, and
+    for a missing config.json of a module.
     """
-    config = read_json(path, "settings of a module") if path.is_file() else {}
+    needed = path.name == "config.json" or path.is_file()
+    config = read_json(path, "settings of a module") if needed else {}
     for name, values in known.items():
         if config.get(name) not in [None, *values]:
             raise UserError(
@@ -131,7 +133,8 @@ def _length(folder: Path, positions: int, tokenizer: Tokenizer | None) -> int:
         do_lower_case=[False] if cased else [True, False],
     )
     other = _settings(folder / "tokenizer_config.json").get("model_max_length")
-    lengths = config.get("max_seq_length", other), positions
+    own = config.get("max_seq_length")
+    lengths = other if own is None else own, positions
     return min(length for length in lengths if length is not None)
 
 

@@ -101,6 +101,13 @@ def test_old_settings_are_read(folder, theirs):
     np.testing.assert_allclose(vectors, theirs["cls"], rtol=0, atol=1e-5)
 
 
+def test_a_missing_length_is_that_of_the_tokenizer(folder):
+    path = folder("cls")
+    change(path / "sentence_bert_config.json", max_seq_length=None)
+    change(path / "tokenizer_config.json", model_max_length=9)
+    assert bert_jax.load(path).extra["modules"]["max_length"] == 9
+
+
 POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
 MAX = {"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True}
 FIRST_LAST = {"pooling_mode_first_last_avg": True, "pooling_mode_mean_tokens": False}
@@ -130,6 +137,15 @@ def test_settings_that_are_not_supported_are_refused(folder, file, settings, sai
     with pytest.raises(UserError, match=said) as caught:
         bert_jax.load(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", [POOLING, DENSE])
+def test_a_module_without_its_settings_is_refused(folder, file):
+    """A default could be the wrong pooling or activation."""
+    path = folder("dense")
+    (path / file).unlink()
+    with pytest.raises(UserError, match=f"{file} does not exist; expected settings"):
+        bert_jax.load(path)
 
 
 @pytest.mark.parametrize(
