@@ -166,23 +166,22 @@ class BertModel(nn.Module):
         hidden_states: whether to return the output of every layer.
         """
         config = self.config
-        read_BQ = positions_BQ  # where the last layer is computed; None for everywhere
+        computed_BQ = positions_BQ  # of the last layer; None for all positions
         if pool and positions_BQ is not None:
-            pools_one = config.pooling == "token" and config.kind.attends
+            pools_token = config.pooling == "token" and config.kind.attends
             pooled_BS = pooled_positions(config, tokens)
-            read_BQ = (
-                jnp.concatenate([pooled_BS, positions_BQ], 1) if pools_one else None
-            )
+            both_BQ = jnp.concatenate([pooled_BS, positions_BQ], axis=1)
+            computed_BQ = both_BQ if pools_token else None
         x_BLD, states = self.encoder(
             self.embeddings(tokens, deterministic=deterministic),
             tokens,
-            read_BQ,
+            computed_BQ,
             deterministic=deterministic,
             hidden_states=hidden_states,
         )
         pooled_BSD = None
         if pool:
-            if read_BQ is not None:
+            if computed_BQ is not None:
                 pooled_BSD, x_BLD = jnp.split(x_BLD, [tokens.starts.shape[1]], axis=1)
             elif config.pooling == "mean":
                 pooled_BSD = tokens.mean(x_BLD).astype(x_BLD.dtype)
@@ -190,7 +189,8 @@ class BertModel(nn.Module):
                 pooled_BSD = self.encoder.ends(x_BLD, tokens)
             pooled_BSD = split(self.pooler(split(pooled_BSD, "BSD")), "BSD")
             pooled_BSD = jnp.tanh(pooled_BSD)
-            x_BLD = take_positions(x_BLD, positions_BQ) if read_BQ is None else x_BLD
+            if computed_BQ is None:
+                x_BLD = take_positions(x_BLD, positions_BQ)
         sides = self.encoder.sides(x_BLD, states, positions_BQ)
         states = states if hidden_states else []
         return EncoderOutput(x_BLD, pooled_BSD, states, sides)
