@@ -91,13 +91,27 @@ class LmConfig:
     top: int
 
 
-class FillMask(Task):
+class _PretrainedTask(Task):
+    """A task of a pretrained head. Its rows have no labels, and no run has this task."""
+
+    head = "pretraining"
+    any_columns = True
+
+    def score(self, rows: list[Any], answers: list[Answer]) -> dict[str, float]:
+        raise NotImplementedError
+
+    def export(
+        self, rows: list[Any], answers: list[Answer], split: str
+    ) -> dict[str, str]:
+        raise NotImplementedError
+
+
+class FillMask(_PretrainedTask):
     """Fills in blanks with the MLM head. The task needs no training and has no files."""
 
     family = "fill_mask"
-    head = "pretraining"
     columns: ClassVar = {"text": ("text",), "label": ("label",)}
-    any_columns, tabs = True, False
+    tabs = False
 
     def __init__(self, config: LmConfig, tokenizer: Tokenizer):
         super().__init__(config)
@@ -161,13 +175,11 @@ class Pair(NamedTuple):
     id: Any
 
 
-class NextSentence(Task):
+class NextSentence(_PretrainedTask):
     """Says whether a text follows another one, with the NSP head. It has no files."""
 
     family = "next_sentence"
-    head = "pretraining"
     columns: ClassVar = {name: (name,) for name in ("first", "second", "label")}
-    any_columns = True
 
     def row(self, where: str, values: Mapping, labelled: bool = False) -> Pair:
         """The two texts."""
