@@ -196,7 +196,7 @@ def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
         raise UserError(
             f"objective={name!r} is no module with a function pretraining(); expected "
             "bert_jax.objectives.mlm_nsp, .causal, .electra or .two_way, or a module of "
-            "your own"
+            "your own in a folder of PYTHONPATH"
         )
     objective = module.pretraining(config.model, config.compute, config.data.examples)
     model = getattr(objective, "model", None)
