@@ -153,6 +153,9 @@ class Task(abc.ABC):
             dev = {*np.random.default_rng(seed).permutation(len(rows))[:count].tolist()}
             given["train"] = [row for i, row in enumerate(rows) if i not in dev]
             given["dev"] = [row for i, row in enumerate(rows) if i in dev]
+        if not given.get("train", True):
+            needed = "expected several rows, some of which become dev without dev="
+            raise UserError(f"train has no rows to learn from; {needed}")
         # A run on other rows is another run.
         content = json.dumps(given, sort_keys=True, default=str).encode()
         name = ROWS + hashlib.sha256(content).hexdigest()[:12]

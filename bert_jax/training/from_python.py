@@ -96,6 +96,8 @@ def finetune(
     names = [field.name for field in fields(FineTuneOptimizer)]
     optimizer = {name: settings.pop(name) for name in names if name in settings}
     settings["optimizer"] = settings.get("optimizer", {}) | optimizer
+    settings |= {"family": task.family, "data": task.config}
+    config = finetune_config(settings | {"init_from": os.fspath(init_from)})
     if train is not None:
         share = 0.0
         if dev is None or isinstance(dev, numbers.Real):
@@ -108,9 +110,8 @@ def finetune(
             log(f"dev: {share:.0%} of the training rows, which are not learned from")
         splits = {"train": train, "dev": dev, "test": test}
         splits = {name: rows for name, rows in splits.items() if rows is not None}
-        task = task.with_rows(held_out=share, seed=settings.get("seed", 0), **splits)
-    settings |= {"family": task.family, "data": task.config}
-    config = finetune_config(settings | {"init_from": os.fspath(init_from)})
+        task = task.with_rows(held_out=share, seed=config.seed, **splits)
+        config = dataclasses.replace(config, data=task.config)
     workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
     results = run_one(config, workdir, log, task, change_settings=change_settings)
     model = load(workdir)

@@ -431,7 +431,7 @@ LANGUAGES = {
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("format", ["wikiextractor", "jsonl", "paragraphs"])
+@pytest.mark.parametrize("format", ["wikiextractor", "jsonl", "paragraphs", "markdown"])
 def test_text_of_every_language_is_read(tmp_path, format, language):
     """Titles and headings are left out, also in a language without marks."""
     text = LANGUAGES[language]
@@ -439,6 +439,7 @@ def test_text_of_every_language_is_read(tmp_path, format, language):
         "wikiextractor": f'<doc id="1" title="A">\nA\n\n{text}\nB.\n{text}\n</doc>\n',
         "jsonl": json.dumps({"text": f"{text}\n{text}\n{text}"}),
         "paragraphs": f"{text}\n\n{text}\n",
+        "markdown": f"# A\n\n{text}\n\n{text}\n",
     }
     path = tmp_path / "a"
     path.write_text(bodies[format])

@@ -93,7 +93,14 @@ def evaluate_v2(preds, odds, gold):
     return found
 
 
-@pytest.mark.parametrize("seed", range(10))
+def seeds(short, most):
+    """The first seeds; the other ones are long."""
+    return [
+        pytest.param(i, marks=[pytest.mark.long] * (i >= short)) for i in range(most)
+    ]
+
+
+@pytest.mark.parametrize("seed", seeds(10, 30))
 def test_scores_v2_are_those_of_another_implementation(seed):
     rng = np.random.default_rng(seed)
     texts = np.array(["x y", "The X!", "x", "the", "an a", "q r", "q, q"])
@@ -108,7 +115,7 @@ def test_scores_v2_are_those_of_another_implementation(seed):
     assert official == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3, 5))
 def test_the_best_threshold_is_the_best_of_all(seed):
     rng = np.random.default_rng(seed)
     n = 40

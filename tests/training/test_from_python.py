@@ -297,9 +297,10 @@ def test_a_text_is_no_file():
         ({"dev": [("good", "yes")]}, "give train=rows .dev and test need it"),
         (
             {"train": [("good", "yes")]},
-            "^train: 0 rows have 0 different labels",
+            "^train has no rows to learn from; expected several rows",
         ),
-        ({"train": []}, "^train: 0 rows have 0 different labels"),
+        ({"train": []}, "^train has no rows to learn from; expected several rows"),
+        ({"train": [("a", "b")], "seed": -1}, "^seed=-1, expected at least 0 and "),
         ({"device": "cpu"}, "^device is not .*; JAX chooses devices .* JAX_PLATFORMS"),
         ({"train": [("good", "a")] * 9, "epoch": 1}, "epoch is not an arg.*epochs"),
         ({"num_train_epochs": 3}, r"^num_train_epochs is not .* did you mean epochs\?"),
