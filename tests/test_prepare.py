@@ -57,7 +57,10 @@ def test_text_without_boundaries_of_documents_is_warned_of(
         ({"--vocabulary": "no.txt"}, "no.txt"),
         ({"--shards": "-1"}, "shards=-1, expected 0 to 10,000"),
         ({"--language": "English"}, "language 'English', expected a code such as en"),
-        ({"--output": "other.txt"}, "File exists (other.txt)"),
+        (
+            {"--output": "other.txt"},
+            "other.txt is a file; expected the name of a folder",
+        ),
         ({"--output": "text.txt"}, "text.txt is the input text.txt, or in it"),
     ],
 )
