@@ -1,4 +1,4 @@
-"""Going on with pretraining: BERT BASE on texts of your own domain.
+"""Further pretraining: BERT BASE on texts of your own domain.
 
 What: MLM + NSP from a checkpoint, 10,000 steps of 32 x 128 with Google's own learning rate
   for this; 41 million tokens, four passes over 50 MB of text. Evaluates the checkpoint as

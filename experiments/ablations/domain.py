@@ -1,4 +1,4 @@
-"""Going on with pretraining on film reviews, with the vocabulary kept or extended.
+"""Further pretraining on film reviews, with the vocabulary kept or extended.
 
 What: a checkpoint of 2 layers of width 128 (one step of 0 for the baseline; 2,000 steps of
   16 x 64 on the sentences of SST-2's training rows, masked LM alone), with its own
