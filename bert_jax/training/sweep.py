@@ -160,8 +160,6 @@ class _Runs:
     run's folder. variants: the runs of each variant, with a task ("" without one).
     """
 
-    free: tuple[str, ...] = ()  # settings in which a finished run may differ
-
     def __init__(self, folder: Path, log: Log, seeds: Sequence[int]):
         self.folder, self.log, self.seeds = folder, log, seeds
         self.configs: dict[str, Any] = {}
@@ -177,7 +175,7 @@ class _Runs:
 
         Raises UserError if its folder contains a run with other settings.
         """
-        return finished(self.folder / name, self.configs[name], self.free)
+        return finished(self.folder / name, self.configs[name])
 
     def missing(self) -> list[str]:
         """The names of the runs that are not finished."""
@@ -395,8 +393,6 @@ class Study(_Runs):
     whose settings are wrong.
     """
 
-    free = ("init_from",)  # the folder of the study may have moved
-
     def __init__(
         self,
         config: StudyConfig,
@@ -427,6 +423,12 @@ class Study(_Runs):
                 run = f"pairs/{shared}-seed{seed}"
                 self.add(name, "", run, pairs)
                 self.pretraining[run] = before
+
+    def result(self, name: str) -> Results | None:
+        """See :meth:`_Runs.result`. The folder of the study may have moved."""
+        config = self.configs[name]
+        free = ("init_from",) if isinstance(config, FineTuneConfig) else ()
+        return finished(self.folder / name, config, free)
 
     def run(self) -> None:
         """Runs all parts that are not finished. Raises UserError if a part fails."""

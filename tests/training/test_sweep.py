@@ -394,6 +394,7 @@ PHASE = dict(steps=5, sequence_length=16, batch_size=8, max_predictions=3)
         ({"phases": (PHASE,)}, r"left-seed3 holds another run .*steps: 4 -> 5"),
         ({"optimizer": {"learning_rate": 2e-3}}, "learning_rate: 0.001 -> 0.002"),
         ({"eval_batches": 2}, "eval_batches: 1 -> 2"),
+        ({"init_from": "other"}, "left-seed3 holds another run .*init_from: '' -> 'ot"),
         ({"data": {"lower_case": False}}, "left-seed3 holds another run .*lower_case"),
     ],
 )
