@@ -164,10 +164,12 @@ class Squad(Task):
             if known or not self.labelled(split):
                 rows.append(row)
             else:
-                hint = "version_2=True for questions with is_impossible (SQuAD 2.0)"
-                self._skip(
-                    f"{row.where} has no answer", f"expected at least one, or {hint}"
-                )
+                problem = f"{row.where} has no answer"
+                hint = "expected at least one, or version_2=True for questions with "
+                hint += "is_impossible (SQuAD 2.0)"
+                if row.impossible:  # no fault of the file, so it is not skipped
+                    raise UserError(f"{problem}; {hint}")
+                self._skip(problem, hint)
         return rows
 
     def _skip(self, problem: str, hint: str) -> None:

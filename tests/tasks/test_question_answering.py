@@ -131,9 +131,10 @@ def test_files_in_the_official_form(folder, uncased, version_2):
         assert contents["null_odds.json"]["q1"] == predictions[1]["null_odds"]
 
 
-def test_a_question_without_answer_needs_version_2(folder):
+@pytest.mark.parametrize("bad_answers", ["refuse", "skip"])
+def test_a_question_without_answer_needs_version_2(folder, bad_answers):
     with pytest.raises(UserError, match=r"q5 has no answer.*version_2=True"):
-        task_of(folder, version_2=False).read("dev")
+        task_of(folder, version_2=False, bad_answers=bad_answers).read("dev")
 
 
 def test_files_by_their_official_names(tmp_path, folder):
