@@ -7,6 +7,7 @@ store.
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 import fsspec
@@ -26,15 +27,18 @@ from bert_jax.progress import Progress, unwatched
 
 set_up_stores()
 
+# Files of a model: in its folder, in best/, or in the folder of a module of
+# sentence-transformers, such as 1_Pooling.
+_OF_MODEL = re.compile(r"(best/)?(\d+_\w+/)?[^/]+")
 VERSIONS = ".files"  # the file of a copy with the sizes and times of its files
 
 
 def local_copy(path: str | os.PathLike, *, model: bool = False) -> Path:
     """Returns ``path`` if it is local, and otherwise a copy of its files in the cache.
 
-    path: a folder, or the prefix of Google's bert_model.ckpt files. model: the only folder
-    in a remote folder that is copied is best/. Orbax reads checkpoints/ in the store. A
-    copy whose files have the same sizes and times in the store is used again.
+    path: a folder, or the prefix of Google's bert_model.ckpt files. model: only files of
+    a model are copied, and no other folders of a run. Orbax reads checkpoints/ in the
+    store. A copy whose files have the same sizes and times in the store is used again.
     """
     if not is_remote(path):
         return Path(path)
@@ -49,7 +53,7 @@ def local_copy(path: str | os.PathLike, *, model: bool = False) -> Path:
         name: version
         for name, version in files.items()
         if name.startswith(prefix) or name.endswith((".json", ".txt"))
-        if not model or "/" not in name.removeprefix("best/")
+        if not model or _OF_MODEL.fullmatch(name)
     }
     folder, versions = cached_folder(remote), json.dumps(files)
     # Several processes of a host may need the copy at the same time: one downloads.

@@ -86,11 +86,14 @@ def test_processes_of_a_host_share_one_download(folder, monkeypatch):
 def test_a_checkpoint_is_copied_without_what_is_not_its_model(folder):
     write(folder / "config.json", "{}")
     write(folder / "best/model.safetensors", "1")
+    modules = {"1_Pooling/config.json", "best/2_Dense/config.json"}
+    for name in modules:
+        write(folder / name, "{}")
     write(folder / "checkpoints/5/large", "x")
     write(folder / "sweep/run/large", "x")
     copy = local_copy(folder, model=True)
     copied = {p.relative_to(copy).as_posix() for p in copy.rglob("*") if p.is_file()}
-    assert copied == {".files", "config.json", "best/model.safetensors"}
+    assert copied == modules | {".files", "config.json", "best/model.safetensors"}
     write(folder / "best/model.safetensors", "22")
     (folder / "config.json").unlink()
     assert local_copy(folder, model=True) == copy
