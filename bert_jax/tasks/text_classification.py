@@ -291,11 +291,11 @@ class Classification(base.Task):
     def _class(self, where: str, value: Any) -> str:
         """The class with a name, or with a number from 0."""
         name = _class_name(where, value)
-        if name not in self.label_ids and isinstance(value, int):
-            name = names_by_number(self.labels).get(value, name)
         # Models of 0.1.0 have the names of JSON for the classes of a column of booleans.
         if name in ("True", "False") and name.lower() in self.label_ids:
             name = name.lower()
+        if name not in self.label_ids and isinstance(value, int):
+            name = names_by_number(self.labels).get(value, name)
         if name not in self.label_ids:
             known = ", ".join(self.labels)
             raise UserError(f"{where}: label {name!r} is not in the label set {known}")

@@ -423,6 +423,9 @@ def test_classes_of_booleans_have_either_form_of_their_names():
             train=[("a", names[0]), ("b", values)]
         )
         assert task.read("train")[1].label == names[1]
+    turned = bert_jax.tasks.classification(labels=("true", "false"))
+    rows = turned.with_rows(train=[("a", True), ("b", False)]).read("train")
+    assert [row.label for row in rows] == ["true", "false"]  # not by position
 
 
 def test_both_texts_of_a_pair_need_words(make):
