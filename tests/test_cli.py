@@ -13,9 +13,11 @@ from pathlib import Path
 import jax
 import pytest
 
-from bert_jax.commands import cli, startup
+from bert_jax.commands import cli, embed, score, startup
 from bert_jax.errors import Preempted, UserError
 from bert_jax.files import cache_folder
+
+GOLDEN = Path(__file__).parent / "golden" / "v0_1_0"
 
 PROGRAM = """
 import ctypes
@@ -329,3 +331,22 @@ def test_a_missing_file_is_a_bug_unless_a_store_reports_it(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         (tmp_path / "absent").read_text()
     assert cli._users_line(caught.value) is None
+
+
+def test_pairs_are_read_before_any_is_scored(tmp_path, capsys):
+    """The first set is right, the second is not: nothing is printed."""
+    model = str(GOLDEN / "exported" / "mlm_nsp")
+    for name, line in (("good.txt", "a ship\ta sea\n"), ("bad.txt", "a ship\n")):
+        (tmp_path / name).write_text(line)
+    files = [str(tmp_path / name) for name in ("good.txt", "bad.txt")]
+    flags = ["--checkpoint", model, "--pairs", *files]
+    with pytest.raises(UserError, match=r"bad\.txt:1 has 1 value"):
+        score.main(flags)
+    assert capsys.readouterr().out == ""
+    with pytest.raises(UserError, match=r"--pairs .* takes no --output or --columns"):
+        score.main([*flags, "--output", str(tmp_path / "answers.jsonl")])
+
+
+def test_a_layer_that_is_no_number_is_named():
+    with pytest.raises(UserError, match=r"^--layers=last, expected numbers such as"):
+        embed.main(["--input", "a.txt", "--output", "a.npz", "--layers", "last"])

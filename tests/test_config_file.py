@@ -130,6 +130,7 @@ def test_a_wrong_argument_is_one_line(config, flag, message):
         ("x = 1\n", "config.py: no function get_config"),
         ("def get_config():\n    return None\n", "gave None, expected a dict"),
         ("def get_config():\n    raise ValueError('size 3')\n", "config.py: size 3"),
+        ("a,b\nc d,1\n", r"config.py: invalid syntax \(config.py, line 2\)"),
         ("def get_config(size):\n    return {}\n", "missing 1 required positional"),
     ],
 )
@@ -146,6 +147,7 @@ def test_a_wrong_file_is_one_line(config, text, message):
         ("--config", "--config: expected one argument"),
         ("--config none.py", "none.py is not a file or the name of a config; known"),
         ("--config sst", r"did you mean sst2\?$"),
+        ("--config README.md", r"README.md is no config; expected a .py file"),
         ("--config sst2:rte", "task 'sst2:rte', expected"),
         ("--config experiments/finetune/swga.py", r"did you mean swag\?$"),
     ],

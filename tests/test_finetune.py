@@ -140,7 +140,10 @@ def test_a_user_error_is_one_line_and_exit_code_2(command, files, tmp_path):
         (["--config.epochs=0"], "epochs=0, expected at least 1"),
         (["--config.init_from="], "set init_from"),
         (["--config.init_from=nowhere"], "nowhere does not exist"),
-        (["--config.data.dir=nowhere"], "nowhere has no train.csv"),
+        (
+            ["--config.data.dir=nowhere"],
+            "and 7 more (it does not exist); set data.dir",
+        ),
         (["--config.data.max_length=17"], "is over the position table of 16"),
         (["--config.data.task=rt"], "data.task='rt', expected one of cola, sst2"),
         (["--config.family=bert"], "family='bert', expected one of"),

@@ -61,6 +61,7 @@ def test_text_without_boundaries_of_documents_is_warned_of(
             {"--output": "other.txt"},
             "other.txt is a file; expected the name of a folder",
         ),
+        ({"--output": "other.txt/a/b"}, "other.txt is a file; expected the name of a"),
         ({"--output": "text.txt"}, "text.txt is the input text.txt, or in it"),
     ],
 )

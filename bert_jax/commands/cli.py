@@ -9,6 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from bert_jax.commands import startup
@@ -237,6 +238,10 @@ def _users_line(error: Exception) -> str | None:
         place = error.filename or "the disk, or /dev/shm"
         again = "make room and run the same command again"
         return f"error: {error.strerror} ({place}); {again}"
+    if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
+        path = Path(os.fsdecode(error.filename))
+        if file := next((x for x in [path, *path.parents] if x.is_file()), None):
+            return f"error: {file} is a file; expected the name of a folder"
     if error.filename or error.errno in (errno.EROFS, errno.ENOMEM, errno.EMFILE):
         return f"error: {error.strerror} ({error.filename or 'this process'})"
     return None

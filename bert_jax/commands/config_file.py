@@ -128,6 +128,8 @@ def load_file(config: str, function: str, known: Mapping[str, str]) -> dict[str,
             raise UserError(f"{file} is not a file or the name of a config; {near}")
         file, _, first = known[file].partition(":")
         argument = ":".join(filter(None, [first, argument]))
+    if Path(file).suffix != ".py":
+        raise UserError(f"{file} is no config; expected a .py file with {function}()")
     folder = str(Path(file).parent.resolve())
     sys.path.insert(0, folder)  # a config may import its neighbours, as large.py does
     try:
@@ -139,7 +141,7 @@ def load_file(config: str, function: str, known: Mapping[str, str]) -> dict[str,
             raise TypeError(
                 f"{function} gave {settings!r}, expected a dict of settings"
             )
-    except (TypeError, ValueError) as error:
+    except (SyntaxError, TypeError, ValueError) as error:
         raise UserError(f"{file}: {error}") from error
     finally:
         sys.path.remove(folder)

@@ -18,8 +18,16 @@ import sys
 from pathlib import Path
 
 from bert_jax.commands import cli
+from bert_jax.errors import UserError
 from bert_jax.files import check_output
 from bert_jax.progress import print_line
+
+
+def _layers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"--layers={text}, expected numbers such as -4,-1") from error
 
 
 def main(argv: list[str]) -> None:
@@ -31,7 +39,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", type=Path, required=True, metavar="X")
     parser.add_argument(
         "--layers",
-        type=lambda text: [int(part) for part in text.split(",")],
+        type=_layers,
         default=[-1],
         metavar="I,J",
         help="concatenated; 0: the embeddings, -1: the last layer (--layers=-1)",

@@ -32,7 +32,7 @@ from bert_jax.progress import print_line
 if TYPE_CHECKING:
     from numpy import ndarray
 
-    from bert_jax.inference.pretrained import Scorer
+    from bert_jax.inference.pretrained import MinimalPair, Scorer
 
 
 def main(argv: list[str]) -> None:
@@ -47,11 +47,17 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     if bool(args.text or args.input) == bool(args.pairs):
         raise UserError("expected one of --text, --input and --pairs")
+    if args.pairs and (args.output != "-" or args.columns):
+        raise UserError(
+            "--pairs prints counts and takes no --output or --columns; leave them out, and "
+            "name columns with --fields"
+        )
     from bert_jax.inference import lines
     from bert_jax.inference.pretrained import Scorer
 
     form = lines.output_format(args.output)
     check_output(args.output, args.input)
+    sets = _sets(args) if args.pairs else []  # a wrong pair is found before any score
     watched = lines.on_screen(args.output) and not args.pairs
     cli.start()
     scorer = Scorer(
@@ -61,26 +67,34 @@ def main(argv: list[str]) -> None:
         **cli.model_options(args),
     )
     if args.pairs:
-        _compare(scorer, args)
+        _compare(scorer, sets, args.json)
         return
     rows = lines.given_rows(scorer, args.text, args.input)
     lines.write_answers(scorer, rows, args.output, form, columns=args.columns)
 
 
-def _compare(scorer: "Scorer", args: argparse.Namespace) -> None:
-    """Prints the accuracy of each set of pairs and of all."""
-    from bert_jax.inference.pretrained import FIELDS, accuracy, read_sets
+def _sets(args: argparse.Namespace) -> "list[tuple[str, list[MinimalPair]]]":
+    """The path and the pairs of each set."""
+    from bert_jax.inference.pretrained import FIELDS, read_sets
 
     fields = tuple(args.fields.split(",")) if args.fields else FIELDS
     if len(fields) != 2:
         raise UserError(f"--fields={args.fields}, expected two columns: GOOD,BAD")
+    return list(read_sets(args.pairs, fields))
+
+
+def _compare(
+    scorer: "Scorer", sets: "list[tuple[str, list[MinimalPair]]]", as_json: bool
+) -> None:
+    """Prints the accuracy of each set of pairs and of all."""
+    from bert_jax.inference.pretrained import accuracy
 
     def report(name: str, right: "ndarray") -> None:
         line = f"{right.mean():7.1%}  {len(right):6,}  {name}"
-        print_line(line, sys.stderr if args.json else sys.stdout)
+        print_line(line, sys.stderr if as_json else sys.stdout)
 
-    found = accuracy(scorer, read_sets(args.pairs, fields), report)
-    if args.json:
+    found = accuracy(scorer, sets, report)
+    if as_json:
         print_line(json.dumps(found._asdict(), indent=2))
     else:
         print_line(f"{found.accuracy:.1%} of {counted(found.pairs, 'pair')}")

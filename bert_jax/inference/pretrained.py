@@ -427,6 +427,11 @@ def _objects(name: str, lines: Iterable[bytes]) -> Iterator[Placed]:
 
 def _pair(where: str, row: Row, fields: Sequence[str]) -> MinimalPair:
     values = by_position(where, row, fields)
+    if missing := [name for name in fields if name not in values]:
+        raise UserError(
+            f"{where}: no column {missing[0]!r}; the columns are {', '.join(values)}; name "
+            "the two with --fields=GOOD,BAD"
+        )
     good, bad = (text_of(where, values, [name]) for name in fields)
     check_texts(where, (good, bad))
     return good, bad

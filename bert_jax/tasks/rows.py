@@ -290,7 +290,8 @@ def value_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> Any
     if name is None:
         came = f"{where}: no column {' or '.join(map(repr, names))}"
         hint = header_hint([*values]) or (
-            "rename one, or name it with columns= (to train, with data.text_a, data.label)"
+            "rename one, or name it with columns= or --columns (to train, with "
+            "data.text_a, data.label)"
         )
         raise UserError(f"{came}; the columns are {', '.join(values)}; {hint}")
     if values[name] is None:

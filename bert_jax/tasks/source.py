@@ -146,13 +146,14 @@ class Source:
         names = [given] if given else self.file_names(split)
         if path := next((folder / x for x in names if (folder / x).is_file()), None):
             return path
-        there = (
-            sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-        )
+        there = "it does not exist"
+        if folder.is_dir():
+            files = sorted(path.name for path in folder.iterdir())
+            there = f"it has {listed(files) or 'no files'}"
         raise UserError(
-            f"{self.config.dir or 'data.dir'} has no {listed(names)} (it has "
-            f"{listed(there) or 'no files'}); set data.dir to the folder of the data set, "
-            "or data.train, data.dev and data.test to its files"
+            f"{self.config.dir or 'data.dir'} has no {listed(names)} ({there}); "
+            "set data.dir to the folder of the data set, or data.train, data.dev and "
+            "data.test to its files"
         )
 
     def check(self) -> None:

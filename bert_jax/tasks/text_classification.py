@@ -236,6 +236,8 @@ class Classification(base.Task):
             own = self._classes(where, given)
             rows.append([_class_name(where, value) for value in own])
         labels, place = sorted({*itertools.chain(*rows)}), self.source.place("train")
+        if not rows:
+            raise UserError(f"{place} has no rows; expected rows with labels")
         if labels and all(re.fullmatch(r"-?\d+\.0+", label) for label in labels):
             came = f"{place}: the labels {listed(labels)} are floats"
             raise UserError(f"{came}; {_FLOATS}, and labels= keeps these names")

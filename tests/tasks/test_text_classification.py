@@ -72,6 +72,11 @@ def test_a_tables_test_split_is_scored_if_it_has_labels(make):
     assert task.read("test")[0].label is None
 
 
+def test_a_header_without_rows_is_named(make):
+    with pytest.raises(UserError, match=r"train\.csv has no rows; expected rows with"):
+        make({"train.csv": "text,label\n", "dev.csv": TRAIN}).labels  # noqa: B018
+
+
 def test_a_class_may_be_given_by_its_number_unless_names_are_numbers(make, caplog):
     dev = '{"text": "a", "label": 0}\n{"text": "b", "label": 1}\n'
     task = make({"dev.jsonl": dev}, labels=("poor", "fine"))
