@@ -148,7 +148,7 @@ def drawn_ahead(
                 drawn.append(pool.submit(batches.__getitem__, number))
             yield batch
     except TimeoutError as error:
-        if future.done():  # the reader's own error
+        if future.done() and future.exception() is error:  # the reader's own error
             raise
         raise StalledError(
             f"no batch came for {timeout:g} s: a thread that reads hangs, perhaps on a "

@@ -189,6 +189,13 @@ class Squad(Task):
         impossible, given, right = values.get("is_impossible"), [], []
         if not isinstance(impossible, bool | None):
             raise UserError(f"{where}: is_impossible is no true or false")
+        answers = values.get("answers")
+        if (
+            impossible is None
+            and self.config.version_2
+            and isinstance(answers, Mapping)
+        ):
+            impossible = not answers.get("text", True)  # as in Hugging Face's squad_v2
         if labelled and not impossible:
             with reading(f"{where}: the answer", "texts, or SQuAD's JSON"):
                 given = list(_given_answers(values, texts[1]))

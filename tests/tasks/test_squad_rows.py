@@ -46,6 +46,22 @@ def test_a_file_of_both_versions(tmp_path):
     assert third.impossible is True and third.answers == ()
 
 
+@pytest.mark.parametrize("version_2", [True, False])
+def test_rows_of_a_hub_without_an_answer_have_empty_lists(version_2):
+    """Hugging Face's squad_v2 has no is_impossible."""
+    texts = {"question": "Where?", "context": "the sea"}
+    answers = [{"text": ["sea"], "answer_start": [4]}, {"text": [], "answer_start": []}]
+    task = Squad(SquadConfig(version_2=version_2))
+    task = task.with_rows(train=[texts | {"answers": answer} for answer in answers])
+    if version_2:
+        first, second = task.read("train")
+        assert first.answers == (("sea", 4),) and first.impossible is False
+        assert second.answers == () and second.impossible is True
+    else:
+        with pytest.raises(UserError, match="has no answer"):
+            task.read("train")
+
+
 @pytest.mark.parametrize(
     ("articles", "titles"),
     [("", "ABCDE"), ("0:3", "ABC"), (":-1", "ABCD"), ("-1:", "E"), ("5:", None)]
