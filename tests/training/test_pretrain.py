@@ -226,6 +226,16 @@ def test_a_workdir_without_a_checkpoint_belongs_to_nobody(
         run(configure(*short, "--config.seed=6"))
 
 
+def test_the_folder_of_a_checkpoint_is_refused_as_a_workdir(configure, tmp_path):
+    """The config.json and the vocabulary of the checkpoint would be replaced."""
+    files = {"config.json": '{"model_type": "bert"}', "vocab.txt": "[PAD]\n"}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=r"config\.json is not the config of a run"):
+        pretrain(configure(), tmp_path, lambda line: None)
+    assert {name: (tmp_path / name).read_text() for name in files} == files
+
+
 def test_an_evaluation_whose_text_cannot_be_read_ends_the_run(
     configure, tmp_path, monkeypatch
 ):
