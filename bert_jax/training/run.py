@@ -346,7 +346,7 @@ def draw_run(folder: RunFolder, log: Log) -> None:
 def _check_folder(job: Job, folder: RunFolder) -> None:
     """Raises UserError if the workdir contains something of another run."""
     path, expected = folder.local / "config.json", "the config of a run"
-    if path.exists() and "optimizer" not in read_json(path, expected):
+    if path.exists() and "hidden_size" in read_json(path, expected):  # of a checkpoint
         raise UserError(
             f"{path} is not {expected}, such as the file of a checkpoint; expected a new "
             "folder, or the workdir of a run; set --workdir"
