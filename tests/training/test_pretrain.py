@@ -228,7 +228,10 @@ def test_a_workdir_without_a_checkpoint_belongs_to_nobody(
 
 def test_the_folder_of_a_checkpoint_is_refused_as_a_workdir(configure, tmp_path):
     """The config.json and the vocabulary of the checkpoint would be replaced."""
-    files = {"config.json": '{"model_type": "bert"}', "vocab.txt": "[PAD]\n"}
+    files = {
+        "config.json": '{"model_type": "bert", "hidden_size": 32}',
+        "vocab.txt": "[PAD]\n",
+    }
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=r"config\.json is not the config of a run"):
