@@ -256,11 +256,10 @@ def write_json(path: Path, value: Any, indent: int = 2) -> None:
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Makes a hidden folder beside ``path`` that takes its place at the end.
 
-    After an exception, or a kill, ``path`` is what it was. Raises UserError for a file, and
-    for a folder that is not empty, unless ``overwrite``.
+    After an exception, or a kill, ``path`` is what it was. Raises NotADirectoryError for a
+    file, and UserError for a folder that is not empty, unless ``overwrite``.
     """
     path = Path(path).absolute()
-    _check_folder(path)
     if path.exists() and any(path.iterdir()) and not overwrite:
         raise UserError(f"{path} is not empty; expected the name of a new folder")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -272,12 +271,6 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         replace_folder(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _check_folder(path: Path) -> None:
-    """Raises UserError for a file."""
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file; expected the name of a folder")
 
 
 def replace_folder(source: Path, target: Path) -> None:
@@ -297,9 +290,8 @@ def locked(
     """Creates a folder and locks it, at most until this process ends.
 
     wait: wait while another process has the lock. Otherwise raises UserError that names
-    this process and the folder, or ``name``; also for a file.
+    this process and the folder, or ``name``.
     """
-    _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path, flags = folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     with contextlib.ExitStack() as stack:

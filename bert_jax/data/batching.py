@@ -56,7 +56,7 @@ class Features:
     truncated: number of examples with text that was cut off.
     hidden: float32 (L_i, W) of each sequence, from a frozen encoder.
     inputs: arrays (n,) of further inputs of the model, one value for each sequence; used in
-      inference, where a batch has them as (R, S).
+      inference. A batch has them as (R, S).
     """
 
     input_ids: list[np.ndarray]

@@ -1,4 +1,4 @@
-"""What a pretrained model answers: tokens of [MASK], next sentences, scores of texts.
+"""Answers of a pretrained model: tokens of [MASK], next sentences, scores of texts.
 
 The pseudo-log-likelihood of a text is the sum of log p(token | all other tokens), with
 each token masked in turn (Salazar et al. 2020, "Masked Language Model Scoring"). It favours
@@ -176,7 +176,7 @@ class Pair(NamedTuple):
 
 
 class NextSentence(_PretrainedTask):
-    """Says whether a text follows another one, with the NSP head. It has no files."""
+    """Whether a text follows another one, by the NSP head. The task has no files."""
 
     family = "next_sentence"
     columns: ClassVar = {name: (name,) for name in ("first", "second", "label")}

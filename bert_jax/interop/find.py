@@ -27,7 +27,7 @@ ORIGINS = {
 SAFETENSORS, TORCH, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 BILSTM = "bilstm.safetensors"  # the BiLSTM on an encoder, under our names
 MODULES = "modules.json"  # the list of modules of sentence-transformers
-# What from_hub downloads first, and then the first form of weights that a model has.
+# Files that from_hub downloads first. Then it downloads the weights in one form.
 _SMALL = (
     *("config.json", "bert_config.json", "tokenizer_config.json", "tokenizer.json"),
     *("vocab.txt", "spiece.model", "added_tokens.json", "special_tokens_map.json"),
@@ -145,7 +145,9 @@ def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
         folder = _download(path, [*_SMALL, *form, *parts, BILSTM])
         if find_weights(folder) or find_prefix(folder):
             return folder
-    raise _not_given(path, "it has no weights, or answers no more: try again later")
+    raise _not_given(
+        path, "it has no weights, or the hub no longer answers; try again later"
+    )
 
 
 class _Bar(tqdm):

@@ -345,11 +345,11 @@ def draw_run(folder: RunFolder, log: Log) -> None:
 
 def _check_folder(job: Job, folder: RunFolder) -> None:
     """Raises UserError if the workdir contains something of another run."""
-    path, expected = folder.local / "config.json", "the config of a run"
-    if path.exists() and "hidden_size" in read_json(path, expected):  # of a checkpoint
+    path = folder.local / "config.json"
+    if path.exists() and "hidden_size" in read_json(path, "the config of a run"):
         raise UserError(
-            f"{path} is not {expected}, such as the file of a checkpoint; expected a new "
-            "folder, or the workdir of a run; set --workdir"
+            f"{path} is the config of a checkpoint, not of a run; set --workdir to a new "
+            "folder, or to the workdir of a run"
         )
     results = [folder.local / name for name in ("best", RESULTS)]
     if newest_step(folder.checkpoints) or any(path.exists() for path in results):

@@ -234,7 +234,7 @@ def test_the_folder_of_a_checkpoint_is_refused_as_a_workdir(configure, tmp_path)
     }
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=r"config\.json is not the config of a run"):
+    with pytest.raises(UserError, match=r"config\.json is the config of a checkpoint"):
         pretrain(configure(), tmp_path, lambda line: None)
     assert {name: (tmp_path / name).read_text() for name in files} == files
 
