@@ -156,8 +156,6 @@ def test_params_are_read_from_the_newest_checkpoint(workdir):
     same(old, read_params(checkpoints))
 
 
-# Orbax cancels its other reads after one has failed. Which of them end late is chance.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_damaged_run_is_one_error_without_tracebacks(golden, tmp_path, caplog):
     shutil.copytree(golden / "v0_1_0/runs/mlm_nsp", tmp_path / "run")
     for path in (tmp_path / "run/checkpoints/4/state/d").iterdir():

@@ -26,12 +26,6 @@ from bert_jax.training.state import abstract_state, init_state
 
 OPTIMIZER = bert_optimizer(OptimizerConfig(1e-3))
 
-# Orbax leaves coroutines behind when a read fails.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-]
-
 
 @pytest.fixture(scope="module")
 def objective(small_model_config):
