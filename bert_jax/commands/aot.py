@@ -1,16 +1,14 @@
-"""Compiles the train step of a config for TPUs or GPUs that this machine does not have.
+"""Compiles the train step of a config for TPUs that this machine does not have.
 
 Prints the memory of a device, its collectives, and a roofline time: the longer of the
 model's FLOPs at the chip's peak and the memory traffic at its bandwidth. The roofline is
-unknown for GPUs and with scan_layers or accumulation: the compiler does not count
-all traffic. Exits with 1 if a step does not fit.
---topology: a TPU slice, such as v2:4x4, v4:2x2x4, v5p:4x4x4 or v6e:8x8, or the GPUs of a
-host: a100-40gb:1, a100-80gb:4, h100:8 or h200:8; several are separated by commas.
+unknown with scan_layers or accumulation: the compiler does not count all traffic.
+Exits with 1 if a step does not fit.
+--topology: a TPU slice, such as v2:4x4, v4:2x2x4, v5p:4x4x4 or v6e:8x8; several are
+separated by commas.
 --num_slices: number of slices joined by the data-center network; set
 --config.mesh.replica to the same number.
 --json: prints one object for each topology and phase.
-The whole memory of a GPU counts. A run uses three quarters unless
-XLA_PYTHON_CLIENT_MEM_FRACTION is set.
 
 usage:
   bert_jax aot --config base --topology v2:4x4 [--json]

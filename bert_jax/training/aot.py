@@ -1,4 +1,4 @@
-"""Compiles the train step of a config for TPUs or GPUs that this machine does not have."""
+"""Compiles the train step of a config for TPUs that this machine does not have."""
 
 import math
 import os
@@ -26,45 +26,18 @@ GIB = 1 << 30
 
 
 class Chip(NamedTuple):
-    """A TPU version or a GPU model.
+    """A TPU version.
 
     devices: JAX devices of a chip. memory: bytes of a device. bandwidth: bytes/s of that
-    memory. target: XLA's description of a GPU, empty for TPUs.
+    memory.
     """
 
     devices: int
     memory: int
     bandwidth: float
-    target: str = ""
 
 
-_AMPERE = """
-  cuda_compute_capability { major: 8 } core_count: 108 fpus_per_core: 64
-  clock_rate_ghz: 1.41 l2_cache_size: 41943040
-  shared_memory_per_core: 167936 shared_memory_per_block_optin: 166912"""
-_HOPPER = """
-  cuda_compute_capability { major: 9 } core_count: 132 fpus_per_core: 128
-  clock_rate_ghz: 1.98 l2_cache_size: 52428800
-  shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448"""
-
-
-def _gpu(kind: str, memory: int, bandwidth: float, family: str) -> Chip:
-    """An NVIDIA GPU. The target is the text of XLA's GpuTargetConfigProto."""
-    target = f"""
-platform_name: "CUDA" device_description_str: "{kind}"
-runtime_version {{ major: 12 minor: 8 }} dnn_version_info {{ major: 9 minor: 10 }}
-gpu_device_info {{ {family}
-  device_memory_size: {memory} memory_bandwidth: {bandwidth:.0f}
-  shared_memory_per_block: 49152 threads_per_warp: 32
-  threads_per_block_limit: 1024 threads_per_core_limit: 2048
-  registers_per_core_limit: 65536 registers_per_block_limit: 65536
-  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-}}"""
-    return Chip(1, memory, bandwidth, target)
-
-
-# Memory of TPUs: "System architecture" in Cloud TPU's documentation of each version. GPUs:
-# xla/backends/gpu/target_config/specs in XLA.
+# "System architecture" in Cloud TPU's documentation of each version.
 CHIPS = {
     "v2": Chip(2, 8 * GIB, 350e9),
     "v3": Chip(2, 16 * GIB, 450e9),
@@ -73,10 +46,6 @@ CHIPS = {
     "v5p": Chip(1, 95 * GIB, 2765e9),
     "v6e": Chip(1, 32 * GIB, 1638e9),
     "tpu7x": Chip(2, 96 * GIB, 3690e9),
-    "a100-40gb": _gpu("NVIDIA A100-SXM4-40GB", 42_331_013_120, 1555.2e9, _AMPERE),
-    "a100-80gb": _gpu("NVIDIA A100-SXM4-80GB", 85_100_068_864, 2039.04e9, _AMPERE),
-    "h100": _gpu("NVIDIA H100 80GB HBM3", 84_942_979_072, 3352.32e9, _HOPPER),
-    "h200": _gpu("NVIDIA H200 141GB HBM3e", 151_397_597_184, 4800e9, _HOPPER),
 }
 
 
@@ -92,33 +61,29 @@ class Topology(NamedTuple):
 
 
 def named_topology(name: str, num_slices: int = 1) -> Topology:
-    """The devices of slices by name: v2:4x4, v4:2x2x4, or h100:8 for a host's GPUs.
+    """The devices of slices by name, such as v2:4x4 or v4:2x2x4.
 
-    Needs the TPU's compiler (libtpu) or JAX's CUDA plugin, but no TPU or GPU.
+    Needs the TPU's compiler (libtpu), but no TPU.
     """
     kind, _, shape = name.partition(":")
     chip = CHIPS.get(kind)
-    # Without these variables libtpu queries a metadata server and CUDA needs a driver.
+    # Without this variable libtpu queries a metadata server.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
-    platform, options = "tpu", {"topology_name": name}
+    options = {"topology_name": name}
     if num_slices > 1:
         options["num_slices"] = num_slices
-    if chip and chip.target:
-        platform = "cuda"
-        options = {"target_config": chip.target, "topology": f"{num_slices}x1x{shape}"}
-    elif kind == "v4":
+    if kind == "v4":
         options["chip_config_name"] = "megacore"  # one device a chip, as in jobs
     try:
         if not chip or not re.fullmatch(r"\d+(x\d+)*", shape):
             raise ValueError("no such chip or shape")
-        described = topologies.get_topology_desc(platform=platform, **options)
-    except Exception as error:  # JAX and the plugins raise several types
+        described = topologies.get_topology_desc(platform="tpu", **options)
+    except Exception as error:  # JAX and libtpu raise several types
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
             f"--topology={name} failed ({reason}); expected one of {', '.join(CHIPS)} and "
-            "a shape that exists, such as v2:4x4, v4:2x2x4 or h100:8, and the compiler: "
-            "pip install 'bert_jax[tpu]' or 'bert_jax[gpu]'"
+            "a shape that exists, such as v2:4x4 or v4:2x2x4, and the compiler: "
+            "pip install 'bert_jax[tpu]'"
         ) from error
     label = f"{num_slices} x {name}" if num_slices > 1 else name
     return Topology(label, chip, list(described.devices))
@@ -134,9 +99,9 @@ def compile_step(
     the model. bytes_accessed: memory traffic that the compiler counts. roofline_seconds:
     the longer of flops at the bfloat16 peak and bytes_accessed at the memory's bandwidth.
     compiler_seconds: the compiler's own estimate, which it has for some programs for TPU
-    v2 and v3. These three are None if the step does not fit, for GPUs, whose compiler
-    counts no traffic, and with scan_layers or accumulation, because the compiler counts
-    the body of a loop once. collectives: see :func:`collectives`.
+    v2 and v3. These three are None if the step does not fit, and with scan_layers or
+    accumulation, because the compiler counts the body of a loop once. collectives: see
+    :func:`collectives`.
 
     Raises UserError if the topology does not divide the batch.
     """
@@ -146,11 +111,9 @@ def compile_step(
     check_batch_size(phase.batch_size, mesh, setting, config.accumulation)
     lowered, state, batch = lower_step(config, phase, mesh)
     flops = pretraining_objective(config).flops(batch) / len(devices)
-    # Triton's products are tuned by running them on the GPU.
-    options = {"xla_gpu_enable_triton_gemm": False} if chip.target else {}
     started, cost, program = time.perf_counter(), {}, ""
     try:
-        compiled = lowered.compile(options)
+        compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         arguments = sum(
             leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))

@@ -107,7 +107,7 @@ def report_of(config_of, monkeypatch):
     )
 
     def compute(chip, error=None, **settings):
-        def compiler(options):
+        def compiler():
             if error:
                 raise jax.errors.JaxRuntimeError(error)
             return compiled
@@ -201,10 +201,10 @@ def test_collectives_of_a_program():
     assert collectives("ENTRY %x {\n  %x = f32[4]{0} add(f32[4]{0} %a)\n}") == {}
 
 
-@pytest.mark.parametrize("name", ["v9:4x4", "v2", "h100", "h100:2y4"])
+@pytest.mark.parametrize("name", ["v9:4x4", "v2", "v2:2y4"])
 def test_a_wrong_topology_is_one_line(name):
     with pytest.raises(
-        UserError, match=f"--topology={name} failed .*expected one of v2, .*h100:8"
+        UserError, match=f"--topology={name} failed .*expected one of v2, .*v4:2x2x4"
     ):
         aot.named_topology(name)
 
@@ -227,26 +227,8 @@ def test_chips_and_devices_of_slices(name, count, chips, devices, kind):
     assert len(slices) == count
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "capability"),
-    [("a100-40gb:1", "NVIDIA A100", "8.0"), ("h100:8", "NVIDIA H100", "9.0")],
-)
-def test_gpus_of_a_host(name, kind, capability):
-    """Without a GPU it needs JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1 before JAX starts."""
-    pytest.importorskip("jax_cuda12_plugin", reason="CUDA: pip install 'jax[cuda12]'")
-    devices = aot.named_topology(name).devices
-    assert len(devices) == int(name.partition(":")[2])
-    assert devices[0].device_kind.startswith(kind)
-    assert devices[0].compute_capability == capability
-
-
-@pytest.mark.parametrize(
-    ("module", "name"), [("libtpu", "v2:4x4"), ("jax_cuda12_plugin", "h100:8")]
-)
-def test_a_missing_compiler_is_named(module, name):
-    if importlib.util.find_spec(module):
+def test_a_missing_compiler_is_named():
+    if importlib.util.find_spec("libtpu"):
         pytest.skip("the compiler is installed")
-    with pytest.raises(
-        UserError, match=r"pip install 'bert_jax\[tpu\]' or 'bert_jax\[g"
-    ):
-        aot.named_topology(name)
+    with pytest.raises(UserError, match=r"pip install 'bert_jax\[tpu\]'"):
+        aot.named_topology("v2:4x4")
