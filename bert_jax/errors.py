@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 _LONGEST = 1600  # characters of a message
 # Exit code EX_TEMPFAIL of a run that should be started again: it was stopped and saved its
@@ -87,12 +87,10 @@ _DTYPE = (
     "the setting is compute.dtype: auto, bfloat16 or float32; in Python "
     "compute={'dtype': 'bfloat16'}"
 )
-_NUMPY = "vectors are numpy arrays; leave it out"
 # Arguments of transformers and sentence-transformers that have no name here.
 _HINTS = {
     **dict.fromkeys(["device", "device_map", "use_cpu"], _DEVICES),
     **dict.fromkeys(["fp16", "bf16"], _DTYPE),
-    **dict.fromkeys(["convert_to_numpy", "convert_to_tensor"], _NUMPY),
     "num_labels": "the labels of the task, or its training rows, give the number",
     "tokenizer": "the checkpoint has its tokenizer; leave it out",
 }
@@ -114,14 +112,6 @@ def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> 
         own for own in [leaf, *_OTHER_NAMES.get(leaf, []), *similar] if own in leaves
     ]
     return f"did you mean {shown(leaves[near[0]])}?" if near else ""
-
-
-def check_arguments(function: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Raises UserError for an argument that a function does not have."""
-    for name in given:
-        if name not in known:
-            near = hint(name, known) or f"it takes {', '.join(known)}"
-            raise UserError(f"{function} has no argument {name!r}; {near}")
 
 
 @contextlib.contextmanager

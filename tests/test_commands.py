@@ -202,20 +202,12 @@ def evil_metric(folder):
     return "plot", str(folder / "run")
 
 
-def evil_text(folder):
-    model = str(GOLDEN / "exported" / "mlm_nsp")
-    flags = "--checkpoint", model, "--next_sentence", "--text", EVIL, "a ship"
-    return "predict", *flags
-
-
 def evil_json(folder):
     model = str(GOLDEN / "exported" / "mlm_nsp")
     return "score", "--checkpoint", model, "--text", EVIL
 
 
-@pytest.mark.parametrize(
-    "make", [evil_label, evil_member, evil_metric, evil_text, evil_json]
-)
+@pytest.mark.parametrize("make", [evil_label, evil_member, evil_metric, evil_json])
 def test_names_and_texts_of_files_cannot_steer_the_terminal(
     make, tmp_path, monkeypatch, capsys
 ):

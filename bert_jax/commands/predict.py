@@ -10,9 +10,8 @@ stdin. A row is a text, two texts, words to tag, a question and its context, or 
 and its choices; a line separates texts by tabs. JSON objects are read from .jsonl and
 .json files alone.
 --output: the file of the answers, which is replaced if it exists; stdout without it.
---format: an aligned table, the default on a terminal, a JSON object for each row, the
-default for an --output in .jsonl, or csv, the default for one in .csv. Answers have the
-id of their row.
+--format: a JSON object for each row (jsonl), or a table (csv), the default for an --output
+in .csv. Answers have the id of their row.
 
 usage:
   bert_jax predict --checkpoint W --text TEXT [TEXT ...]|--input FILE [--output FILE]
@@ -27,26 +26,26 @@ def main(argv: list[str]) -> None:
     parser = cli.argument_parser(__doc__)
     cli.add_checkpoint_flags(parser, batch_size=32, max_length="as trained")
     cli.add_text_flags(parser)
-    parser.add_argument("--format", choices=("table", "jsonl", "csv"))
+    parser.add_argument("--format", choices=("jsonl", "csv"))
     parser.add_argument(
         "--top", type=int, default=5, metavar="K", help="tokens for a [MASK]"
     )
     parser.add_argument("--next_sentence", action="store_true")
     args = parser.parse_args(argv)
     from bert_jax.inference import lines
-    from bert_jax.inference.predict import Predictor
+    from bert_jax.inference.predict import predictor
+    from bert_jax.interop.load import load
 
-    watched = lines.on_screen(args.output)
-    form = args.format or ("table" if watched else "")
-    form = form or lines.output_format(args.output, "; change it, or set --format")
+    hint = "; change it, or set --format"
+    form = args.format or lines.output_format(args.output, hint)
     check_output(args.output, args.input)
     cli.start()
-    predictor = Predictor(
-        args.checkpoint,
+    predict = predictor(
+        load(args.checkpoint),
         top=args.top,
         next_sentence=args.next_sentence,
-        show_progress=False if watched else None,
+        show_progress=False if lines.on_screen(args.output) else None,
         **cli.model_options(args),
     )
-    rows = lines.given_rows(predictor, args.text, args.input)
-    lines.write_answers(predictor, rows, args.output, form, columns=args.columns)
+    rows = lines.given_rows(predict, args.text, args.input)
+    lines.write_answers(predict, rows, args.output, form, columns=args.columns)

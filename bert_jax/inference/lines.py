@@ -1,4 +1,4 @@
-"""The input of commands, and their answers as JSON, CSV or aligned columns."""
+"""The input of commands, and their answers as JSON or CSV."""
 
 import contextlib
 import csv
@@ -10,18 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
-
 from bert_jax.errors import UserError, counted, printable
 from bert_jax.files import ending, new_file
 from bert_jax.inference.evaluation import Answers, Inference
-from bert_jax.progress import aligned, print_line
+from bert_jax.progress import print_line
 from bert_jax.tasks.rows import Placed, line_rows
 
 STANDARD = "-"  # stdin, or stdout
-# Columns with texts of the input, which are shortened to _WIDEST cells in a table.
-_INPUT = ("text", "text_a", "text_b", "context", "question", "first", "second")
-_WIDEST = 60
 
 
 def given_rows(
@@ -67,17 +62,14 @@ def write_answers(
     """Writes an answer to each row as soon as it is known, and prints their number.
 
     output: a file that replaces an existing file when it is complete, or "-" for stdout.
-    form: "table", "csv" or "jsonl". options: see Inference.stream.
+    form: "csv" or "jsonl". options: see Inference.stream.
     """
     shown, csv_table = on_screen(output), CsvTable()
     stdout = contextlib.nullcontext(sys.stdout)
     rows = truncated = 0
     with stdout if output == STANDARD else new_file(Path(output), "w") as file:
         for part in inference.stream(placed, **options):
-            if form == "table":
-                lines = table_lines(inference.task, part)
-            else:
-                lines = csv_table.lines(part) if form == "csv" else json_lines(part)
+            lines = csv_table.lines(part) if form == "csv" else json_lines(part)
             for line in lines:
                 file.write(f"{printable(line) if shown else line}\n")
             file.flush()
@@ -92,28 +84,6 @@ def json_lines(part: Answers) -> Iterator[str]:
     """A JSON object for each row. An id that JSON does not have, as a date, is a text."""
     for answer in part.answers:
         yield printable(json.dumps(answer, ensure_ascii=False, default=str))
-
-
-def table_lines(task: Any, part: Answers) -> Iterator[str]:
-    """Aligned columns with a header. Long texts of the input are shortened.
-
-    task: its method ``cells`` makes the cells of a row and its answer.
-    """
-    lines = [
-        {name: _shown(name, text) for name, text in line.items()}
-        for row, answer in zip(part.rows, part.answers, strict=True)
-        for line in task.cells(row, answer)
-    ]
-    names = list(dict.fromkeys(name for line in lines for name in line))
-    cells = ([line.get(name, "") for name in names] for line in lines)
-    yield from aligned([names, *cells])
-
-
-def _shown(name: str, text: str) -> str:
-    text = " ".join(text.split())
-    if name in _INPUT and cell_len(text) > _WIDEST:
-        return set_cell_size(text, _WIDEST - 1) + "…"
-    return text
 
 
 class CsvTable:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.batching import Shape, packed_rows
-from bert_jax.errors import UserError, check_arguments
+from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder
-from bert_jax.inference.evaluation import Columns, Inference, on_devices, text_features
+from bert_jax.inference.evaluation import Columns, on_devices, text_features
 from bert_jax.inference.predict import Predictor
-from bert_jax.inference.pretrained import Scorer
+from bert_jax.inference.pretrained import FillMask, NextSentence, Scorer
 from bert_jax.interop.checkpoint import Checkpoint, check_types, check_vocabulary
 from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.bert import BertModel, parameter_count
-from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.layers import with_scan
 from bert_jax.tasks.rows import is_single, placed_rows, row_texts
 from bert_jax.tasks.task import Task
@@ -77,12 +75,10 @@ class Bert(Checkpoint):
     ) -> list[list[Any]]:
         """The likeliest tokens and their probabilities for each [MASK] of a text.
 
-        Several texts give a list with one entry for each text. options: see Predictor, such
+        Several texts give a list with one entry for each text. options: see FillMask, such
         as top=5.
         """
-        if "mlm" not in self.params:
-            raise UserError("this checkpoint has no MLM head; load a pretrained one")
-        rows = self._kept("fill_mask", Predictor, options)(texts, columns=columns)
+        rows = self._kept(FillMask, options)(texts, columns=columns)
         answers = [
             [[(t["token"], t["probability"]) for t in blank] for blank in row["blanks"]]
             for row in rows
@@ -94,11 +90,11 @@ class Bert(Checkpoint):
     ) -> float | np.ndarray:
         """The probability that the second text follows the first; an array for lists.
 
-        In a pair that is too long the longer text loses its end. options: see Predictor.
+        In a pair that is too long the longer text loses its end. options: see Inference.
         """
         single = isinstance(first, str)
         pairs = [(first, second)] if single else [*zip(first, second, strict=True)]
-        predict = self._kept("next_sentence", Predictor, options, next_sentence=True)
+        predict = self._kept(NextSentence, options)
         found = np.array([answer["probability"] for answer in predict(pairs)], float)
         return float(found[0]) if single else found
 
@@ -110,7 +106,7 @@ class Bert(Checkpoint):
         options: the options of Embedder: layers, pooling, normalize, batch_size,
           max_length, dtype.
         """
-        vectors = self._kept("encode", Embedder, options)(texts, columns=columns)
+        vectors = self._kept(Embedder, options)(texts, columns=columns)
         return vectors[0] if is_single(texts) else vectors
 
     def score(
@@ -120,7 +116,7 @@ class Bert(Checkpoint):
 
         options: see Scorer, such as rest_of_word=True.
         """
-        scores = self._kept("score", Scorer, options)(texts, columns=columns)
+        scores = self._kept(Scorer, options)(texts, columns=columns)
         return float(scores[0]) if is_single(texts) else scores
 
     def predict(
@@ -132,7 +128,7 @@ class Bert(Checkpoint):
         choices, or the words of a sentence. A dictionary or a frame has the columns that
         the model was trained with.
         """
-        answers = self._kept("predict", Predictor, options)(rows, columns=columns)
+        answers = self._kept(Predictor, options)(rows, columns=columns)
         return answers[0] if is_single(rows) else answers
 
     def evaluate(
@@ -148,7 +144,7 @@ class Bert(Checkpoint):
         data: rows as in ``bert_jax.tasks``, or the Path of a file that the task reads.
         task, columns: see Predictor.evaluate. options: see Predictor.
         """
-        predictor = self._kept("evaluate", Predictor, options)
+        predictor = self._kept(Predictor, options)
         ((_, _, evaluation),) = predictor.evaluate(data, task=task, columns=columns)
         return evaluation.scores
 
@@ -197,17 +193,8 @@ class Bert(Checkpoint):
     def _cache(self) -> dict[Any, Any]:
         return {}
 
-    def _kept(
-        self, method: str, kind: type, options: dict[str, Any], **more: Any
-    ) -> Any:
-        """``kind(checkpoint, **options)``, made once for each set of options.
-
-        method: name of the method that has these options, for errors.
-        """
-        kinds = [inspect.signature(each).parameters for each in (kind, Inference)]
-        known = [n for own in kinds for n in own if n not in ("checkpoint", "options")]
-        check_arguments(method, options, known)
-        options = options | more
+    def _kept(self, kind: type, options: dict[str, Any]) -> Any:
+        """``kind(checkpoint, **options)``, made once for each set of options."""
         key = kind, repr(sorted(options.items()))
         if key not in self._cache:
             self._cache[key] = kind(self._on_devices(options.get("dtype")), **options)
@@ -244,9 +231,6 @@ def load(path: os.PathLike | str, **changes: Any) -> Bert:
 
     Raises UserError if there is no checkpoint, or if it cannot be read.
     """
-    kinds = ComputeConfig, BertConfig
-    known = [field.name for kind in kinds for field in dataclasses.fields(kind)]
-    check_arguments("load", changes, known)
     return Bert(**vars(load_checkpoint(path, **changes)))
 
 

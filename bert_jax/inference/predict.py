@@ -1,4 +1,4 @@
-"""Predictions and evaluations by a checkpoint with any head."""
+"""Predictions and evaluations by a fine-tuned checkpoint."""
 
 import functools
 import itertools
@@ -15,18 +15,10 @@ from bert_jax.inference.evaluation import (
     Split,
     evaluate,
 )
-from bert_jax.inference.pretrained import (
-    FillMask,
-    LmConfig,
-    NextSentence,
-    mlm_params,
-    next_sentence_logits,
-    top_tokens,
-)
+from bert_jax.inference.pretrained import FillMask, NextSentence
 from bert_jax.interop.checkpoint import Checkpoint, check_length
 from bert_jax.interop.modules import EXTRA as MODULES
 from bert_jax.interop.surgery import head_params
-from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import make_model, packs
 from bert_jax.objectives.heads import eval_logits
@@ -38,8 +30,23 @@ from bert_jax.tasks.source import ROWS, in_order_of
 from bert_jax.tasks.task import Answer, Outputs, Task
 
 
+def predictor(
+    checkpoint: Checkpoint,
+    *,
+    top: int = 5,
+    next_sentence: bool = False,
+    **options: Any,
+) -> Inference:
+    """What answers rows with this checkpoint: a Predictor, FillMask or NextSentence."""
+    if next_sentence:
+        return NextSentence(checkpoint, **options)
+    if checkpoint.head == "pretraining" and "mlm" in checkpoint.params:
+        return FillMask(checkpoint, top=top, **options)
+    return Predictor(checkpoint, **options)
+
+
 class Predictor(Inference):
-    """Labels, tags, spans, choices or tokens with probabilities, for rows.
+    """Labels, tags, spans or choices with probabilities, for rows.
 
     >>> predict = Predictor("runs/sst2")
     >>> predict(["a gripping film", "two hours of my life that I want back"])
@@ -49,10 +56,7 @@ class Predictor(Inference):
     checkpoint: a run of fine-tuning, or any checkpoint with a head that ``bert_jax.load``
       reads. If it was fine-tuned elsewhere, the head decides the task: classes or a number
       for a text or a pair, tags of words, spans of SQuAD 1.1, or the best of several
-      choices. A pretrained checkpoint gives the likeliest tokens for each [MASK].
-    top: number of tokens for a [MASK].
-    next_sentence: whether to give the probability that the second of two texts follows the
-      first, by the NSP head of a pretrained checkpoint.
+      choices.
     batch_size, max_length, dtype, show_progress: see Inference.
 
     task: what answers the rows, such as a Task of bert_jax.tasks.
@@ -64,51 +68,29 @@ class Predictor(Inference):
 
     noun = "row"
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint | Path | str,
-        *,
-        top: int = 5,
-        next_sentence: bool = False,
-        **options: Any,
-    ):
+    def __init__(self, checkpoint: Checkpoint | Path | str, **options: Any):
         super().__init__(checkpoint, **options)
-        checkpoint, path, packed = self.checkpoint, self._name, True
-        config, params = checkpoint.config, checkpoint.params
-        settings = LmConfig(self.max_length or config.max_positions, top)
-        lm = BertForPreTraining(config, checkpoint.compute)
-        self.task: Task
-        if next_sentence:
-            # The objectives of the other models have no pairs, so they train no NSP head.
-            if "nsp" not in params or config.reads != "both sides":
-                raise UserError(f"{path} has no NSP head; load a pretrained one")
-            self.task = NextSentence(settings)
-            forward = functools.partial(next_sentence_logits, lm)
-        elif checkpoint.head == "pretraining" and "mlm" in params:
-            self.task = FillMask(settings, checkpoint.tokenizer)
-            forward = functools.partial(top_tokens, lm, top)
-            params = mlm_params(checkpoint)
-        elif checkpoint.head in ("none", "pretraining"):
+        checkpoint, path = self.checkpoint, self._name
+        if checkpoint.head in ("none", "pretraining"):
             raise UserError(
                 f"{path} is an encoder without a head that predicts; fine-tune it with "
                 "bert_jax finetune, or get its vectors with bert_jax embed"
             )
-        else:
-            self.task = task = _task(checkpoint, path, self.max_length)
-            found = checkpoint.extra.get("features", {})
-            features = from_settings(FeatureConfig, found, "features")
-            sizes = task.head, task.outputs, features, checkpoint.compute
-            model = make_model(config, *sizes)
-            params, missing = head_params(checkpoint, model, task.head, task.labels)
-            if missing:
-                raise UserError(
-                    f"{path} lacks {', '.join(missing)}, which a {task.head} head needs; "
-                    "fine-tune it with bert_jax finetune"
-                )
-            packed, forward = packs(model), functools.partial(eval_logits, model)
-        self.tabs, self.max_length = self.task.tabs, self.task.config.max_length
+        self.task = task = _task(checkpoint, path, self.max_length)
+        found = checkpoint.extra.get("features", {})
+        features = from_settings(FeatureConfig, found, "features")
+        sizes = task.head, task.outputs, features, checkpoint.compute
+        model = make_model(checkpoint.config, *sizes)
+        params, missing = head_params(checkpoint, model, task.head, task.labels)
+        if missing:
+            raise UserError(
+                f"{path} lacks {', '.join(missing)}, which a {task.head} head needs; "
+                "fine-tune it with bert_jax finetune"
+            )
+        self.tabs, self.max_length = task.tabs, task.config.max_length
         check_length(self.max_length, checkpoint, "max_length")
-        self._run = self._runner(forward, params, packed=packed)
+        forward = functools.partial(eval_logits, model)
+        self._run = self._runner(forward, params, packed=packs(model))
 
     def placed(self, rows: Any) -> Iterator[Placed]:
         """The rows of any data, each with its place."""
@@ -148,11 +130,6 @@ class Predictor(Inference):
         directory: folder of the task's files, instead of the folder of the run.
         columns: see :meth:`stream`.
         """
-        if isinstance(self.task, FillMask | NextSentence):
-            raise UserError(
-                "a pretrained checkpoint has no task to be scored on; fine-tune it with "
-                "bert_jax finetune"
-            )
         task = self.task if task is None else self._matched(task)
         columns = given_columns(columns)
         if data is not None:

@@ -12,12 +12,11 @@ A minimal pair is right if its good sentence has the higher score (Warstadt et a
 "BLiMP").
 """
 
-import dataclasses
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ import numpy as np
 from scipy.special import softmax
 
 from bert_jax.data.batching import Features
-from bert_jax.data.tokenizer import MASK, Tokenizer
+from bert_jax.data.tokenizer import MASK
 from bert_jax.errors import UserError
 from bert_jax.files import ending, parse_json, reading
 from bert_jax.inference.evaluation import Columns, Inference, text_features
@@ -36,13 +35,14 @@ from bert_jax.objectives.objective import cross_entropy
 from bert_jax.tasks.rows import (
     Placed,
     Row,
+    Texts,
     by_position,
     check_texts,
     placed_rows,
     row_texts,
     text_of,
 )
-from bert_jax.tasks.task import Answer, Outputs, Task, with_id
+from bert_jax.tasks.task import Answer, Outputs, with_id
 
 ROW = 64  # tokens of masked copies that take as much memory as an ordinary row
 FIELDS = ("sentence_good", "sentence_bad")
@@ -56,26 +56,7 @@ class TokenizedText(NamedTuple):
 
     text: str
     input_ids: np.ndarray
-    id: Any = None
-
-
-def tokenized(
-    tokenizer: Tokenizer,
-    where: str,
-    text: str,
-    row_id: Any,
-    limit: int,
-    **options: bool,
-) -> TokenizedText:
-    """[CLS] text [SEP]. Raises UserError for over ``limit`` tokens.
-
-    where: place of the text in errors. options: see Tokenizer.encode.
-    """
-    ids = tokenizer.encode(text, **options)
-    if (length := len(ids) + 2) > limit:
-        raise UserError(f"{where} has {length} tokens, at most {limit} fit; shorten it")
-    ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
-    return TokenizedText(text, ids, row_id)
+    id: Any
 
 
 def single_texts(ids: list[np.ndarray], row: Any, **inputs: np.ndarray) -> Features:
@@ -83,149 +64,130 @@ def single_texts(ids: list[np.ndarray], row: Any, **inputs: np.ndarray) -> Featu
     return Features(ids, [np.zeros_like(own) for own in ids], row, inputs=inputs)
 
 
-@dataclasses.dataclass(frozen=True)
-class LmConfig:
-    """max_length: maximum number of tokens of a text. top: number of tokens of a [MASK]."""
+class _TokenInference(Inference):
+    """Answers texts with the MLM head. A text that is too long is an error.
 
-    max_length: int
-    top: int
+    mask: whether [MASK] in a text is the token, which the text then has to contain.
+    """
 
+    tabs, mask = False, False
 
-class _PretrainedTask(Task):
-    """A task of a pretrained head. Its rows have no labels, and no run has this task."""
-
-    head = "pretraining"
-    any_columns = True
-
-    def score(self, rows: list[Any], answers: list[Answer]) -> dict[str, float]:
-        raise NotImplementedError
-
-    def export(
-        self, rows: list[Any], answers: list[Answer], split: str
-    ) -> dict[str, str]:
-        raise NotImplementedError
-
-
-class FillMask(_PretrainedTask):
-    """Fills in blanks with the MLM head. The task needs no training and has no files."""
-
-    family = "fill_mask"
-    columns: ClassVar = {"text": ("text",), "label": ("label",)}
-    tabs = False
-
-    def __init__(self, config: LmConfig, tokenizer: Tokenizer):
-        super().__init__(config)
-        self._tokenizer = tokenizer
-        if not 1 <= config.top <= tokenizer.vocab_size:
+    def __init__(self, checkpoint: Checkpoint | Path | str, **options: Any):
+        super().__init__(checkpoint, **options)
+        if "mlm" not in self.checkpoint.params:
             raise UserError(
-                f"top={config.top}, expected 1 to {tokenizer.vocab_size}, the size of the "
-                "vocabulary"
+                f"{self._name} has no MLM head, so it gives no probabilities of tokens; "
+                "expected a pretrained checkpoint"
             )
+        config = self.checkpoint.config
+        self.max_length = self.max_length or config.max_positions
+        self._model = BertForPreTraining(config, self.checkpoint.compute)
 
-    def row(self, where: str, values: Mapping, labelled: bool = False) -> TokenizedText:
-        """A text and its tokens. Raises UserError for a text without [MASK]."""
-        del labelled
-        text, limit = text_of(where, values, ["text"]), self.config.max_length
-        if MASK not in text:
-            raise UserError(
-                f"{where}: no {MASK} in {text[:60]!r}; this checkpoint is not fine-tuned "
-                f"and only fills in {MASK}: put it where a token is missing, or fine-tune "
-                "the checkpoint with bert_jax.finetune"
-            )
-        place = self._tokenizer, where, text, values.get("id"), limit
-        return tokenized(*place, allow_mask=True)
+    def _rows(self, placed: Iterable[Placed], columns: Columns) -> Iterator:
+        tokenizer = self._tokenizer
+        for where, (text,), row_id in row_texts(placed, columns, most=1):
+            if self.mask and MASK not in text:
+                raise UserError(
+                    f"{where}: no {MASK} in {text[:60]!r}; this checkpoint is not "
+                    f"fine-tuned and only fills in {MASK}: put it where a token is "
+                    "missing, or fine-tune the checkpoint with bert_jax.finetune"
+                )
+            ids = tokenizer.encode(text, allow_mask=self.mask)
+            if (length := len(ids) + 2) > self.max_length:
+                came = f"{where} has {length} tokens, at most {self.max_length} fit"
+                raise UserError(f"{came}; shorten it")
+            ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
+            yield TokenizedText(text, ids, row_id)
 
-    def encode(self, rows: list[TokenizedText], tokenizer: Tokenizer) -> Features:
+
+class FillMask(_TokenInference):
+    """The likeliest tokens for each [MASK] of a text, by the MLM head.
+
+    An answer is {"text", "blanks": for each [MASK] a list of {"token", "probability"}},
+    and has the "id" of its row if that has one.
+
+    top: number of tokens for a [MASK]. batch_size, ...: see Inference.
+    """
+
+    mask = True
+
+    def __init__(
+        self, checkpoint: Checkpoint | Path | str, *, top: int = 5, **options: Any
+    ):
+        super().__init__(checkpoint, **options)
+        self._top = top
+        self._run = self._runner(self._top_tokens, mlm_params(self.checkpoint))
+
+    def _encode(self, rows: list[TokenizedText]) -> Features:
         """A copy of a text for each of its blanks. "place": the position of the blank."""
-        places = [np.flatnonzero(row.input_ids == tokenizer.mask_id) for row in rows]
+        mask_id = self._tokenizer.mask_id
+        places = [np.flatnonzero(row.input_ids == mask_id) for row in rows]
         numbers = np.repeat(np.arange(len(rows)), [*map(len, places)])
         copies = [rows[i].input_ids for i in numbers]
         return single_texts(copies, numbers, place=np.concatenate(places))
 
-    def decode(self, rows: list, features: Features, outputs: Outputs) -> list[Answer]:
-        """{"text", "blanks": for each [MASK] a list of {"token", "probability"}}.
+    def _top_tokens(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+        """Probabilities and ids of the likeliest tokens, float32 (R, S, 2, top)."""
+        places_RS = batch["starts"] + batch["place"]
+        logits_RSW = mlm_logits(self._model, params, batch, places_RS)
+        probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits_RSW), self._top)
+        return jnp.stack([probabilities, ids.astype(jnp.float32)], axis=2)
 
-        outputs: see :func:`top_tokens`.
-        """
+    def _decode(self, rows: list, features: Features, outputs: Outputs) -> list[Answer]:
         answers = [with_id(row, {"text": row.text, "blanks": []}) for row in rows]
         for i, (probabilities, ids) in zip(features.row, outputs, strict=True):
-            answers[i]["blanks"].append(
-                [
-                    {"token": self._tokenizer.tokens[int(t)], "probability": float(p)}
-                    for t, p in zip(ids, probabilities, strict=True)
-                ]
-            )
+            tokens = [self._tokenizer.tokens[int(t)] for t in ids]
+            found = zip(tokens, map(float, probabilities), strict=True)
+            blank = [{"token": token, "probability": p} for token, p in found]
+            answers[i]["blanks"].append(blank)
         return answers
 
-    def cells(self, row: TokenizedText, answer: Answer) -> list[dict[str, str]]:
-        """A line of the table for each [MASK]."""
-        del row
-        lines = []
-        for number, blank in enumerate(answer["blanks"], 1):
-            tokens = (f"{entry['token']} {entry['probability']:.3f}" for entry in blank)
-            line = {"blank": str(number), "tokens": ", ".join(tokens)}
-            lines.append({"text": answer["text"]} | line)
-        return lines
 
+class NextSentence(Inference):
+    """The probability that the second of two texts follows the first, by the NSP head.
 
-class Pair(NamedTuple):
-    """Two texts."""
+    An answer is {"first", "second", "probability"}, and has the "id" of its row if that
+    has one. In a pair that is too long the longer text loses its end.
 
-    texts: tuple[str, str]
-    id: Any
+    batch_size, ...: see Inference.
+    """
 
+    def __init__(self, checkpoint: Checkpoint | Path | str, **options: Any):
+        super().__init__(checkpoint, **options)
+        config, params = self.checkpoint.config, self.checkpoint.params
+        # The objectives of the other models have no pairs, so they train no NSP head.
+        if "nsp" not in params or config.reads != "both sides":
+            raise UserError(f"{self._name} has no NSP head; load a pretrained one")
+        self.max_length = self.max_length or config.max_positions
+        self._model = BertForPreTraining(config, self.checkpoint.compute)
+        self._run = self._runner(self._logits, params)
 
-class NextSentence(_PretrainedTask):
-    """Whether a text follows another one, by the NSP head. The task has no files."""
+    def _rows(self, placed: Iterable[Placed], columns: Columns) -> Iterator:
+        for row in row_texts(placed, columns):
+            if len(row.texts) != 2:
+                raise UserError(f"{row.where} has 1 text; expected the two of a pair")
+            yield row
 
-    family = "next_sentence"
-    columns: ClassVar = {name: (name,) for name in ("first", "second", "label")}
-
-    def row(self, where: str, values: Mapping, labelled: bool = False) -> Pair:
-        """The two texts."""
-        del labelled
-        first, second = (text_of(where, values, [name]) for name in ("first", "second"))
-        return Pair((first, second), values.get("id"))
-
-    def encode(self, rows: list[Pair], tokenizer: Tokenizer) -> Features:
-        """The pairs; in a pair that is too long the longer text loses its end."""
+    def _encode(self, rows: list[Texts]) -> Features:
         texts = [row.texts for row in rows]
-        return text_features(tokenizer, texts, self.config.max_length)
+        return text_features(self._tokenizer, texts, self.max_length)
 
-    def decode(self, rows: list, features: Features, outputs: Outputs) -> list[Answer]:
-        """{"first", "second", "probability": that the second text follows the first}."""
+    def _logits(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+        """Logits of the NSP head, float32 (R, S, 2). The MLM head may be absent."""
+
+        def logits(model: BertForPreTraining) -> jax.Array:
+            encoded = model.bert.encode(Tokens.of_batch(batch), deterministic=True)
+            return model.nsp(encoded.pooled_BD).astype(jnp.float32)
+
+        return self._model.apply({"params": params}, method=logits)
+
+    def _decode(self, rows: list, features: Features, outputs: Outputs) -> list[Answer]:
         del features
         return [
             with_id(row, {"first": row.texts[0], "second": row.texts[1]})
             | {"probability": float(softmax(logits_2)[0])}
             for row, logits_2 in zip(rows, outputs, strict=True)
         ]
-
-    def cells(self, row: Pair, answer: Answer) -> list[dict[str, str]]:
-        """The texts and the probability."""
-        del row
-        return [answer | {"probability": f"{answer['probability']:.4f}"}]
-
-
-def next_sentence_logits(
-    model: BertForPreTraining, params: Any, batch: dict[str, jax.Array]
-) -> jax.Array:
-    """Logits of the NSP head, float32 (R, S, 2). The MLM head may be absent."""
-
-    def logits(model: BertForPreTraining) -> jax.Array:
-        encoded = model.bert.encode(Tokens.of_batch(batch), deterministic=True)
-        return model.nsp(encoded.pooled_BD).astype(jnp.float32)
-
-    return model.apply({"params": params}, method=logits)
-
-
-def top_tokens(
-    model: BertForPreTraining, top: int, params: Any, batch: dict[str, jax.Array]
-) -> jax.Array:
-    """Probabilities and ids of the likeliest tokens, float32 (R, S, 2, top)."""
-    logits_RSW = mlm_logits(model, params, batch, batch["starts"] + batch["place"])
-    probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits_RSW), top)
-    return jnp.stack([probabilities, ids.astype(jnp.float32)], axis=2)
 
 
 def mlm_params(checkpoint: Checkpoint) -> Any:
@@ -267,7 +229,7 @@ def mlm_logits(
     return model.apply({"params": params}, method=logits)
 
 
-class Scorer(Inference):
+class Scorer(_TokenInference):
     """Pseudo-log-likelihoods by a checkpoint with an MLM head, or log-likelihoods.
 
     >>> score = Scorer("runs/base")
@@ -275,14 +237,14 @@ class Scorer(Inference):
     array([-17.2, -24.9])
 
     rest_of_word: whether the later tokens of a masked token's word are masked too.
-    max_length: a text of more tokens is an error. batch_size, ...: see Inference.
+    batch_size, ...: see Inference.
 
     An answer of ``stream`` has the "text", its "log_probability" (natural, summed over its
     tokens), the number of its "tokens", and the "id" of its row if that has one. An empty
     text has 0 tokens and the log probability 0.
     """
 
-    tabs, doing = False, "scoring"
+    doing = "scoring"
 
     def __init__(
         self,
@@ -293,20 +255,13 @@ class Scorer(Inference):
         **options: Any,
     ):
         super().__init__(checkpoint, batch_size=batch_size, **options)
-        config, compute = self.checkpoint.config, self.checkpoint.compute
-        if "mlm" not in self.checkpoint.params:
-            raise UserError(
-                f"{self._name} has no MLM head, so it gives no probabilities of tokens; "
-                "expected a pretrained checkpoint"
-            )
-        self.max_length = self.max_length or config.max_positions
-        self._rest_of_word, self._directed = rest_of_word, config.reads != "both sides"
+        reads = self.checkpoint.config.reads
+        self._rest_of_word, self._directed = rest_of_word, reads != "both sides"
         if self._directed and rest_of_word:
             raise UserError(
-                f"{self._name} reads {config.reads} and never sees the rest of a word; "
+                f"{self._name} reads {reads} and never sees the rest of a word; "
                 "leave rest_of_word out"
             )
-        self._model = BertForPreTraining(config, compute)
         function = self._given_one_side if self._directed else self._given_all_others
         self._run = self._runner(function, mlm_params(self.checkpoint))
 
@@ -314,10 +269,6 @@ class Scorer(Inference):
         """The log probability of each text, float64 (texts,)."""
         answers = super().__call__(rows, columns=columns)
         return np.array([answer["log_probability"] for answer in answers], float)
-
-    def _rows(self, placed: Iterable[Placed], columns: Columns) -> Iterator:
-        for where, (text,), row_id in row_texts(placed, columns, most=1):
-            yield tokenized(self._tokenizer, where, text, row_id, self.max_length)
 
     def _cost(self, row: TokenizedText) -> float:
         return len(row.input_ids) ** 2 / ROW

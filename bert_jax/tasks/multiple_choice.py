@@ -178,13 +178,6 @@ class MultipleChoice(Task):
             answers.append(with_id(row, answer))
         return answers
 
-    def cells(self, row: ChoiceRow, answer: Answer) -> list[dict[str, str]]:
-        """The number of the choice, all probabilities, its text and the context."""
-        p = " ".join(f"{p:.4f}" for p in answer["probabilities"])
-        cells = {"number": str(answer["choice"]), "probabilities": p}
-        cells |= {"choice": answer["text"], "context": row.context}
-        return [with_id(row, cells)]
-
     def score(self, rows: list[ChoiceRow], answers: list[Answer]) -> dict[str, float]:
         pairs = zip(rows, answers, strict=True)
         right = [row.label == answer["choice"] for row, answer in pairs]

@@ -284,11 +284,6 @@ class Squad(Task):
             for row, start, stop in zip(rows, edges, edges[1:], strict=False)
         ]
 
-    def cells(self, row: Question, answer: Answer) -> list[dict[str, str]]:
-        """The answer, its probability and the question."""
-        found, p = answer["answer"] or "(no answer)", f"{answer['probability']:.4f}"
-        return [{"answer": found, "probability": p, "question": row.question}]
-
     def score(self, rows: list[Question], answers: list[Answer]) -> dict[str, float]:
         """Exact match and F1; for SQuAD 2.0 see scores_v2."""
         texts = [answer["answer"] for answer in answers]

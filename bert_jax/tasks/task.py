@@ -225,10 +225,6 @@ class Task(abc.ABC):
         """
 
     @abc.abstractmethod
-    def cells(self, row: Any, answer: Answer) -> list[dict[str, str]]:
-        """The lines of a table that show an answer, each a text for every column."""
-
-    @abc.abstractmethod
     def score(self, rows: list[Any], answers: Answers) -> dict[str, float]:
         """Metrics in percent, with main_metric among them."""
 
@@ -310,7 +306,7 @@ class Task(abc.ABC):
 
 
 def with_id(row: Any, answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer, or its cells in a table, with the id of its row if that has one."""
+    """An answer with the id of its row if that has one."""
     return answer if row.id is None else {"id": row.id} | answer
 
 

@@ -359,16 +359,6 @@ class Classification(base.Task):
             "probabilities": dict(zip(self.labels, p.tolist(), strict=True)),
         }
 
-    def cells(self, row: Row, answer: Answer) -> list[dict[str, str]]:
-        """The label with its probability, the labels or the value; then the texts."""
-        shown = {name: x for name, x in answer.items() if name != "probabilities"}
-        for name, value in shown.items():
-            if name != "id":
-                number = isinstance(value, float)
-                shown[name] = f"{value:.4f}" if number else self._shown(value)
-        pair = {"text_a": row.text_a, "text_b": row.text_b}
-        return [shown | (pair if row.text_b is not None else {"text": row.text_a})]
-
     def _shown(self, label: Any) -> str:
         """A label, or an answer, as text."""
         return f"{label:.3f}" if self.regression else label

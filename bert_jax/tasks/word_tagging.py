@@ -346,18 +346,6 @@ class Tagging(Task):
             answer["entities"].append(entity)
         return answer
 
-    def cells(self, row: TaggedSentence, answer: Answer) -> list[dict[str, str]]:
-        """The text with its entities, or the words with their tags."""
-        found = answer.get("entities", ())
-        if self.kind == "entities":
-            shown = [f"{x['text']} ({x['type']} {x['probability']:.2f})" for x in found]
-            text = row.text or " ".join(row.words)
-            return [with_id(row, {"text": text, "entities": ", ".join(shown) or "-"})]
-        shown = map("/".join, zip(answer["words"], answer["tags"], strict=True))
-        if self.kind == "words":
-            shown = (x["text"] for x in found)
-        return [with_id(row, {"tagged": " ".join(shown)})]
-
     def score(
         self, rows: list[TaggedSentence], answers: list[Answer]
     ) -> dict[str, float]:

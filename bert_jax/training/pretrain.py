@@ -26,7 +26,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError, counted, naming
-from bert_jax.inference.predict import Predictor
+from bert_jax.inference.pretrained import FillMask
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.load import load
 from bert_jax.interop.surgery import stretched, with_new_words
@@ -318,8 +318,8 @@ def _filled(
         model.config, params, tokenizer, "pretraining", compute=model.compute
     )
     length = config.phases[-1].sequence_length
-    predict = Predictor(checkpoint, max_length=length, top=3, show_progress=False)
-    for answer in predict(list(config.prompts)):
+    fill = FillMask(checkpoint, max_length=length, top=3, show_progress=False)
+    for answer in fill(list(config.prompts)):
         guesses = [
             ", ".join(f"{guess['token']} {guess['probability']:.0%}" for guess in blank)
             for blank in answer["blanks"]

@@ -237,7 +237,7 @@ def test_no_rows_have_no_answers(model):
         together = np.concatenate([vectors, model.encode(["ship"], **options)])
         assert together.shape == (1, width)
     assert model.encode([], pooling="none") == []
-    assert model.predict([]) == model.fill_mask([]) == []
+    assert model.fill_mask([]) == []
     assert model.score([]).shape == model.next_sentence([], []).shape == (0,)
     with pytest.raises(UserError, match="there are no texts; expected at least one"):
         model([])
@@ -253,38 +253,14 @@ def test_an_empty_text_is_cls_and_sep(model):
 
 
 def test_arguments_are_named_as_python_has_them(model, folder):
-    with pytest.raises(UserError, match=r"^top=0, expected 1 to 12"):
-        model.fill_mask("[MASK]", top=0)
     with pytest.raises(UserError, match=r"^max_length=99 is over"):
         model.encode("ship", max_length=99)
     with pytest.raises(
-        UserError, match=r"'device'; JAX chooses devices by .*JAX_PLATF"
+        UserError, match=r"device.*; JAX chooses devices by .*JAX_PLATF"
     ):
         bert_jax.load(folder, device="cpu")
-    with pytest.raises(UserError, match=r"no argument 'dtyp'; did you mean dtype\?"):
-        bert_jax.load(folder, dtyp="float32")
-
-
-@pytest.mark.parametrize(
-    "method, arguments, hint",
-    [
-        ("predict", {"device": "cpu"}, "JAX chooses devices .* JAX_PLATFORMS"),
-        ("predict", {"top_k": 3}, r"did you mean top\?"),
-        ("fill_mask", {"top_k": 3}, r"did you mean top\?"),
-        ("score", {"device": "cpu"}, "JAX chooses devices .* JAX_PLATFORMS"),
-        ("score", {"xyzzy": 3}, "it takes rest_of_word, batch_size, "),
-        ("encode", {"normalize_embeddings": True}, r"did you mean normalize\?"),
-        ("encode", {"show_progress_bar": True}, r"did you mean show_progress\?"),
-        ("encode", {"convert_to_tensor": True}, "vectors are numpy arrays"),
-        ("encode", {"device": "cpu"}, "JAX chooses devices .* JAX_PLATFORMS"),
-        ("evaluate", {"batchsize": 3}, r"did you mean batch_size\?"),
-    ],
-)
-def test_an_argument_that_a_method_lacks_is_one_line(method, arguments, hint, model):
-    (name,) = arguments
-    with pytest.raises(UserError, match=f"^{method} has no argument '{name}'; {hint}"):
-        getattr(model, method)(["the [MASK]"], **arguments)
-    assert model.encode(texts="ship", batch_size=4).shape == (32,)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'top_k'"):
+        model.predict(["ship"], top_k=3)
 
 
 def test_its_repr_says_what_it_is(model):
@@ -303,4 +279,4 @@ def test_what_does_not_fit_is_named(model):
     with pytest.raises(ValueError, match="shorter"):
         model.next_sentence(["the ship", "ships"], ["."])
     with pytest.raises(UserError, match=r"row 0: no \[MASK\] .* is not fine-tuned"):
-        model.predict(["the ship"])
+        model.fill_mask(["the ship"])

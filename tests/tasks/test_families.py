@@ -10,7 +10,6 @@ import pytest
 import bert_jax
 from bert_jax.data.sequences import join
 from bert_jax.errors import UserError
-from bert_jax.inference.lines import table_lines
 from bert_jax.inference.predict import Predictor
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.layouts import LAYOUTS, Layout
@@ -68,9 +67,6 @@ class Clue(Task):
         best = [int((row[1:-1, 1] - row[1:-1, 0]).argmax()) for row in outputs]
         return [{"word": i, "clue": w[i]} for i, (w, _) in zip(best, rows, strict=True)]
 
-    def cells(self, row, prediction):
-        return [{"clue": prediction["clue"], "text": " ".join(row[0])}]
-
     def score(self, rows, predictions):
         found = [
             p["word"] == clue for p, (_, clue) in zip(predictions, rows, strict=True)
@@ -124,13 +120,7 @@ def test_a_new_family(settings, monkeypatch, tmp_path):
     assert score > 90
     assert predict.task.family == "clue"
     texts = ["the good man and the ship", "a bad dog"]
-    (part,) = predict.stream(predict.placed(texts))
-    assert [answer["clue"] for answer in part.answers] == ["good", "bad"]
-    assert list(table_lines(predict.task, part)) == [
-        "clue  text",
-        "good  the good man and the ship",
-        "bad   a bad dog",
-    ]
+    assert [answer["clue"] for answer in predict(texts)] == ["good", "bad"]
     with pytest.raises(UserError, match="row 1 is empty"):
         predict(["good", ""])
 
