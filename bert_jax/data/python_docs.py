@@ -8,10 +8,11 @@ versions of Python.
 
 import ast
 import functools
+import itertools
 import platform
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from pydoc_data import topics  # a dictionary of strings
 
@@ -19,12 +20,9 @@ from bert_jax.data.sentences import split_sentences
 
 SIZE = 1_400_000  # bytes of the text, rounded, for progress and shards
 FINGERPRINT = f"python-{platform.python_version()}"  # identifies the text
-# Docstrings with this many sentences are documents. Shorter docstrings of a module are one
-# document together.
-_LONG_DOCSTRING = 6
-
 _LEFT_OUT = re.compile(r"(site|dist)-packages|tests?|idle_test|pydoc_data")  # folders
 _SCOPES = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_LONG = 6  # sentences of a docstring that is a document of its own
 # English has several of these words in every sentence, code rarely.
 _ENGLISH = """a an and are as at be but by can do for from has have if in into is it its may
 not of on or such than that the then there these they this to was when where which will with
@@ -48,35 +46,31 @@ _MARKS = {
 }
 # Tables of arguments and introductions of code.
 _LISTING = re.compile(r" : | --? .* --? |^(Examples?|Arg(ument)?s|Usage|Written by)\b")
+_END = re.compile(r"[.!?][\"')]*$")
 
 
 @functools.cache  # parsing takes seconds, and the text is read more than once
 def read_documents() -> list[list[str]]:
-    """Documents of sentences: topics by name, then modules by path. Do not change them."""
-    seen: set[str] = set()  # topics quote each other, and methods repeat docstrings
-    documents = []
-    for sentences in _raw_documents():
-        new = [s for s in dict.fromkeys(sentences) if s not in seen]
-        seen.update(new)
-        if len(new) >= 2:
-            documents.append(new)
-    return documents
+    """Documents of sentences: topics by name, then modules by path. Do not change them.
 
-
-def _raw_documents() -> Iterator[list[str]]:
-    yield from (prose_sentences(text) for _, text in sorted(topics.topics.items()))
+    Docstrings of a module with fewer than _LONG sentences are one document together.
+    """
+    files: list[Iterable[str]] = [[text] for _, text in sorted(topics.topics.items())]
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted(library.rglob("*.py")):
-        if any(map(_LEFT_OUT.fullmatch, path.relative_to(library).parts)):
-            continue
-        rest: list[str] = []
-        for text in _docstrings(ast.parse(path.read_bytes())):
-            sentences = prose_sentences(text)
-            if len(sentences) >= _LONG_DOCSTRING:
-                yield sentences
-            else:
-                rest += sentences
-        yield rest
+        if not any(map(_LEFT_OUT.fullmatch, path.relative_to(library).parts)):
+            files += [_docstrings(ast.parse(path.read_bytes()))]
+    documents = []
+    seen: set[str] = set()  # topics quote each other, and methods repeat docstrings
+    for texts in files:
+        read = [prose_sentences(text) for text in texts]
+        rest = itertools.chain(*(s for s in read if len(s) < _LONG))
+        for sentences in [*(s for s in read if len(s) >= _LONG), rest]:
+            new = [s for s in dict.fromkeys(sentences) if s not in seen]
+            seen.update(new)
+            if len(new) >= 2:
+                documents.append(new)
+    return documents
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
@@ -90,7 +84,6 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 def prose_sentences(text: str) -> list[str]:
     """The English sentences of a text in reStructuredText."""
-    text = text.expandtabs()
     for pattern in _BREAKS:
         text = re.sub(pattern, "\n\n", text)
     sentences = []
@@ -100,22 +93,22 @@ def prose_sentences(text: str) -> list[str]:
             plain = re.sub(pattern, replacement, plain)
         words = plain.split()
         common = sum(word.strip(",.;:()").lower() in _COMMON for word in words)
-        if len(words) >= 5 and common >= 0.15 * len(words) and _is_plain(words, 0.7):
+        if common >= 0.15 * len(words) and _is_plain(words, 5, 0.7):
             split = (s.rstrip(":;,") for s in split_sentences(" ".join(words)))
             sentences += [s for s in split if _is_sentence(s)]
-    return [s if re.search(r"[.!?][\"')]*$", s) else f"{s}." for s in sentences]
+    return [s if _END.search(s) else f"{s}." for s in sentences]
 
 
 def _is_sentence(sentence: str) -> bool:
     words = sentence.split()
     return (
-        len(words) >= 4
+        _is_plain(words, 4, 0.6)
         and not _LISTING.search(sentence)
-        and _is_plain(words, 0.6)
         and (sentence[0].isupper() or sentence[0] in "\"'(“")
         and words[-1].lower() not in _COMMON  # the start of code that was removed
     )
 
 
-def _is_plain(words: list[str], share: float) -> bool:
-    return sum(bool(_WORD.match(word)) for word in words) >= share * len(words)
+def _is_plain(words: list[str], least: int, share: float) -> bool:
+    plain = sum(bool(_WORD.match(word)) for word in words)
+    return len(words) >= least and plain >= share * len(words)
