@@ -19,7 +19,7 @@ from bert_jax.data.tokenizer import (
 )
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX
 from bert_jax.errors import UserError, listed, naming
-from bert_jax.files import ending, is_remote, read_json, read_text
+from bert_jax.files import ending, is_remote, read_json, read_text, reading
 
 # Settings that change tokens, and the values with which we have the same tokens. The first
 # value is Google's.
@@ -27,9 +27,7 @@ _RULES: dict[str, tuple] = {
     "do_lower_case": (True, False, None),
     "strip_accents": (None, True, False),
     "tokenize_chinese_chars": (True, None),
-    "clean_text": (True, None),
     "do_basic_tokenize": (True, None),
-    "never_split": (None, []),
     **{name: (token, None) for name, token in SPECIAL_TOKENS_MAP.items()},
     "tokenizer_class": (
         *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", None),
@@ -43,7 +41,12 @@ _ADDED = (
     "extra_special_tokens",
     "added_tokens_decoder",
 )
-_EXPECTED = "the tokenizer.json of a BERT tokenizer"
+# What a file of each suffix should be.
+_EXPECTED = {
+    ".json": "the tokenizer.json of a BERT tokenizer",
+    ".model": "a SentencePiece model",
+    ".txt": "a vocabulary, one token a line",
+}
 
 
 def find_vocabulary(directory: Path) -> Path | None:
@@ -69,21 +72,16 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
     path = Path(path)
     if path.name == "vocab.txt" and path.with_name("tokenizer.json").is_file():
         path = path.parent
-    if path.is_dir():
-        found = find_vocabulary(path)
-        if found is None:
-            raise UserError(f"{path} has no vocabulary; expected {' or '.join(FILES)}")
-        path = found
-    if not path.is_file():
-        raise UserError(
-            f"{path} does not exist; expected a vocabulary that bert_jax vocabulary wrote"
-        )
+    found = find_vocabulary(path) if path.is_dir() else path
+    if found is None or not found.is_file():
+        raise UserError(f"no vocabulary at {path}; expected {' or '.join(FILES)}")
+    path = found
     settings, suffix, rules = _settings(path), ending(path), _RULES
     lower_case, name = settings.get("do_lower_case"), settings.get("tokenizer_class")
     has_all_rules = suffix == ".json" and str(name).endswith(("Fast", "Backend"))
     if has_all_rules or settings.get("kind") == SentencePieceTokenizer.kind:
         rules = rules | {"tokenizer_class": (name,)}
-    with naming(path):
+    with naming(path), reading(path, _EXPECTED.get(suffix, _EXPECTED[".txt"])):
         if suffix == ".json":
             return _read_tokenizer_json(path, settings, rules)
         _check_rules(settings, rules)
@@ -143,18 +141,16 @@ def _content(token: Any) -> Any:
 
 def _read_tokens(path: Path) -> list[str]:
     """The tokens of a vocab.txt: one a line, its id the line's number from 0."""
-    text = read_text(path, "a vocabulary, one token a line").rstrip()
-    if not text:
-        raise UserError(f"{path} is empty; expected a vocabulary, one token a line")
+    text = read_text(path, _EXPECTED[".txt"]).rstrip()
     # Only line feeds end a line: a token may be any other separator of Unicode. Google
     # strips each line, carriage return included.
     tokens = [line.strip() for line in text.split("\n")]
     # An empty line keeps its id, which no text ever gets.
-    token, count = collections.Counter(filter(None, tokens)).most_common(1)[0]
-    if count > 1:
+    counts = collections.Counter(filter(None, tokens))
+    if twice := [token for token in counts if counts[token] > 1]:
         raise UserError(
-            f"{path}: the token {token!r} is in {count} lines; expected every token once, "
-            "so remove or rename one"
+            f"{path}: the token {twice[0]!r} is in {counts[twice[0]]} lines; expected "
+            "every token once, so remove or rename one"
         )
     return tokens
 
@@ -163,24 +159,18 @@ def _read_tokenizer_json(
     path: Path, settings: dict[str, Any], rules: dict[str, tuple]
 ) -> Tokenizer:
     """A WordPieceTokenizer if the rules are Google's, otherwise a LibraryTokenizer."""
-    content = read_text(path, _EXPECTED)
-    try:
-        tokenizer = LibraryTokenizer(content)
-        model = tokenizer.parts["model"]
-        normalizer = tokenizer.parts["normalizer"] or {}
-        rules = rules | {"tokenize_chinese_chars": (True, False, None)}
-        if normalizer.get("type") == "BertNormalizer":
-            lower, accents = normalizer["lowercase"], normalizer.get("strip_accents")
-            rules |= {
-                "do_lower_case": (lower, None),
-                "strip_accents": (lower if accents is None else accents, None),
-                "tokenize_chinese_chars": (normalizer["handle_chinese_chars"], None),
-            }
-        is_google = _is_google(tokenizer.parts)
-    except UserError:
-        raise
-    except Exception as error:  # of no common type
-        raise UserError(f"not {_EXPECTED} ({error!r})") from error
+    tokenizer = LibraryTokenizer(read_text(path, _EXPECTED[".json"]))
+    model, normalizer = (
+        tokenizer.parts[name] or {} for name in ("model", "normalizer")
+    )
+    rules = rules | {"tokenize_chinese_chars": (True, False, None)}
+    if normalizer.get("type") == "BertNormalizer":
+        lower, accents = normalizer["lowercase"], normalizer.get("strip_accents")
+        rules |= {
+            "do_lower_case": (lower, None),
+            "strip_accents": (lower if accents is None else accents, None),
+            "tokenize_chinese_chars": (normalizer["handle_chinese_chars"], None),
+        }
     _check_rules(settings, rules)
     _check_added(settings, tokenizer.added | set(SPECIAL_TOKENS))
     vocabulary = path.with_name("vocab.txt")
@@ -192,7 +182,7 @@ def _read_tokenizer_json(
                     f"token {i} is {token!r}, but {line!r} in {vocabulary.name}; remove "
                     "the file that the model was not trained with"
                 )
-    if is_google:
+    if _is_google(tokenizer.parts):
         return WordPieceTokenizer(tokenizer.tokens, lower, accents, model[LONGEST])
     return tokenizer
 
