@@ -128,7 +128,6 @@ def test_a_finished_run_is_not_trained_again(main, uninterrupted, config_file):
     [
         ("--config.model.hidden_size=32", "model.hidden_size: 16 -> 32"),
         ("--config.data.holdout=0.3", "data.holdout: 0.2 -> 0.3"),
-        # Settings that an unfinished run accepts with --change_settings.
         ("--config.optimizer.beta2=0.5", r"optimizer.beta2: 0\.999 -> 0\.5"),
         ("--config.log_every=1", "log_every: 2 -> 1"),
     ],

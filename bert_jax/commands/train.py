@@ -2,9 +2,8 @@
 
 --config: the name of a config, such as tiny, base:lamb or large, or a file. The same
 command with the same --workdir (default: runs/NAME OF THE CONFIG) resumes a stopped run.
---change_settings resumes an unfinished run with other settings. config.json then lists each
-change with its step. Only the last phase of a finished run can grow: more steps of that
-phase continue the run. Other changes are refused.
+--change_settings resumes a run with other settings, such as more steps. config.json then
+lists each change with its step.
 Every setting can be changed: --config.NAME=VALUE, or --NAME=VALUE, such as --profile_steps
 10:20. --print_config prints all settings of a run with their meaning, and ends. The command
 is also python -m bert_jax.train.

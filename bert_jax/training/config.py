@@ -4,7 +4,7 @@ import dataclasses
 import math
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -339,25 +339,22 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
     return from_settings(FineTuneConfig, settings | {"data": data}, "")
 
 
-# The settings that an unfinished run may change. A group's name means all of its settings.
-_MAY_CHANGE = (
+# Settings of a finished run that do not change its scores, as beginnings of names.
+NO_EFFECT = (
     *("mesh", "accumulation", "log_every", "checkpoint_every", "profile_steps"),
-    *("tracker", "data_timeout", "optimizer.spike_norm", "optimizer.skip_spikes"),
-    *("eval_batch_size", "keep_checkpoints", "prompts"),
-    *("data.threads", "data.prefetch", "data.packing"),
+    *("tracker", "data_timeout", "eval_batch_size", "keep_checkpoints", "prompts"),
+    *("data.threads", "data.prefetch", "data.packing", "data.path"),
 )
-_PRETRAINING_MAY_CHANGE = (
-    *("compute.dtype", "compute.remat", "compute.attention_impl"),
-    *("compute.float32_gradients", "data.path"),  # the store's content is compared
-)
-# Further settings of pretraining that may change. They change its scores.
-_CHANGE_SCORES = ("optimizer", "eval_every", "eval_batches", "eval_mask_rate")
 
 Change = tuple[str, Any, Any]  # name, old value, new value
 
 
-def changed_settings(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
+def changed_settings(
+    old: dict[str, Any], new: dict[str, Any], free: tuple[str, ...] = ()
+) -> list[Change]:
     """The settings of a run that differ between two versions of its config.json.
+
+    free: beginnings of names of settings that may differ.
 
     A setting that ``old`` does not have gets its default. "text" and "rows", which describe
     the data, count if both have them. Raises UserError if ``old`` has a setting that does
@@ -371,47 +368,10 @@ def changed_settings(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
     for name in ("text", "rows"):
         old, new = {name: new.get(name)} | old, {name: old.get(name)} | new
     same = {"changes": None, "sweep": None}
-    return differences(old | same, new | same)
+    changes = differences(old | same, new | same)
+    return [change for change in changes if not change[0].startswith(free)]
 
 
-def more_steps(change: Change, new: dict[str, Any]) -> bool:
-    """Whether a change adds steps to the last phase of pretraining."""
-    name, before, after = change
-    last = f"phases[{len(new.get('phases', ())) - 1}].steps"
-    return name == last and before is not None and after > before
-
-
-def resume_differences(
-    old: dict[str, Any],
-    new: dict[str, Any],
-    free: Sequence[str] = (),
-    *,
-    same_scores: bool = False,
-) -> list[str]:
-    """The settings that a run cannot change, as "name: old -> new".
-
-    old, new: see :func:`changed_settings`. free: further settings that may differ.
-    same_scores: whether settings that change the scores, and the steps, must be equal.
-    """
-    free = (*_MAY_CHANGE, *free)
-    if "family" not in new:
-        free += _PRETRAINING_MAY_CHANGE + (() if same_scores else _CHANGE_SCORES)
-    is_free = re.compile(rf"({'|'.join(free)})\b").match
-    try:
-        changes = changed_settings(old, new)
-    except UserError as error:
-        return [str(error)]
-    return [
-        shown_change(change)
-        for change in changes
-        if not is_free(change[0]) and (same_scores or not more_steps(change, new))
-    ]
-
-
-def shown_change(change: Change) -> str:
-    """A change in words."""
-    name, before, after = change
-    # Checksums of tokens and labels, or of rows of Python.
-    if name == "rows" or str(before).startswith("rows:"):
-        return "the rows of train, dev or test differ"
-    return f"{name}: {before!r} -> {after!r}"
+def shown(changes: Iterable[Change]) -> str:
+    """Changes in one line."""
+    return "; ".join(f"{name}: {old!r} -> {new!r}" for name, old, new in changes)

@@ -43,8 +43,7 @@ PEAK_FLOPS = {
 
 _ADVICE = (
     "the last good checkpoint is kept: lower optimizer.learning_rate, or set "
-    "compute.dtype=float32 or optimizer.skip_spikes=True, and resume with change_settings; "
-    "a fine-tuning with another learning rate or dtype needs another workdir"
+    "compute.dtype=float32 or optimizer.skip_spikes=True, and resume with change_settings"
 )
 TENSORBOARD = "tensorboard"  # the folder of its files and of profiles
 

@@ -29,7 +29,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.data.pipeline import drawn_ahead
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import Preempted, UserError
+from bert_jax.errors import Preempted, UserError, naming
 from bert_jax.files import read_json, reading, write_json
 from bert_jax.interop.train_state import CheckpointStore, newest_step
 from bert_jax.objectives.objective import Batch, Objective, Params
@@ -44,9 +44,7 @@ from bert_jax.runs import CURVES, RESULTS
 from bert_jax.training.config import (
     RunConfig,
     changed_settings,
-    more_steps,
-    resume_differences,
-    shown_change,
+    shown,
 )
 from bert_jax.training.metrics import (
     TENSORBOARD,
@@ -66,7 +64,6 @@ from bert_jax.training.step import Sums, compile_step
 from bert_jax.training.workdir import RunFolder
 
 HostBatch = dict[str, np.ndarray]
-Differences = Callable[[dict[str, Any], dict[str, Any]], list[str]]
 Log = Callable[[str], None]
 
 
@@ -80,7 +77,7 @@ class Job:
       step. Step 0 has the first parameters. ``reporter.progress`` is a dictionary of JSON
       values that each checkpoint contains, such as the best score so far.
     identity: the settings, as config.json contains them.
-    change_settings: resume an unfinished run although other settings changed.
+    change_settings: resume an unfinished run although settings changed.
     given: parameters that replace new, random ones; any part of the model.
     keep_checkpoints, threads, prefetch: see TrainConfig.
     """
@@ -122,8 +119,8 @@ def run(
     Returns the state, the progress, and the step of this checkpoint: 0 without one.
     Writes nothing before all checks have passed, and nothing if no step is left. A workdir
     without checkpoints or results can be reused. Raises UserError if the workdir belongs
-    to a run with other settings (see :class:`Job`), Preempted after a stop request, with
-    the state saved, and DivergenceError if a number is not finite.
+    to a run with other settings and ``job.change_settings`` is False, Preempted after a
+    stop request, with the state saved, and DivergenceError if a number is not finite.
     """
     config, total = job.config, len(job.batches)
     check_same(job.identity, "config or data; start all with the same command")
@@ -152,14 +149,21 @@ def run(
             if given and (new := new_parameters(abstract, given)):
                 log(f"initialised at random: {', '.join(new)}")
         first, progress = int(state.step), notes.get("progress", {})
-        identity, changes = job.identity, {}
+        if first > total:
+            raise UserError(f"the run has done {first:,} steps, expected {total:,}")
+        if first == total:
+            return state, progress, first
+        identity, changes = job.identity, []
         if notes:
-            changes = _check_changes(job, notes["config"], first, log)
-            if first == total and not changes:
-                return state, progress, first
-            history = notes["config"].get("changes", [])
-            if changes:
-                history = [*history, {"step": first, "settings": changes}]
+            before = notes["config"]
+            history = before.get("changes", [])
+            if changes := changed_settings(before, identity):
+                log(
+                    f"settings change after step {first:,}: {shown(changes)}; from here "
+                    f"on, the learning rate follows the schedule of {total:,} steps"
+                )
+                values = {name: {"from": old, "to": new} for name, old, new in changes}
+                history = [*history, {"step": first, "settings": values}]
             identity = identity | ({"changes": history} if history else {})
 
         def open_writer() -> MetricWriter:
@@ -197,38 +201,6 @@ def run(
         train_step = functools.partial(train_step, schedule=scheduled)
         state = _loop(job, folder, state, train_step, reporter, save, stop_requested)
         return state, progress, first
-
-
-def _check_changes(
-    job: Job, before: dict[str, Any], step: int, log: Log
-) -> dict[str, dict[str, Any]]:
-    """The settings that changed since the checkpoint: "from" and "to" by name.
-
-    Logs them. Raises UserError if the run does not accept them. A finished run accepts
-    more steps of its last phase and nothing else. An unfinished run accepts changes with
-    ``job.change_settings``.
-    """
-    changes, total = changed_settings(before, job.identity), len(job.batches)
-    added = [change for change in changes if more_steps(change, job.identity)]
-    old_total = total - sum(after - before for _, before, after in added)
-    shown = "; ".join(map(shown_change, changes))
-    if step == old_total and changes != added:
-        raise UserError(
-            "the run is finished, and only the last phase of a finished run can grow "
-            f"({shown}); use the settings of the run, or another workdir"
-        )
-    if step < old_total and changes and not job.change_settings:
-        raise UserError(
-            f"the run has done {step:,} steps with other settings ({shown}); use its "
-            "settings, or another workdir, or set change_settings to change them from "
-            "here on"
-        )
-    if changes:
-        log(
-            f"settings change after step {step:,}: {shown}; from here on, the learning "
-            f"rate follows the schedule of a run of {total:,} steps"
-        )
-    return {name: {"from": before, "to": after} for name, before, after in changes}
 
 
 def _loop(
@@ -352,23 +324,24 @@ def _check_folder(job: Job, folder: RunFolder) -> None:
             "folder, or to the workdir of a run"
         )
     results = [folder.local / name for name in ("best", RESULTS)]
-    if newest_step(folder.checkpoints) or any(path.exists() for path in results):
+    has_run = newest_step(folder.checkpoints) or any(path.exists() for path in results)
+    if has_run and not job.change_settings:
         check_owner(folder.local, job.identity)
 
 
 def check_owner(
-    workdir: Path,
-    identity: dict[str, Any],
-    differences: Differences = resume_differences,
+    workdir: Path, identity: dict[str, Any], free: tuple[str, ...] = ()
 ) -> None:
-    """Raises UserError if ``workdir`` contains another run than ``identity`` describes."""
+    """Raises UserError if ``workdir`` contains another run than ``identity`` describes.
+
+    free: settings that may differ, see :func:`changed_settings`.
+    """
     path = workdir / "config.json"
-    if path.exists():
-        expected = "the config of a run; copy it from where the run was"
-        with reading(path, expected):
-            found = differences(read_json(path, expected), identity)
-        if found:
-            raise UserError(
-                f"{workdir} holds another run ({'; '.join(found)}); use that config, "
-                "or another workdir"
-            )
+    expected = "the config of a run; copy it from where the run was"
+    with naming(path), reading(path, expected):
+        changes = changed_settings(read_json(path, expected), identity, free)
+    if changes:
+        raise UserError(
+            f"{workdir} holds another run ({shown(changes)}); use its settings or another "
+            "workdir; an unfinished run takes other settings with change_settings"
+        )

@@ -48,11 +48,11 @@ from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import (
+    NO_EFFECT,
     FineTuneConfig,
     StudyConfig,
     TrainConfig,
     finetune_config,
-    resume_differences,
     train_config,
 )
 from bert_jax.training.finetune import (
@@ -78,7 +78,7 @@ Results = dict[str, Any]
 
 
 def finished(
-    workdir: Path, config: Any, free: Sequence[str] = (), model: Path | None = None
+    workdir: Path, config: Any, free: tuple[str, ...] = (), model: Path | None = None
 ) -> Results | None:
     """The results of a run. None if it is not finished.
 
@@ -92,17 +92,17 @@ def finished(
     expected = "the results of a run; delete it to run it again"
     with reading(path, expected):
         results = read_json(path, expected)
-        if path.name == RESULTS and DIVERGED not in results:
-            float(scores_of(results)[results["main_metric"]])
-    for needed in (workdir / "config.json", model):
-        if needed and not needed.exists() and DIVERGED not in results:
-            raise UserError(
-                f"{path} is the result of a run, but {needed} is missing; put it back, or "
-                f"delete {path} to run it again"
-            )
-    identity = config if isinstance(config, dict) else to_dict(config)
-    differences = functools.partial(resume_differences, free=free, same_scores=True)
-    check_owner(workdir, identity, differences)
+        for score in scores_of(results).values():
+            float(score)
+    diverged = DIVERGED in results
+    if not diverged or (workdir / "config.json").exists():
+        identity = config if isinstance(config, dict) else to_dict(config)
+        check_owner(workdir, identity, (*NO_EFFECT, *free))
+    if model and not model.exists() and not diverged:
+        raise UserError(
+            f"{path} is the result of a run, but {model} is missing; put it back, or "
+            f"delete {path} to run it again"
+        )
     return results
 
 

@@ -9,8 +9,10 @@ from bert_jax.settings import to_dict
 from bert_jax.tasks.multiple_choice import MultipleChoiceConfig
 from bert_jax.tasks.question_answering import SquadConfig
 from bert_jax.training.config import (
+    NO_EFFECT,
+    changed_settings,
     finetune_config,
-    resume_differences,
+    shown,
     train_config,
 )
 
@@ -106,18 +108,25 @@ def test_a_missing_setting_is_named(settings):
         train_config(settings)
 
 
-def test_resuming_compares_model_and_data(settings):
+def found(old, new, free=()):
+    return shown(changed_settings(old, new, free))
+
+
+def test_all_changes_of_settings_are_found(settings):
     old = to_dict(train_config(settings))
-    assert resume_differences(old, old) == []
-    settings["model"] |= {"num_layers": 2, "dtype": "bfloat16"}
-    settings |= {"seed": 3, "log_every": 7, "eval_batches": 7}
+    assert found(old, old) == ""
+    settings["model"] |= {"num_layers": 2}
+    settings["phases"][1]["steps"] = 50
+    settings |= {"seed": 3, "log_every": 7, "eval_batches": 7, "mesh": {"fsdp": True}}
     new = to_dict(train_config(settings))
-    same_scores = resume_differences(old, new, same_scores=True)
-    assert "eval_batches: 100 -> 7" in same_scores
-    assert resume_differences(old, new) == [
-        "seed: 0 -> 3",
-        "model.num_layers: 1 -> 2",
-    ]
+    others = "seed: 0 -> 3; log_every: 100 -> 7; mesh.fsdp: False -> True"
+    scored = (
+        "seed: 0 -> 3; model.num_layers: 1 -> 2; phases[1].steps: 5 -> 50; "
+        "eval_batches: 100 -> 7"
+    )
+    assert found(old, new, NO_EFFECT) == scored
+    everything = {*others.split("; "), *scored.split("; ")}
+    assert set(found(old, new).split("; ")) == everything
 
 
 def test_a_setting_that_is_younger_than_the_run_had_its_default(settings):
@@ -125,35 +134,18 @@ def test_a_setting_that_is_younger_than_the_run_had_its_default(settings):
     old = copy.deepcopy(new)
     del old["data"]["examples"]["max_ngram"], old["compute"], old["init_from"]
     old["model"]["scan_layers"] = False  # where it was before the group "compute"
-    assert resume_differences(old, new) == []
+    assert found(old, new) == ""
     settings["data"]["examples"] = {"max_ngram": 2}
-    new = to_dict(train_config(settings))
-    assert resume_differences(old, new) == ["data.examples.max_ngram: 3 -> 2"]
-    new |= {"text": {"tokens": 4}}
-    assert "text.tokens: 3 -> 4" in resume_differences(old, new)
+    new = to_dict(train_config(settings)) | {"text": {"tokens": 4}}
+    expected = "text.tokens: 3 -> 4; data.examples.max_ngram: 3 -> 2"
+    assert sorted(found(old, new).split("; ")) == sorted(expected.split("; "))
     new = to_dict(finetune_config(FINE_TUNING))
     old = copy.deepcopy(new)
     del old["compute"], old["optimizer"]["name"], old["data"]["stride"]
     old["model"]["dtype"] = "float32"
-    assert resume_differences(old, new) == []
+    assert found(old, new) == ""
     old["seed"] = 3
-    assert resume_differences(old, new) == ["seed: 3 -> 0"]
-
-
-def test_steps_may_be_added_to_the_last_phase_alone(settings):
-    old = to_dict(train_config(settings))
-    settings["phases"][1]["steps"] = 50
-    new = to_dict(train_config(settings))
-    assert resume_differences(old, new) == []
-    same_scores = resume_differences(old, new, same_scores=True)
-    assert same_scores == ["phases[1].steps: 5 -> 50"]
-    for steps, found in (
-        ((11, 50), "0].steps: 10 -> 11"),
-        ((10, 1), "1].steps: 5 -> 1"),
-    ):
-        settings["phases"][0]["steps"], settings["phases"][1]["steps"] = steps
-        new = to_dict(train_config(settings))
-        assert resume_differences(old, new) == [f"phases[{found}"]
+    assert found(old, new) == "seed: 3 -> 0"
 
 
 def test_the_defaults_of_fine_tuning_are_the_papers():

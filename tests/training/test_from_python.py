@@ -177,7 +177,7 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
     log.clear()
     bert_jax.finetune(task, **arguments)
     assert [line[:16] for line in log] == ["finished before:"]
-    with pytest.raises(UserError, match=r"another run \(the rows of train, dev or"):
+    with pytest.raises(UserError, match=r"another run \(data.dir: 'rows:"):
         bert_jax.finetune(task, **arguments | {"train": rows[1:]})
 
 

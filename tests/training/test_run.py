@@ -375,7 +375,7 @@ def test_an_unfinished_run_takes_other_settings_only_on_request(make_job, tmp_pa
     folder, lines = RunFolder(tmp_path), []
     with pytest.raises(KeyboardInterrupt):
         run(job(0.1, **stops(5)), folder, print)
-    message = r"has done 4 steps with other settings \(mesh: 0.1 -> 0.2\); .*change_set"
+    message = r"holds another run \(mesh: 0.1 -> 0.2\); .*change_settings"
     with pytest.raises(UserError, match=message):
         run(job(0.2), folder, print)
     assert config() == {"mesh": 0.1}
@@ -395,9 +395,12 @@ def test_an_unfinished_run_takes_other_settings_only_on_request(make_job, tmp_pa
     finished = {"mesh": 0.3, "changes": [first, second]}
     assert config() == finished
     run(job(0.3), folder, print)
-    with pytest.raises(UserError, match=r"the run is finished, .*\(mesh: 0.3 -> 0.1\)"):
-        run(job(0.1, change_settings=True), folder, print)
+    # No step is left for another setting, or there are more steps than the new number.
+    run(job(0.1, change_settings=True), folder, print)
     assert config() == finished
+    with pytest.raises(UserError, match="has done 9 steps, expected 8"):
+        shorter = [Batches()[step] for step in range(8)]
+        run(job(0.1, change_settings=True, batches=shorter), folder, print)
 
 
 def test_a_run_is_drawn_or_a_line_says_why_not(tmp_path, monkeypatch):
