@@ -95,10 +95,6 @@ def find_sources(inputs: Sequence[str], reading: Reading) -> list[Source]:
 
     Skips empty and hidden files in folders and globs. Logs the format of the files.
     """
-    if reading.format not in ("auto", *FORMATS):
-        raise UserError(
-            f"format {reading.format!r}: expected auto, {', '.join(FORMATS)}"
-        )
     check_language(reading.language)
     sources = [source for text in inputs for source in _expand(text, reading)]
     formats = collections.Counter(source.format for source in sources)
@@ -147,9 +143,8 @@ def _file_sources(name: str, reading: Reading) -> Iterator[Source]:
     store, path = fsspec.core.url_to_fs(name)
     compressed = bool(fsspec.utils.infer_compression(name))
     size = store.size(path) * (_COMPRESSION_RATIO if compressed else 1)
-    splittable = not compressed and FORMATS[format].boundary is not None
     if head:
-        yield Source(name, format, size, splittable)
+        yield Source(name, format, size, splittable=not compressed)
 
 
 def fingerprint(source: Source) -> str:
@@ -211,7 +206,7 @@ class _Lines:
         self.offset, self._stop, self._source = start, stop, source
 
     def __iter__(self) -> Iterator[str]:
-        boundary = re.compile(FORMATS[self._source.format].boundary or "")
+        boundary = re.compile(FORMATS[self._source.format].boundary)
         owned = self.offset == 0
         with open_text(self._source.name) as file:
             if not owned:  # skip to the next start of a line
@@ -244,11 +239,10 @@ def open_text(name: str | Path) -> Iterator[BinaryIO]:
         ):
             yield text
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        compression = fsspec.utils.infer_compression(name)
-        if getattr(error, "errno", None) or not compression:
+        if getattr(error, "errno", None):
             raise
         raise UserError(
-            f"{name}: broken {compression} ({error}); copy or compress the file again"
+            f"{name} is damaged ({error}); copy or compress the file again"
         ) from error
 
 

@@ -47,8 +47,6 @@ UNFINISHED = "unfinished.json"
 _SMALL_SHARD, _MANY_SHARDS, _LARGE_SHARD = 4 << 20, 256, 512 << 20
 # Default limit of processes. Each uses up to 180 MiB, mostly for remembered words.
 _MOST_WORKERS = 4
-_MOST_SHARDS = 10_000  # each is mapped while it is read; Linux allows 65,530 mappings
-
 
 Part = tuple[corpus.Source, int, int]  # bytes [start, stop) of a source
 Missing = dict[int, list[Part]]  # the parts of each shard that is not yet written
@@ -105,15 +103,17 @@ def prepare(
     that was prepared from other text, settings or another vocabulary.
     """
     started = time.monotonic()
-    if not 0 <= shards <= _MOST_SHARDS:
-        raise UserError(f"shards={shards}, expected 0 to {_MOST_SHARDS:,}")
     check_output(directory, *inputs)
     sources = corpus.find_sources(inputs, Reading(format, text_field, language))
     total = sum(source.size for source in sources)
-    shards, version = shards or shard_count(total), _fingerprint(sources)
+    shards = shards or shard_count(total)
     settings = {
         "inputs": list(inputs),
-        "text": {"files": len(sources), "bytes": total, "fingerprint": version},
+        "text": {
+            "files": len(sources),
+            "bytes": total,
+            "fingerprint": _fingerprint(sources),
+        },
         "format": format,
         "text_field": text_field,
         "language": language,
@@ -146,11 +146,6 @@ def prepare(
                 for count in written:
                     counts.update(count)
                     progress.update(count["text_bytes"])
-            if version != _fingerprint(sources):
-                raise UserError(
-                    f"the text changed while it was read; remove {directory} and run the "
-                    "same command again"
-                )
             info = store.finish_store(directory, tokenizer.vocab_size, identity)
         (directory / UNFINISHED).unlink(missing_ok=True)
     if info.documents == 1:

@@ -102,7 +102,7 @@ def finish_store(
 
     identity: "vocabulary_fingerprint" and "settings" of StoreInfo. Tokens have the bit of
     :func:`stored_type` if "words" is among the settings. Empty shards are not listed in
-    index.json. If all shards are empty, they are removed, and UserError is raised.
+    index.json. Raises UserError if all shards are empty.
     """
     settings = identity["settings"]
     shards = settings["shards"]
@@ -110,8 +110,6 @@ def finish_store(
     sentences, tokens = _write_sums(parts, "sentence_lengths", "sentence_offsets")
     documents, _ = _write_sums(parts, "document_sizes", "document_sentences")
     if not sentences:
-        for path in (*parts, *directory.glob("shard-*")):
-            path.unlink()
         raise UserError(
             f"no text was found for {directory}; expected at least one sentence: check "
             "--input and --format"
@@ -207,9 +205,6 @@ class TokenStore:
         self.document_sentences = _map(
             index / "document_sentences.npy", np.int64, info.documents + 1
         )
-        with reading(self.directory / "index.json", "as many tokens as the index has"):
-            if not self.sentence_offsets[-1] == info.tokens == sum(tokens):
-                raise ValueError(f"{info.tokens:,} tokens")
 
     def read_sentences(self, ranges: np.ndarray) -> list[np.ndarray]:
         """Token ids of the sentences [start, stop) of each range, one array for a range.

@@ -57,11 +57,6 @@ def train_vocabulary(
     The different words are in memory, or for SentencePiece a sample of the sentences. The
     same sentences give the same vocabulary. A small text gives fewer tokens.
     """
-    if size <= len(SPECIAL_TOKENS):
-        raise UserError(
-            f"size {size}, expected more than the {len(SPECIAL_TOKENS)} special tokens; "
-            "30522 is Google's"
-        )
     if kind == "sentencepiece":
         return _train_sentencepiece(sentences, size, lower_case)
     if kind != "wordpiece":

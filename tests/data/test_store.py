@@ -121,7 +121,6 @@ def test_a_damaged_index_is_named(tmp_path):
             "format 1; expected prepared text of format 2",
         ),
         (json.dumps(values | {"sentences": 3}), "expected 4 numbers"),
-        (json.dumps(values | {"tokens": 3}), "3 tokens"),
         ("{", "is not JSON"),
         ('{"format": 2}', "index.json is damaged"),
         (None, "index.json does not exist; expected prepared text"),

@@ -165,7 +165,7 @@ def test_the_sample_for_sentencepiece_is_even(monkeypatch):
     [
         (["\0 \n"], 1000, "wordpiece", "0 characters of the text; expected text"),
         ([" "], 1000, "sentencepiece", "expected more text"),
-        (["abc"], 5, "wordpiece", "expected more than"),
+        (["abc"], 5, "wordpiece", "larger --size"),
         (["abcdefghij"], 12, "wordpiece", "larger --size"),
         (["abcdefghij"] * 9, 8, "sentencepiece", "another --size"),
         (["abc"], 100, "bpe", "expected one of wordpiece, sentencepiece"),
