@@ -70,8 +70,7 @@ def _checkpoint(path: os.PathLike | str) -> Values:
     for name, array in flatten_dict(checkpoint.params, sep="/").items():
         if "/word/" in name and len(array) == config.word_rows:
             array = array[: config.vocab_size]  # the other rows are padding
-        row = {"name": name, "shape": [*array.shape]}
-        row |= {"dtype": checkpoint.dtypes.get(name, "float32"), "count": array.size}
+        row = {"name": name, "shape": [*array.shape], "count": array.size}
         row["mean"] = float(array.mean(dtype=np.float64))
         parameters.append(row | {"deviation": float(array.std(dtype=np.float64))})
     parameters.sort(key=lambda row: by_number(row["name"]))

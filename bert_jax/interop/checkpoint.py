@@ -43,9 +43,7 @@ class Checkpoint:
       "modules": settings of sentence-transformers (see modules.py).
     source: "huggingface", "tensorflow" or "bert_jax".
     missing: tensors that the architecture has and the files do not. unexpected: tensors
-      of the files that are not read. Both are named as the source names them.
-    dtypes: the type that a parameter has in the files, by its path, such as
-      "bert/pooler/kernel"; float32 where none is given.
+      of the files that are not read. Google's are under Hugging Face's names.
     """
 
     config: BertConfig
@@ -59,7 +57,6 @@ class Checkpoint:
     source: str = "huggingface"
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
-    dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         if self.head not in _HEADS:

@@ -30,11 +30,6 @@ _JSON_NAMES = {
 BERT, PRE_NORM, OWN = "bert", "megatron-bert", "bert_jax"
 # Settings without a name in transformers. config.json has them unless they are defaults.
 _OWN = ("encoder", "positions", "pooling", "pre_norm")
-# Settings of config.json that mark another model, unless they have these values.
-_ONLY = {
-    "position_embedding_type": "absolute",
-    "add_cross_attention": False,
-}
 # bert_config.json has "gelu" for both forms; Hugging Face has a name for each.
 _FROM_JSON_ACTIVATION = {
     "gelu": "gelu",
@@ -58,12 +53,6 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
             f"the config has model_type={kind!r}, expected {BERT!r}: bert_jax runs the "
             "encoder of BERT only"
         )
-    for name, only in _ONLY.items():
-        if values.get(name, only) != only:
-            raise UserError(
-                f"the config has {name}={values[name]!r}, expected {only!r}: bert_jax "
-                "runs the encoder of BERT only"
-            )
     sizes = {o: values[theirs] for o, theirs in _JSON_NAMES.items() if theirs in values}
     missing = [
         _JSON_NAMES[field.name]

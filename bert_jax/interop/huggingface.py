@@ -149,9 +149,9 @@ def _their_params(
         tensors.pop(_POSITIONS, None)  # written for transformers alone
     names = map(_bert_name, settings.get("architectures") or ())
     known = [_ARCHITECTURES[name] for name in names if name in _ARCHITECTURES]
-    guessed = guess_head(tensors, "huggingface"), None, None
+    guessed = guess_head(tensors), None, None
     head, parts, _ = known[0] if known else guessed
-    converted = to_params(tensors, config, "huggingface", head=head, expected=parts)
+    converted = to_params(tensors, config, head=head, expected=parts)
     return head, converted._asdict()
 
 
@@ -202,8 +202,8 @@ def save_huggingface(
         tensors = _flat(with_scan(params, scan=False))
     else:
         params = _with_position_table(params, config)
-        tensors = from_params(params, config, "huggingface")
         architecture = _architecture_of(head if head in HEADS else "none", params)
+        tensors = from_params(params, config)
         if config.causal and architecture == "BertForMaskedLM":
             architecture = "BertLMHeadModel"
         if architecture == "BertModel":

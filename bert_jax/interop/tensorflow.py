@@ -7,7 +7,7 @@ doc/table_format.md) from variable names to BundleEntryProto messages, and
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,16 +65,12 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
     path = folder / "bert_config.json"
     with naming(path):
         config = config_from_dict(read_json(path, "a BERT config"), **changes)
-    variables = {
-        name: array
-        for name, array in read_checkpoint(prefix).items()
-        if name != "global_step" and not name.endswith(("/adam_m", "/adam_v"))
-    }
-    head = guess_head(variables, "google")
+    tensors = huggingface_names(read_checkpoint(prefix))
+    head = guess_head(tensors)
     with naming(prefix):
         # Without any head it is a pretraining checkpoint that was cut down.
         expected = "pretraining" if head == "none" else head
-        converted = to_params(variables, config, "google", head=expected)
+        converted = to_params(tensors, config, head=expected)
     return Checkpoint(
         config=config,
         params=converted.params,
@@ -84,8 +80,23 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
         source="tensorflow",
         missing=converted.missing,
         unexpected=converted.unexpected,
-        dtypes=converted.dtypes,
     )
+
+
+def huggingface_names(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The weights of Google's variables under Hugging Face's names, kernels transposed."""
+    tensors = {}
+    for name, array in variables.items():
+        path, _, leaf = name.rpartition("/")
+        if leaf in ("global_step", "adam_m", "adam_v"):
+            continue
+        # The classifier has no scope. An embedding table is named by its scope alone.
+        path = {"": "classifier", "cls/squad": "qa_outputs"}.get(path, path)
+        path = f"{path}/{leaf}" if leaf.endswith("_embeddings") else path
+        path = path.replace("/", ".").replace("layer_", "layer.")
+        kind = "bias" if leaf in ("bias", "beta", "output_bias") else "weight"
+        tensors[f"{path}.{kind}"] = array.T if leaf == "kernel" else array
+    return tensors
 
 
 def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:

@@ -322,7 +322,7 @@ def test_a_full_folder_is_replaced_only_on_demand(folder, tmp_path):
         checkpoint.params[bias[0]][bias[1]][bias[2]][0] + np.float32(1)
     )
     # What cannot be saved leaves the old folder as it was.
-    with pytest.raises(UserError, match="have no name"):
+    with pytest.raises(UserError, match="has no class"):
         save({**checkpoint.params, "odd": {"kernel": np.ones(2)}}, overwrite=True)
     assert read_huggingface(tmp_path / "out").head == "none"
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
