@@ -389,18 +389,6 @@ def test_a_wrong_size_names_the_tensor_and_the_folder(copy):
         read_huggingface(copy)
 
 
-def test_more_layers_than_the_config_are_refused(copy):
-    settings = json.loads((copy / "config.json").read_text())
-    layers = settings["num_hidden_layers"]
-    settings["num_hidden_layers"] = layers - 1
-    (copy / "config.json").write_text(json.dumps(settings))
-    said = (
-        f"the weights have {layers} layers, the config num_hidden_layers={layers - 1}"
-    )
-    with pytest.raises(UserError, match=said):
-        read_huggingface(copy)
-
-
 def test_weights_that_are_no_numbers_are_refused(copy):
     tensors = load_file(copy / "model.safetensors")
     tensors["bert.pooler.dense.bias"][3] = np.nan
