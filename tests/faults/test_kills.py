@@ -47,6 +47,10 @@ NOT_PRETRAINING = {
     "results were written",
 }
 NOT_FINE_TUNING = {"a sweep's best model was replaced"}
+ENDS_OF_PRETRAINING = [
+    {"signal": "SIGKILL", "phase": "metadata is written", "number": 2},
+    {"signal": "SIGINT", "phase": "arrays are copied", "number": 1},
+]
 CODES = {"SIGKILL": [-9], "SIGTERM": [-15, 75], "SIGINT": [130]}
 # Exit codes of a job in which one of four processes ends. JAX ends the others with 134.
 JOB_CODES = {
@@ -255,8 +259,8 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(
         """When and by which signal the next process ends."""
         signals = ("SIGKILL",) * 4 + ("SIGTERM", "SIGINT") if kills else ("SIGKILL",)
         how = {"signal": moments.choice(signals)}
-        if name == "pretraining" and not kills and left == 1:
-            return {"signal": "SIGINT", "phase": "arrays are copied", "number": 1}
+        if name == "pretraining" and not kills:
+            return ENDS_OF_PRETRAINING[-left]
         if module == "four":
             how["process"] = moments.choice([0, 0, 0, 1, 2, 3])
         if phases and moments.random() < 0.6:
