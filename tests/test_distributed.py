@@ -379,6 +379,7 @@ def test_sigterm_takes_effect_at_the_next_step(
     assert checkpoints == {stopped[0]}
 
 
+@pytest.mark.long
 def test_a_missing_process_ends_the_others(config_file, tmp_path):
     """JAX ends them with its own error, in which RegisterTask names the step."""
     arguments = ("--config", config_file, "--workdir", tmp_path, "--join_timeout=5")
