@@ -86,7 +86,7 @@ def measure(options: SimpleNamespace) -> dict:
         "model_flops": model_config.step_flops(
             options.length, options.predictions, options.batch
         ),
-        "peak_flops": peak_flops(),
+        "peak_flops": peak_flops(jax.devices()),
         "peak_bytes": memory.get("peak_bytes_in_use", process_bytes()),
         "loss": float(sums["step_loss"]) / float(sums["steps"]),
         "device": device.device_kind,

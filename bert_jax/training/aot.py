@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import batch_sharding, check_batch_size, make_mesh
 from bert_jax.training import step as training_step
 from bert_jax.training.config import TrainConfig
-from bert_jax.training.metrics import data_sheet_flops
+from bert_jax.training.metrics import peak_flops
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.pretrain import pretraining_objective
 from bert_jax.training.state import TrainState, abstract_state
@@ -130,7 +130,7 @@ def compile_step(
         cost, program = compiled.cost_analysis() or {}, compiled.as_text()
     loops = config.compute.scan_layers or config.accumulation > 1
     accessed = None if loops else cost.get("bytes accessed")
-    peak = data_sheet_flops(devices[0].device_kind)
+    peak = peak_flops(devices[:1])
     # A negative number means no estimate. For v5p it is four times too large.
     estimate = cost.get("optimal_seconds", 0.0)
     known = accessed and estimate > 0 and chip in (CHIPS["v2"], CHIPS["v3"])

@@ -4,7 +4,6 @@ import dataclasses
 import numbers
 import os
 import tempfile
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -13,7 +12,6 @@ from etils import epath
 from bert_jax.errors import UserError, hint
 from bert_jax.inference.model import Bert, load
 from bert_jax.progress import print_line
-from bert_jax.settings import all_settings
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import (
     FineTuneConfig,
@@ -87,13 +85,17 @@ def finetune(
             f"the task is {task!r}; expected one of bert_jax.tasks, such as "
             "bert_jax.tasks.classification()"
         )
-    _check_names(task, settings)
+    names = [field.name for field in fields(FineTuneOptimizer)]
+    known = [field.name for field in fields(FineTuneConfig)] + names
+    for name in settings:
+        if name not in known:
+            near = hint(name, known) or f"expected one of {', '.join(sorted(known))}"
+            raise UserError(f"{name} is not an argument of finetune; {near}")
     if train is None and not (task.config.dir and dev is test is None):
         raise UserError(
             "there is nothing to learn from; give train=rows (dev and test need it), or "
             "the task a dir of files"
         )
-    names = [field.name for field in fields(FineTuneOptimizer)]
     optimizer = {name: settings.pop(name) for name in names if name in settings}
     settings["optimizer"] = settings.get("optimizer", {}) | optimizer
     settings |= {"family": task.family, "data": task.config}
@@ -117,21 +119,3 @@ def finetune(
     model = load(workdir)
     own = {f.name: getattr(model, f.name) for f in fields(model)}
     return FineTuned(**own, scores=results["scores"], workdir=workdir)
-
-
-def _check_names(task: Task, settings: Mapping[str, Any]) -> None:
-    """Raises UserError for an argument that is no setting of a run."""
-    kinds = (FineTuneConfig, FineTuneOptimizer)
-    own = [field.name for kind in kinds for field in fields(kind)]
-    known = {name: name for name in (*own, "train", "dev", "test", "workdir")}
-    for field in fields(task.config):
-        known.setdefault(field.name, f"bert_jax.tasks.classification({field.name}=...)")
-    for setting in all_settings(FineTuneConfig):
-        group, dot, leaf = setting.full.rpartition(".")
-        if dot and group not in ("optimizer", "sweep"):
-            known.setdefault(setting.full, f"{group}=dict({leaf}=...)")
-    for name in settings:
-        if name not in own:
-            near = hint(name, [*known], known.__getitem__)
-            near = near or f"expected one of {', '.join(sorted(own))}"
-            raise UserError(f"{name} is not an argument of finetune; {near}")

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +14,7 @@ import jax
 from tensorboardX import SummaryWriter
 
 from bert_jax.errors import DivergenceError, UserError
-from bert_jax.files import write_text
+from bert_jax.files import reading, write_text
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.progress import Progress
 from bert_jax.runs import METRICS, read_metrics
@@ -70,7 +70,7 @@ class Reporter:
         self._config, self._objective, self._schedule = config, objective, schedule
         self.log, self.progress, self._writer = log, progress, writer
         self._total = int(schedule.total_steps)
-        self._peak = peak_flops()
+        self._peak = peak_flops(jax.devices())
         self._began = time.perf_counter() - progress.get("seconds", 0.0)
         self.bar = Progress("training", total=self._total, initial=first, unit="steps")
         self._pending: tuple[int, dict, dict] | None = None
@@ -120,10 +120,8 @@ class Reporter:
         steps, skipped = sums["steps"], int(sums["skipped"])
         if skipped:
             line = (
-                f"skipped {skipped} of {skipped + steps:.0f} batches before step {step}"
-            )
-            line += (
-                ", whose loss or gradient norm was not finite or over the spike_norm"
+                f"skipped {skipped} of {skipped + steps:.0f} batches before step {step}, "
+                "whose loss or gradient norm was not finite or over the spike_norm"
             )
             if not (self._config.optimizer.skip_spikes and steps):
                 raise DivergenceError(f"{line}; {_ADVICE}")
@@ -141,14 +139,12 @@ class Reporter:
         if self._config.optimizer.skip_spikes:
             metrics["skipped"] = skipped
         self.write(step, "train", metrics | rates)
-        parts, left = (
-            [f"loss {metrics['loss']:.4f}", self._objective.summary(metrics)],
-            "",
-        )
+        status, left = f"loss {metrics['loss']:.4f}", ""
+        if summary := self._objective.summary(metrics):
+            status += f"  {summary}"
         if rates["tokens_per_second"] is not None:
-            parts.append(f"{rates['tokens_per_second']:,.0f} tokens/s")
+            status += f"  {rates['tokens_per_second']:,.0f} tokens/s"
             left = f"  {self.bar.format_interval(rates['seconds_left'])} left"
-        status = "  ".join(filter(None, parts))
         self.bar.set_postfix_str(status, refresh=False)
         self.log(f"step {step}/{self._total}  {status}{left}")
 
@@ -171,20 +167,14 @@ def check_finite(step: int, values: dict[str, Any]) -> None:
 
 def open_tracker(
     name: str, run: str, run_id: str, config: dict[str, Any]
-) -> ModuleType | None:
+) -> ModuleType:
     """Starts or resumes a run of wandb or trackio, and returns the library.
 
-    name: name of the library; "" returns None. run: name of the workdir. run_id: id of
-    the run, which wandb resumes by. trackio resumes by name, so its names contain the id.
+    name: name of the library. run: name of the workdir. run_id: id of the run, which wandb
+    resumes by. trackio resumes by name, so its names contain the id.
     """
-    if not name:
-        return None
-    try:
+    with reading(f"tracker={name!r}", "its library"):
         library = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"tracker={name!r} needs its library: pip install {name}"
-        ) from error
     own = {"name": f"{run}-{run_id}"}
     if name == "wandb":
         own = {"name": run, "id": run_id}
@@ -232,11 +222,10 @@ class MetricWriter:
         """
         self._file.flush()
         os.fsync(self._file.fileno())
-        path, file = Path(self._file.name), os.fstat(self._file.fileno())
-        if not path.exists() or not os.path.samestat(file, path.stat()):
+        if not Path(self._file.name).exists():
             raise UserError(
-                f"{path} is no longer there; put the workdir back and run the same command "
-                "again: it resumes from the last checkpoint"
+                f"{self._file.name} is no longer there; put the workdir back and run the "
+                "same command again: it resumes from the last checkpoint"
             )
         self._tensorboard.flush()
 
@@ -248,15 +237,8 @@ class MetricWriter:
             self._tracker.finish()
 
 
-def peak_flops() -> float | None:
-    """Peak FLOP/s of all devices; None for CPUs and for devices that are not known."""
-    devices = jax.devices()
-    peak = data_sheet_flops(devices[0].device_kind)
-    return peak and peak * len(devices)
-
-
-def data_sheet_flops(kind: str) -> float | None:
-    """Peak FLOP/s of a device by JAX's name for it; None if it is not known."""
+def peak_flops(devices: Sequence[jax.Device]) -> float | None:
+    """Peak FLOP/s of equal devices; None for CPUs and for devices that are not known."""
     # The longest match: "TPU v5 lite" is not a "TPU v5".
-    names = [name for name in PEAK_FLOPS if kind.startswith(name)]
-    return PEAK_FLOPS[max(names, key=len)] if names else None
+    names = [name for name in PEAK_FLOPS if devices[0].device_kind.startswith(name)]
+    return len(devices) * PEAK_FLOPS[max(names, key=len)] if names else None

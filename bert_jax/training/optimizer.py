@@ -13,9 +13,6 @@ import optax
 from bert_jax.parallel.sharding import path_name
 from bert_jax.training.config import OptimizerConfig
 
-# The norm of gradients in float32 is smaller, or infinite: it sums their squares.
-_LARGEST_NORM = 1e20
-
 
 @flax.struct.dataclass
 class Schedule:
@@ -92,12 +89,10 @@ def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
     One factor for all gradients, as in tf.clip_by_global_norm. optax divides each number,
     which on a CPU writes every gradient once more: the optimizer takes twice as long.
     """
-    if limit > _LARGEST_NORM:
-        return optax.identity()
 
     def clip(grads: Any, params: Any = None) -> Any:
         del params
-        factor = limit * jnp.minimum(1.0 / optax.tree.norm(grads), 1.0 / limit)
+        factor = jnp.minimum(1.0, limit / optax.tree.norm(grads))
         return jax.tree.map(lambda grad: grad * factor, grads)
 
     return optax.stateless(clip)

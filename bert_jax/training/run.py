@@ -174,9 +174,8 @@ def run(
             tracker = None
             if config.tracker:
                 run_id = progress.setdefault("tracker_id", secrets.token_hex(8))
-                tracker = open_tracker(
-                    config.tracker, folder.local.name, run_id, identity
-                )
+                names = config.tracker, folder.local.name, run_id
+                tracker = open_tracker(*names, identity)
             writer = MetricWriter(folder.local, first, tracker)
             stack.callback(writer.close)
             return writer
@@ -231,16 +230,13 @@ def _loop(
     ahead = steps_ahead(job.mesh)
     norm_fn = jax.jit(optax.tree.norm)
     compiled: set[str] = set()
-    begin, end = config.profiled_steps
-    end = min(end, total)
-    if not (is_leader() and first < begin <= end):
-        begin = end = 0  # also if the run resumes within these steps
+    begin, end = map(int, (config.profile_steps or "0:0").split(":"))
     if not first and job.evaluates(0):
         job.evaluate(0, state.params, reporter)
         reporter.start_window()
     with contextlib.closing(data), contextlib.ExitStack() as profile:
         for step in range(first + 1, total + 1):
-            if step == begin:
+            if step == begin and is_leader():
                 jax.block_until_ready(state)
                 profile.enter_context(jax.profiler.trace(folder.local / TENSORBOARD))
             asked = time.perf_counter()
@@ -265,8 +261,6 @@ def _loop(
             if step == end:
                 jax.block_until_ready(state)
                 profile.close()
-                reporter.log(f"profile of the steps {begin} to {end}: {TENSORBOARD}")
-
             last = step == total
             if step % config.log_every == 0 or last:
                 reporter.report(step, sums)

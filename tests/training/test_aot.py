@@ -119,7 +119,7 @@ def report_of(config_of, monkeypatch):
             return SimpleNamespace(compile=compiler), state, batch
 
         monkeypatch.setattr(aot, "lower_step", lower)
-        monkeypatch.setattr(aot, "data_sheet_flops", lambda kind: 1e9)
+        monkeypatch.setattr(aot, "peak_flops", lambda devices: 1e9)
         config = config_of(phase, **settings)
         return aot.compile_step(config, phase, Topology("v2:1", chip, devices))
 

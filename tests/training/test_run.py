@@ -214,7 +214,7 @@ def test_no_step_is_compiled_before_all_settings_are_checked(
     monkeypatch.setitem(sys.modules, "wandb", None)  # not installed
     job, widths = traced
     config = dataclasses.replace(job.config, tracker="wandb")
-    with pytest.raises(UserError, match="needs its library"):
+    with pytest.raises(UserError, match="pip install wandb"):
         run(dataclasses.replace(job, config=config), RunFolder(tmp_path), print)
     assert widths == []
 
@@ -439,8 +439,8 @@ def test_wall_time_goes_on_where_a_run_does(make_job, tmp_path):
     assert progress["seconds"] >= seconds[-1]
 
 
-@pytest.mark.parametrize(("steps", "logged"), [("3:6", 0), ("7:50", 1), ("20:30", 0)])
-def test_a_profile_is_logged_if_it_was_traced(make_job, tmp_path, steps, logged):
+@pytest.mark.parametrize(("steps", "count"), [("3:6", 0), ("7:50", 1), ("20:30", 0)])
+def test_a_profile_is_of_steps_that_are_run(make_job, tmp_path, steps, count):
     """The run of 9 steps resumes after step 4, which is within the steps 3 to 6."""
 
     def stop(step, *rest):
@@ -448,14 +448,14 @@ def test_a_profile_is_logged_if_it_was_traced(make_job, tmp_path, steps, logged)
             raise KeyboardInterrupt
 
     stops = dict(evaluates=lambda step: True, evaluate=stop)
-    folder, lines = RunFolder(tmp_path), []
+    folder = RunFolder(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         run(make_job(**stops), folder, print)
-    run(make_job(dict(profile_steps=steps), change_settings=True), folder, lines.append)
+    run(make_job(dict(profile_steps=steps), change_settings=True), folder, print)
     profiles = tmp_path / "tensorboard" / "plugins" / "profile"  # TensorBoard's place
     traces = list(profiles.rglob("*.xplane.pb"))
     assert all(b"train_step" in path.read_bytes() for path in traces)
-    assert sum("profile of" in line for line in lines) == len(traces) == logged
+    assert len(traces) == count
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
@@ -481,7 +481,7 @@ def test_a_tracker_resumes_its_run(make_job, tmp_path, monkeypatch, name):
     assert opened[0] == opened[1] != opened[2] == opened[3]
 
 
-@pytest.mark.parametrize("steps", ["4", "4:3", "0:3", "a:b", "1:2:3"])
+@pytest.mark.parametrize("steps", ["4", "a:b", "1:2:3"])
 def test_steps_to_profile_are_a_first_and_a_last_one(make_job, steps):
     with pytest.raises(UserError, match=r"profile_steps='.*', expected the first and"):
         make_job(dict(profile_steps=steps))
