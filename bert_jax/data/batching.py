@@ -297,28 +297,24 @@ def packed_rows(
     targets as EpochBatches has them, but no targets of choices; inputs (R, S).
     """
     arrays, places = lay_out(features.lengths_UC.ravel(), rows, shape)
-    used_RL = arrays["attention_mask"] > 0
-    tokens = {
-        "input_ids": (features.input_ids, np.int32(pad_id)),
-        "token_type_ids": (features.token_type_ids, np.int32(0)),
+    used_RL, slots_RS = arrays["attention_mask"] > 0, arrays["starts"]
+    values = {
+        "input_ids": features.input_ids,
+        "token_type_ids": features.token_type_ids,
+        **({} if features.hidden is None else {"hidden": features.hidden}),
+        **features.inputs,
+        **features.targets,
     }
-    if features.hidden is not None:
-        tokens["hidden"] = features.hidden, np.float32(0)
-    sequences = {}
-    for name, values in (features.inputs | features.targets).items():
-        if isinstance(values, list):
-            tokens[name] = values, np.int32(IGNORED)
+    padding = {"input_ids": pad_id, "token_type_ids": 0, "hidden": 0}
+    for name, own in values.items():
+        if not isinstance(own, np.ndarray):  # an array for each sequence
+            none = own[0][:0]  # a part of a small batch may have no sequence
+            flat = np.concatenate([none, *(own[i] for i in places.sequences)])
+            full, empty = (*used_RL.shape, *flat.shape[1:]), padding.get(name, IGNORED)
+            arrays[name] = placed(full, used_RL, flat, empty, flat.dtype)
         elif features.choices == 1:
-            sequences[name] = values[places.sequences]
-    for name, (values, padding) in tokens.items():
-        none = values[0][:0]  # a part of a small batch may have no sequence
-        flat = np.concatenate([none, *(values[i] for i in places.sequences)])
-        full = (*used_RL.shape, *flat.shape[1:])
-        arrays[name] = placed(full, used_RL, flat, padding, padding.dtype)
-    for name, own in sequences.items():
-        full = (*arrays["starts"].shape, *own.shape[1:])
-        where = (places.rows, places.slots)
-        arrays[name] = placed(full, where, own, dtype=own.dtype)
+            full, where = (*slots_RS.shape, *own.shape[1:]), (places.rows, places.slots)
+            arrays[name] = placed(full, where, own[places.sequences], dtype=own.dtype)
     return arrays
 
 

@@ -134,9 +134,7 @@ def _expand(text: str, reading: Reading) -> list[Source]:
 def _file_sources(name: str, reading: Reading) -> Iterator[Source]:
     """The source of a file, or none of an empty file. Reads the start of the file."""
     with open_text(name) as file:
-        while (head := file.read(_HEAD)).isspace():
-            pass
-        head += file.read(len(head) - len(head.lstrip()))
+        head = file.read(_HEAD)
     text, format = decode(head, name, cut=True), reading.format
     if format == "auto":
         format = detect_format(name, text, reading.language)

@@ -50,9 +50,7 @@ class ExampleConfig:
     """How pairs and masks are drawn; the defaults are the original's (A.1 and C.2)."""
 
     masking: str = setting(
-        "token",
-        "what is masked as one: token, whole_word or ngram (runs of words)",
-        one_of=MASKINGS,
+        "token", "unit of masks: token, whole_word or ngram (a run)", one_of=MASKINGS
     )
     mask_rate: float = setting(
         0.15, "share of all tokens that is predicted", above=0, below=1
@@ -61,17 +59,11 @@ class ExampleConfig:
         0.8, "share of these that becomes [MASK]", least=0, most=1
     )
     random_share: float = setting(
-        0.1,
-        "share of these that becomes a random token; the rest stays",
-        least=0,
-        most=1,
+        0.1, "share of these that becomes a random token", least=0, most=1
     )
     max_ngram: int = setting(3, "ngram: words of a run, at most", least=1)
     short_sequence_rate: float = setting(
-        0.1,
-        "share of the documents that is cut to a random shorter length",
-        least=0,
-        most=1,
+        0.1, "share of documents cut to a random shorter length", least=0, most=1
     )
     next_sentence: bool = setting(
         True,
@@ -79,8 +71,7 @@ class ExampleConfig:
     )
     sentence_order: bool = setting(
         False,
-        "half the pairs are two texts in the wrong order, instead of a random second text "
-        "(ALBERT's sentence order prediction)",
+        "half the pairs are swapped, and none is random (ALBERT's sentence order)",
     )
 
     def __post_init__(self):

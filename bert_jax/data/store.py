@@ -171,9 +171,7 @@ def read_info(directory: Path) -> StoreInfo:
     values = read_json(path, expected)
     with reading(path, expected):
         if values["format"] != FORMAT:
-            raise UserError(
-                f"{path} has format {values['format']}; expected {expected}"
-            )
+            raise ValueError(f"format {values['format']}")
         # Version 0.1.0 also has checksums.
         values["shards"] = [shard[:2] for shard in values["shards"]]
         known = StoreInfo.__dataclass_fields__

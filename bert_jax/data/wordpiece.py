@@ -14,9 +14,6 @@ from collections.abc import Callable
 LONGEST_WORD = 200  # characters; a longer word is [UNK]
 CACHED_WORDS = 1 << 18  # about 30 MB
 PREFIX = "##"  # of a token inside a word
-# Characters that are normalised together. Python sorts the marks of a letter in time that
-# grows with the square of their number.
-_NORMALISED = 1 << 10
 
 # Each ideograph is a word. Kana and hangul are not ideographs.
 _IDEOGRAPH = re.compile(
@@ -110,9 +107,5 @@ class Splitter:
         if rough_word.isascii():
             return [rough_word]
         if self.strip_accents:
-            parts = range(0, len(rough_word), _NORMALISED)
-            rough_word = "".join(
-                unicodedata.normalize("NFD", rough_word[i : i + _NORMALISED])
-                for i in parts
-            )
+            rough_word = unicodedata.normalize("NFD", rough_word)
         return rough_word.translate(self._apart).split()

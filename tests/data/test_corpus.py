@@ -326,14 +326,6 @@ def test_lines_without_end_are_refused(tmp_path, monkeypatch):
         read(path)
 
 
-def test_blank_lines_before_the_text_do_not_hide_its_format(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "_HEAD", 1 << 13)
-    texts = {"a.txt": "The sea.\n", "b.txt": '{"text": "A ship."}\n', "empty": ""}
-    for name, text in texts.items():
-        (tmp_path / name).write_text("\n" * (1 << 14) + text)
-    assert read(tmp_path) == [["The sea."], ["A ship."]]
-
-
 def test_a_character_cut_by_the_head_is_fine(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "_HEAD", 11)
     (tmp_path / "a.txt").write_text("Abcdefghi€.\nB.\n")

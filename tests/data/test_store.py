@@ -116,10 +116,7 @@ def test_a_damaged_index_is_named(tmp_path):
     values = json.loads(index.read_text())
     for content, message in (
         # Format 1 was ArrayRecord files.
-        (
-            json.dumps(values | {"format": 1}),
-            "format 1; expected prepared text of format 2",
-        ),
+        (json.dumps(values | {"format": 1}), "format 1.*; expected .* of format 2"),
         (json.dumps(values | {"sentences": 3}), "expected 4 numbers"),
         ("{", "is not JSON"),
         ('{"format": 2}', "index.json is damaged"),
