@@ -25,7 +25,7 @@ def test_prepares_and_sums_up(tmp_path, monkeypatch, capsys):
     assert command(monkeypatch, *arguments) == 0
     out = capsys.readouterr().out
     assert "2 documents, 3 sentences, 11 tokens" in out
-    assert "0.00% unknown tokens; left out: nothing" in out
+    assert "0.00% unknown tokens; left out: 0 headings" in out
     assert TokenStore(store).info.settings["inputs"] == [str(text)]
     assert command(monkeypatch, *arguments) == 0
     assert "was already prepared" in capsys.readouterr().out
@@ -55,7 +55,6 @@ def test_text_without_boundaries_of_documents_is_warned_of(
     [
         ({"--input": "no.txt"}, "no.txt: no such file or folder"),
         ({"--vocabulary": "no.txt"}, "no.txt"),
-        ({"--shards": "-1"}, "shards=-1, expected 0 to 10,000"),
         ({"--language": "English"}, "language 'English', expected a code such as en"),
         (
             {"--output": "other.txt"},

@@ -48,8 +48,8 @@ def test_the_command_trains_sentencepiece(text, tmp_path, capsys):
 
 @pytest.mark.parametrize("flags", [[], ["--extend"], ["--kind", "sentencepiece"]])
 def test_text_without_sentences_is_one_line(tmp_path, flags, golden):
-    path, output = tmp_path / "code.md", tmp_path / "out" / "vocab.txt"
-    path.write_text("# Title\n\n```\ncode = 1\n```\n")
+    path, output = tmp_path / "wiki_00", tmp_path / "out" / "vocab.txt"
+    path.write_text('<doc title="A">\nA\n</doc>\n')
     if flags == ["--extend"]:
         flags = ["--extend", str(golden / "tokenizer" / "uncased_vocab.txt")]
     elif flags:
@@ -60,8 +60,8 @@ def test_text_without_sentences_is_one_line(tmp_path, flags, golden):
 
 
 def test_what_was_left_out_is_printed(tmp_path, capsys):
-    path = tmp_path / "a.md"
-    path.write_text("# A header\n\nThe whale is here. The whale swims.\n")
+    path = tmp_path / "a.txt"
+    path.write_text("A heading\n\nThe whale is here. The whale swims.\n")
     output = tmp_path / "vocab.txt"
     vocabulary.main(["--input", str(path), "--size", "60", "--output", str(output)])
     assert capsys.readouterr().out.endswith(f"; left out: 1 {PASSAGES}\n")

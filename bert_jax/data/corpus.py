@@ -27,7 +27,6 @@ import fsspec
 
 from bert_jax.data import python_docs
 from bert_jax.data.corpus_formats import (
-    EMPTY,
     FORMATS,
     PASSAGES,
     Documents,
@@ -86,8 +85,7 @@ def read_documents(inputs: Sequence[str], reading: Reading | None = None) -> Doc
 
 def left_out(counts: Mapping[str, int]) -> str:
     """The counts of ``Reading.dropped`` in words."""
-    parts = [f"{counts[name]:,} {name}" for name in (PASSAGES, EMPTY) if counts[name]]
-    return f"left out: {', '.join(parts) or 'nothing'}"
+    return f"left out: {counts[PASSAGES]:,} {PASSAGES}"
 
 
 def find_sources(inputs: Sequence[str], reading: Reading) -> list[Source]:

@@ -39,9 +39,8 @@ _END_MARKS = (*_SENTENCE_MARKS, *_CLOSING, ":", ";")
 # A line that ends a chapter. An empty line ends a paragraph.
 _CHAPTER = "\f"
 
-# Names of omitted text in reports.
-PASSAGES = "headings, list items, tables or blocks of code"
-EMPTY = "documents without text"
+# The name of omitted text in reports.
+PASSAGES = "headings, list items or cells of tables"
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Reading:
 
     format: one of FORMATS, or "auto", which chooses for each file, see detect_format.
     text_field: key of the text in JSONL rows and tfds examples. language: see
-    split_sentences. dropped: how many PASSAGES, and EMPTY documents, were left out.
+    split_sentences. dropped: how many PASSAGES were left out.
     """
 
     format: str = "auto"
@@ -96,8 +95,6 @@ def _documents(
         reading.dropped[PASSAGES] += len(document) - len(kept)
         if sentences:
             yield sentences
-        elif document:
-            reading.dropped[EMPTY] += 1
         document = []
 
 

@@ -148,8 +148,6 @@ def drawn_ahead(
                 drawn.append(pool.submit(batches.__getitem__, number))
             yield batch
     except TimeoutError as error:
-        if future.done() and future.exception() is error:  # the reader's own error
-            raise
         raise StalledError(
             f"no batch came for {timeout:g} s: a thread that reads hangs, perhaps on a "
             "disk; the same command resumes from the last checkpoint (data_timeout sets "

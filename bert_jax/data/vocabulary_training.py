@@ -66,17 +66,13 @@ def train_vocabulary(
 
 
 def extend_vocabulary(
-    tokenizer: Tokenizer, sentences: Iterable[str], count: int
+    tokenizer: WordPieceTokenizer, sentences: Iterable[str], count: int
 ) -> Tokenizer:
     """A WordPiece vocabulary with up to ``count`` words of a text after its own tokens.
 
     The added words are those that save most tokens of the text. The old tokens keep their
     ids, so a checkpoint can use the new vocabulary.
     """
-    if not isinstance(tokenizer, WordPieceTokenizer):
-        raise UserError(
-            f"a vocabulary of kind {tokenizer.kind} cannot be extended; expected wordpiece"
-        )
     words = count_words(
         sentences, Splitter(tokenizer.lower_case, tokenizer.strip_accents)
     )
@@ -185,36 +181,31 @@ def _train_sentencepiece(
     sentences: Iterable[str], size: int, lower_case: bool
 ) -> Tokenizer:
     sample = _sample(sentences, _SAMPLED)
+    if not sample:
+        raise UserError("no sentence was found; expected text, or another --format")
     logger.info(f"training a vocabulary on {len(sample):,} sentences")
     if lower_case:
         sample = [sentence.lower() for sentence in sample]
     model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sample),
-            model_writer=model,
-            vocab_size=size,
-            hard_vocab_limit=False,  # a small text gives fewer tokens
-            model_type="unigram",
-            # Nearly all characters of Chinese or Japanese, all of the others.
-            character_coverage=0.9995,
-            max_sentence_length=1 << 16,  # bytes; a longer one is left out
-            pad_id=0,
-            pad_piece=PAD,
-            unk_id=1,
-            unk_piece=UNK,
-            bos_id=-1,
-            eos_id=-1,
-            control_symbols=_OTHER_SPECIAL,
-            num_threads=1,  # several threads add numbers in another order
-            minloglevel=2,
-        )
-    except (RuntimeError, OSError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise UserError(
-            f"SentencePiece cannot make {size} tokens of this text ({reason}); expected "
-            "more text, or another --size"
-        ) from error
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sample),
+        model_writer=model,
+        vocab_size=size,
+        hard_vocab_limit=False,  # a small text gives fewer tokens
+        model_type="unigram",
+        # Nearly all characters of Chinese or Japanese, all of the others.
+        character_coverage=0.9995,
+        max_sentence_length=1 << 16,  # bytes; a longer one is left out
+        pad_id=0,
+        pad_piece=PAD,
+        unk_id=1,
+        unk_piece=UNK,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=_OTHER_SPECIAL,
+        num_threads=1,  # several threads add numbers in another order
+        minloglevel=2,
+    )
     return SentencePieceTokenizer(model.getvalue(), lower_case)
 
 
