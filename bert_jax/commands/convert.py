@@ -1,8 +1,9 @@
 """Converts a BERT between Hugging Face's, Google's and our own form.
 
 --input: a Hugging Face folder, Google's bert_model.ckpt (folder or prefix), a --workdir of
-bert_jax, or a name on a hub (org/name, org/name@revision). --output: a new folder, for
-transformers or for bert_jax. No value changes.
+bert_jax, or a name on a hub (org/name, org/name@revision). --output: a new Hugging Face
+folder. --to bert_jax: also for a model that transformers has no class for; only bert_jax
+reads its folder. No value changes.
 
 usage:
   bert_jax convert --input A --output B [--to hf|bert_jax]
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> None:
     import jax
 
     from bert_jax.interop.huggingface import save_huggingface
-    from bert_jax.interop.load import load, save_workdir
+    from bert_jax.interop.load import load
 
     changes = {"activation": args.activation} if args.activation else {}
     checkpoint = load(args.input, **changes)
@@ -50,9 +51,7 @@ def main(argv: list[str]) -> None:
     print_line(f"unexpected, not converted: {unexpected}")
     if checkpoint.tokenizer is None:
         print_line("no vocabulary beside the weights, so none is written")
-    if args.to == "bert_jax":
-        save_workdir(args.output, checkpoint)
-    else:
-        card = f"Converted by `bert_jax convert` from {origin}."
-        save_huggingface(args.output, checkpoint, card=card)
+    card = f"Converted by `bert_jax convert` from {origin}."
+    own = args.to == "bert_jax"
+    save_huggingface(args.output, checkpoint, card=card, own=own)
     print_line(f"{args.output}: written")

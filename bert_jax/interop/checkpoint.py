@@ -16,13 +16,9 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.layers import with_scan
 from bert_jax.model.tokens import Tokens
-from bert_jax.parallel.sharding import array_shapes, path_name, shape_differences
+from bert_jax.parallel.sharding import array_shapes, shape_differences
 
 Params = dict[str, Any]
-_HEADS = (
-    *("pretraining", "none", "sequence", "token", "choice", "span", "features"),
-    *("mean", "cls"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +54,6 @@ class Checkpoint:
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
 
-    def __post_init__(self):
-        if self.head not in _HEADS:
-            raise UserError(
-                f"the config has head={self.head!r}; expected one of {', '.join(_HEADS)}"
-            )
-        object.__setattr__(self, "labels", tuple(self.labels))
-
 
 def class_names(
     params: Mapping[str, Any], head: str, given: Mapping[str, str] | None = None
@@ -76,22 +65,16 @@ def class_names(
     """
     if head not in ("sequence", "token") or "classifier" not in params:
         return ()
-    outputs = params["classifier"]["bias"].shape[0]
-    if outputs == 1:
+    numbers = [str(i) for i in range(params["classifier"]["bias"].shape[0])]
+    if len(numbers) == 1:
         return ()
-    given = given or {str(i): f"LABEL_{i}" for i in range(outputs)}
-    if {*given} != {str(i) for i in range(outputs)}:
+    given = given or {number: f"LABEL_{number}" for number in numbers}
+    if {*given} != {*numbers} or len({*map(str, given.values())}) < len(numbers):
         raise UserError(
-            f"id2label has the numbers {', '.join(map(repr, given))!s:.200}; expected "
-            f"'0' to '{outputs - 1}', one for each output of the head"
+            f"id2label is {given!s:.200}; expected a name of its own for each output of "
+            f"the head, '0' to '{len(numbers) - 1}'"
         )
-    names = [str(given[str(i)]) for i in range(outputs)]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(
-            f"id2label has the name {twice[0]!r:.100} twice; expected another name for "
-            "each class"
-        )
-    return tuple(names)
+    return tuple(str(given[number]) for number in numbers)
 
 
 def check_params(
@@ -160,16 +143,6 @@ def initial_shapes(model: nn.Module) -> dict[str, Any]:
 def part_of(name: str) -> str:
     """The part of the model that a parameter belongs to. A part is complete or absent."""
     return "pooler" if name.startswith("bert/pooler") else name.split("/")[0]
-
-
-def check_finite(params: Mapping[str, Any]) -> None:
-    """Raises UserError for a parameter that is no number: every answer would be none."""
-    for place, array in jax.tree_util.tree_leaves_with_path(params):
-        if not np.isfinite(array).all():
-            raise UserError(
-                f"{path_name(place)} has values that are no finite numbers, as of a run "
-                "that diverged; take an earlier checkpoint"
-            )
 
 
 def check_types(token_type_ids: Iterable[np.ndarray], config: BertConfig) -> None:

@@ -50,16 +50,14 @@ _EXPECTED = (
 
 
 def check_checkpoint(path: os.PathLike | str, setting: str = "checkpoint") -> None:
-    """Raises UserError unless there is a checkpoint at ``path``.
+    """Raises UserError for a folder or file that is no checkpoint.
 
-    A folder is looked into and a name looked up on the hub; a URL is trusted. setting: what
-    the path was given by.
+    What may be a name on the hub, and a URL, are looked up when they are loaded. setting:
+    what the path was given by.
     """
     if not os.fspath(path):
         raise UserError(f"there is no checkpoint; set {setting}: {_EXPECTED}")
-    if hub_name(path):
-        from_hub(path, weights=False)
-    elif not is_remote(path):
+    if not hub_name(path) and not is_remote(path):
         find_files(Path(path))
 
 
@@ -126,11 +124,11 @@ def hub_name(path: os.PathLike | str) -> tuple[str, str | None] | None:
     return match["name"], match["revision"]
 
 
-def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
+def from_hub(path: os.PathLike | str) -> Path:
     """The folder, in huggingface_hub's cache, of a model ``NAME`` or ``NAME@REVISION``.
 
-    Downloads the missing files: config, vocabulary and, with ``weights``, the folders in
-    modules.json and one form of the weights: safetensors before PyTorch's before Google's.
+    Downloads the missing files: config, vocabulary, the folders in modules.json and one
+    form of the weights: safetensors before PyTorch's before Google's.
     If the hub does not answer, the cache is used. Raises UserError with the way to get the
     files.
     """
@@ -138,8 +136,6 @@ def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
     if (folder / "config.json").is_file():
         with naming(path):  # before the weights of another kind of model come
             read_config(folder / "config.json")
-    if not weights:
-        return folder
     parts = [f"{part}/*" for _, part in list_modules(folder) if part]
     for form in _WEIGHTS:
         folder = _download(path, [*_SMALL, *form, *parts, BILSTM])

@@ -50,44 +50,26 @@ from bert_jax.model.bert import sinusoids
 from bert_jax.model.config import BertConfig
 from bert_jax.model.layers import with_scan
 
-# Architecture -> our head, the parts that its checkpoints hold beside the encoder, and its
-# task on the Hugging Face Hub.
+# Architecture -> our head, and the parts that its checkpoints hold beside the encoder.
 _ARCHITECTURES = {
-    "BertForPreTraining": ("pretraining", ("pooler", "mlm", "nsp"), "fill-mask"),
-    "BertForMaskedLM": ("pretraining", ("mlm",), "fill-mask"),
-    "BertLMHeadModel": ("pretraining", ("mlm",), "text-generation"),
-    "BertForNextSentencePrediction": ("pretraining", ("pooler", "nsp"), None),
-    "BertModel": ("none", ("pooler",), "feature-extraction"),
-    "BertForSequenceClassification": (
-        "sequence",
-        ("pooler", "classifier"),
-        "text-classification",
-    ),
-    "BertForMultipleChoice": ("choice", ("pooler", "classifier"), "multiple-choice"),
-    "BertForTokenClassification": ("token", ("classifier",), "token-classification"),
-    "BertForQuestionAnswering": ("span", ("qa_outputs",), "question-answering"),
+    "BertForPreTraining": ("pretraining", ("pooler", "mlm", "nsp")),
+    "BertForMaskedLM": ("pretraining", ("mlm",)),
+    "BertLMHeadModel": ("pretraining", ("mlm",)),
+    "BertForNextSentencePrediction": ("pretraining", ("pooler", "nsp")),
+    "BertModel": ("none", ("pooler",)),
+    "BertForSequenceClassification": ("sequence", ("pooler", "classifier")),
+    "BertForMultipleChoice": ("choice", ("pooler", "classifier")),
+    "BertForTokenClassification": ("token", ("classifier",)),
+    "BertForQuestionAnswering": ("span", ("qa_outputs",)),
 }
-# Names of the classes of pre-LN BERTs in transformers.
-_PRE_NORM_NAMES = {"BertLMHeadModel": "MegatronBertForCausalLM"}
 _PREFIXES = ("embeddings.", "encoder.", "pooler.")  # of an encoder saved on its own
-_CARD_TRANSFORMERS = """```python
-from transformers import AutoTokenizer, {architecture}
-
-tokenizer = AutoTokenizer.from_pretrained("this/folder")
-model = {architecture}.from_pretrained("this/folder")
-```
-
-"""
 _CARD = Path(__file__).with_name("model_card.md")  # the template
 _DECODER = "cls.predictions.decoder."
 _WORDS = "bert.embeddings.word_embeddings.weight"
 _MLM_BIAS = "cls.predictions.bias"
 _POSITIONS = "bert.embeddings.position_embeddings.weight"
-# Names of pre-LN layers in transformers, and in our table. Both are of the same arrays.
-_PRE_NORM_LAYERS = {
-    ".attention.ln.": ".attention.output.LayerNorm.",
-    ".ln.": ".output.LayerNorm.",
-}
+# The prefix of a layer's LayerNorms, which transformers calls "ln" in pre-LN layers.
+_LAYER = r"(\.layer\.\d+(?:\.attention)?)"
 
 
 def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
@@ -147,10 +129,13 @@ def _their_params(
     _take_tied(tensors)
     if config.positions != "learned":
         tensors.pop(_POSITIONS, None)  # written for transformers alone
-    names = map(_bert_name, settings.get("architectures") or ())
+    # MegatronBert has the classes of Bert, and one of them has another name.
+    names = [
+        name.removeprefix("Megatron").replace("BertForCausalLM", "BertLMHeadModel")
+        for name in settings.get("architectures") or ()
+    ]
     known = [_ARCHITECTURES[name] for name in names if name in _ARCHITECTURES]
-    guessed = guess_head(tensors), None, None
-    head, parts, _ = known[0] if known else guessed
+    head, parts = known[0] if known else (guess_head(tensors), None)
     converted = to_params(tensors, config, head=head, expected=parts)
     return head, converted._asdict()
 
@@ -209,19 +194,14 @@ def save_huggingface(
         if architecture == "BertModel":
             tensors = {name.removeprefix("bert."): a for name, a in tensors.items()}
         if config.pre_norm:
-            theirs = {ours: theirs for theirs, ours in _PRE_NORM_LAYERS.items()}
-            tensors = {_renamed(name, theirs): a for name, a in tensors.items()}
-            other = f"Megatron{architecture}"
-            architecture = _PRE_NORM_NAMES.get(architecture, other)
+            norms, theirs = rf"{_LAYER}\.output\.LayerNorm\.", r"\1.ln."
+            tensors = {re.sub(norms, theirs, name): a for name, a in tensors.items()}
+            architecture = architecture.replace("BertLMHeadModel", "BertForCausalLM")
+            architecture = f"Megatron{architecture}"
         settings["architectures"] = [architecture]
     if head in ("sequence", "token"):
-        outputs = len(params["classifier"]["bias"])
-        names = checkpoint.labels or [f"LABEL_{i}" for i in range(outputs)]
-        if len(names) != outputs:
-            raise UserError(
-                f"{len(names)} labels for a classifier of {outputs} outputs; give one "
-                "label for each output"
-            )
+        numbers = range(len(params["classifier"]["bias"]))
+        names = checkpoint.labels or [f"LABEL_{i}" for i in numbers]
         settings["id2label"] = dict(enumerate(names))
         settings["label2id"] = {name: i for i, name in enumerate(names)}
     settings |= {
@@ -240,8 +220,13 @@ def save_huggingface(
         if modules is not None and not misfit(checkpoint):
             write_modules(folder, modules, dense, config.hidden_size)
         write_json(folder / "config.json", settings)
-        size = sum(array.size for array in tensors.values())
-        text = _model_card(checkpoint, architecture, size, card)
+        text = _CARD.read_text("utf-8").format(
+            library="transformers" if architecture else OWN,
+            architecture=architecture or OWN,
+            size=sum(array.size for array in tensors.values()),
+            config=config,
+            source=card or "Not stated.",
+        )
         write_text(folder / "README.md", text)
 
 
@@ -260,18 +245,6 @@ def _with_position_table(params: dict[str, Any], config: BertConfig) -> dict[str
     return params | {"bert": params["bert"] | {"embeddings": embeddings}}
 
 
-def _bert_name(architecture: str) -> str:
-    """The class of BERT that does what a class of MegatronBert does."""
-    own = {theirs: ours for ours, theirs in _PRE_NORM_NAMES.items()}
-    return own.get(architecture, architecture.removeprefix("Megatron"))
-
-
-def _renamed(name: str, layers: Mapping[str, str]) -> str:
-    """The name of a tensor, with the first of the layers that it has replaced."""
-    old = next((old for old in layers if ".layer." in name and old in name), "")
-    return name.replace(old, layers.get(old, ""))
-
-
 def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Tensors under the names of names.py, without buffers that hold no weights."""
     bare = "embeddings.word_embeddings.weight" in tensors
@@ -279,7 +252,7 @@ def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     for name, array in tensors.items():
         name = f"bert.{name}" if bare and name.startswith(_PREFIXES) else name
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        name = _renamed(name, _PRE_NORM_LAYERS)
+        name = re.sub(rf"{_LAYER}\.ln\.", r"\1.output.LayerNorm.", name)
         if not name.endswith("embeddings.position_ids"):
             result[name] = array
     return result
@@ -300,7 +273,7 @@ def _take_tied(tensors: dict[str, np.ndarray]) -> None:
 
 def _architecture_of(head: str, params: Mapping[str, Any]) -> str:
     parts = set(params) - {"bert"}
-    for name, (its_head, its_parts, _) in _ARCHITECTURES.items():
+    for name, (its_head, its_parts) in _ARCHITECTURES.items():
         if head == its_head and parts == set(its_parts) - {"pooler"}:
             return name
     raise UserError(
@@ -362,29 +335,3 @@ def _add_special_tokens(
     )
     sep, cls = (SEP, tokenizer.sep_id), (CLS, tokenizer.cls_id)
     library.post_processor = BertProcessing(sep, cls)
-
-
-def _model_card(
-    checkpoint: Checkpoint, architecture: str | None, size: int, source: str | None
-) -> str:
-    """Markdown with the metadata that the Hugging Face Hub reads.
-
-    size: parameters. source: Markdown about the origin of the weights.
-    """
-    from huggingface_hub import ModelCardData  # takes 0.3 s to import
-
-    name, ours = architecture or "bert_jax", architecture is None
-    _, _, task = _ARCHITECTURES.get(_bert_name(name), (None,) * 3)
-    library = "bert_jax" if ours else "transformers"
-    tags = {"pipeline_tag": task, "tags": ["bert", "bert_jax"]}
-    # A bar would end the table's cell.
-    names = ", ".join(checkpoint.labels).replace("|", "\\|")
-    return _CARD.read_text("utf-8").format(
-        metadata=ModelCardData(library_name=library, **tags).to_yaml(),
-        architecture=name,
-        transformers="" if ours else _CARD_TRANSFORMERS.format(architecture=name),
-        size=size,
-        config=checkpoint.config,
-        labels=f"| labels | {names} |\n" if names else "",
-        source=source or "Not stated.",
-    )

@@ -1,4 +1,4 @@
-"""Reads a checkpoint of any origin, and writes one as a workdir of ours."""
+"""Reads a checkpoint of any origin."""
 
 import dataclasses
 import logging
@@ -11,16 +11,12 @@ from etils import epath
 
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, naming
-from bert_jax.files import is_remote, new_folder, read_json, write_json
-from bert_jax.interop.checkpoint import (
-    Checkpoint,
-    check_finite,
-    check_params,
-)
+from bert_jax.files import is_remote, read_json
+from bert_jax.interop.checkpoint import Checkpoint, check_params
 from bert_jax.interop.config_json import split_changes, with_compute
 from bert_jax.interop.find import CHECKPOINTS, find_files, from_hub, hub_name
 from bert_jax.interop.surgery import stretched
-from bert_jax.interop.train_state import read_params, write_params
+from bert_jax.interop.train_state import read_params
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.layers import with_scan
 from bert_jax.parallel.processes import on_leader
@@ -69,30 +65,8 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
             f"{path}: the word table has {config.vocab_size:,} rows for "
             f"{tokenizer.vocab_size:,} tokens; the other rows are never predicted"
         )
-    with naming(path):
-        check_finite(checkpoint.params)
     params = with_scan(checkpoint.params, compute.scan_layers)
     return dataclasses.replace(checkpoint, params=params, compute=compute)
-
-
-def save_workdir(directory: Path | str, checkpoint: Checkpoint) -> None:
-    """Writes a checkpoint as a workdir that :func:`load` reads, whole or not at all.
-
-    Raises UserError if ``directory`` is not empty.
-    """
-    settings = {
-        "model": dataclasses.asdict(checkpoint.config),
-        "compute": dataclasses.asdict(checkpoint.compute),
-        "head": checkpoint.head,
-        "labels": checkpoint.labels,
-        "problem_type": checkpoint.problem_type,
-        "extra": checkpoint.extra,
-    }
-    with new_folder(Path(directory)) as folder:
-        if checkpoint.tokenizer is not None:
-            checkpoint.tokenizer.save(folder)
-        write_params(folder / CHECKPOINTS, checkpoint.params)
-        write_json(folder / "config.json", settings)
 
 
 def _local_files(path: os.PathLike | str) -> Path:
@@ -145,6 +119,8 @@ def _read_workdir(
         every.pop("nsp", None)  # the examples were no pairs, which train this head
     params = {name: every[name] for name in known if name in every}
     others = {name: part for name, part in every.items() if name not in known}
+    # "head", "labels", "problem_type" and "extra" are of a workdir that convert of 0.1.0
+    # wrote.
     head = settings.get("head") or ("pretraining" if "mlm" in params else "none")
     with naming(workdir):
         missing = check_params(params, config, head)
@@ -161,7 +137,7 @@ def _read_workdir(
         params=params,
         tokenizer=tokenizer,
         head=head,
-        labels=settings.get("labels") or (),
+        labels=tuple(settings.get("labels") or ()),
         problem_type=settings.get("problem_type"),
         extra=settings.get("extra") or {},
         source="bert_jax",

@@ -286,14 +286,6 @@ def read_params(directory: Path) -> dict[str, Any]:
                 raise
 
 
-def write_params(directory: Path, params: Any) -> None:
-    """Writes parameters, and nothing else, as checkpoint 0 of ``directory``."""
-    state = {"params": params}
-    path, notes = _absolute(directory) / "0", _with_checksums(state, {})
-    with _writing(directory):
-        ocp.save_checkpointables(path, {"state": state}, custom_metadata=notes)
-
-
 def _absolute(directory: Path) -> epath.Path:
     """Orbax needs an absolute path or a URL."""
     return epath.Path(directory if is_remote(directory) else directory.absolute())

@@ -263,9 +263,8 @@ def test_everything_beside_the_weights_survives(folder, tmp_path, golden):
     assert settings["label2id"] == {label: i for i, label in enumerate(labels)}
     assert settings["hidden_act"] == "gelu_new"
     card = (tmp_path / "out/README.md").read_text()
-    assert "pipeline_tag: text-classification" in card
+    assert "library_name: transformers" in card
     assert "Trained on nothing." in card
-    assert "| labels | yes, no, a\\|b, d, e |" in card
     assert "license:" not in card.split("---")[1]
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -332,10 +331,6 @@ def test_what_transformers_has_no_class_for_is_refused(folder, tmp_path):
     checkpoint = read_huggingface(folder / "sequence")
     with pytest.raises(UserError, match="head 'span' and parameters bert, classifier"):
         save_huggingface(tmp_path / "out", dataclasses.replace(checkpoint, head="span"))
-    with pytest.raises(UserError, match="2 labels for a classifier of 5 outputs"):
-        save_huggingface(
-            tmp_path / "out", dataclasses.replace(checkpoint, labels=("a", "b"))
-        )
     assert not list(tmp_path.iterdir())
 
 
@@ -389,34 +384,17 @@ def test_a_wrong_size_names_the_tensor_and_the_folder(copy):
         read_huggingface(copy)
 
 
-def test_weights_that_are_no_numbers_are_refused(copy):
-    tensors = load_file(copy / "model.safetensors")
-    tensors["bert.pooler.dense.bias"][3] = np.nan
-    save_file(tensors, copy / "model.safetensors")
-    with pytest.raises(
-        UserError, match="bert/pooler/bias has values that are no finite"
-    ):
-        bert_jax.load(copy)
-
-
 NAMES = {str(i): name for i, name in enumerate("abcde")}
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"id2label": [1]}, "id2label has the numbers 1"),
-        ({"id2label": NAMES | {"0": "b"}}, "id2label has the name 'b' twice"),
-        (
-            {"id2label": NAMES | {"5": "f"}},
-            "has the numbers '0', '1', '2', '3', '4', '5'",
-        ),
-        (
-            {"id2label": {"0": "a", "4": "e"}},
-            "has the numbers '0', '4'; expected '0' to",
-        ),
-        ({"id2label": {f" {i}": x for i, x in NAMES.items()}}, "has the numbers ' 0'"),
-        ({"id2label": {f"0{i}": x for i, x in NAMES.items()}}, "has the numbers '00'"),
+        ({"id2label": [1]}, "id2label is [1]; expected a name of its own for each"),
+        ({"id2label": NAMES | {"0": "b"}}, "id2label is {'0': 'b', '1': 'b'"),
+        ({"id2label": NAMES | {"5": "f"}}, "expected a name of its own"),
+        ({"id2label": {"0": "a", "4": "e"}}, "of the head, '0' to '4'"),
+        ({"id2label": {f" {i}": x for i, x in NAMES.items()}}, "id2label is {' 0'"),
     ],
 )
 def test_odd_settings_are_one_line(folder, tmp_path, changes, said):

@@ -15,9 +15,8 @@ from bert_jax.data.tokenizer import LibraryTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
-from bert_jax.interop.load import save_workdir
 from bert_jax.interop.surgery import with_new_words
-from bert_jax.interop.train_state import CheckpointStore, read_params, write_params
+from bert_jax.interop.train_state import CheckpointStore, read_params
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.layers import stack_layers, with_scan
 from bert_jax.objectives.mlm_nsp import MlmNsp
@@ -33,12 +32,28 @@ def folders(golden):
     return golden / "huggingface"
 
 
+def write_params(folder, params):
+    """A run's only checkpoint, with the parameters alone."""
+    with CheckpointStore(folder, keep=1) as store:
+        store.save(0, {"params": params}, {})
+
+
+def write_run(folder, checkpoint):
+    """A checkpoint as the workdir of a pretraining."""
+    write_params(folder / "checkpoints", checkpoint.params)
+    groups = {"model": checkpoint.config, "compute": checkpoint.compute}
+    settings = {name: dataclasses.asdict(group) for name, group in groups.items()}
+    (folder / "config.json").write_text(json.dumps(settings))
+    if checkpoint.tokenizer is not None:
+        checkpoint.tokenizer.save(folder)
+
+
 @pytest.fixture
 def workdir(folders, tmp_path):
     """A workdir of the tiny pretraining model, with a vocabulary."""
     checkpoint = bert_jax.load(folders / "pretraining")
     tokenizer = load_tokenizer(folders / "tokenizer")
-    save_workdir(tmp_path / "run", dataclasses.replace(checkpoint, tokenizer=tokenizer))
+    write_run(tmp_path / "run", dataclasses.replace(checkpoint, tokenizer=tokenizer))
     return tmp_path / "run"
 
 
@@ -125,12 +140,11 @@ def test_a_workdir_gives_back_what_was_put_there(workdir, folders):
 @pytest.mark.parametrize("scanned", [False, True])
 def test_layers_are_stacked_as_asked(folders, tmp_path, scanned):
     """Whatever form they were saved in."""
-    plain = bert_jax.load(folders / "token")
-    saved = bert_jax.load(folders / "token", scan_layers=scanned)
-    save_workdir(tmp_path / "run", saved)
+    plain = bert_jax.load(folders / "pretraining")
+    saved = bert_jax.load(folders / "pretraining", scan_layers=scanned)
+    write_run(tmp_path / "run", saved)
     same(bert_jax.load(tmp_path / "run").params, saved.params)
     again = bert_jax.load(tmp_path / "run", scan_layers=False)
-    assert (again.head, again.labels) == ("token", plain.labels)
     same(again.params, plain.params)
     stacked = bert_jax.load(tmp_path / "run", scan_layers=True).params
     expected = stack_layers(plain.params["bert"]["encoder"])
@@ -287,7 +301,7 @@ def test_rows_without_a_token_are_kept_and_never_predicted(folders, tmp_path, ca
         assert p == pytest.approx(expected[token] / share, abs=1e-6)
     assert few.score("the bee") > every.score("the bee") + 0.01
     few.save(tmp_path / "saved")
-    save_workdir(tmp_path / "run", few)
+    write_run(tmp_path / "run", few)
     for name in ("saved", "run"):
         again = bert_jax.load(tmp_path / name)
         assert again.config == few.config
@@ -379,14 +393,15 @@ def test_a_workdir_needs_no_table_of_names(workdir):
     }
 
 
-@pytest.mark.parametrize(
-    "head", ["pretraining", "none", "sequence", "choice", "token", "span"]
-)
-def test_every_head_survives_a_workdir(folders, tmp_path, head):
-    checkpoint = bert_jax.load(folders / head)
-    save_workdir(tmp_path / "run", checkpoint)
+def test_a_workdir_that_convert_of_0_1_0_wrote_has_its_head(folders, tmp_path):
+    checkpoint = bert_jax.load(folders / "token")
+    write_run(tmp_path / "run", checkpoint)
+    path = tmp_path / "run/config.json"
+    settings = {"head": "token", "labels": checkpoint.labels, "extra": {"family": "x"}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
     again = bert_jax.load(tmp_path / "run")
-    assert (again.head, again.labels) == (head, checkpoint.labels)
+    assert (again.head, again.labels) == ("token", checkpoint.labels)
+    assert again.extra == {"family": "x"}
     same(again.params, checkpoint.params)
     assert {name.split("/")[0] for name in again.missing} <= {"bert", "mlm", "nsp"}
 
@@ -422,8 +437,3 @@ def test_a_url_is_read_as_a_folder_is(bucket, folders, workdir, name):
     checkpoint, expected = bert_jax.load(f"{bucket}/{name}"), bert_jax.load(source)
     assert (checkpoint.head, checkpoint.source) == (expected.head, expected.source)
     same(checkpoint.params, expected.params)
-
-
-def test_a_full_workdir_is_not_overwritten(workdir, folders):
-    with pytest.raises(UserError, match="run is not empty"):
-        save_workdir(workdir, bert_jax.load(folders / "none"))

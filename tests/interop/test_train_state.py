@@ -16,7 +16,7 @@ from etils import epath
 from bert_jax import progress
 from bert_jax.errors import UserError
 from bert_jax.interop import train_state
-from bert_jax.interop.train_state import CheckpointStore, read_params, write_params
+from bert_jax.interop.train_state import CheckpointStore, read_params
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
@@ -199,7 +199,8 @@ def test_files_of_another_save_and_changed_notes_are_damage(saved, tmp_path):
         assert f"{name}/2 is damaged: the checksum of" in line and reason in line
     for number in range(2):
         params = {"kernel": np.full((4, 4), number, np.float32)}
-        write_params(tmp_path / str(number), params)
+        with CheckpointStore(tmp_path / str(number), keep=1) as store:
+            store.save(0, {"params": params}, {})
     shutil.rmtree(tmp_path / "0/0/state")
     shutil.copytree(tmp_path / "1/0/state", tmp_path / "0/0/state")
     with pytest.raises(UserError, match="the checksum of params/kernel differs"):

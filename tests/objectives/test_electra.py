@@ -12,7 +12,8 @@ from bert_jax.commands.config_file import parse
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
-from bert_jax.interop.load import load, save_workdir
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import load
 from bert_jax.interop.names import name_of
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
@@ -162,7 +163,7 @@ def test_a_run_begins_with_a_bert_and_ends_with_one(
     params = jax.device_get(jax.jit(MlmNsp(bert).init)(jax.random.key(1)))
     tokenizer = load_tokenizer(small_store[0])
     path = tmp_path / "bert"
-    save_workdir(path, Checkpoint(config.model, params, tokenizer, "pretraining"))
+    save_huggingface(path, Checkpoint(config.model, params, tokenizer, "pretraining"))
     config = dataclasses.replace(config, init_from=str(path))
     lines = []
     metrics = pretrain(config, tmp_path / "run", lines.append)
