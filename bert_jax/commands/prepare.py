@@ -1,7 +1,7 @@
 """Tokenises text into a store that pretraining reads.
 
 --input: files, folders, globs, tfds:NAME[/CONFIG][:SPLIT] or python-docs; plain text,
-WikiExtractor or JSONL, gzipped or not. docs/data.md describes the formats.
+WikiExtractor, Markdown or JSONL, gzipped or not. docs/data.md describes the formats.
 After an interruption the same command finishes the work.
 
 usage:

@@ -1,7 +1,7 @@
 """Makes a vocabulary from text: WordPiece as Google's, or SentencePiece.
 
---input: files, folders, globs, tfds:NAME or python-docs; plain, WikiExtractor or JSONL
-text, gzipped or not. --output: vocab.txt (WordPiece) or spiece.model. Its
+--input: files, folders, globs, tfds:NAME or python-docs; plain, WikiExtractor, Markdown
+or JSONL text, gzipped or not. --output: vocab.txt (WordPiece) or spiece.model. Its
 settings are beside it in tokenizer_config.json (NAME_config.json beside a file of another
 name). --extend: a vocabulary, or the folder of a checkpoint, that --words
 words of the text are added to; nothing else is trained.

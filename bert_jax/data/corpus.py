@@ -139,8 +139,9 @@ def _file_sources(name: str, reading: Reading) -> Iterator[Source]:
     store, path = fsspec.core.url_to_fs(name)
     compressed = bool(fsspec.utils.infer_compression(name))
     size = store.size(path) * (_COMPRESSION_RATIO if compressed else 1)
+    splittable = not compressed and FORMATS[format].boundary is not None
     if head:
-        yield Source(name, format, size, splittable=not compressed)
+        yield Source(name, format, size, splittable)
 
 
 def fingerprint(source: Source) -> str:
@@ -202,7 +203,7 @@ class _Lines:
         self.offset, self._stop, self._source = start, stop, source
 
     def __iter__(self) -> Iterator[str]:
-        boundary = re.compile(FORMATS[self._source.format].boundary)
+        boundary = re.compile(FORMATS[self._source.format].boundary or "")
         owned = self.offset == 0
         with open_text(self._source.name) as file:
             if not owned:  # skip to the next start of a line

@@ -2,7 +2,7 @@
 
 A format is one entry of FORMATS, at the end. Every reader takes lines and yields documents,
 lists of sentences. A document that is longer than LONGEST_DOCUMENT is cut, so memory does
-not depend on the file.
+not depend on the file (Markdown is read whole).
 """
 
 import html
@@ -40,7 +40,7 @@ _END_MARKS = (*_SENTENCE_MARKS, *_CLOSING, ":", ";")
 _CHAPTER = "\f"
 
 # The name of omitted text in reports.
-PASSAGES = "headings, list items or cells of tables"
+PASSAGES = "headings, list items, tables or blocks of code"
 
 
 @dataclass(frozen=True)
@@ -242,6 +242,48 @@ def read_jsonl_format(lines: Lines, reading: Reading) -> Documents:
             yield sentences
 
 
+_ADDRESS = r"\((?:[^()\n]|\([^()\n]*\))*+\)"  # of a link, with one level of parentheses
+# Markdown that is left out, and is counted: its pattern, and what replaces it.
+_LEFT_OUT = (
+    (r"\A---\s*\n(?s:.*?)^[ \t]*---.*$", ""),  # front matter
+    (r"^ {0,3}(```|~~~)(?s:.*?)(?:^[ \t]*\1.*$|\Z)", ""),  # code
+    (r"(?:^[ \t]*\|.*(?:\n|\Z))+", "\n"),  # a table
+    (r"^[ \t]{0,3}#{1,6}([ \t].*)?$", _CHAPTER),  # a header
+    (r"^[ \t]*(\*\*|__)[^*_\n]*\1[ \t]*$", ""),  # a line that is bold
+)
+_MARKS = (
+    (r"^[ \t]{0,3}([-*_=])([ \t]*\1){2,}[ \t]*$", ""),  # a rule
+    (r"^[> \t]*(?:(?:[-*+]|\d{1,3}[.)])[ \t]+)", "\n"),  # an item of a list
+    (r"^[> \t]+", ""),
+    (rf"!\[[^\[\]\n]*+\]{_ADDRESS}", ""),
+    (rf"\[([^\[\]\n]*+)\](?:{_ADDRESS}|\[[^\[\]\n]*+\])", r"\1"),
+    (rf"(`+)(.+?)\1|{_TAG}", lambda found: found[2] or " "),
+    (r"(?<!\w)[*_]+(?=\S)|(?<=\S)[*_]+(?!\w)|`+", ""),
+    (r"\\([\\`*_{}\[\]()#+\-.!>~|])", r"\1"),
+)
+
+
+def read_markdown_format(lines: Lines, reading: Reading) -> Documents:
+    """Markdown as plain text. A header starts a chapter, and a chapter is a document.
+
+    Headers, front matter, code, tables and lines that are bold throughout (titles, or
+    speakers in plays) are dropped. Chapters of fewer than SHORT_CHAPTER sentences are
+    joined with the next.
+    """
+    text = "\n".join(lines)
+    for pattern, replacement in _LEFT_OUT:
+        text, count = re.subn(pattern, replacement, text, flags=re.MULTILINE)
+        reading.dropped[PASSAGES] += count
+    for pattern, replacement in _MARKS:
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    lines = text.split("\n")
+    plain = (
+        line if line == _CHAPTER else " ".join(html.unescape(line).split())
+        for line in lines
+    )
+    return _prose_documents(plain, reading)
+
+
 def _has_sentence_lines(head: str, language: str) -> bool:
     """Whether nearly every line is one sentence and some blocks have several lines."""
     lines = [line.strip() for line in head.split("\n")]
@@ -257,12 +299,13 @@ class TextFormat(NamedTuple):
 
     read(lines, reading): yields documents, raises UserError for a bad line and counts what
     is left out. boundary: pattern of lines at which a reader can start, so that several
-    processes can read one file. suffixes: suffixes of file names that have this format, in
-    lower case. start: text with which only files of this format start.
+    processes can read one file; None if a file must be read completely. suffixes: suffixes
+    of file names that have this format, in lower case. start: text with which only files
+    of this format start.
     """
 
     read: Callable[[Lines, Reading], Documents]
-    boundary: str
+    boundary: str | None = None
     suffixes: tuple[str, ...] = ()
     start: str = ""
 
@@ -271,6 +314,7 @@ _BLANK = r"\s*$"
 FORMATS: dict[str, TextFormat] = {
     "paragraphs": TextFormat(read_paragraphs_format, _BLANK),
     "lines": TextFormat(read_lines_format, _BLANK),
+    "markdown": TextFormat(read_markdown_format, suffixes=(".md", ".markdown")),
     "jsonl": TextFormat(read_jsonl_format, "", (".jsonl", ".ndjson", ".json"), '{"'),
     "wikiextractor": TextFormat(read_wikiextractor_format, "<doc ", start="<doc "),
 }

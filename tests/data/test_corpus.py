@@ -69,6 +69,65 @@ WIKI_DOCUMENTS = [
     ],
 ]
 
+MARKDOWN = """---
+title: A Book
+---
+# Title: A Book
+
+## Author: A. Writer
+
+-------
+
+## CHAPTER I. IN WHICH IT BEGINS
+
+_It was the best of times,_
+_it was the worst of times,_ said the __Korosko__ man. He *knew* it.
+
+**DUKE.**
+If music be the food of love, play on,
+Give me excess of it. See [the page](http://x.org/a_b) and `code_name`\\.
+
+> "Is that so?" Yes it is &amp; was.
+
+- One item ends here.
+- Another one, snake_case and 2 * 3 * 4, ends there.
+
+* * *
+
+```python
+# not a header
+x = 1
+```
+
+| a | table |
+|---|-------|
+
+Seven. Eight.
+
+## CHAPTER II.
+
+One. Two.
+
+### A SHORT SECTION
+
+Three. Four. Five. Six. Seven. Eight. Nine.
+"""
+MARKDOWN_DOCUMENTS = [
+    [
+        "It was the best of times, it was the worst of times, said the Korosko man.",
+        "He knew it.",
+        "If music be the food of love, play on, Give me excess of it.",
+        "See the page and code_name.",
+        '"Is that so?"',
+        "Yes it is & was.",
+        "One item ends here.",
+        "Another one, snake_case and 2 * 3 * 4, ends there.",
+        "Seven.",
+        "Eight.",
+    ],
+    ["One.", "Two.", "Three.", "Four.", "Five.", "Six.", "Seven.", "Eight.", "Nine."],
+]
+
 PARAGRAPHS = """CHAPTER I
 
 This paragraph of the text was wrapped by hand at about sixty
@@ -114,6 +173,7 @@ SAMPLES = {
     "lines": ("a.txt", LINES, LINES_DOCUMENTS, 0),
     "paragraphs": ("b.txt", PARAGRAPHS, PARAGRAPHS_DOCUMENTS, 2),
     "wikiextractor": ("wiki_00", WIKI, WIKI_DOCUMENTS, 5),
+    "markdown": ("c.md", MARKDOWN, MARKDOWN_DOCUMENTS, 9),
     "jsonl": ("d.jsonl", JSONL, JSONL_DOCUMENTS, 1),
 }
 
@@ -154,7 +214,7 @@ def test_format_is_detected_and_read(tmp_path, format, change):
     path.write_bytes(encode(text))
     (source,) = sources_of(path)
     assert source.format == format
-    assert source.splittable == (not suffix)
+    assert source.splittable == (not suffix and format != "markdown")
     reading = Reading()
     assert list(read_documents([str(path)], reading)) == documents
     assert reading.dropped[PASSAGES] == reading.dropped.total() == count
@@ -173,7 +233,8 @@ def test_format_is_detected_and_read(tmp_path, format, change):
         ("x.json", '{"text": "a"}\n', "jsonl"),
         ("x", '{"text": "a"}\n{"te', "jsonl"),
         ("x.txt", "{not json}.\n", "lines"),
-        ("X.NDJSON.GZ", "One.\nTwo.\n", "jsonl"),
+        ("README.md", "One.\nTwo.\n", "markdown"),
+        ("BOOK.MARKDOWN.GZ", "One.\nTwo.\n", "markdown"),
     ],
 )
 def test_detect_format(name, head, format):
@@ -249,6 +310,7 @@ def test_a_document_without_end_is_cut(tmp_path, monkeypatch):
     for format, text in {
         "lines": f"{sentence}\n" * 500,
         "paragraphs": f"{sentence}\n\n" * 500,
+        "markdown": f"{sentence}\n" * 500,  # one paragraph
         "wikiextractor": "<doc id=1>\n" + f"{sentence} {sentence}\n" * 250 + "</doc>\n",
     }.items():
         path.write_text(text)
@@ -359,7 +421,7 @@ LANGUAGES = {
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("format", ["wikiextractor", "jsonl", "paragraphs"])
+@pytest.mark.parametrize("format", ["wikiextractor", "jsonl", "paragraphs", "markdown"])
 def test_text_of_every_language_is_read(tmp_path, format, language):
     """Titles and headings are left out, also in a language without marks."""
     text = LANGUAGES[language]
@@ -367,6 +429,7 @@ def test_text_of_every_language_is_read(tmp_path, format, language):
         "wikiextractor": f'<doc id="1" title="A">\nA\n\n{text}\nB.\n{text}\n</doc>\n',
         "jsonl": json.dumps({"text": f"{text}\n{text}\n{text}"}),
         "paragraphs": f"{text}\n\n{text}\n",
+        "markdown": f"# A\n\n{text}\n\n{text}\n",
     }
     path = tmp_path / "a"
     path.write_text(bodies[format])
@@ -422,6 +485,7 @@ def test_only_a_line_feed_ends_a_line(tmp_path, separator):
         "b.jsonl": json.dumps({"text": f"{text}."}, ensure_ascii=False),
         "lines.txt": f"{text}.\nAnother one.",
         "paragraphs.txt": f"{text}. Another one.",
+        "a.md": f"{text}.",
     }
     for name, content in contents.items():
         (tmp_path / name).write_text(content, newline="")
@@ -440,11 +504,15 @@ def test_only_a_line_feed_ends_a_line(tmp_path, separator):
         ("See <https://x.org/a> or <me@x.org> for it", "See or for it"),
     ],
 )
-def test_tags_are_removed_and_escaped_characters_are_text(tmp_path, text, expected):
+@pytest.mark.parametrize("format", ["wikiextractor", "markdown"])
+def test_tags_are_removed_and_escaped_characters_are_text(
+    tmp_path, format, text, expected
+):
     more = "; this is a sentence of the text which is long enough to be read."
     path = tmp_path / "a"
-    path.write_text(f"<doc id='1'>\n{text}{more}\n")
-    ((sentence,),) = read(path)
+    doc = {"wikiextractor": "<doc id='1'>\n", "markdown": ""}[format]
+    path.write_text(f"{doc}{text}{more}\n")
+    ((sentence,),) = read(path, format=format)
     assert " ".join(sentence.split()) == (expected + more).replace(" ;", ";")
 
 
@@ -525,6 +593,21 @@ def test_progress_counts_the_bytes_that_are_read(tmp_path, monkeypatch, suffix):
 )
 def test_marks_without_end_take_no_longer_than_others(text):
     """A line of 20,000 characters took minutes."""
-    for name in ("wikiextractor", "paragraphs"):
+    for name in ("markdown", "paragraphs"):
         documents = FORMATS[name].read(iter([text * (20_000 // len(text))]), Reading())
         assert len(list(documents)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "See [the [sea](https://x.org/Sea_(water)) and ![a](b(c).png) a_b **c** d.",
+            "See [the sea and a_b c d.",
+        ),
+        ("A `vector<int>` and ``a<b>c`` are <b>in</b> it.", None),
+    ],
+)
+def test_links_and_code_in_markdown(text, expected):
+    (document,) = FORMATS["markdown"].read(iter([text]), Reading())
+    assert document == [expected or "A vector<int> and a<b>c are in it."]

@@ -33,12 +33,12 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """A folder of three files, 250 kB."""
+    """A folder of three files, 250 kB, two of which can be split."""
     folder = tmp_path_factory.mktemp("text")
     documents = TEXT.read_text().split("\n\n")
     documents[0] += "\nA \U0001f984 came."  # which no vocabulary knows
     (folder / "a.txt").write_text("\n\n".join(documents[:10]) + "\n")
-    (folder / "b.txt").write_text("\n\n".join(documents[10:14]))
+    (folder / "b.md").write_text("# B\n\n" + "\n\n".join(documents[10:14]))
     (folder / "c.jsonl").write_text(
         "".join(json.dumps({"text": d}) + "\n" for d in documents[14:25])
     )
@@ -338,7 +338,6 @@ def test_dead_worker_is_one_clear_error(text, tokenizer, tmp_path):
 
 def test_plan_covers_everything_once(text):
     sources = find_sources([str(text), str(text / "a.txt")], Reading())
-    sources[1] = sources[1]._replace(splittable=False)
     for shards in (1, 2, 5, 17):
         parts = [p for shard in plan_shards(sources, shards) for p in shard]
         for source in dict.fromkeys(sources):

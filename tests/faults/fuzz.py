@@ -78,6 +78,7 @@ TABLE = '{"text": "The", "label": "x", "id": 1}\n{"text": "A", "label": "y", "id
 READERS = {
     "corpus-text": Reader("a.txt", "The sea's café. A ship.\n\nIt is.\n", corpus),
     "corpus-jsonl": Reader("a.jsonl", '{"text": "The sea. A ship."}\n', corpus),
+    "corpus-markdown": Reader("a.md", "# Head\n\nThe *sea* [a](b) ![c](d).\n", corpus),
     "table-csv": Reader(
         "train.csv",
         'text,label\nThe sea.,x\n"A, ""b"" ship",y\n',

@@ -45,6 +45,9 @@ size 12345
 FOUND = [
     ("corpus-jsonl", '{"text": "The \\ud800 sea."}', "result"),
     ("corpus-jsonl", f'{{"text": {DEEP}', "error"),
+    ("corpus-markdown", "[" * 12_000, "result"),
+    ("corpus-markdown", "![" * 6000, "result"),
+    ("corpus-markdown", "*" * 12_000, "result"),
     ("corpus-text", "`" * 12_000, "result"),
     ("corpus-text", "\u0301\u0323" * 6000, "result"),
     ("squad-json", json.dumps({"data": [{"paragraphs": [NO_ANSWERS]}]}), "error"),
