@@ -62,7 +62,6 @@ from bert_jax.training.workdir import RunFolder
 BEST = "best"  # the folder of the best model, which bert_jax.load finds
 PREDICTIONS = "predictions"  # the folder of answers in the task's official form
 FEATURES = "features"  # the folder of a frozen encoder's vectors, deleted after the run
-_FEW = 5  # rows of a split whose scores get a warning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,12 +97,7 @@ def prepare(
     modules = vector_settings(checkpoint.head, checkpoint.extra, positions) or {}
     task = task or FAMILIES[config.family](config.data)
     task = task.fitted(positions, modules.get("pooling", "mean"))
-    length, default = task.config.max_length, config.data.max_length
-    if length != default:
-        log(
-            f"max_length is {length}, as the checkpoint's position table, not {default}"
-        )
-    check_length(length, checkpoint, "data.max_length")
+    check_length(task.config.max_length, checkpoint, "data.max_length")
     if task.whole_batch and config.accumulation > 1:
         raise UserError(
             f"accumulation={config.accumulation}, expected 1 for the contrastive loss"
@@ -135,20 +129,13 @@ def _read_split(
     if name == "train" and config.train_rows:
         rows = rows[: config.train_rows]
     features = task.encode(rows, tokenizer)
-    sequences = len(features.input_ids)
     cut = f", {features.truncated:,} of them truncated" if features.truncated else ""
-    mean = sum(map(len, features.input_ids)) / max(sequences, 1)
-    log(
-        f"{name}: {counted(len(rows), 'row')}{cut}, {counted(sequences, 'sequence')}, "
-        f"{mean:.1f} tokens on average"
-    )
+    sequences = counted(len(features.input_ids), "sequence")
+    log(f"{name}: {counted(len(rows), 'row')}{cut}, {sequences}")
     if name == "train":
         counts = collections.Counter(gold for row in rows for gold in task.golds(row))
-        labels = [
-            f"{label!r} ({counts[label]:,})" if counts else repr(label)
-            for label in task.labels
-        ]
-        if labels:
+        if counts:
+            labels = [f"{label!r} ({counts[label]:,})" for label in task.labels]
             log(f"labels: {listed(labels, most=10)}")
         for warning in task.warnings(rows, features, tokenizer):
             log(f"warning: {name}: {warning}")
@@ -352,11 +339,7 @@ class _FineTuning:
         self.log(f"predictions of {split.name}: {folder}")
         if evaluation.scores:
             write_mistakes(folder, task, split.name, *content)
-            warning = majority_warning(confusion(task, *content)[1])
-            if len(split.rows) < _FEW:
-                few = counted(len(split.rows), "row")
-                warning = f"the scores of {few} mean nothing; give more rows"
-            if warning:
+            if warning := majority_warning(confusion(task, *content)[1]):
                 self.log(f"warning: {split.name}: {warning}")
 
 

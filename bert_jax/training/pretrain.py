@@ -25,7 +25,7 @@ from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
-from bert_jax.errors import UserError, counted, naming
+from bert_jax.errors import UserError, naming
 from bert_jax.inference.pretrained import FillMask
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.load import load
@@ -45,7 +45,6 @@ from bert_jax.parallel.mesh import (
 from bert_jax.parallel.processes import on_every_host, on_leader
 from bert_jax.progress import Progress, print_line
 from bert_jax.remote import local_copy
-from bert_jax.runs import CURVES
 from bert_jax.settings import to_dict
 from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.metrics import Reporter
@@ -171,12 +170,8 @@ def _pretrain(
         params = on_every_host(state.params)
         for line in _filled(config, objective.model, params, tokenizer):
             log(line)
-
-    def draw() -> None:
-        if not finished or not (folder.local / CURVES).exists():
-            draw_run(folder, log)
-
-    on_leader(draw)
+    if not finished:
+        on_leader(lambda: draw_run(folder, log))
     return evaluations[-1] if evaluations else None
 
 
@@ -186,18 +181,14 @@ def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
     Raises UserError if there is no such module, or if the config has prompts that its
     model cannot fill in.
     """
-    name, module = config.objective, None
+    name = config.objective
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if not name.startswith(error.name or " "):
-            raise  # the module exists, and one of its imports does not
-    if not hasattr(module, "pretraining"):
         raise UserError(
-            f"objective={name!r} is no module with a function pretraining(); expected "
-            "bert_jax.objectives.mlm_nsp, .causal, .electra or .two_way, or a module of "
-            "your own in a folder of PYTHONPATH"
-        )
+            f"objective={name!r}: {error}; expected bert_jax.objectives.mlm_nsp, .causal, "
+            ".electra or .two_way, or a module of your own in a folder of PYTHONPATH"
+        ) from error
     objective = module.pretraining(config.model, config.compute, config.data.examples)
     model = getattr(objective, "model", None)
     if config.prompts and not isinstance(model, BertForPreTraining):
@@ -232,16 +223,13 @@ def open_text(
             "the text again"
         )
     prepared = store.info.settings
-    found = {
-        "corpus": tuple(prepared["inputs"]),
-        "language": prepared.get("language", "en"),
-        "lower_case": tokenizer.lower_case,
-    }
-    other = [name for name in found if found[name] != getattr(config, name)]
-    if other and not config.path:
+    inputs, language = tuple(prepared["inputs"]), prepared.get("language", "en")
+    found = inputs, language, tokenizer.lower_case
+    expected = config.corpus, config.language, config.lower_case
+    if found != expected and not config.path:
         raise UserError(
-            f"{directory} was prepared with data.{other[0]}={found[other[0]]!r}, expected "
-            f"{getattr(config, other[0])!r}; use another workdir, or delete this folder"
+            f"{directory} was prepared with (data.corpus, language, lower_case)={found}, "
+            f"expected {expected}; use another workdir, or delete this folder"
         )
     return store, tokenizer
 
@@ -301,12 +289,11 @@ def _description(
     )
     params = jax.eval_shape(objective.init, jax.random.key(0))
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    device = jax.devices()[0]
+    info, devices = store.info, jax.devices()
     return (
         f"BERT with {config.model.num_layers} layers, width {config.model.hidden_size}, "
-        f"{count:,} parameters; {phases}; {store.info.tokens:,} tokens in "
-        f"{counted(store.info.documents, 'document')}; {jax.device_count()} x "
-        f"{device.device_kind}"
+        f"{count:,} parameters; {phases}; {info.tokens:,} tokens in {info.documents:,} "
+        f"documents; {len(devices)} x {devices[0].device_kind}"
     )
 
 

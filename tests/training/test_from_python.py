@@ -116,12 +116,11 @@ def test_labels_and_warnings_are_logged(checkpoint_dir):
     )
     lines = "\n".join(log)
     for line in (
-        "dev: 1 row, 1 of them truncated, 1 sequence, ",
+        "dev: 1 row, 1 of them truncated, 1 sequence\n",
         "labels: 'bad' (5), 'good' (4), 'good ' (2), 'x0' (1), 'x1' (1), ",
         "'x6' (1) and 2 more\n",
         "longer than max_length=5 and lose text; raise data.max_length\n",
         "warning: train: labels differ only by blanks or capitals",
-        "warning: dev: the scores of 1 row mean nothing; give more rows",
     ):
         assert line in lines
 
@@ -215,18 +214,15 @@ def test_a_bad_row_is_named(make, row, message):
 def test_the_default_length_fits_the_position_table(checkpoint_dir, tmp_path):
     """The checkpoint has 32 positions; the default of squad's questions is 64 tokens."""
     _, rows = squad()
-    log = []
     bert_jax.finetune(
         bert_jax.tasks.squad(),
         init_from=checkpoint_dir,
         train=rows,
         dev=rows[:4],
         workdir=tmp_path,
-        log=log.append,
+        log=[].append,
         epochs=1,
     )
-    line = "max_length is 32, as the checkpoint's position table, not 384"
-    assert line in log
     saved = load(tmp_path).extra["data"]
     assert saved["max_length"] == 32
 

@@ -61,7 +61,7 @@ def test_text_with_other_settings_is_not_trained_on(corpus, tmp_path, name, valu
     other = dataclasses.replace(corpus, **{name: value})
     open_text(corpus, RunFolder(tmp_path / "run"), print)
     with pytest.raises(
-        UserError, match=rf"data\.{name}=.*, expected .*; use another workdir, or de"
+        UserError, match=r"prepared with \(data.corpus, .*, expected .*; use another w"
     ):
         open_text(other, RunFolder(tmp_path / "run"), print)
     shutil.rmtree(tmp_path / "run" / "text")
