@@ -1,7 +1,6 @@
 """All commands as one: ``bert_jax NAME ...``, or ``python -m bert_jax NAME ...``."""
 
 import importlib
-import sys
 from pathlib import Path
 
 from bert_jax import __version__
@@ -13,16 +12,6 @@ COMMANDS = (
     *("train", "finetune", "study", "vocabulary", "prepare", "predict", "evaluate"),
     *("embed", "score", "convert", "inspect", "plot", "aot"),
 )
-# Other names of commands.
-ALIASES = {
-    "pretrain": ("train",),
-    "experiment": ("study",),
-    "sweep": ("finetune", "--sweep"),
-    "fill_mask": ("predict",),
-    "next_sentence": ("predict", "--next_sentence"),
-    "minimal_pairs": ("score",),
-    "compare": ("plot",),
-}
 
 
 def summary(name: str) -> str:
@@ -34,9 +23,6 @@ def summary(name: str) -> str:
 def main(argv: list[str]) -> int | None:
     """Runs the command ``argv[0]``, or lists all commands."""
     name, *rest = argv or ["--help"]
-    if name in ALIASES:
-        print_line(f"{name} is now bert_jax {' '.join(ALIASES[name])}", sys.stderr)
-        name, *rest = *ALIASES[name], *rest
     if name in ("-h", "--help", "help"):
         lines = [f"  {command:12}{summary(command)}" for command in COMMANDS]
         print_line("\n".join(["usage: bert_jax COMMAND ...\n", *lines]))
@@ -46,7 +32,7 @@ def main(argv: list[str]) -> int | None:
         print_line(__version__)
         return None
     if name not in COMMANDS:
-        near = hint(name, [*COMMANDS, *ALIASES]) or f"expected {', '.join(COMMANDS)}"
+        near = hint(name, COMMANDS) or f"expected {', '.join(COMMANDS)}"
         raise UserError(f"{name} is not a command of bert_jax; {near}")
     return importlib.import_module(f"bert_jax.commands.{name}").main(rest)
 

@@ -56,61 +56,16 @@ class Preempted(Exception):  # noqa: N818 - a request, not an error
     """The run was asked to stop and saved its state, so that it can be resumed."""
 
 
-# Names in transformers that are not similar to the names here. An error suggests the first
-# of the names that the function, the command or the config has.
-_OTHER_NAMES = {
-    "lr": ["learning_rate"],
-    "num_train_epochs": ["epochs"],
-    "per_device_train_batch_size": ["batch_size"],
-    "per_device_eval_batch_size": ["eval_batch_size", "batch_size"],
-    "max_grad_norm": ["clip_norm"],
-    "logging_steps": ["log_every"],
-    "save_steps": ["checkpoint_every"],
-    "eval_strategy": ["evaluations"],
-    "eval_steps": ["evaluations", "eval_every"],
-    "gradient_checkpointing": ["remat"],
-    "output_dir": ["workdir", "output"],
-    "model": ["checkpoint", "init_from"],
-    "model_name_or_path": ["init_from", "checkpoint"],
-    "checkpoint": ["init_from"],
-    "train_dataset": ["train"],
-    "eval_dataset": ["dev"],
-    "validation_file": ["dev"],
-    "input": ["data", "text", "input_ids"],
-    "text": ["input"],
-    "data": ["input"],
-    "vocab_file": ["vocabulary"],
-    "vocab_size": ["size"],
-}
-_DEVICES = "JAX chooses devices by the environment variable JAX_PLATFORMS"
-_DTYPE = (
-    "the setting is compute.dtype: auto, bfloat16 or float32; in Python "
-    "compute={'dtype': 'bfloat16'}"
-)
-# Arguments of transformers and sentence-transformers that have no name here.
-_HINTS = {
-    **dict.fromkeys(["device", "device_map", "use_cpu"], _DEVICES),
-    **dict.fromkeys(["fp16", "bf16"], _DTYPE),
-    "num_labels": "the labels of the task, or its training rows, give the number",
-    "tokenizer": "the checkpoint has its tokenizer; leave it out",
-}
-
-
 def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> str:
     """A suggestion for an unknown name; empty if no known name is similar.
 
     A name of the same group comes first. shown: how a message writes a known name.
     """
     group, dot, leaf = name.rpartition(".")
-    if leaf in _HINTS:
-        return _HINTS[leaf]
     leaves = {other.rpartition(".")[2]: other for other in reversed(known)}
     same = [other for other in known if other.startswith(group + dot)]
     leaves |= {other.removeprefix(group + dot): other for other in same}
-    similar = difflib.get_close_matches(leaf, leaves, n=1)
-    near = [
-        own for own in [leaf, *_OTHER_NAMES.get(leaf, []), *similar] if own in leaves
-    ]
+    near = difflib.get_close_matches(leaf, leaves, n=1)
     return f"did you mean {shown(leaves[near[0]])}?" if near else ""
 
 

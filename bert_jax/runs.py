@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote, open_remote, parse_json, reading
+from bert_jax.files import is_remote, open_remote, parse_json
 from bert_jax.progress import aligned
 from bert_jax.settings import flat
 
@@ -31,15 +31,13 @@ class Run:
 
     name: the end of its path, as long as needed to distinguish the runs. config: the object
     in config.json. metrics: the lines of metrics.jsonl. results: the object in
-    results.json, empty without one. majorities: percent of a split's rows that have the
-    most frequent label, for a classification with results.
+    results.json, empty without one.
     """
 
     name: str
     config: Values
     metrics: list[Values]
     results: Values
-    majorities: dict[str, float]
 
     def series(self, split: str, metric: str) -> tuple[list[int], list[float]]:
         """The steps that report a metric, and its values."""
@@ -91,8 +89,6 @@ class Run:
 
     def baseline(self, split: str, metric: str) -> float | None:
         """The score of always giving the most frequent answer, if known."""
-        if metric == "accuracy":
-            return self.majorities.get(split)
         name = metric.removesuffix("_accuracy") + _BASELINE
         values = self.series(split, name)[1]
         return values[-1] if values else None
@@ -161,15 +157,8 @@ def _read(folder: Path, name: str) -> Run:
         raise UserError(
             f"{folder / METRICS} is empty: the run has not reported yet; try again later"
         )
-    majorities = {}
-    for path in (folder / "predictions").glob("*.confusion.json"):
-        with reading(path, "counts of gold and predicted labels"):
-            found = content(path)
-            if found["of"] == "rows":
-                totals = [sum(row) for row in found["counts"]]
-                majorities[found["split"]] = 100 * max(totals) / max(sum(totals), 1)
     config, results = (content(folder / file) for file in ("config.json", RESULTS))
-    return Run(name, config, metrics, results, majorities)
+    return Run(name, config, metrics, results)
 
 
 def compare(runs: Sequence[Run]) -> list[Values]:

@@ -13,11 +13,10 @@ from pathlib import Path
 import jax
 import pytest
 
-from bert_jax.commands import cli, embed, score, startup
+from bert_jax.commands import cli, score, startup
 from bert_jax.errors import Preempted, UserError
-from bert_jax.files import cache_folder
 
-GOLDEN = Path(__file__).parent / "golden" / "v0_1_0"
+MODEL = Path(__file__).parent / "golden" / "v0_1_0" / "exported" / "mlm_nsp"
 
 PROGRAM = """
 import ctypes
@@ -95,8 +94,6 @@ def test_a_user_without_a_home_keeps_no_programs(configured, monkeypatch):
     configured(None)
     startup.keep_programs("")
     assert jax.config.jax_compilation_cache_dir is None
-    with pytest.raises(UserError, match="no home directory; set HOME, or XDG_CACHE"):
-        cache_folder()
 
 
 @pytest.mark.parametrize("workdir", ["gs://bucket/run", "/disk/run"])
@@ -140,7 +137,6 @@ def os_error(number, *names):
             "error: No space left on device (/x); make room and run the same command "
             "again",
         ),
-        (os_error(errno.EROFS, "/x"), 2, "error: Read-only file system (/x)"),
         (os_error(errno.EACCES, "/x"), 2, "error: Permission denied (/x)"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
@@ -294,23 +290,19 @@ def test_a_thread_that_hangs_does_not_keep_a_command_from_its_end():
 @pytest.mark.parametrize(
     "command, flag",
     [
-        ("evaluate --checkpoint X --input a.csv", "data"),
-        ("evaluate --model X", "checkpoint"),
-        ("predict --model_name_or_path=X --input a.csv", "checkpoint"),
-        ("predict --checkpont X", "checkpoint"),
-        ("predict --data a.csv", "input"),
-        ("embed --checkpoint X --text a", "input"),
-        ("embed --input a --max_seq_length 3", "max_length"),
-        ("vocabulary --input a --output vocab.txt --vocab_size 100", "size"),
-        ("prepare --vocab_file vocab.txt", "vocabulary"),
+        ("predict --checkpoint CHECKPOINT --text a --out a.csv", "output"),
+        (
+            "embed --checkpoint CHECKPOINT --input a --output b --max_len 3",
+            "max_length",
+        ),
+        ("vocabulary --input a --output vocab.txt --sise=100", "size"),
     ],
 )
 def test_an_unknown_flag_is_reported_with_the_nearest_one(command, flag):
-    """Before a required flag that is missing."""
-    name, *words = command.split()
+    name, *words = command.replace("CHECKPOINT", str(MODEL)).split()
     main = importlib.import_module(f"bert_jax.commands.{name}").main
     with pytest.raises(
-        UserError, match=rf"^unexpected argument '--\w+'; did you mean --{flag}\?$"
+        UserError, match=rf"^unexpected argument '--[^']+'; did you mean --{flag}\?$"
     ):
         main(words)
 
@@ -335,18 +327,28 @@ def test_a_missing_file_is_a_bug_unless_a_store_reports_it(tmp_path):
 
 def test_pairs_are_read_before_any_is_scored(tmp_path, capsys):
     """The first set is right, the second is not: nothing is printed."""
-    model = str(GOLDEN / "exported" / "mlm_nsp")
     for name, line in (("good.txt", "a ship\ta sea\n"), ("bad.txt", "a ship\n")):
         (tmp_path / name).write_text(line)
     files = [str(tmp_path / name) for name in ("good.txt", "bad.txt")]
-    flags = ["--checkpoint", model, "--pairs", *files]
+    flags = ["--checkpoint", str(MODEL), "--pairs", *files]
     with pytest.raises(UserError, match=r"bad\.txt:1 has 1 value"):
         score.main(flags)
     assert capsys.readouterr().out == ""
-    with pytest.raises(UserError, match=r"--pairs .* takes no --output or --columns"):
-        score.main([*flags, "--output", str(tmp_path / "answers.jsonl")])
 
 
-def test_a_layer_that_is_no_number_is_named():
-    with pytest.raises(UserError, match=r"^--layers=last, expected numbers such as"):
-        embed.main(["--input", "a.txt", "--output", "a.npz", "--layers", "last"])
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        ("score --pairs a.tsv --output b.jsonl", "output"),
+        ("score --pairs a.tsv --columns b", "columns"),
+        ("score --input a.csv --fields good,bad", "fields"),
+        ("score --text a --columns b", "columns"),
+        ("predict --input a.txt --columns b", "columns"),
+        ("embed --input a.txt --output b.npz --columns c", "columns"),
+    ],
+)
+def test_a_flag_without_effect_is_an_error(command, flag):
+    name, *words = command.split()
+    main = importlib.import_module(f"bert_jax.commands.{name}").main
+    with pytest.raises(UserError, match=rf"^--{flag} has no effect"):
+        main([*words, "--checkpoint", str(MODEL)])

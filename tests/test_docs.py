@@ -6,7 +6,6 @@ A comment above a block of code says what is special about it:
   file: NAME                    the block is the content of this file
 """
 
-import argparse
 import functools
 import importlib.util
 import inspect
@@ -171,7 +170,7 @@ def command_main(name):
 @pytest.fixture
 def parse(monkeypatch):
     """A function that lets a command of ours read its command line, and nothing more."""
-    read = argparse.ArgumentParser.parse_args
+    read = cli._Parser.parse_args
 
     def parse_args(self, *args, **kwargs):
         read(self, *args, **kwargs)
@@ -180,7 +179,7 @@ def parse(monkeypatch):
     def parse(name, arguments):
         main = command_main(name)
         with pytest.raises(SystemExit) as stop, monkeypatch.context() as patch:
-            patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+            patch.setattr(cli._Parser, "parse_args", parse_args)
             patch.setattr(cli, "check_checkpoint", lambda path: None)
             with_config = any(word.startswith("--config") for word in arguments)
             main([*arguments, *["--print_config"] * with_config])

@@ -6,12 +6,11 @@ from bert_jax.errors import hint
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("lr", "optimizer.learning_rate"),
-        ("num_train_epochs", "epochs"),
+        ("learning_rate", "optimizer.learning_rate"),
         ("num_epochs", "epochs"),
         ("optimiser.learning_rate", "optimizer.learning_rate"),
         ("batchsize", "batch_size"),
-        ("sweep.num_train_epochs", "sweep.epochs"),
+        ("sweep.num_epochs", "sweep.epochs"),
         ("xyzzy", ""),
     ],
 )

@@ -152,19 +152,6 @@ def test_an_exception_of_a_parser_is_one_line(error, message):
     assert str(found.value).endswith(("; expected pairs", "no label"))
 
 
-def test_lines_have_a_length(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LONGEST_LINE", 1000)
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"a\n" + b"b" * 1000)
-    with path.open("rb") as file, pytest.raises(UserError, match=r"a\.txt:2 is over"):
-        list(files.decode_lines(file, path))
-
-
-def test_a_url_of_this_machine_is_refused():
-    with pytest.raises(UserError, match="starts with file:; expected a path"):
-        files.is_remote("file:///tmp/run")
-
-
 def test_a_new_file_is_not_written_through_a_link(tmp_path):
     """The name is a link, and so is the name under which the file is first written."""
     target, path = tmp_path / "precious.txt", tmp_path / "new.txt"

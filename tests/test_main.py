@@ -35,29 +35,9 @@ def test_a_command_gets_the_arguments_behind_its_name(capsys):
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("compare", "plot"),
-        ("experiment", "study"),
-        ("fill_mask", "predict"),
-        ("minimal_pairs", "score"),
-        ("next_sentence", "predict --next_sentence"),
-        ("pretrain", "train"),
-        ("sweep", "finetune --sweep"),
-    ],
-)
-def test_an_old_name_works_and_prints_the_new_name(old, new, capsys):
-    with pytest.raises(SystemExit):
-        umbrella.main([old, "--help"])
-    out, err = capsys.readouterr()
-    assert f"  bert_jax {new.split()[0]} " in out
-    assert err == f"{old} is now bert_jax {new}\n"
-
-
-@pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("trian", "trian is not a command of bert_jax; did you mean train?"),
+        ("pretrain", "pretrain is not a command of bert_jax; did you mean train?"),
         ("xyzzy", "bert_jax; expected train, finetune, "),
     ],
 )

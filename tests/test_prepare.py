@@ -56,11 +56,8 @@ def test_text_without_boundaries_of_documents_is_warned_of(
         ({"--input": "no.txt"}, "no.txt: no such file or folder"),
         ({"--vocabulary": "no.txt"}, "no.txt"),
         ({"--language": "English"}, "language 'English', expected a code such as en"),
-        (
-            {"--output": "other.txt"},
-            "other.txt is a file; expected the name of a folder",
-        ),
-        ({"--output": "other.txt/a/b"}, "other.txt is a file; expected the name of a"),
+        ({"--output": "other.txt"}, "File exists (other.txt)"),
+        ({"--output": "other.txt/a/b"}, "Not a directory (other.txt/a"),
         ({"--output": "text.txt"}, "text.txt is the input text.txt, or in it"),
     ],
 )

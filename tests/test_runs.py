@@ -146,7 +146,7 @@ def test_plot_names_the_picture(two, tmp_path, monkeypatch, arguments, name):
     content = (tmp_path / name).read_bytes()
     assert b"<svg" in content or content.startswith(b"\x89PNG")
     with pytest.raises(UserError, match=r"expected a name in \.png, \.svg or \.pdf"):
-        command.main(["a/tiny", "--output", "a.xyz"])
+        command.main(["a/tiny", "--output", "a.gif"])
 
 
 def test_results_of_fine_tuning_are_compared(tmp_path):

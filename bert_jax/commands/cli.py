@@ -112,19 +112,18 @@ class _Parser(argparse.ArgumentParser):
     """Raises UserError, which ``run`` prints as one line."""
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:
-        """The arguments. An unknown flag is reported before a missing one."""
-        dashes = "^--(config[.])?"  # a setting is also --config.NAME
-        known = [re.sub(dashes, "", flag) for flag in self._option_string_actions]
-        for word in args:
-            flag = re.match(r"--[\w.\[\]]+(?==|$)", word)
-            if flag and flag[0] not in self._option_string_actions:
-                near = hint(re.sub(dashes, "", flag[0]), known, "--{}".format)
-                near = near or f"{self.prog} --help shows all arguments"
-                raise UserError(f"unexpected argument '{flag[0]}'; {near}")
-        return super().parse_args(args, namespace)
+        """The arguments. An error suggests a flag that is similar to an unknown one."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            dashes = "^--(config[.])?|=.*"  # a setting is also --config.NAME
+            known = [re.sub(dashes, "", flag) for flag in self._option_string_actions]
+            near = hint(re.sub(dashes, "", unknown[0]), known, "--{}".format)
+            self.error(f"unexpected argument {unknown[0]!r}", near)
+        return parsed
 
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; {self.prog} --help shows all arguments")
+    def error(self, message: str, near: str = "") -> NoReturn:
+        near = near or f"{self.prog} --help shows all arguments"
+        raise UserError(f"{message}; {near}")
 
 
 def argument_parser(usage: str) -> argparse.ArgumentParser:
@@ -137,6 +136,25 @@ def argument_parser(usage: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+
+
+def check_unused(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, *flags: str
+) -> None:
+    """Raises UserError for a flag that was given and has no effect."""
+    for name in flags:
+        if getattr(args, name) != parser.get_default(name):
+            raise UserError(
+                f"--{name} has no effect with the other flags; leave it out"
+            )
+
+
+def check_columns(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Raises UserError for --columns with rows that have none, such as lines."""
+    from bert_jax.tasks.rows import is_table
+
+    if not args.input or not is_table(Path(args.input)):
+        check_unused(parser, args, "columns")
 
 
 def checkpoint(path: str) -> str:
@@ -238,13 +256,7 @@ def _users_line(error: Exception) -> str | None:
         place = error.filename or "the disk, or /dev/shm"
         again = "make room and run the same command again"
         return f"error: {error.strerror} ({place}); {again}"
-    if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
-        path = Path(os.fsdecode(error.filename))
-        if file := next((x for x in [path, *path.parents] if x.is_file()), None):
-            return f"error: {file} is a file; expected the name of a folder"
-    if error.filename or error.errno in (errno.EROFS, errno.ENOMEM, errno.EMFILE):
-        return f"error: {error.strerror} ({error.filename or 'this process'})"
-    return None
+    return f"error: {error.strerror} ({error.filename})" if error.filename else None
 
 
 def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:

@@ -109,7 +109,7 @@ def _value(text: str, old: Any) -> Any:
     try:
         value = ast.literal_eval(text)
     except (SyntaxError, ValueError):
-        words = {"true": True, "false": False, "inf": math.inf}
+        words = {"true": True, "false": False, "inf": math.inf, "nan": math.nan}
         value = words.get(text.lower(), text)
     if isinstance(old, list) and not isinstance(value, list | tuple):
         return [value]
@@ -128,21 +128,12 @@ def load_file(config: str, function: str, known: Mapping[str, str]) -> dict[str,
             raise UserError(f"{file} is not a file or the name of a config; {near}")
         file, _, first = known[file].partition(":")
         argument = ":".join(filter(None, [first, argument]))
-    if Path(file).suffix != ".py":
-        raise UserError(f"{file} is no config; expected a .py file with {function}()")
     folder = str(Path(file).parent.resolve())
     sys.path.insert(0, folder)  # a config may import its neighbours, as large.py does
     try:
-        content = runpy.run_path(file)
-        if function not in content:
-            raise TypeError(f"no function {function}")
-        settings = content[function](*filter(None, [argument]))
-        if not isinstance(settings, Mapping | ConfigDict):
-            raise TypeError(
-                f"{function} gave {settings!r}, expected a dict of settings"
-            )
-    except (SyntaxError, TypeError, ValueError) as error:
-        raise UserError(f"{file}: {error}") from error
+        settings = runpy.run_path(file)[function](*filter(None, [argument]))
+    except (KeyError, SyntaxError, TypeError, ValueError) as error:
+        raise UserError(f"{file}: {error!r}; expected {function}()") from error
     finally:
         sys.path.remove(folder)
     return _plain(settings)

@@ -30,21 +30,16 @@ def main(argv: list[str]) -> None:
         "gelu_tanh where bert_config.json says gelu",
     )
     args = parser.parse_args(argv)
-    import jax
-
     from bert_jax.interop.huggingface import save_huggingface
     from bert_jax.interop.load import load
 
     changes = {"activation": args.activation} if args.activation else {}
     checkpoint = load(args.input, **changes)
     config, origin = checkpoint.config, ORIGINS[checkpoint.source]
-    size = sum(array.size for array in jax.tree.leaves(checkpoint.params))
-    # The padding rows of the word table are not parameters.
-    size -= (config.word_rows - config.vocab_size) * config.hidden_size
     print_line(
         f"{args.input}: {origin}; a BERT with {config.num_layers} layers, width "
         f"{config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} tokens; "
-        f"head: {checkpoint.head}; {size:,} parameters"
+        f"head: {checkpoint.head}"
     )
     print_line(f"missing: {', '.join(checkpoint.missing) or 'none'}")
     unexpected = ", ".join(checkpoint.unexpected) or "none"

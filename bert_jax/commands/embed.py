@@ -18,16 +18,12 @@ import sys
 from pathlib import Path
 
 from bert_jax.commands import cli
-from bert_jax.errors import UserError
 from bert_jax.files import check_output
 from bert_jax.progress import print_line
 
 
 def _layers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise UserError(f"--layers={text}, expected numbers such as -4,-1") from error
+    return [int(part) for part in text.split(",")]
 
 
 def main(argv: list[str]) -> None:
@@ -63,6 +59,7 @@ def main(argv: list[str]) -> None:
 
     check_ending(args.output)
     check_output(args.output, args.input)
+    cli.check_columns(parser, args)
     cli.start()
     embedder = Embedder(
         args.checkpoint,

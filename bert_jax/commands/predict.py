@@ -34,11 +34,13 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     from bert_jax.inference import lines
     from bert_jax.inference.predict import predictor
+    from bert_jax.inference.pretrained import FillMask
     from bert_jax.interop.load import load
 
     hint = "; change it, or set --format"
     form = args.format or lines.output_format(args.output, hint)
     check_output(args.output, args.input)
+    cli.check_columns(parser, args)
     cli.start()
     predict = predictor(
         load(args.checkpoint),
@@ -47,5 +49,7 @@ def main(argv: list[str]) -> None:
         show_progress=False if lines.on_screen(args.output) else None,
         **cli.model_options(args),
     )
+    if not isinstance(predict, FillMask):
+        cli.check_unused(parser, args, "top")
     rows = lines.given_rows(predict, args.text, args.input)
     lines.write_answers(predict, rows, args.output, form, columns=args.columns)

@@ -47,16 +47,13 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     if bool(args.text or args.input) == bool(args.pairs):
         raise UserError("expected one of --text, --input and --pairs")
-    if args.pairs and (args.output != "-" or args.columns):
-        raise UserError(
-            "--pairs prints counts and takes no --output or --columns; leave them out, and "
-            "name columns with --fields"
-        )
+    cli.check_unused(parser, args, *(["output"] if args.pairs else ["fields", "json"]))
     from bert_jax.inference import lines
     from bert_jax.inference.pretrained import Scorer
 
     form = lines.output_format(args.output)
     check_output(args.output, args.input)
+    cli.check_columns(parser, args)
     sets = _sets(args) if args.pairs else []  # a wrong pair is found before any score
     watched = lines.on_screen(args.output) and not args.pairs
     cli.start()

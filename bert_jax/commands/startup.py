@@ -14,7 +14,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from bert_jax.errors import UserError
 from bert_jax.files import PROGRAMS, cache_folder, is_remote
 
 # From malloc.h: when the heap's top is trimmed, how far it is padded, how many blocks may
@@ -80,7 +79,7 @@ def keep_programs(workdir: str) -> None:
         return
     try:
         folder = f"{workdir}/{PROGRAMS}" if workdir else cache_folder()
-    except UserError:
+    except RuntimeError:
         return
     if not is_remote(folder):
         folder = Path(folder).absolute()

@@ -72,11 +72,7 @@ def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     unused = {"size", "kind", "cased", "keep_accents"} if args.extend else {"words"}
     if args.cased or args.kind == "sentencepiece":
         unused.add("keep_accents")
-    for name in unused:
-        if getattr(args, name) != parser.get_default(name):
-            raise UserError(
-                f"--{name} has no effect with the other flags; leave it out"
-            )
+    cli.check_unused(parser, args, *unused)
     if ending(args.output) != _ENDINGS[args.kind]:
         raise UserError(
             f"--output={args.output}, expected a {_ENDINGS[args.kind]} file for {args.kind}"

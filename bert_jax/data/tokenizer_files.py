@@ -19,7 +19,7 @@ from bert_jax.data.tokenizer import (
 )
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX
 from bert_jax.errors import UserError, listed, naming
-from bert_jax.files import ending, is_remote, read_json, read_text, reading
+from bert_jax.files import ending, read_json, read_text, reading
 
 # Settings that change tokens, and the values with which we have the same tokens. The first
 # value is Google's.
@@ -68,7 +68,6 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
     a capital letter. Raises UserError if the files beside a vocabulary add tokens or rules
     that it does not have.
     """
-    is_remote(path)  # raises UserError for a web address
     path = Path(path)
     if path.name == "vocab.txt" and path.with_name("tokenizer.json").is_file():
         path = path.parent
