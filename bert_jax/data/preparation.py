@@ -17,21 +17,20 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_jax.data import corpus, store
 from bert_jax.data.corpus_formats import Reading
-from bert_jax.data.segmenters import encode_words, open_segmenter
 from bert_jax.data.sentences import RULES
+from bert_jax.data.token_offsets import encode_words, open_segmenter
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
 from bert_jax.files import check_output, locked, read_json, write_json
@@ -52,8 +51,7 @@ Part = tuple[corpus.Source, int, int]  # bytes [start, stop) of a source
 Missing = dict[int, list[Part]]  # the parts of each shard that is not yet written
 
 
-@dataclasses.dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """Result of :func:`prepare`.
 
     info describes the whole store. counts has what this call did, and is empty if the text
@@ -62,7 +60,6 @@ class Report:
     """
 
     info: store.StoreInfo
-    seconds: float
     counts: Counter[str]
 
     def __str__(self) -> str:
@@ -72,12 +69,7 @@ class Report:
         if not counts:
             return f"{total}; was already prepared"
         unknown = counts["unknown"] / max(1, counts["tokens"])
-        size = counts["text_bytes"] / 1e6
-        return (
-            f"{total}; {size:.1f} MB of text in {self.seconds:.1f} s "
-            f"({size / self.seconds:.1f} MB/s), {unknown:.2%} unknown tokens; "
-            f"{corpus.left_out(counts)}"
-        )
+        return f"{total}; {unknown:.2%} unknown tokens; {corpus.left_out(counts)}"
 
 
 def prepare(
@@ -102,7 +94,6 @@ def prepare(
     Continues an interrupted preparation. Raises UserError if ``directory`` contains text
     that was prepared from other text, settings or another vocabulary.
     """
-    started = time.monotonic()
     check_output(directory, *inputs)
     sources = corpus.find_sources(inputs, Reading(format, text_field, language))
     total = sum(source.size for source in sources)
@@ -153,7 +144,7 @@ def prepare(
             "1 document, and next sentence prediction needs several; if a line is a "
             "sentence, set --format lines; if the text is not English, set --language"
         )
-    return Report(info, time.monotonic() - started, counts)
+    return Report(info, counts)
 
 
 def _fingerprint(sources: Sequence[corpus.Source]) -> str:

@@ -41,12 +41,7 @@ _ADDED = (
     "extra_special_tokens",
     "added_tokens_decoder",
 )
-# What a file of each suffix should be.
-_EXPECTED = {
-    ".json": "the tokenizer.json of a BERT tokenizer",
-    ".model": "a SentencePiece model",
-    ".txt": "a vocabulary, one token a line",
-}
+_EXPECTED = f"the {' or '.join(FILES)} of a BERT tokenizer"
 
 
 def find_vocabulary(directory: Path) -> Path | None:
@@ -73,14 +68,14 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
         path = path.parent
     found = find_vocabulary(path) if path.is_dir() else path
     if found is None or not found.is_file():
-        raise UserError(f"no vocabulary at {path}; expected {' or '.join(FILES)}")
+        raise UserError(f"no vocabulary at {path}; expected {_EXPECTED}")
     path = found
     settings, suffix, rules = _settings(path), ending(path), _RULES
     lower_case, name = settings.get("do_lower_case"), settings.get("tokenizer_class")
     has_all_rules = suffix == ".json" and str(name).endswith(("Fast", "Backend"))
     if has_all_rules or settings.get("kind") == SentencePieceTokenizer.kind:
         rules = rules | {"tokenizer_class": (name,)}
-    with naming(path), reading(path, _EXPECTED.get(suffix, _EXPECTED[".txt"])):
+    with naming(path), reading(path, _EXPECTED):
         if suffix == ".json":
             return _read_tokenizer_json(path, settings, rules)
         _check_rules(settings, rules)
@@ -140,7 +135,7 @@ def _content(token: Any) -> Any:
 
 def _read_tokens(path: Path) -> list[str]:
     """The tokens of a vocab.txt: one a line, its id the line's number from 0."""
-    text = read_text(path, _EXPECTED[".txt"]).rstrip()
+    text = read_text(path, _EXPECTED).rstrip()
     # Only line feeds end a line: a token may be any other separator of Unicode. Google
     # strips each line, carriage return included.
     tokens = [line.strip() for line in text.split("\n")]
@@ -158,7 +153,7 @@ def _read_tokenizer_json(
     path: Path, settings: dict[str, Any], rules: dict[str, tuple]
 ) -> Tokenizer:
     """A WordPieceTokenizer if the rules are Google's, otherwise a LibraryTokenizer."""
-    tokenizer = LibraryTokenizer(read_text(path, _EXPECTED[".json"]))
+    tokenizer = LibraryTokenizer(read_text(path, _EXPECTED))
     model, normalizer = (
         tokenizer.parts[name] or {} for name in ("model", "normalizer")
     )

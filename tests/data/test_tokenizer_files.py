@@ -124,10 +124,10 @@ def test_files_of_others_work_as_they_are(tmp_path, content, tokens):
         ("vocab.txt", "\n".join([*TOKENS, "é"]).encode("latin-1"), "not UTF-8"),
         ("vocab.txt", "\n".join(TOKENS[5:]).encode(), r"no \[PAD\] .*\[MASK\]"),
         ("vocab.txt", "\n".join([*TOKENS, "the"]).encode(), "'the' is in 2 lines"),
-        ("spiece.model", b"", "an empty file.*expected a SentencePiece model"),
-        ("spiece.model", b"not a model", "expected a SentencePiece model"),
-        ("tokenizer.json", b"{", "expected the tokenizer.json of a BERT"),
-        ("tokenizer.json", b'{"model": 1}', "expected the tokenizer.json of a BERT"),
+        ("spiece.model", b"", "an empty file.*expected the .*spiece.model of a BERT"),
+        ("spiece.model", b"not a model", "expected the .*spiece.model of a BERT"),
+        ("tokenizer.json", b"{", "expected the tokenizer.json .* of a BERT"),
+        ("tokenizer.json", b'{"model": 1}', "expected the tokenizer.json .* of a BERT"),
     ],
 )
 def test_unusable_vocabularies_are_refused(tmp_path, name, content, message):
@@ -235,14 +235,14 @@ def test_tokens_that_files_add_to_a_vocabulary_are_refused(
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("model", "type"), "BPE", "expected the tokenizer.json of a BERT"),
+        (("model", "type"), "BPE", "expected the tokenizer.json .* of a BERT"),
         (
             ("post_processor", "pair", 3, "Sequence", "type_id"),
             0,
             "post_processor makes",
         ),
         (("model", "vocab", "new"), 63, "the ids of its 62 tokens are not 0 to 61"),
-        (("model", "vocab", "new"), "7", "expected the tokenizer.json of a BERT"),
+        (("model", "vocab", "new"), "7", "expected the tokenizer.json .* of a BERT"),
     ],
 )
 def test_a_tokenizer_that_bert_cannot_use_is_refused(folder, path, value, said):
