@@ -9,7 +9,7 @@ import tracemalloc
 
 import pytest
 
-from bert_jax.data import corpus, corpus_formats
+from bert_jax.data import corpus
 from bert_jax.data.corpus import FORMATS, find_sources, read_documents, read_source
 from bert_jax.data.corpus_formats import (
     HEADING,
@@ -18,7 +18,6 @@ from bert_jax.data.corpus_formats import (
     detect_format,
     text_sentences,
 )
-from bert_jax.data.preparation import prepare
 from bert_jax.errors import UserError
 
 LINES = """The first sentence.
@@ -532,35 +531,6 @@ def test_a_document_is_split_by_the_rules_of_its_language(tmp_path):
     head = "Prof. Dr. Abel kam bzw. ging am 3. Oktober.\n" * 9
     assert detect_format("b.txt", head, "de") == "lines"
     assert detect_format("b.txt", head) == "paragraphs"
-
-
-def test_a_new_format_is_one_entry_of_the_table(tmp_path, monkeypatch, uncased):
-    """Numbered lines: found by their suffix, split between processes, prepared."""
-
-    def read(lines, reading):
-        for number, line in itertools.pairwise(lines):
-            if number.isdigit():
-                if not line:
-                    raise UserError("no text")
-                yield [line]
-
-    numbered = corpus_formats.TextFormat(
-        read, boundary=r"\d+$", suffixes=(".numbered",)
-    )
-    monkeypatch.setitem(corpus_formats.FORMATS, "numbered", numbered)
-    path = tmp_path / "film.NUMBERED"
-    path.write_text("".join(f"{i}\nLine {i}.\n\n" for i in range(1, 200)))
-    (source,) = sources_of(path)
-    assert source.format == "numbered" and source.splittable
-    whole = read_range(source)
-    assert whole == [[f"Line {i}."] for i in range(1, 200)]
-    cuts = itertools.pairwise([0, 100, 1000, 1001, source.size])
-    assert flat(read_range(source, *cut) for cut in cuts) == whole
-    report = prepare([str(path)], uncased, tmp_path / "store", workers=1)
-    assert report.info.documents == 199
-    path.write_text("1\n\n")
-    with pytest.raises(UserError, match=r"film\.NUMBERED:2: no text"):
-        list(read_documents([str(path)]))
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

@@ -7,7 +7,6 @@ import pytest
 import tensorflow_datasets as tfds
 
 from bert_jax.data.corpus import (
-    article_sentences,
     find_sources,
     read_documents,
     read_source,
@@ -89,22 +88,14 @@ def test_ranges_give_every_row_once():
 
 
 @pytest.mark.parametrize(
-    "name, field, message",
+    "name, message",
     [
-        ("wiki40b/en", "text", "tfds build wiki40b/en --file_format=array_record"),
-        ("tiny_wiki/en:dev", "text", "Unknown split 'dev'. Should be one of ['train'"),
-        ("tiny_wiki/en", "body", 'no feature "body", found comment, text'),
+        ("wiki40b/en", "tfds build wiki40b/en --file_format=array_record"),
+        ("tiny_wiki/en:dev", "Unknown split 'dev'. Should be one of ['train'"),
     ],
 )
-def test_what_is_missing_is_named(name, field, message):
+def test_what_is_missing_is_named(name, message):
     with pytest.raises(UserError) as error:
-        list(read_documents([f"tfds:{name}"], Reading(text_field=field)))
+        list(read_documents([f"tfds:{name}"]))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_text_without_markers_is_web_text():
-    assert article_sentences("Title\n\nOne here. Two.\n\nSee also", Reading()) == [
-        "One here.",
-        "Two.",
-    ]

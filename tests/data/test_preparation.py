@@ -270,13 +270,6 @@ def test_bad_input_leaves_nothing(text, tokenizer, tmp_path):
         assert not (directory / "index.json").exists()
 
 
-def test_output_inside_the_input_is_refused(text, tokenizer):
-    # The next run would take the store for text.
-    with pytest.raises(UserError, match=r"is the input .*, or in it"):
-        prepare([str(text)], tokenizer, text / "store")
-    assert not (text / "store").exists()
-
-
 def test_an_error_in_a_worker_names_file_and_line(tokenizer, tmp_path):
     good, path = json.dumps({"text": "Good."}) + "\n", tmp_path / "a.jsonl"
     path.write_text(good * 5000 + "{}\n" + good * 5000)

@@ -1,4 +1,3 @@
-import ast
 import collections
 
 import pytest
@@ -82,8 +81,3 @@ The simple form of this is equivalent to
         "The second one is wrapped in a quote-delimited line.",
         "The built-in breakpoint() can be used instead.",
     ]
-
-
-def test_docstrings_are_in_the_order_of_the_source():
-    source = '"""Doc."""\nif 1:\n  def f():\n    "In."\nclass C:\n  "Cls."\n'
-    assert [*python_docs._docstrings(ast.parse(source))] == ["Doc.", "In.", "Cls."]

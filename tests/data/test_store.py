@@ -1,5 +1,4 @@
 import json
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -7,7 +6,6 @@ import pytest
 from bert_jax.data.store import (
     TokenStore,
     finish_store,
-    part_path,
     shard_writer,
     stored_type,
 )
@@ -91,23 +89,6 @@ def test_the_bit_of_words_is_above_every_id(size):
     dtype, bit = stored_type(size, words=True)
     assert size <= bit < min(np.iinfo(dtype).max, np.iinfo(np.int32).max)
     assert stored_type(size, words=False) == (token_dtype(size), 0)
-
-
-def test_an_unfinished_shard_leaves_no_part_behind(tmp_path):
-    for interrupted in (True, False):
-        end = pytest.raises(KeyboardInterrupt) if interrupted else nullcontext()
-        with end, shard_writer(tmp_path, 0, 1, token_dtype(100)) as write:
-            write([np.array([1, 2])])
-            assert not part_path(tmp_path, 0).exists()
-            if interrupted:
-                raise KeyboardInterrupt
-        assert part_path(tmp_path, 0).exists() != interrupted
-        assert not list(tmp_path.rglob("*.t*mp"))
-
-
-def test_no_text_at_all_is_an_error(tmp_path):
-    with pytest.raises(UserError, match="no text was found"):
-        write(tmp_path, [[]])
 
 
 def test_a_damaged_index_is_named(tmp_path):
