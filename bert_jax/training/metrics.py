@@ -49,7 +49,7 @@ TENSORBOARD = "tensorboard"  # the folder of its files and of profiles
 
 
 class Reporter:
-    """Reports the metrics of each window of steps, one step late.
+    """Reports the metrics of each window of steps.
 
     log: function that receives each line. progress: dictionary that is saved in
     checkpoints; the reporter adds up the tokens of the whole run in it. writer: None in
@@ -73,7 +73,6 @@ class Reporter:
         self._peak = peak_flops(jax.devices())
         self._began = time.perf_counter() - progress.get("seconds", 0.0)
         self.bar = Progress("training", total=self._total, initial=first, unit="steps")
-        self._pending: tuple[int, dict, dict] | None = None
         self.start_window()
 
     @property
@@ -97,8 +96,13 @@ class Reporter:
         self._flops += self._objective.flops(batch)
         self._wait += wait
 
-    def report(self, step: int, sums: dict[str, jax.Array]) -> None:
-        """Receives the sums of the window that ends at ``step``; flush reports them."""
+    def report(self, step: int, device_sums: dict[str, jax.Array]) -> None:
+        """Reports the window that ends at ``step``. Waits until the step is done.
+
+        Raises DivergenceError if a sum is not finite.
+        """
+        sums = {k: float(v) for k, v in jax.device_get(device_sums).items()}
+        check_finite(step, sums)
         seconds = time.perf_counter() - self._start
         rates = dict.fromkeys(("tokens_per_second", "mfu", "data_wait", "seconds_left"))
         if self._steps:  # a window with only the compiled step has no rates
@@ -107,16 +111,7 @@ class Reporter:
             rates["seconds_left"] = (self._total - step) * seconds / self._steps
             rates["mfu"] = self._peak and self._flops / seconds / self._peak
         rates["seconds"] = self.seconds
-        self._pending = (step, sums, rates)
         self._reset()
-
-    def flush(self) -> None:
-        """Reports the pending window. Raises DivergenceError if it is not finite."""
-        if self._pending is None:
-            return
-        (step, device_sums, rates), self._pending = self._pending, None
-        sums = {k: float(v) for k, v in jax.device_get(device_sums).items()}
-        check_finite(step, sums)
         steps, skipped = sums["steps"], int(sums["skipped"])
         if skipped:
             line = (
@@ -128,11 +123,9 @@ class Reporter:
             self.log(f"warning: {line}")
         for name in ("tokens", "computed_tokens"):
             self.progress[name] = self.progress.get(name, 0.0) + sums[name]
-        with jax.transfer_guard("allow"):  # the schedule is computed on a device
-            rate = float(learning_rate(self._schedule, step - 1))
         metrics = self._objective.metrics(sums) | {
             "loss": sums["step_loss"] / steps,
-            "learning_rate": rate,
+            "learning_rate": float(learning_rate(self._schedule, step - 1)),
             "grad_norm": sums["grad_norm"] / steps,
             "padding": 1 - sums["tokens"] / sums["computed_tokens"],
         }

@@ -245,7 +245,6 @@ def _loop(
             with jax.transfer_guard("disallow"):
                 batch = put_batch(host_batch, job.mesh)
                 state, sums = train_step(state, batch)
-            reporter.flush()  # of the step before: this one keeps the device busy
             in_flight.append(sums["steps"])
             if len(in_flight) > ahead:
                 jax.block_until_ready(in_flight.popleft())
@@ -264,14 +263,11 @@ def _loop(
             last = step == total
             if step % config.log_every == 0 or last:
                 reporter.report(step, sums)
-                if not ahead:  # no step runs now that a line could delay
-                    reporter.flush()
             evaluates = job.evaluates(step)
             # Also after the last step: scores or another run of a sweep may follow.
             stops = stop_requested()
             saves = step % config.checkpoint_every == 0 or last or stops
             if evaluates or saves:
-                reporter.flush()
                 # A bad state must never replace a good checkpoint or be called the best.
                 # The sums belong to the parameters before this step, the norm to those
                 # after it.

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import json
-import logging
 import os
 import secrets
 import shutil
@@ -72,42 +71,24 @@ class RunFolder:
 
         All processes must call it. Raises UserError that names the process which has the
         lock.
+
+        Buckets have no locks, and a killed run cannot release one. So the newest run owns
+        the workdir: it writes a token into an owner file. An older run that still works
+        there stops at its next upload. Two runs of one machine have the same cache of a
+        bucket, so the cache is locked.
         """
         with contextlib.ExitStack() as stack:
             on_leader(lambda: self._lock(stack))
             yield
 
     def _lock(self, stack: contextlib.ExitStack) -> None:
-        """Locks a folder of this machine; in a bucket, writes a token into an owner file.
-
-        Two runs of one machine have the same cache of a bucket, so the cache is locked.
-        Buckets have no locks, and a killed run cannot release one. So the newest run owns
-        the workdir. An older run that still works there stops at its next upload.
-        """
         if self._remote is None:
             stack.enter_context(locked(self.local))
             return
         beside = self.local.with_name(f".{self.local.name}")
         stack.enter_context(locked(beside, name=self._remote))
-        if before := self._owner():
-            logging.getLogger(__name__).warning(
-                f"{self._remote} belonged to {lock_owner(before)}, which was killed or "
-                "still runs; it now belongs to this run, and the other run stops at its "
-                "next save"
-            )
         self._token = this_process(token=secrets.token_hex(8))
         write_remote(self._remote / LOCK, self._token.encode())
-        stack.callback(self._release)
-
-    def _release(self) -> None:
-        with contextlib.suppress(OSError):
-            if self._owner() == self._token:
-                (self._remote / LOCK).unlink()
-
-    def _owner(self) -> str:
-        with contextlib.suppress(FileNotFoundError):
-            return (self._remote / LOCK).read_text()
-        return ""
 
     def child(self, name: str) -> "RunFolder":
         """A folder in this one as the workdir of another run, such as a run of a sweep.
@@ -146,7 +127,8 @@ class RunFolder:
         """
         if self._remote is None or not is_leader():
             return
-        if self._token and (owner := self._owner()) != self._token:
+        owner = (self._remote / LOCK).read_text() if self._token else ""
+        if owner != self._token:
             raise UserError(
                 f"{self._remote} now belongs to {lock_owner(owner)}, which started later; "
                 "this run stops without a save: use another folder"

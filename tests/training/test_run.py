@@ -160,18 +160,6 @@ def test_a_line_has_the_means_of_its_steps_and_the_rate_of_the_last(make_job, tm
     assert [line["learning_rate"] for line in lines[3]] == rates[2::3]
 
 
-def test_on_a_cpu_the_line_of_a_step_comes_before_the_next_step(make_job, tmp_path):
-    lines, steps = [], []
-
-    def evaluate(step, params, reporter):
-        steps.append(step)
-        assert step == 0 or f"step {step}/{STEPS}" in lines[-1]
-
-    job = make_job({"log_every": 1}, evaluates=lambda step: True, evaluate=evaluate)
-    run(job, RunFolder(tmp_path), lines.append)
-    assert steps == list(range(STEPS + 1))
-
-
 @pytest.fixture
 def traced(make_job):
     """A job, and the widths of the batches for which its step is traced."""

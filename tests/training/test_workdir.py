@@ -153,7 +153,7 @@ def test_results_are_uploaded_last(bucket, monkeypatch):
     assert last == ["sweep/a/results.json", "results.json"]
 
 
-def test_a_second_run_on_one_machine_waits_for_the_first(bucket, caplog):
+def test_a_second_run_on_one_machine_waits_for_the_first(bucket):
     """Both would write their small files into one folder of the cache."""
     first = RunFolder(bucket)
     with first.held():
@@ -165,7 +165,6 @@ def test_a_second_run_on_one_machine_waits_for_the_first(bucket, caplog):
         )
         with pytest.raises(UserError, match=message), second.held():
             pass
-        assert not caplog.messages
         first.upload()  # still the owner
     assert (epath.Path(bucket) / "best/model").read_text() == "old"
     with second.held():
@@ -181,7 +180,7 @@ def test_a_local_workdir_is_used_as_it_is(tmp_path):
     assert list(folder.local.iterdir()) == []
 
 
-def test_the_newest_run_owns_a_workdir_in_a_bucket(bucket, other_machine, caplog):
+def test_the_newest_run_owns_a_workdir_in_a_bucket(bucket, other_machine):
     """An older run, such as one that stood still, does not write over it."""
     first = RunFolder(bucket)
     with first.held():
@@ -191,19 +190,13 @@ def test_the_newest_run_owns_a_workdir_in_a_bucket(bucket, other_machine, caplog
         assert names(epath.Path(bucket)) == [".lock", "a.txt"]
         other_machine("other")
         second = RunFolder(bucket)
-        assert not caplog.messages
         with second.held():
-            (line,) = caplog.messages
-            assert (
-                f"belonged to process {os.getpid()} on {socket.gethostname()}" in line
-            )
             second.fetch()
             write(second.local / "a.txt", "22")
             second.upload()
             write(first.local / "a.txt", "333")
             with pytest.raises(UserError, match="this run stops without a save"):
                 first.upload()
-    assert names(epath.Path(bucket)) == ["a.txt"]
     assert (epath.Path(bucket) / "a.txt").read_text() == "22"
 
 
