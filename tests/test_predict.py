@@ -355,7 +355,7 @@ def test_the_column_of_the_text_may_be_named(checkpoint, capsys, tmp_path):
     path = tmp_path / "new.csv"
     path.write_text("title,review\na dog,a good film\na cat,the bad dog\n")
     flags = ["--checkpoint", checkpoint("classes"), "--input", str(path)]
-    with pytest.raises(UserError, match="the columns are title, review; expected one"):
+    with pytest.raises(UserError, match="; the columns are title, review; "):
         predict.main(flags)
     predict.main([*flags, "--columns", "review"])
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -367,7 +367,7 @@ def test_the_column_of_the_text_may_be_named(checkpoint, capsys, tmp_path):
     predict.main([*flags, "--columns", "title", "review"])
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert model.predict(pairs) == found
-    with pytest.raises(UserError, match=r"columns=.*, expected at most text, text_b"):
+    with pytest.raises(UserError, match=r"columns=.*, expected at most text_a, text_b"):
         model.predict(rows, columns=("a", "b", "c"))
 
 

@@ -193,7 +193,7 @@ def text(argument: str) -> str:
 def add_columns_flag(parser: argparse.ArgumentParser) -> None:
     """Adds --columns for tables."""
     about = "columns of a table that have the text or texts (default: as trained, else "
-    about += "a column called text, or the only column of texts)"
+    about += "text, or text_a and text_b)"
     values = {"nargs": "+", "default": (), "type": text, "metavar": "NAME"}
     parser.add_argument("--columns", help=about, **values)
 

@@ -114,7 +114,7 @@ class Embedder(Inference):
         return np.stack(vectors) if vectors else self([""])[:0]  # of the same width
 
     def _rows(self, placed: Iterable[Placed], columns: Columns) -> Iterator[Texts]:
-        return row_texts(placed, columns, pairs=self._pairs)
+        return row_texts(placed, columns, most=2 if self._pairs or columns else 1)
 
     def _cost(self, row: Texts) -> float:
         # A text has at most as many tokens as characters.

@@ -241,7 +241,7 @@ class Inference:
 
         total: number of rows, if known. columns: names of the columns of the text or texts
         in dictionaries, in order; empty: as trained, otherwise see
-        :func:`bert_jax.tasks.rows.text_columns`.
+        :func:`bert_jax.tasks.rows.row_texts`.
         """
         rows = self._rows(placed, given_columns(columns))
         parts = chunks(self._together(rows), size, self._cost)

@@ -97,7 +97,7 @@ class Predictor(Inference):
         return self.task.source.rows_of(rows, tabs=self.tabs)
 
     def _rows(self, placed: Iterable[Placed], columns: Columns) -> Iterator:
-        return self.task.rows(placed, columns)
+        return self.task.with_columns(given_columns(columns)).rows(placed)
 
     def _together(self, rows: Iterable[Any]) -> Iterator[list[Any]]:
         if not getattr(self.task.config, "document_context", False):
@@ -131,19 +131,18 @@ class Predictor(Inference):
         columns: see :meth:`stream`.
         """
         task = self.task if task is None else self._matched(task)
-        columns = given_columns(columns)
-        if data is not None:
-            task = task.with_rows(dev=data, columns=columns)
-            columns = ()
-        elif directory:
+        if directory:
             task = type(task)(task.changed(dir=directory).config)
+        task = task.with_columns(given_columns(columns))
+        if data is not None:
+            task = task.with_rows(dev=data)
         elif not task.config.dir or task.config.dir.startswith(ROWS):
             raise UserError(
                 "the checkpoint does not know where its task's files are; give data or "
                 "dir, or rows"
             )
         for name in task.source.eval_splits:
-            rows = task.read(name, columns)
+            rows = task.read(name)
             if not rows:
                 raise UserError(
                     f"{name} has no rows; expected at least one with a label"

@@ -17,9 +17,9 @@ import scipy
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.settings import check_ranges, setting
+from bert_jax.settings import setting
 from bert_jax.tasks.rows import Record, Row, check_texts, read_rows, text_of, value_of
-from bert_jax.tasks.source import Source
+from bert_jax.tasks.source import DataConfig, Source
 from bert_jax.tasks.task import Answer, Features, Outcome, Outputs, Task, with_id
 
 # Zellers et al. (2018): a choice is sent2 and an ending.
@@ -41,7 +41,7 @@ class ChoiceRow:
 
 
 @dataclasses.dataclass(frozen=True)
-class MultipleChoiceConfig:
+class MultipleChoiceConfig(DataConfig):
     """Which data set, and where."""
 
     task: str = setting(
@@ -50,17 +50,10 @@ class MultipleChoiceConfig:
         "label, from 0",
         one_of=("swag", "codah", "table"),
     )
-    dir: str = setting("", "the folder of the files, hf:NAME or tfds:NAME")
-    train: str = setting("", "a file below dir; empty: the usual name, or train.jsonl")
-    dev: str = setting("", "as train; empty: the usual name, or dev.jsonl")
-    test: str = setting("", "as train; scored if it has labels, otherwise predicted")
     fold: int = setting(
         0, "codah: which of five folds is test; the next one is dev", least=0, below=5
     )
     max_length: int = setting(128, "tokens of a sequence, at most", least=5)
-
-    def __post_init__(self):
-        check_ranges(self, "data.")
 
 
 class ChoiceSource(Source):
@@ -100,12 +93,12 @@ class MultipleChoice(Task):
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> ChoiceRow:
         """A row in the form of a table, or of SWAG."""
         swag = self.config.task == "swag" and "context" not in values
-        context = text_of(where, values, ["sent1" if swag else "context"])
+        context = text_of(where, values, ["sent1"] if swag else self.columns["context"])
         if swag:
             start, *ends = (text_of(where, values, [name]) for name in _SWAG)
             choices = [f"{start} {end}".strip() for end in ends]
         else:
-            choices = value_of(where, values, ["choices"])
+            choices = value_of(where, values, self.columns["choices"])
         listed = isinstance(choices, list | tuple) and len(choices) > 1
         if not listed or not all(isinstance(text, str) for text in choices):
             raise UserError(f"{where}: 'choices' are no list of two or more texts")

@@ -19,9 +19,9 @@ from bert_jax.data.token_offsets import Tokens, encode_with_offsets
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json, reading
-from bert_jax.settings import check_ranges, setting
+from bert_jax.settings import setting
 from bert_jax.tasks.rows import Placed, Record, check_texts, ending, read_lines, text_of
-from bert_jax.tasks.source import Source
+from bert_jax.tasks.source import DataConfig, Source
 from bert_jax.tasks.squad_scores import exact_match, scores_v1, scores_v2
 from bert_jax.tasks.task import Answer, Features, Outcome, Outputs, Task
 
@@ -31,13 +31,9 @@ FORM = "SQuAD's JSON, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...
 
 
 @dataclasses.dataclass(frozen=True)
-class SquadConfig:
-    """The files of questions and how they are answered. Defaults are run_squad.py's."""
+class SquadConfig(DataConfig):
+    """SQuAD's files, and how questions are answered. Defaults are run_squad.py's."""
 
-    dir: str = setting("", "the folder of the files, hf:NAME or tfds:NAME")
-    train: str = setting("", "a SQuAD file; empty: train-v1.1.json or train-v2.0.json")
-    dev: str = setting("", "a SQuAD file; empty: dev-v1.1.json or dev-v2.0.json")
-    test: str = setting("", "a SQuAD file; scored if it has answers; empty: none")
     train_articles: str = setting("", "a slice such as 0:36 of the file's articles")
     dev_articles: str = setting("", "as train_articles; dev may be the same file")
     version_2: bool = setting(False, "whether a question may have no answer")
@@ -56,9 +52,6 @@ class SquadConfig:
         "refuse a file, or skip an answer, if the answer is not at its answer_start",
         one_of=("refuse", "skip"),
     )
-
-    def __post_init__(self):
-        check_ranges(self, "data.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,10 +143,10 @@ class Squad(Task):
             return self
         return self.changed(null_threshold=scores["tuned_f1_threshold"])
 
-    def read(self, split: str, columns: Sequence[str] = ()) -> list[Question]:
+    def read(self, split: str) -> list[Question]:
         """The questions of "train", "dev" or "test"; see Task.read."""
         rows, seen = [], set()
-        for row in super().read(split, columns):
+        for row in super().read(split):
             # The official files have an answer for each id.
             if row.id in seen and split != "train":
                 raise UserError(
@@ -184,7 +177,8 @@ class Squad(Task):
         "answers" (or "answer") is a text of the context, a list of texts, or what SQuAD's
         JSON or Hugging Face's data set has.
         """
-        texts = [text_of(where, values, [name]) for name in ("question", "context")]
+        names = self.columns["question"], self.columns["context"]
+        texts = [text_of(where, values, some) for some in names]
         check_texts(where, texts)
         impossible, given, right = values.get("is_impossible"), [], []
         if not isinstance(impossible, bool | None):
@@ -216,10 +210,10 @@ class Squad(Task):
         return Question(index, *texts, where, tuple(right), impossible)
 
     def rows(
-        self, placed: Iterable[Placed], columns: Sequence[str] = (), *, labelled=False
+        self, placed: Iterable[Placed], *, labelled: bool = False
     ) -> Iterator[Question]:
         """A question without an id has its number."""
-        found = super().rows(placed, columns, labelled=labelled)
+        found = super().rows(placed, labelled=labelled)
         for number, row in enumerate(found, 1):
             yield dataclasses.replace(row, id=row.id or str(number))
 

@@ -10,7 +10,6 @@ list of rows, or lines of JSONL. Parquet needs pyarrow. Text is UTF-8 and may be
 """
 
 import csv
-import itertools
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
@@ -26,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 STDIN = Path("-")
 FORMATS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
-PAIR = ("text", "text_b")  # the columns of two texts
 _LONGEST_FIELD = (1 << 31) - 1  # characters of a CSV value; Python's default is 131,072
 _ESCAPES = str.maketrans({c: ascii(c)[1:-1] for c in "\t\n\r\v\f\x85\u2028\u2029"})
 
@@ -191,7 +189,7 @@ def _records(path: Path, header: Sequence[str], skip_short: bool) -> Iterator[Re
         came = f"{path}:{line}: row has {counted(len(row), 'column')}, the header has "
         came += f"{len(header)} ({', '.join(header)})"
         if len(row) > len(header) or not skip_short:
-            raise UserError(f"{came}; {header_hint(header) or 'fix the row'}")
+            raise UserError(f"{came}; fix the row, or add a header")
         logger.warning(f"{came}; the row is left out")
 
 
@@ -262,16 +260,6 @@ def check_names(where: object, names: Sequence[str]) -> None:
         raise UserError(f"{where}: column {listed([*twice])} occurs twice; rename one")
 
 
-def header_hint(columns: Sequence[str]) -> str:
-    """Advice if these names are probably no header of a table; otherwise ""."""
-    single = len(columns) == 1
-    # pandas names a column without a header by its number.
-    odd = [x for x in columns if x.count(" ") > 2 or (x.isdecimal() and not single)]
-    if odd or (single and {*";|\t,"} & {*columns[0]}):
-        return "the file needs a header, with commas in .csv and tabs in .tsv"
-    return ""
-
-
 def escaped(text: str) -> str:
     """Text for a cell of a TSV file: a tab becomes "\\t", a line end "\\n"."""
     return text.translate(_ESCAPES)
@@ -288,12 +276,12 @@ def value_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> Any
     """
     name = next((name for name in names if name in values), None)
     if name is None:
-        came = f"{where}: no column {' or '.join(map(repr, names))}"
-        hint = header_hint([*values]) or (
-            "rename one, or name it with columns= or --columns (to train, with "
-            "data.text_a, data.label)"
+        raise UserError(
+            f"{where}: no column {' or '.join(map(repr, names))}; the columns are "
+            f"{', '.join(values)}; rename one, or name it with columns= or --columns (to "
+            "train, with data.text_a, data.label); a CSV or TSV file needs a header, with "
+            "commas in .csv and tabs in .tsv"
         )
-        raise UserError(f"{came}; the columns are {', '.join(values)}; {hint}")
     if values[name] is None:
         raise UserError(f'{where}: "{name}" is missing; fill it in or drop the row')
     return values[name]
@@ -330,67 +318,28 @@ def by_position(
     return dict(zip(names, values, strict=False))
 
 
-def given_columns(columns: str | int | Sequence[str | int]) -> tuple[str, ...]:
-    """The argument ``columns`` of users: the name of a column, or names.
-
-    The columns of a data frame without a header have numbers as names.
-    """
-    if isinstance(columns, str) or not isinstance(columns, Iterable):
-        columns = () if columns in ("", None) else (columns,)
-    return tuple(map(str, columns))
+def given_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The argument ``columns`` of users: the name of a column, or names."""
+    return (columns,) if columns and isinstance(columns, str) else tuple(columns or ())
 
 
-def text_columns(where: str, row: dict[str, Any], most: int) -> tuple[str, ...]:
-    """The columns of the text, or of the two texts, if the user names none.
-
-    In this order: "text_a" and "text_b", "text" and "text_b", "text", and the only column
-    besides "id" that has a text or a missing value.
-
-    most: how many texts are read. If it is 1, either of "text" and "text_b" may be meant,
-    so they are refused.
-    """
-    first = "text_a" if "text_a" in row else "text"
-    if most == 2 and row.keys() >= {first, "text_b"}:
-        return first, "text_b"
-    if "text" in row and "text_b" not in row:
-        return ("text",)
-    found = [n for n, x in row.items() if n != "id" and isinstance(x, str | None)]
-    if len(found) == 1 and not header_hint(found):
-        return tuple(found)
-    came = f"{where}: the columns are {', '.join(row) or 'none'}"
-    hint = header_hint(found) or "name the column of the text with columns="
-    raise UserError(f"{came}; expected one column of texts; {hint}")
-
-
-def in_columns(
-    placed: Iterable[Placed],
-    names: Sequence[Sequence[str]],
-    columns: Sequence[str] | None = None,
+def same_columns(
+    placed: Iterable[Placed], names: Sequence[Sequence[str]]
 ) -> Iterator[Placed]:
-    """The rows. Raises UserError for a value in another column than in rows before.
+    """The rows. Raises UserError for a value in another column than in the first row.
 
-    names: the names that the column of each value may have, the task's own name first.
-    columns: the columns of the texts in order, as the user names them; (): the columns that
-      :func:`text_columns` finds. The texts of dictionaries then have the task's own names.
+    names: the names that the column of each value may have.
     """
-    own, used = [first for first, *_ in names], {}
-    if len(columns or ()) > len(own):
-        raise UserError(f"columns={columns}, expected at most {', '.join(own)}")
+    first = None
     for where, row in placed:
         if isinstance(row, dict):
-            if columns is None:
-                found = [next((n for n in some if n in row), None) for some in names]
-            else:
-                found = columns or text_columns(where, row, len(own))
-                others = {name: x for name, x in row.items() if name not in own}
-                texts = [value_of(where, row, [column]) for column in found]
-                row = others | dict(zip(own, texts, strict=False))
-            for name, column in itertools.zip_longest(own, found, fillvalue=""):
-                if column is not None and used.setdefault(name, column) != column:
-                    raise UserError(
-                        f"{where} has {name!r} in the column {column!r}, the rows before "
-                        f"in {used[name]!r}; expected the same columns in all rows"
-                    )
+            found = [next((n for n in some if n in row), "-") for some in names]
+            first = first or found
+            if found != first:
+                raise UserError(
+                    f"{where} has the columns {', '.join(found)}, the rows before "
+                    f"{', '.join(first)}; expected the same columns in all rows"
+                )
         yield where, row
 
 
@@ -403,20 +352,21 @@ class Texts(NamedTuple):
 
 
 def row_texts(
-    placed: Iterable[Placed],
-    columns: Sequence[str] = (),
-    most: int = 2,
-    *,
-    pairs: bool = True,
+    placed: Iterable[Placed], columns: Sequence[str] = (), most: int = 2
 ) -> Iterator[Texts]:
-    """The texts of each row, at most ``most`` of them.
+    """The texts of each row.
 
-    columns: see in_columns. pairs: whether a dictionary may have two texts if the user
-    names no columns.
+    columns: the columns of the texts, in order; (): the column "text" or, if most is 2,
+    "text_a" or "text", and "text_b" in rows that have it. most: the number of texts that a
+    row may have.
     """
-    own = PAIR[: most if pairs or columns else 1]
-    for where, row in in_columns(placed, [[name] for name in own], columns):
-        names = own if isinstance(row, dict) else PAIR[:most]
-        values = by_position(where, row, names, fewer=True)
-        texts = [text_of(where, values, [x]) for x in names if x in values]
-        yield Texts(where, tuple(texts), values.get("id"))
+    if len(columns) > most:
+        raise UserError(f"columns={columns}, expected at most {most}")
+    usual = [("text_a", "text"), ("text_b",)] if most == 2 else [("text",)]
+    names = [(column,) for column in columns] or usual
+    own = [first for first, *_ in names]
+    for where, row in same_columns(placed, names):
+        values = by_position(where, row, own, fewer=True)
+        read = names if columns or own[-1] in values else names[:1]
+        texts = tuple(text_of(where, values, some) for some in read)
+        yield Texts(where, texts, values.get("id"))

@@ -1,6 +1,7 @@
 """Sources: the splits of a task, their rows and the names of their classes."""
 
 import contextlib
+import dataclasses
 import functools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 from bert_jax.data.corpus import TFDS, find_dataset
 from bert_jax.errors import UserError, listed
 from bert_jax.files import reading
+from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks.rows import (
     FORMATS,
     Placed,
@@ -24,6 +26,25 @@ logger = logging.getLogger(__name__)
 SPLITS = ("train", "dev", "test")
 ROWS = "rows:"  # the dir of a task on rows of Python starts with it
 HUB = "hf:"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """The files of a task."""
+
+    dir: str = setting(
+        "", "the folder of the files, hf:NAME, hf:NAME:CONFIG or tfds:NAME"
+    )
+    train: str = setting(
+        "",
+        "a file in dir, or a split of hf or tfds; empty: the data set's own name, such as "
+        "train-v1.1.json, or train.csv, train.jsonl and so on for a table",
+    )
+    dev: str = setting("", "as train")
+    test: str = setting("", "as train; scored if it has labels, otherwise predicted")
+
+    def __post_init__(self):
+        check_ranges(self, "data.")
 
 
 class Source:
@@ -250,10 +271,15 @@ def has_number(labels: Sequence[str]) -> bool:
 
 
 @functools.cache  # warns once
-def names_by_number(labels: tuple[str, ...]) -> dict[int, str]:
-    """The label for each class number, with a warning; none if a name is a number."""
+def names_by_number(labels: tuple[str, ...]) -> dict[str, str]:
+    """The label for each whole number: its position, with a warning.
+
+    If the name of any label is a number, a number is a name.
+    """
     if not labels or has_number(labels):
-        return {}
-    numbers = listed([*map(str, range(len(labels)))])
-    logger.warning(f"labels {numbers} are read as {listed(labels)}, by position")
-    return dict(enumerate(labels))
+        return {label: label for label in labels}
+    numbers = [*map(str, range(len(labels)))]
+    logger.warning(
+        f"labels {listed(numbers)} are read as {listed(labels)}, by position"
+    )
+    return dict(zip(numbers, labels, strict=True))

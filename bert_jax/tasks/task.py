@@ -17,7 +17,8 @@ from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_text
-from bert_jax.tasks.rows import Placed, Record, Row, by_position, in_columns, is_single
+from bert_jax.tasks import rows as read
+from bert_jax.tasks.rows import Placed, Record, Row
 from bert_jax.tasks.source import ROWS, Source
 
 # "mean" and "cls" are poolings, which make a vector of a sequence.
@@ -53,8 +54,7 @@ class Task(abc.ABC):
     source_class: reads the files of the family.
     columns: what a row contains, the label last. Each value has the names that its column
       may have. The first name counts in the columns of tuples and in messages.
-    any_columns: whether rows without labels may have their texts in columns of any name,
-      because the task has no data set of its own.
+    optional: columns that a row may lack.
     length_setting: the setting that limits how much of a row is read.
     tabs: whether a line of text with tabs is a row of several texts.
     head: the kind of output that the task needs of the model.
@@ -71,7 +71,7 @@ class Task(abc.ABC):
     source_class: ClassVar[type[Source]] = Source
     length_setting: ClassVar[str] = "max_length"
     tabs: ClassVar[bool] = True
-    any_columns: bool = False
+    optional: tuple[str, ...] = ()
     whole_batch: bool = False
     columns: dict[str, tuple[str, ...]]
     head: Head
@@ -115,14 +115,7 @@ class Task(abc.ABC):
 
     # Rows
 
-    def with_rows(
-        self,
-        *,
-        held_out: float = 0.0,
-        seed: int = 0,
-        columns: Sequence[str] = (),
-        **splits: Any,
-    ) -> Self:
+    def with_rows(self, *, held_out: float = 0, seed: int = 0, **splits: Any) -> Self:
         """The task on rows of Python, or on other files, instead of its own files.
 
         splits: of "train", "dev" and "test", each rows, or the Path of a file. A row is a
@@ -130,22 +123,19 @@ class Task(abc.ABC):
           :func:`rows.placed_rows`. A test split without labels is predicted. A label of -1
           in all rows of a split means that the split has no labels.
         held_out: the share of the training rows, drawn with ``seed``, that become dev.
-        columns: the columns of the texts, in order, instead of the columns in the config.
         """
         given: dict[str, list[Record]] = {}
         for split, data in splits.items():
-            if is_single(data):
+            if read.is_single(data):
                 came = f"{split} is a {type(data).__name__}, which is one row"
                 raise UserError(
                     f"{came}; expected a list of rows, or the Path of a file"
                 )
             source = self.source
-            read = source.read_file if isinstance(data, Path) else source.rows_of
-            placed = read(data, split)
-            if columns:
-                placed = in_columns(placed, self._names(labelled=False), columns)
+            reader = source.read_file if isinstance(data, Path) else source.rows_of
             given[split] = [
-                (x, self.values(x, row, labelled=True)) for x, row in placed
+                (x, self.values(x, row, labelled=True))
+                for x, row in reader(data, split)
             ]
         if held_out:
             # Drawn by number, so that the rows keep their order.
@@ -160,38 +150,42 @@ class Task(abc.ABC):
         content = json.dumps(given, sort_keys=True, default=str).encode()
         name = ROWS + hashlib.sha256(content).hexdigest()[:12]
         task = type(self)(dataclasses.replace(self.config, dir=name))
-        task.columns, task.any_columns = self.columns, self.any_columns
+        task.columns, task.optional = self.columns, self.optional
         task.source = self.source_class(task.config, self.columns, given)
+        return task
+
+    def with_columns(self, columns: Sequence[str]) -> Self:
+        """The task with other columns of its texts, in order; (): the same columns."""
+        own = [*self.columns][:-1]
+        if len(columns) > len(own):
+            raise UserError(f"columns={columns}, expected at most {', '.join(own)}")
+        task = copy.copy(self)
+        if columns:
+            named = {
+                name: (column,) for name, column in zip(own, columns, strict=False)
+            }
+            absent = {*self.optional} - named.keys()
+            kept = {name: x for name, x in self.columns.items() if name not in absent}
+            task.columns, task.optional = kept | named, ()
         return task
 
     def labelled(self, split: str) -> bool:
         """Whether the labels of a split are read."""
         return split in ("train", *self.source.eval_splits)
 
-    def read(self, split: str, columns: Sequence[str] = ()) -> list[Any]:
+    def read(self, split: str) -> list[Any]:
         """The rows of "train", or of an eval or predict split of the source.
 
-        columns: see :meth:`rows`.
         Raises UserError with file and line for a row that is not as expected.
         """
         records = self.source.records(split)
-        return list(self.rows(records, columns, labelled=self.labelled(split)))
+        return list(self.rows(records, labelled=self.labelled(split)))
 
     def rows(
-        self,
-        placed: Iterable[Placed],
-        columns: Sequence[str] = (),
-        *,
-        labelled: bool = False,
+        self, placed: Iterable[Placed], *, labelled: bool = False
     ) -> Iterator[Any]:
-        """The rows as the family keeps them.
-
-        placed: see :meth:`Source.rows_of`. columns: the columns of the texts, in order,
-        instead of the columns in the config.
-        """
-        if columns or (self.any_columns and not labelled):
-            placed = in_columns(placed, self._names(labelled=False), columns)
-        for where, row in in_columns(placed, self._names(labelled=labelled)):
+        """The rows as the family keeps them. placed: see :meth:`Source.rows_of`."""
+        for where, row in read.same_columns(placed, self._names(labelled=labelled)):
             yield self.row(where, self.values(where, row, labelled=labelled), labelled)
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
@@ -200,7 +194,7 @@ class Task(abc.ABC):
         labelled: whether a tuple may have a label.
         """
         names = [first for first, *_ in self._names(labelled=labelled)]
-        return by_position(where, row, names, fewer=labelled)
+        return read.by_position(where, row, names, fewer=labelled)
 
     def _names(self, *, labelled: bool) -> list[tuple[str, ...]]:
         """The names that each column may have, the label's only if ``labelled``."""

@@ -8,10 +8,8 @@ decided alone, by the sigmoid of its logit.
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import math
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,33 +21,30 @@ import scipy
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted, listed
-from bert_jax.settings import check_ranges, setting
+from bert_jax.settings import setting
 from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
 from bert_jax.tasks.layouts import CORRELATIONS, LAYOUTS, TABLE, Layout
-from bert_jax.tasks.source import SPLITS, Source, has_number, names_by_number
+from bert_jax.tasks.source import (
+    SPLITS,
+    DataConfig,
+    Source,
+    has_number,
+    names_by_number,
+)
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 
+_PAIR = {"text_a": ("text_a", "text"), "text_b": ("text_b",)}
 _IDS = ("index", "pair_ID")  # columns of ids in GLUE and SICK
-_FLOATS = (
-    "expected texts or whole numbers (pandas has floats in a column with a missing "
-    "value); regression=True learns numbers"
-)
 # The problem_type of transformers' config.json for a head that gives sets of labels.
 SEVERAL_LABELS = "multi_label_classification"
 
 
 @dataclasses.dataclass(frozen=True)
-class TableConfig:
+class TableConfig(DataConfig):
     """Files and columns of a table of texts."""
 
     task: str = setting(TABLE, "table: CSV, TSV, JSONL, JSON, Parquet", one_of=(TABLE,))
-    dir: str = setting(
-        "", "the folder of the data set, tfds:NAME, hf:NAME or hf:NAME:CONFIG"
-    )
-    train: str = setting("", "a file in dir, or a split of tfds or hf; empty: as usual")
-    dev: str = setting("", "as train")
-    test: str = setting("", "as train; scored if it has labels, else predicted")
     text_a: str = setting("text", "table: the column of the text")
     text_b: str = setting("", "table: the column of the second text; empty: no pairs")
     label: str = setting("label", "table: the column of the label")
@@ -87,7 +82,7 @@ class TextConfig(TableConfig):
     )
 
     def __post_init__(self):
-        check_ranges(self, "data.")
+        super().__post_init__()
         room = self.max_length - 2 - self.pair
         if self.truncation == "windows" and self.pair:
             raise UserError("truncation=windows is for single texts, not for pairs")
@@ -131,9 +126,14 @@ class Row:
     id: Any = None
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """The text, or both texts."""
+        return (self.text_a,) if self.text_b is None else (self.text_a, self.text_b)
+
+    @property
     def text(self) -> str:
         """Both texts, for reports."""
-        return " \u2016 ".join(filter(None, (self.text_a, self.text_b)))
+        return " \u2016 ".join(self.texts)
 
 
 Rows = list[Row]
@@ -193,14 +193,13 @@ class Classification(base.Task):
             self.regression = getattr(config, "regression", False)
             self.metrics = CORRELATIONS if self.regression else self.table_metrics
         self.main_metric = self.metrics[0]
-        usual = {"text_a": ("text_a", "text"), "text_b": ("text_b",)}
+        usual = _PAIR if config.pair else {"text_a": ("text",)}
         self.columns = {}
         for name, others in (usual | {"label": self.label_names}).items():
             own, names = getattr(config, name), layout.columns.get(name, ())
             chosen = own != getattr(type(config), name)
             names = (own, *names, *others) if chosen else (*names, own, *others)
-            if name != "text_b" or config.pair:
-                self.columns[name] = tuple(filter(None, dict.fromkeys(names)))
+            self.columns[name] = tuple(filter(None, dict.fromkeys(names)))
 
     @classmethod
     def for_head(cls, checkpoint: Any) -> "Classification | None":
@@ -215,9 +214,8 @@ class Classification(base.Task):
         settings = {"labels": labels} if labels else {"regression": True}
         longest = checkpoint.config.max_positions
         task = cls(cls.config_class(task=TABLE, max_length=longest, **settings))
-        label = task.columns.pop("label")
-        task.columns |= {"text_b": ("text_b",), "label": label}
-        task.any_columns = True
+        task.columns = _PAIR | {"label": cls.label_names}
+        task.optional = ("text_b",)
         return task
 
     @property
@@ -230,22 +228,16 @@ class Classification(base.Task):
             return ()
         if self.source.labels:
             return self.source.labels
-        rows = []
+        found, rows = set(), 0
         for where, values in self.source.records("train"):
             given = read.value_of(where, values, self.columns["label"])
-            own = self._classes(where, given)
-            rows.append([_class_name(where, value) for value in own])
-        labels, place = sorted({*itertools.chain(*rows)}), self.source.place("train")
-        if not rows:
-            raise UserError(f"{place} has no rows; expected rows with labels")
-        if labels and all(re.fullmatch(r"-?\d+\.0+", label) for label in labels):
-            came = f"{place}: the labels {listed(labels)} are floats"
-            raise UserError(f"{came}; {_FLOATS}, and labels= keeps these names")
-        single = max(map(len, rows), default=0) == 1
-        most = 0.9 * len(rows) if single and len(rows) > 20 else len(labels)
-        if not 1 < len(labels) <= most:
+            found |= {_class_name(where, own) for own in self._classes(where, given)}
+            rows += 1
+        labels = sorted(found)
+        if not 1 < len(labels) <= max(20, 0.9 * rows):
             raise UserError(
-                f"{place}: {len(rows)} rows have {counted(len(labels), 'different label')} "
+                f"{self.source.place('train')}: {counted(rows, 'row')} with "
+                f"{counted(len(labels), 'different label')} "
                 f"({listed([label[:60] for label in labels])}); are text and label "
                 "swapped? regression=True learns numbers, and labels= names the classes"
             )
@@ -254,18 +246,14 @@ class Classification(base.Task):
     def values(self, where: str, row: read.Row, *, labelled: bool) -> dict[str, Any]:
         """For a head that was trained elsewhere, a row is a text or a pair."""
         single = isinstance(row, str) or len(row) == 1 + labelled
-        if self.any_columns and not isinstance(row, dict) and single:
-            return read.by_position(where, row, ("text", "label"), fewer=True)
+        if self.optional and not isinstance(row, dict) and single:
+            return read.by_position(where, row, ("text_a", "label"), fewer=True)
         return super().values(where, row, labelled=labelled)
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         names, label = [*self.columns][:-1], None
-        if self.any_columns and "text_b" not in values:
-            names = names[:1]
+        names = [name for name in names if name in values or name not in self.optional]
         texts = [read.text_of(where, values, self.columns[name]) for name in names]
-        own = {*self.columns["text_a"]} - {"text_a"}
-        if len(texts) == 1 and "text_b" in values and not values.keys() & own:
-            read.text_columns(where, values, most=1)  # either text may be meant
         if labelled:
             read.check_texts(where, texts, gaps=self.config.task != TABLE)
             given = read.value_of(where, values, self.columns["label"])
@@ -292,34 +280,27 @@ class Classification(base.Task):
 
     def _class(self, where: str, value: Any) -> str:
         """The class with a name, or with a number from 0."""
+        if type(value) is int:  # no boolean
+            value = names_by_number(self.labels).get(str(value), value)
         name = _class_name(where, value)
-        # Models of 0.1.0 have the names of JSON for the classes of a column of booleans.
-        if name in ("True", "False") and name.lower() in self.label_ids:
-            name = name.lower()
-        if name not in self.label_ids and isinstance(value, int):
-            name = names_by_number(self.labels).get(value, name)
         if name not in self.label_ids:
             known = ", ".join(self.labels)
             raise UserError(f"{where}: label {name!r} is not in the label set {known}")
         return name
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
-        pair, config = bool(rows and rows[0].text_b is not None), self.config
-        if other := [row for row in rows if (row.text_b is not None) != pair]:
-            came = f"{other[0].where} has {counted(2 - pair, 'text')}, the rows before"
-            raise UserError(f"{came} {1 + pair}; expected the same number in all rows")
-        sides = [(row.text_a, row.text_b)[: 1 + pair] for row in rows]
-        encoded = iter(tokenizer.encode_batch([text for own in sides for text in own]))
-        room, truncated = config.max_length - 2 - pair, 0
-        joined, numbers = [], []
-        for number, own in enumerate(sides):
-            texts = [next(encoded) for _ in own]
+        config, joined, numbers, truncated = self.config, [], [], 0
+        encoded = iter(tokenizer.encode_batch([x for row in rows for x in row.texts]))
+        for number, row in enumerate(rows):
+            texts = [next(encoded) for _ in row.texts]
             lengths = [len(text) for text in texts]
+            room = config.max_length - 1 - len(texts)
             if config.truncation == "windows":
                 spans = sequences.token_windows(*lengths, room, config.stride)
                 cut = [[texts[0][start:stop]] for start, stop in spans]
             else:
                 how = config.truncation, config.head_tokens
+                pair = len(texts) > 1
                 kept = sequences.pair_lengths(*lengths, room) if pair else [room]
                 parts = zip(texts, kept, strict=True)
                 cut = [[sequences.cut(*part, *how) for part in parts]]
@@ -415,9 +396,8 @@ class MultiLabel(Classification):
     def _classes(self, where: str, value: Any) -> Sequence[Any]:
         """The labels in a list, or in a cell with separators or a list of JSON.
 
-        A list of floats or booleans has a 0 or 1 for each label. So has a list of whole
-        numbers 0 and 1 as long as labels=, if the name of no label is a number. Raises
-        UserError for a vector of another length, and for class numbers that occur twice.
+        A list of numbers or booleans has a 0 or 1 for each name in labels=. Raises
+        UserError for other numbers, and if a name is a number itself.
         """
         if isinstance(value, str) and value.startswith("["):
             with contextlib.suppress(ValueError, RecursionError):
@@ -425,19 +405,15 @@ class MultiLabel(Classification):
         if isinstance(value, str):
             return [x.strip() for x in value.split(self.config.separator) if x.strip()]
         values = value if isinstance(value, list | tuple) else [value]
-        if not values or not all(isinstance(x, int | float) for x in values):
+        if not any(isinstance(x, int | float) for x in values):
             return values
-        labels, whole = self.config.labels, all(type(x) is int for x in values)
-        binary = all(x in (0, 1) for x in values)
-        fits = len(values) == len(labels) and not (whole and has_number(labels))
-        if binary and fits:
-            return [name for name, x in zip(labels, values, strict=True) if x]
-        if (binary and not whole) or (whole and len({*values}) < len(values)):
+        labels, binary = self.config.labels, all(x in (0, 1) for x in values)
+        if not binary or len(values) != len(labels) or has_number(labels):
             raise UserError(
-                f"{where}: the labels are {[*values]}; expected names, each class number "
-                "once, or a vector with a 0 or 1 for each name in labels="
+                f"{where}: the labels are {[*values]}; expected names (texts), or a list "
+                "with a 0 or 1 for each name in labels=, none of which is a number"
             )
-        return values
+        return [name for name, x in zip(labels, values, strict=True) if x]
 
     def _targets(self, labels: list[Any]) -> np.ndarray:
         """1 for each label that a row has: float32 (rows, labels)."""
@@ -471,11 +447,11 @@ def _given(answer: Answer) -> Any:
 
 def _class_name(where: str, value: Any) -> str:
     """The name of a class: a text, or a whole number."""
-    if not isinstance(value, str | int):
-        came = f"{where}: the label {value!r} is of type {type(value).__name__}"
-        raise UserError(f"{came}; {_FLOATS}")
-    if not str(value).strip():
-        raise UserError(f"{where}: empty label; expected a class, fix or drop the row")
+    if not isinstance(value, str | int) or not str(value).strip():
+        raise UserError(
+            f"{where}: the label is {value!r}; expected a text or a whole number (pandas "
+            "has floats in a column with a missing value); regression=True learns numbers"
+        )
     return str(value)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.settings import check_ranges, setting, setting_like
+from bert_jax.settings import setting, setting_like
 from bert_jax.tasks.layouts import TABLE
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 from bert_jax.tasks.text_classification import Classification, Row, TableConfig
@@ -46,9 +46,6 @@ class SentenceVectorsConfig(TableConfig):
         "the checkpoint's own, or mean if it has none",
         one_of=("", *POOLINGS),
     )
-
-    def __post_init__(self):
-        check_ranges(self, "data.")
 
 
 class SentenceVectors(Classification):
@@ -83,8 +80,8 @@ class SentenceVectors(Classification):
         unused = self.whole_batch and not self.config.positive_from
         return super().labelled(split) and not (split == "train" and unused)
 
-    def read(self, split: str, columns: Sequence[str] = ()) -> list[Row]:
-        rows, least = super().read(split, columns), self.config.positive_from
+    def read(self, split: str) -> list[Row]:
+        rows, least = super().read(split), self.config.positive_from
         if split == "train" and self.whole_batch:
             return [row for row in rows if not least or row.label >= least]
         if split == "train" and len({row.label for row in rows}) < 2:

@@ -23,10 +23,10 @@ from bert_jax.data.batching import IGNORED, Features
 from bert_jax.data.sequences import Window
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
-from bert_jax.settings import check_ranges, setting
+from bert_jax.settings import setting
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks.rows import Placed, Record, Row, ending, is_table, value_of
-from bert_jax.tasks.source import Source, names_by_number
+from bert_jax.tasks.source import DataConfig, Source, names_by_number
 from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.task import Answer, Outcome, Outputs, Task, with_id
 
@@ -41,7 +41,7 @@ _FILES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggingConfig:
+class TaggingConfig(DataConfig):
     """Which data set, and how its sentences become sequences."""
 
     task: str = setting(
@@ -49,10 +49,6 @@ class TaggingConfig:
         "or segmented (Chinese text with spaces between words)",
         one_of=("conll2003", "wnut17", "columns", "segmented"),
     )
-    dir: str = setting("", "the folder of the files")
-    train: str = setting("", "a file below dir; empty: the data set's own name")
-    dev: str = setting("", "as train")
-    test: str = setting("", "as train; may be missing")
     scheme: str = setting(
         "auto",
         "iob1, iob2, iobes, bilou, bmeso (BMES with types), bmes or plain; auto: "
@@ -72,9 +68,6 @@ class TaggingConfig:
         "Penn Treebank) or blanks; auto, punctuation and clitics mean treebank",
         one_of=("treebank", "blanks", "auto", "punctuation", "clitics"),
     )
-
-    def __post_init__(self):
-        check_ranges(self, "data.")
 
 
 class TaggingSource(Source):
@@ -159,9 +152,9 @@ class Tagging(Task):
     def main_metric(self) -> str:
         return "accuracy" if self.kind == "tags" else "f1"
 
-    def read(self, split: str, columns: Sequence[str] = ()) -> list[TaggedSentence]:
+    def read(self, split: str) -> list[TaggedSentence]:
         """The sentences of a split, with iob2 tags instead of iob1; see Task.read."""
-        rows = self._training if split == "train" else super().read(split, columns)
+        rows = self._training if split == "train" else super().read(split)
         return [self._checked(row) for row in rows] if self.labelled(split) else rows
 
     def _learned(self, row: TaggedSentence) -> list[str]:
@@ -183,11 +176,11 @@ class Tagging(Task):
         return dataclasses.replace(row, tags=tuple(learned))
 
     def rows(
-        self, placed: Iterable[Placed], columns: Sequence[str] = (), *, labelled=False
+        self, placed: Iterable[Placed], *, labelled: bool = False
     ) -> Iterator[TaggedSentence]:
         """Sentences. A text without words ends a document, if rows name no documents."""
         document = 0
-        for row in super().rows(placed, columns, labelled=labelled):
+        for row in super().rows(placed, labelled=labelled):
             named = row.document is not None
             yield row if named else dataclasses.replace(row, document=document)
             document += not row.words
@@ -219,22 +212,17 @@ class Tagging(Task):
                     f"{where} has {counted(len(words), 'word')} and the tags "
                     f"{tags!r:.200}; expected a list with a tag for each word"
                 )
-            tags = tuple(self._name(where, tag) for tag in tags)
+            names = (
+                names_by_number(self.config.labels) if int in map(type, tags) else {}
+            )
+            tags = tuple(names.get(str(x)) if type(x) is int else x for x in tags)
+            if not all(isinstance(tag, str) and tag for tag in tags):
+                raise UserError(
+                    f"{where}: a tag is no text; set data.labels to the names of numbers "
+                    "in their order, such as ('O', 'B-PER', 'I-PER')"
+                )
         document, index = values.get("document"), values.get("id")
         return TaggedSentence(tuple(words), tags, document, where, text, offsets, index)
-
-    def _name(self, where: str, tag: Any) -> str:
-        """A tag, which may be given by its number in the labels."""
-        labels, name = self.config.labels, tag
-        if isinstance(tag, int):  # its name may be a number
-            own = str(tag) if str(tag) in labels else None
-            name = names_by_number(labels).get(tag, own)
-        if not (name and isinstance(name, str)):
-            raise UserError(
-                f"{where}: the tag {tag!r} has no name; set data.labels to the names of "
-                "numbers in their order, such as ('O', 'B-PER', 'I-PER')"
-            )
-        return name
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
         """The values of a row by name; a tuple of texts to predict is the words."""

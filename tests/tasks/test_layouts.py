@@ -320,7 +320,7 @@ def test_any_tfds_dataset_as_a_table(from_tfds):
     assert task.labels == ("equivalent", "not_equivalent")
     assert task.source.eval_splits == ("dev", "test")
     assert len(task.read("test")) == 2
-    with pytest.raises(UserError, match="row 0: no column 'text' or"):
+    with pytest.raises(UserError, match="row 0: no column 'text'; the"):
         from_tfds("table", "glue/mrpc").read("train")
     unlabelled = from_tfds("table", "glue/mrpc", text_a="sentence2")
     assert unlabelled.source.predict_splits == ("test",)

@@ -242,9 +242,9 @@ def test_a_class_finds_its_label_by_name(caplog):
 
 
 def test_a_number_is_a_class_unless_a_name_is_a_number(caplog):
-    assert names_by_number(("no", "1")) == {}
+    assert names_by_number(("no", "1")) == {"no": "no", "1": "1"}
     assert not caplog.records
     for _ in range(2):
-        assert names_by_number(("worse", "better")) == {0: "worse", 1: "better"}
+        assert names_by_number(("worse", "better")) == {"0": "worse", "1": "better"}
     (record,) = caplog.records
     assert record.message == "labels 0, 1 are read as worse, better, by position"

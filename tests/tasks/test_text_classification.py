@@ -72,11 +72,6 @@ def test_a_tables_test_split_is_scored_if_it_has_labels(make):
     assert task.read("test")[0].label is None
 
 
-def test_a_header_without_rows_is_named(make):
-    with pytest.raises(UserError, match=r"train\.csv has no rows; expected rows with"):
-        make({"train.csv": "text,label\n", "dev.csv": TRAIN}).labels  # noqa: B018
-
-
 def test_a_class_may_be_given_by_its_number_unless_names_are_numbers(make, caplog):
     dev = '{"text": "a", "label": 0}\n{"text": "b", "label": 1}\n'
     task = make({"dev.jsonl": dev}, labels=("poor", "fine"))
@@ -346,7 +341,7 @@ def test_truncated_rows_and_one_label_are_warned_of(tokenizer, settings, label, 
 
 def test_an_empty_label_is_no_class(make):
     task = make({"train.csv": "text,label\na,good\nb,\nc,bad\n"})
-    with pytest.raises(UserError, match=r"train\.csv:3: empty label"):
+    with pytest.raises(UserError, match=r"train\.csv:3: the label is ''"):
         _ = task.labels
 
 
@@ -369,7 +364,7 @@ def test_no_other_column_replaces_a_missing_value(form, tmp_path):
             read([*good, row | {name: None}])
         absent = {key: value for key, value in row.items() if key != name}
         for rows in ([*good, absent], [absent, *good]):
-            with pytest.raises(UserError, match=f"column '.*{name}'"):
+            with pytest.raises(UserError, match=f"columns .*{name}.* in all rows"):
                 read(rows)
 
 
@@ -381,7 +376,7 @@ def test_a_label_of_another_type_is_one_line(make):
     bad = [*good, ("c", datetime.date(2020, 1, 1))]
     for split in ("train", "dev"):
         task = make().with_rows(**{"train": good, "dev": good, split: bad})
-        with pytest.raises(UserError, match=rf"{split}, row 2: .*label.* of type date"):
+        with pytest.raises(UserError, match=rf"{split}, row 2: the label is datetime"):
             task.read(split)
 
 
@@ -398,23 +393,12 @@ def test_a_bool_is_the_class_that_pandas_writes_into_a_csv_file(tmp_path):
             assert [row.label for row in task.read("dev")] == ["True", "False"]
 
 
-def test_labels_that_are_floats_are_refused_as_in_python(make):
-    """pandas writes a column of whole numbers with a gap as 0.0 and 1.0."""
-    files = {"train.csv": "text,label\na,1.0\nb,0.0\n"}
-    with pytest.raises(UserError, match=r"the labels 0\.0, 1\.0 are floats; expected"):
-        make(files).read("train")
-    assert make(files, regression=True).read("train")[0].label == 1.0
-    assert make(files, labels=("0.0", "1.0")).read("train")[0].label == "1.0"
-    versions = {"train.csv": "text,label\na,1.0\nb,1.5\n"}
-    assert make(versions).labels == ("1.0", "1.5")
-
-
 def test_columns_that_are_swapped_are_refused():
     task = bert_jax.tasks.classification()
     rows = [(f"text {i}", "xy"[i % 2]) for i in range(21)]
     assert task.with_rows(train=rows).labels == ("x", "y")
     swapped = [(label, text) for text, label in rows]
-    with pytest.raises(UserError, match=r"^train: 21 rows have 21 .* swapped"):
+    with pytest.raises(UserError, match=r"^train: 21 rows with 21 .* swapped"):
         _ = task.with_rows(train=swapped).labels
     # Twenty rows may have a class each, and more if the classes are named.
     assert len(task.with_rows(train=swapped[:20]).labels) == 20
@@ -422,15 +406,10 @@ def test_columns_that_are_swapped_are_refused():
     assert len(named.with_rows(train=swapped).read("train")) == 21
 
 
-def test_classes_of_booleans_have_either_form_of_their_names():
-    for names, values in ((("false", "true"), "True"), (("False", "True"), True)):
-        task = bert_jax.tasks.classification(labels=names).with_rows(
-            train=[("a", names[0]), ("b", values)]
-        )
-        assert task.read("train")[1].label == names[1]
-    turned = bert_jax.tasks.classification(labels=("true", "false"))
-    rows = turned.with_rows(train=[("a", True), ("b", False)]).read("train")
-    assert [row.label for row in rows] == ["true", "false"]  # not by position
+def test_a_boolean_is_no_class_number():
+    task = bert_jax.tasks.classification(labels=("true", "false"))
+    with pytest.raises(UserError, match="row 0: label 'True' is not in the label set"):
+        task.with_rows(dev=[("a", True)]).read("dev")
 
 
 def test_both_texts_of_a_pair_need_words(make):
@@ -442,7 +421,7 @@ def test_both_texts_of_a_pair_need_words(make):
 def test_a_row_of_two_texts_is_not_read_as_one(make):
     task = make({}, labels=("x", "y"))
     rows = [{"text_a": "a", "text_b": "b", "label": "x"}]
-    with pytest.raises(UserError, match=r"^dev, row 0: the columns are text_a, text_b"):
+    with pytest.raises(UserError, match=r"^dev, row 0: no column 'text'"):
         task.with_rows(dev=rows).read("dev")
 
 

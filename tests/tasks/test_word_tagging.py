@@ -186,9 +186,7 @@ def test_tags_are_texts_or_numbers_with_names():
     expected = ("Ahab", "sails"), ("B-PER", "O")
     assert [(row.words, row.tags) for row in task.read("train")] == [expected]
     rows = [{"tokens": ["Ahab", "sails"], "ner_tags": [1, 0]}]
-    with pytest.raises(
-        UserError, match=r"row 0: the tag 1 has no name; set data\.labels"
-    ):
+    with pytest.raises(UserError, match=r"row 0: a tag is no text; set data\.labels"):
         bert_jax.tasks.tagging().with_rows(train=rows).read("train")
     task = bert_jax.tasks.tagging(labels=("O", "B-PER")).with_rows(train=rows)
     assert [(row.words, row.tags) for row in task.read("train")] == [expected]
@@ -214,7 +212,9 @@ def test_parts_of_speech(uncased, tmp_path):
 
 def test_word_segmentation(parse, uncased, tmp_path):
     (tmp_path / "dev.txt").write_text("中国 人民\n我 爱 北京\n", "utf-8")
-    task = Tagging(TaggingConfig("segmented", str(tmp_path), document_context=False))
+    task = Tagging(
+        TaggingConfig("segmented", dir=str(tmp_path), document_context=False)
+    )
     assert task.labels == tuple("BEMS")
     assert task.main_metric == "f1"
     assert task.source.eval_splits == ("dev",)
@@ -247,7 +247,9 @@ def test_reads_conll_2003_by_either_name(tmp_path, scheme):
     (tmp_path / "eng.train").write_text(CONLL)
     (tmp_path / "valid.txt").write_text(CONLL.replace("I-LOC", "I-ORG"))
     task = Tagging(
-        TaggingConfig("conll2003", str(tmp_path), scheme=scheme, document_context=True)
+        TaggingConfig(
+            "conll2003", dir=str(tmp_path), scheme=scheme, document_context=True
+        )
     )
     assert task.labels == ("B-LOC", "B-ORG", "O")
     assert task.kind == "entities"
@@ -264,7 +266,7 @@ def test_wnut_17_files(tmp_path):
     text = "go\tO\nJane\tB-person\n\t\nok\tO\n"
     for name in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"):
         (tmp_path / name).write_text(text)
-    task = Tagging(TaggingConfig("wnut17", str(tmp_path)))
+    task = Tagging(TaggingConfig("wnut17", dir=str(tmp_path)))
     assert task.source.eval_splits == ("dev", "test")
     rows = task.read("test")
     answers = [{"tags": list(row.tags)} for row in rows]
