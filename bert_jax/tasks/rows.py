@@ -324,21 +324,20 @@ def given_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def same_columns(
-    placed: Iterable[Placed], names: Sequence[Sequence[str]]
+    placed: Iterable[Placed], names: Sequence[tuple[str, ...]]
 ) -> Iterator[Placed]:
-    """The rows. Raises UserError for a value in another column than in the first row.
+    """The rows. Raises UserError for a value in another column than in rows before.
 
     names: the names that the column of each value may have.
     """
-    first = None
+    used: dict[tuple[str, ...], str] = {}
     for where, row in placed:
-        if isinstance(row, dict):
-            found = [next((n for n in some if n in row), "-") for some in names]
-            first = first or found
-            if found != first:
+        for some in names if isinstance(row, dict) else ():
+            name = next((name for name in some if name in row), None)
+            if name and used.setdefault(some, name) != name:
                 raise UserError(
-                    f"{where} has the columns {', '.join(found)}, the rows before "
-                    f"{', '.join(first)}; expected the same columns in all rows"
+                    f"{where} has the column {name!r}, the rows before {used[some]!r}; "
+                    "expected the same columns in all rows"
                 )
         yield where, row
 
