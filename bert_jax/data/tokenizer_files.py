@@ -27,7 +27,9 @@ _RULES: dict[str, tuple] = {
     "do_lower_case": (True, False, None),
     "strip_accents": (None, True, False),
     "tokenize_chinese_chars": (True, None),
+    "clean_text": (True, None),
     "do_basic_tokenize": (True, None),
+    "never_split": (None, []),
     **{name: (token, None) for name, token in SPECIAL_TOKENS_MAP.items()},
     "tokenizer_class": (
         *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", None),

@@ -148,6 +148,8 @@ def test_unusable_vocabularies_are_refused(tmp_path, name, content, message):
         ("{", "not JSON"),
         ("[1]", "holds a JSON list"),
         ('{"do_lower_case": "no"}', "do_lower_case='no'"),
+        ('{"clean_text": false}', "clean_text=False"),
+        ('{"never_split": ["b"]}', r"never_split=\['b'\]"),
         ('{"tokenize_chinese_chars": false}', "tokenize_chinese_chars=False"),
         ('{"mask_token": "<mask>"}', r"mask_token='<mask>' .*expected '\[MASK\]'"),
         ('{"tokenizer_class": "BertweetTokenizer"}', "='BertweetTokenizer' in"),
