@@ -138,11 +138,6 @@ class DataConfig:
                 "the config names no text; set data.path to the output of bert_jax prepare"
             )
         if self.path and not is_remote(self.path):
-            if not Path(self.path).exists():
-                raise UserError(
-                    f"{self.path} does not exist; write it with bert_jax vocabulary --size "
-                    f"{self.vocabulary_size} and bert_jax prepare, or set data.path"
-                )
             read_info(Path(self.path))
 
 

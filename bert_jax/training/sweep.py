@@ -19,7 +19,7 @@ import functools
 import itertools
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,6 @@ import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax.data.corpus import find_sources
-from bert_jax.data.corpus_formats import Reading
 from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.files import (
     new_folder,
@@ -42,7 +40,7 @@ from bert_jax.files import (
 from bert_jax.inference.pretrained import Scorer, accuracy, read_sets
 from bert_jax.interop.load import load
 from bert_jax.parallel.processes import from_leader, on_leader
-from bert_jax.progress import Progress, print_line
+from bert_jax.progress import Progress, aligned, print_line
 from bert_jax.runs import RESULTS, read_runs, spread
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
@@ -256,18 +254,17 @@ def _difference(own: Results, first: Results) -> Results:
     return {"mean": own["mean"] - first["mean"], "standard_error": error}
 
 
-def _table_lines(variants: Mapping[str, Results]) -> list[str]:
+def _table_lines(variants: Mapping[str, Results]) -> Iterator[str]:
     """The lines of a Markdown table with a row for each variant."""
     metrics = list(dict.fromkeys(m for own in variants.values() for m in own["scores"]))
     columns = [n for n in _COLUMNS if any(own.get(n) for own in variants.values())]
-    rows = [["", *metrics, *columns]]
+    titles = ["", *metrics, *columns]
+    rows = [titles, ["---"] * len(titles)]
     for name, own in variants.items():
         cells = [_cell(own["scores"].get(metric)) for metric in metrics]
         cells += [_COLUMNS[n].format(own[n]) if own.get(n) else "-" for n in columns]
         rows.append([name, *cells])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rows.insert(1, ["-" * width for width in widths])
-    return [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows]
+    return aligned([[*(f"| {cell}" for cell in row), "|"] for row in rows])
 
 
 def _cell(found: Results | None) -> str:
@@ -433,17 +430,11 @@ class Study(_Runs):
     def run(self) -> None:
         """Runs all parts that are not finished. Raises UserError if a part fails."""
         missing = self.missing()
-        for name in (
-            self.configs.keys() - missing
-        ):  # a killed study may have left weights
-            self._end(name)
         for config in map(self.configs.get, missing):  # a missing file shows now
             if isinstance(config, FineTuneConfig):
                 FAMILIES[config.family](config.data).source.check()
             elif isinstance(config, dict):
                 next(read_sets(config["files"]))
-            elif config.data.corpus and not config.data.path:
-                find_sources(config.data.corpus, Reading(language=config.data.language))
         write_json(self.folder / "study.json", to_dict(self.config))
         self.run_all(missing)
 
@@ -490,12 +481,12 @@ def flops(config: TrainConfig) -> float:
     """Floating point operations of a whole pretraining, without packing."""
     objective, total = pretraining_objective(config), 0.0
     for phase in config.phases:
-        shapes = {
-            "input_ids": (phase.batch_size, phase.sequence_length),
-            "mlm_ids": (phase.batch_size, phase.max_predictions),
-            "nsp_labels": (phase.batch_size,),
+        B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions
+        batch = {
+            "input_ids": np.broadcast_to(0, (B, L)),
+            "mlm_ids": np.broadcast_to(0, (B, M)),
+            "nsp_labels": np.broadcast_to(0, B),
         }
-        batch = {name: np.broadcast_to(0, shape) for name, shape in shapes.items()}
         total += phase.steps * objective.flops(batch)
     return total
 

@@ -130,14 +130,6 @@ def test_a_copy_of_a_store_is_verified(small_store, bucket, tmp_path):
     assert store.info == TokenStore(small_store[0]).info
 
 
-def test_a_missing_store_names_the_commands_that_make_it(tmp_path):
-    config = DataConfig(path=str(tmp_path / "none"), vocabulary_size=77)
-    with pytest.raises(UserError) as error:
-        open_text(config, RunFolder(tmp_path), print)
-    for part in ("bert_jax vocabulary", "--size 77", "bert_jax prepare", "none"):
-        assert part in str(error.value)
-
-
 WRONG = """
 import sys
 from bert_jax import errors
