@@ -2,7 +2,7 @@
 
 --input: a table (.csv, .tsv, .jsonl, .json, .parquet), or UTF-8 lines in any other file,
 each a text or two with a tab between them; - for stdin. An empty line is an empty text.
---output: X.npz or X.safetensors. Pooled, it holds "embeddings", float32 (lines, width),
+--output: X.npz. Pooled, it holds "embeddings", float32 (lines, width),
 by default the mean of the last layer over all tokens, [CLS] and [SEP] included. With
 --pooling none it holds "values", float32 (tokens of all lines, width), "input_ids", int32
 (tokens,), and "offsets", int64 (lines + 1,): line i has the tokens offsets[i] to

@@ -37,8 +37,7 @@ def main(argv: list[str]) -> None:
     from bert_jax.inference.pretrained import FillMask
     from bert_jax.interop.load import load
 
-    hint = "; change it, or set --format"
-    form = args.format or lines.output_format(args.output, hint)
+    form = args.format or lines.output_format(args.output)
     check_output(args.output, args.input)
     cli.check_columns(parser, args)
     cli.start()
@@ -52,4 +51,5 @@ def main(argv: list[str]) -> None:
     if not isinstance(predict, FillMask):
         cli.check_unused(parser, args, "top")
     rows = lines.given_rows(predict, args.text, args.input)
-    lines.write_answers(predict, rows, args.output, form, columns=args.columns)
+    parts = predict.stream(rows, columns=args.columns)
+    lines.write_answers(parts, args.output, form)

@@ -67,7 +67,8 @@ def main(argv: list[str]) -> None:
         _compare(scorer, sets, args.json)
         return
     rows = lines.given_rows(scorer, args.text, args.input)
-    lines.write_answers(scorer, rows, args.output, form, columns=args.columns)
+    parts = scorer.stream(rows, columns=args.columns)
+    lines.write_answers(parts, args.output, form)
 
 
 def _sets(args: argparse.Namespace) -> "list[tuple[str, list[MinimalPair]]]":

@@ -16,7 +16,6 @@ from bert_jax.files import ending, new_file
 from bert_jax.inference.evaluation import Answers, Columns, Inference, text_features
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.modules import ACTIVATIONS, vector_settings
-from bert_jax.interop.weights import write_safetensors
 from bert_jax.model.bert import BertModel
 from bert_jax.model.heads import normalized, pool_tokens
 from bert_jax.model.tokens import Tokens
@@ -27,7 +26,6 @@ POOLINGS: tuple[str, ...] = get_args(Pooling)
 # Tokens whose vectors take as much memory as an ordinary row. 4,096 rows are 512 MiB of
 # BERT LARGE's last four layers, if each character is a token. English has a fifth as many.
 ROW = 8
-ENDINGS = (".npz", ".safetensors")
 
 
 class Embedder(Inference):
@@ -147,13 +145,13 @@ class Embedder(Inference):
 
 
 def check_ending(path: Path) -> None:
-    """Raises UserError unless the name ends in .npz or .safetensors."""
-    if ending(path) not in ENDINGS:
-        raise UserError(f"--output={path}, expected a name in {' or '.join(ENDINGS)}")
+    """Raises UserError unless the name ends in .npz."""
+    if ending(path) != ".npz":
+        raise UserError(f"--output={path}, expected a name in .npz")
 
 
 def write_arrays(path: Path, parts: Iterable[dict[str, np.ndarray]]) -> None:
-    """Writes an npz or safetensors file of arrays whose rows come in parts.
+    """Writes an npz file of arrays whose rows come in parts.
 
     Memory holds one part: the rows are first written to files without a name on the disk of
     ``path``. After an exception or a kill ``path`` is unchanged, and no other file is left.
@@ -174,23 +172,20 @@ def write_arrays(path: Path, parts: Iterable[dict[str, np.ndarray]]) -> None:
             rows = np.memmap(file, empty[name].dtype, "r")
             arrays[name] = rows.reshape(-1, *empty[name].shape[1:])
         with new_file(path) as file:
-            if ending(path) == ".npz":
-                np.savez(file, **arrays)
-            else:
-                write_safetensors(Path(file.name), arrays)
+            np.savez(file, **arrays)
 
 
 def write_vectors(embedder: Embedder, parts: Iterable[Answers], path: Path) -> str:
-    """Writes the vectors of a stream of ``embedder`` as an npz or safetensors file.
+    """Writes the vectors of a stream of ``embedder`` as an npz file.
 
     With pooling the file has "embeddings" (texts, W). Without, it has "values" (tokens, W),
     "input_ids" (tokens,) and "offsets" (texts + 1,): text i has the tokens offsets[i] to
-    offsets[i + 1]. Returns lines about what was written.
+    offsets[i + 1]. Returns a line about what was written.
     """
-    lines = tokens = truncated = width = 0
+    lines = tokens = width = 0
 
     def arrays() -> Iterator[dict[str, np.ndarray]]:
-        nonlocal lines, tokens, truncated, width
+        nonlocal lines, tokens, width
         for part in parts:
             ids, lengths = part.features.input_ids, part.features.lengths_UC.ravel()
             offsets = tokens + np.cumsum(lengths)
@@ -203,10 +198,8 @@ def write_vectors(embedder: Embedder, parts: Iterable[Answers], path: Path) -> s
                 values = np.stack(part.answers)
                 yield {"embeddings": values}
             lines, tokens, width = lines + len(ids), int(offsets[-1]), values.shape[1]
-            truncated += part.features.truncated
 
     write_arrays(path, arrays())
-    found = (
+    return (
         f"{path}: {counted(lines, 'line')}, {counted(tokens, 'token')}, width {width}"
     )
-    return f"{found}\n{embedder.truncation(truncated, lines)}" if truncated else found

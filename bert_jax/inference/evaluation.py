@@ -156,9 +156,8 @@ def on_devices(params: Any, compute: ComputeConfig, mesh: Mesh | None = None) ->
 
 
 class Answers(NamedTuple):
-    """Some rows, in order, their sequences, and an answer to each row."""
+    """The sequences of some rows, and an answer to each row, in order."""
 
-    rows: list[Any]
     features: Features
     answers: Sequence[Any]
 
@@ -210,21 +209,9 @@ class Inference:
         """An answer for each row, in order.
 
         rows: see :func:`bert_jax.tasks.rows.placed_rows`. columns: see :meth:`stream`.
-        Logs a warning with the number of truncated rows.
         """
-        total = count_rows(rows)
-        answers, truncated = [], 0
-        for part in self.stream(self.placed(rows), columns=columns, total=total):
-            answers += part.answers
-            truncated += part.features.truncated
-        if truncated:
-            logger.warning(self.truncation(truncated, len(answers)))
-        return answers
-
-    def truncation(self, truncated: int, rows: int) -> str:
-        """The message about truncated rows."""
-        of = f"{truncated:,} of {counted(rows, self.noun)}"
-        return f"{of} truncated to max_length={self.max_length}"
+        stream = self.stream(self.placed(rows), columns=columns, total=count_rows(rows))
+        return [answer for part in stream for answer in part.answers]
 
     def placed(self, rows: Any) -> Iterator[Placed]:
         """The rows of any data, each with its place."""
@@ -237,20 +224,28 @@ class Inference:
         total: int | None = None,
         columns: Columns = (),
     ) -> Iterator[Answers]:
-        """Rows and answers, about ``size`` rows at a time, which memory holds together.
+        """Answers, about ``size`` at a time, which memory holds together.
 
         total: number of rows, if known. columns: names of the columns of the text or texts
         in dictionaries, in order; empty: as trained, otherwise see
-        :func:`bert_jax.tasks.rows.row_texts`.
+        :func:`bert_jax.tasks.rows.row_texts`. At the end logs a warning with the number of
+        truncated rows.
         """
         rows = self._rows(placed, given_columns(columns))
         parts = chunks(self._together(rows), size, self._cost)
-        unit = f"{self.noun}s"
+        unit, answered, truncated = f"{self.noun}s", 0, 0
         with Progress(self.doing, total=total, unit=unit, show=self._show) as progress:
             for part in parts:
                 features = self._encode(part)
                 outputs = self._run(features, done=progress.part(len(part)))
-                yield Answers(part, features, self._decode(part, features, outputs))
+                yield Answers(features, self._decode(part, features, outputs))
+                answered, truncated = (
+                    answered + len(part),
+                    truncated + features.truncated,
+                )
+        if truncated:
+            of = f"{truncated:,} of {counted(answered, self.noun)}"
+            logger.warning(f"{of} truncated to max_length={self.max_length}")
 
     def _decode(self, rows: list, features: Features, outputs: Outputs) -> Sequence:
         """The answers to rows; by default the outputs of the model."""

@@ -156,12 +156,8 @@ class Bert(Checkpoint):
         attentions: bool = False,
     ) -> Output:
         """The encoder's output for texts or pairs, all in one batch."""
-        if attentions and not self.config.kind.attends:
-            raise UserError("an LSTM has no attention; leave attentions=True out")
         check_vocabulary(self, "the checkpoint")
         rows = [row.texts for row in row_texts(placed_rows(texts))]
-        if not rows:
-            raise UserError("there are no texts; expected at least one")
         limit, pad_id = self.config.max_positions, self.tokenizer.pad_id
         features = text_features(self.tokenizer, rows, limit)
         if features.truncated:

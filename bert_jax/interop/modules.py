@@ -25,16 +25,8 @@ from bert_jax.model.config import BertConfig
 EXTRA = "modules"  # the key of Checkpoint.extra
 _TRANSFORMER = "sentence_bert_config.json"
 _CONFIG = "config_sentence_transformers.json"
-# Keys of sentence-transformers before version 5.4, and the poolings that they switch on.
-_OLD = "pooling_mode_"
-_OLD_POOLINGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
+# Keys of sentence-transformers before version 5.4.
+_OLD = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 ACTIVATIONS = {"Identity": lambda x: x, "Tanh": jnp.tanh}
 _TORCH = {
     "Identity": "torch.nn.modules.linear.Identity",
@@ -110,10 +102,8 @@ def _settings(path: Path, **known: list[Any]) -> dict[str, Any]:
 
 
 def _pooling(folder: Path, config: Mapping[str, Any]) -> str:
-    keys = [key for key, value in config.items() if value and key.startswith(_OLD)]
-    modes = [_OLD_POOLINGS.get(key, key) for key in keys]
-    if not any(key.startswith(_OLD) for key in config):
-        modes = ["mean"]
+    old = [key for key in config if key.startswith("pooling_mode_")]
+    modes = [_OLD.get(key, key) for key in old if config[key]] if old else "mean"
     modes = config.get("pooling_mode", modes)
     if isinstance(modes, list) and len(modes) == 1:
         modes = modes[0]
@@ -179,7 +169,7 @@ def write_modules(
     for path in paths[1:]:
         (folder / path).mkdir()
     write_text(folder / MODULES, json.dumps(modules, indent=2) + "\n")
-    modes = {key: mode == settings["pooling"] for key, mode in _OLD_POOLINGS.items()}
+    modes = {key: mode == settings["pooling"] for key, mode in _OLD.items()}
     pooling = {"word_embedding_dimension": width} | modes
     if not settings.get("include_prompt", True):
         pooling["include_prompt"] = False

@@ -132,8 +132,6 @@ def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
 def _map(path: Path) -> np.ndarray:
     """The bytes of a file, without reading them."""
     with reading(path, "the numbers of a TensorFlow checkpoint beside its .index file"):
-        if path.stat().st_size == 0:  # NumPy cannot map an empty file
-            return np.zeros(0, np.uint8)
         return np.memmap(path, np.uint8, "r")
 
 

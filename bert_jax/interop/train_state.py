@@ -268,27 +268,16 @@ def _load(path: epath.Path, abstract: Any) -> tuple[Any, dict[str, Any]]:
 def read_params(directory: Path) -> dict[str, Any]:
     """The parameters of the newest undamaged checkpoint, as numpy arrays.
 
-    Does not load the optimizer state, so it needs no config. A run that continues
-    meanwhile may delete the checkpoint that is read. It has saved a newer one before,
-    which is then read. Raises UserError without an undamaged checkpoint.
+    Does not load the optimizer state, so it needs no config. Raises UserError without an
+    undamaged checkpoint.
     """
-    folder, warn = _absolute(directory), logging.getLogger(__name__).warning
-    while True:
-        newest = newest_step(folder)
-        try:
-            if found := _load_newest(folder, None, warn):
-                return found[1]["params"]
-            raise UserError(
-                f"{directory} contains no complete checkpoint; wait for the first one"
-            )
-        except UserError:
-            if newest == newest_step(folder):
-                raise
-
-
-def _absolute(directory: Path) -> epath.Path:
-    """Orbax needs an absolute path or a URL."""
-    return epath.Path(directory if is_remote(directory) else directory.absolute())
+    folder = epath.Path(directory if is_remote(directory) else directory.absolute())
+    found = _load_newest(folder, None, logging.getLogger(__name__).warning)
+    if found is None:
+        raise UserError(
+            f"{directory} contains no complete checkpoint; wait for the first one"
+        )
+    return found[1]["params"]
 
 
 def _with_checksums(state: Any, notes: dict[str, Any]) -> dict[str, Any]:

@@ -129,12 +129,12 @@ def test_rows_keep_their_order_and_their_lines_in_parts(sentiment):
     predict, logits = sentiment
     texts = sentences(13)
     parts = list(predict.stream(predict.placed(iter(texts)), 5))
-    assert [len(part.rows) for part in parts] == [5, 5, 3]
+    assert [len(part.answers) for part in parts] == [5, 5, 3]
     answers = [answer for part in parts for answer in part.answers]
     assert list(answers[0]["probabilities"]) == ["bad", "fair", "good"]
     assert_classes(answers, *map(logits, texts))
     stream = predict.stream(placed(predict, [*["a man"] * 7, "a\ta\ta", "a"]), 3)
-    assert len(next(stream).rows) == 3
+    assert len(next(stream).answers) == 3
     with pytest.raises(UserError, match=r"^texts.txt:8 has 3 values"):
         list(stream)
 
@@ -161,6 +161,7 @@ def test_texts_that_are_cut_are_counted(sentiment, caplog):
     texts = ["a man " * 60, "a man", "the " * 94, "the " * 95]
     parts = predict.stream(predict.placed(texts), 2)
     assert [part.features.truncated for part in parts] == [1, 1]
+    caplog.clear()
     with caplog.at_level("WARNING", "bert_jax"):
         predict(texts[1:3])
         assert not caplog.messages
@@ -287,7 +288,7 @@ def test_documents_are_not_cut_where_they_matter(tmp_path):
     lines = [line for document in documents for line in (*document, "")]
     parts = list(predict.stream(placed(predict, lines), 2))
     # An empty line ends a document.
-    assert [len(part.rows) for part in parts] == [5, 4, 2]
+    assert [len(part.answers) for part in parts] == [5, 4, 2]
     alone = [answer for document in documents for answer in predict([*document, ""])]
     together = [answer for part in parts for answer in part.answers]
     assert [a["words"] for a in together] == [a["words"] for a in alone]
@@ -344,7 +345,7 @@ def test_questions_keep_their_numbers_and_squad_files_are_read(reader, tmp_path)
     predict = reader[0]
     lines = [f"who ?\t{text}" for text in sentences(7)]
     parts = list(predict.stream(placed(predict, lines), 3))
-    assert [len(part.rows) for part in parts] == [3, 3, 1]
+    assert [len(part.answers) for part in parts] == [3, 3, 1]
     ids = [answer["id"] for part in parts for answer in part.answers]
     assert ids == [str(n) for n in range(1, 8)]
     questions = [{"id": f"q{i}", "question": "who ?", "answers": []} for i in range(5)]

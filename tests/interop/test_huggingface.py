@@ -359,7 +359,7 @@ def test_damaged_files_are_one_line_each(folder, tmp_path, copy):
     shards = shutil.copytree(folder / "sharded", tmp_path / "shards")
     shard = next(shards.glob("model-00002*"))
     shutil.copy(next(shards.glob("model-00001*")), shard)
-    with pytest.raises(UserError, match=r"lists \S+ in model-00002-of-00003"):
+    with pytest.raises(UserError, match=r"the weights lack \d+ of the 37 tensors"):
         read_huggingface(shards)
     shard.unlink()
     with pytest.raises(

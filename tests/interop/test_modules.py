@@ -167,7 +167,7 @@ def test_tensors_that_are_no_dense_layer_are_refused(folder, tensors):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (MAX, r"the pooling is \['max', 'mean'\]; expected"),
+        (MAX, r"the pooling is \['pooling_mode_max_tokens', 'mean'\]; expected"),
         (FIRST_LAST, "the pooling is 'pooling_mode_first_last_avg'; expected"),
         ({"pooling_mode_mean_tokens": False}, r"the pooling is \[\]; expected"),
     ],

@@ -207,27 +207,6 @@ def test_files_of_another_save_and_changed_notes_are_damage(saved, tmp_path):
         read_params(tmp_path / "0")
 
 
-def test_parameters_are_read_while_the_run_replaces_its_checkpoints(
-    saved, tmp_path, monkeypatch, caplog
-):
-    """The run deletes the checkpoint that is read, after it has saved the next one."""
-    source, state = saved
-    shutil.copytree(source / "2", tmp_path / "1")
-    load = train_state._load
-
-    def load_replaced(path, abstract):
-        if int(path.name) < 4:
-            shutil.copytree(source / "2", path.with_name(str(int(path.name) + 1)))
-            path.rmtree()
-        return load(path, abstract)
-
-    monkeypatch.setattr(train_state, "_load", load_replaced)
-    params = read_params(tmp_path)
-    assert jax.tree.all(jax.tree.map(np.array_equal, params, state["params"]))
-    assert [path.name for path in tmp_path.iterdir()] == ["4"]
-    assert not [record for record in caplog.records if "damaged" in record.message]
-
-
 class WrappedError(KeyError):
     """Orbax's NoEntryError is of this type, with the cause in __cause__."""
 
