@@ -11,7 +11,7 @@ from bert_jax.commands import study as study_command
 from bert_jax.commands.config_file import parse
 from bert_jax.data.corpus import read_documents
 from bert_jax.errors import UserError
-from bert_jax.model.bert import parameter_count
+from bert_jax.model.config import BertConfig
 from bert_jax.settings import describe, differences, to_dict
 from bert_jax.training.config import DataConfig, train_config
 from bert_jax.training.sweep import Study, flops
@@ -69,19 +69,12 @@ def test_every_setting_can_be_changed_from_the_command_line(path):
 
 
 @pytest.mark.parametrize(
-    ("name", "layers", "width", "heads", "parameters"),
-    [("base", 12, 768, 12, 110_106_428), ("large", 24, 1024, 16, 336_226_108)],
+    ("name", "model"), [("base", BertConfig.base()), ("large", BertConfig.large())]
 )
-def test_the_paper_s_numbers(name, layers, width, heads, parameters):
+def test_the_paper_s_numbers(name, model):
     config = load(f"{name}.py")
-    model, optimizer, (phase,) = config.model, config.optimizer, config.phases
-    assert (model.num_layers, model.hidden_size, model.num_heads) == (
-        layers,
-        width,
-        heads,
-    )
-    assert model.intermediate_size == 4 * width
-    assert parameter_count(model) == parameters
+    optimizer, (phase,) = config.optimizer, config.phases
+    assert config.model == model
     assert (model.hidden_dropout, model.attention_dropout) == (0.1, 0.1)
     assert (phase.batch_size, phase.sequence_length, phase.steps) == (256, 512, 10**6)
     assert (optimizer.learning_rate, optimizer.warmup_steps) == (1e-4, 10_000)

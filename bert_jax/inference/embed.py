@@ -17,7 +17,7 @@ from bert_jax.inference.evaluation import Answers, Columns, Inference, text_feat
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.modules import ACTIVATIONS, vector_settings
 from bert_jax.model.bert import BertModel
-from bert_jax.model.heads import normalized, pool_tokens
+from bert_jax.model.heads import normalized, pool_tokens, side_by_side
 from bert_jax.model.tokens import Tokens
 from bert_jax.tasks.rows import Placed, Texts, row_texts
 
@@ -133,7 +133,7 @@ class Embedder(Inference):
         if pool:
             vectors = encoded.pooled_BD.astype(jnp.float32)
         else:
-            vectors = encoded.side_by_side(self._layers)
+            vectors = side_by_side(encoded.hidden_states, self._layers)
         if self.pooling in ("cls", "mean"):
             vectors = pool_tokens(self.pooling, vectors, tokens)
         for i, activation in enumerate(self._activations):

@@ -18,7 +18,7 @@ from bert_jax.inference.predict import Predictor
 from bert_jax.inference.pretrained import FillMask, NextSentence, Scorer
 from bert_jax.interop.checkpoint import Checkpoint, check_types, check_vocabulary
 from bert_jax.interop.load import load as load_checkpoint
-from bert_jax.model.bert import BertModel, parameter_count
+from bert_jax.model.bert import BertModel
 from bert_jax.model.layers import with_scan
 from bert_jax.tasks.rows import is_single, placed_rows, row_texts
 from bert_jax.tasks.task import Task
@@ -64,10 +64,12 @@ class Bert(Checkpoint):
 
     def __repr__(self) -> str:
         c = self.config
+        parameters = sum(x.size for x in jax.tree.leaves(self.params["bert"]))
+        parameters -= (c.word_rows - c.vocab_size) * c.hidden_size
         return (
             f"Bert({self.head}: {c.num_layers} layers, width {c.hidden_size}, "
             f"{c.num_heads} heads, {c.vocab_size:,} tokens, {c.max_positions} positions, "
-            f"{parameter_count(c, heads=False):,} parameters in the encoder)"
+            f"{parameters:,} parameters in the encoder)"
         )
 
     def fill_mask(

@@ -46,9 +46,8 @@ from bert_jax.interop.weights import (
     read_weights,
     write_safetensors,
 )
-from bert_jax.model.bert import sinusoids
 from bert_jax.model.config import BertConfig
-from bert_jax.model.layers import with_scan
+from bert_jax.model.layers import sinusoids, with_scan
 
 # Architecture -> our head, and the parts that its checkpoints hold beside the encoder.
 _ARCHITECTURES = {

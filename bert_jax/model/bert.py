@@ -1,12 +1,10 @@
 """BertModel, and BertForPreTraining with its two heads."""
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 
 from bert_jax.model.config import BertConfig, ComputeConfig
@@ -19,15 +17,13 @@ from bert_jax.model.layers import (
     dense,
     for_product,
     layer_norm,
+    sinusoids,
     split,
     table,
 )
 from bert_jax.model.lstm import LayerMix, TwoWayLstm
 from bert_jax.model.tokens import Tokens, take_positions
 
-# Vaswani et al. scale word vectors to the size of the sinusoids; here the sinusoids are
-# scaled to the size of new word vectors.
-SINUSOID_SCALE = 0.02
 PADDING_LOGIT = -1e9  # of the rows of the word table beyond the vocabulary
 
 
@@ -49,14 +45,8 @@ class EncoderOutput:
     hidden_states: list[jax.Array]
     sides: list[jax.Array]
 
-    def side_by_side(self, layers: Sequence[int]) -> jax.Array:
-        """The hidden states of some layers concatenated, float32 (B, L, W)."""
-        states_BLD = [self.hidden_states[i].astype(jnp.float32) for i in layers]
-        return jnp.concatenate(states_BLD, axis=-1)
 
-
-@flax.struct.dataclass
-class PreTrainingOutput:
+class PreTrainingOutput(NamedTuple):
     """float32 logits of the masked tokens, and of IsNext and NotNext.
 
     mlm_logits_BMW: one for each row of the word table. The rows that pad the vocabulary
@@ -67,21 +57,6 @@ class PreTrainingOutput:
 
     mlm_logits_BMW: jax.Array
     nsp_logits_B2: jax.Array
-    vocab_size: int = flax.struct.field(pytree_node=False)
-
-    @property
-    def mlm_logits_BMV(self) -> jax.Array:
-        """The logits of the vocabulary alone."""
-        return self.mlm_logits_BMW[..., : self.vocab_size]
-
-
-def sinusoids(config: BertConfig) -> np.ndarray:
-    """float32 (positions, D): sin(p / 10000^(2i/D)) and the cosine, alternating."""
-    D = config.hidden_size
-    rates = 10_000.0 ** (-np.arange(0, D, 2) / D)
-    angles = np.arange(config.max_positions)[:, None] * rates
-    table = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
-    return np.float32(SINUSOID_SCALE * table.reshape(len(angles), -1)[:, :D])
 
 
 class Embeddings(nn.Module):
@@ -243,7 +218,7 @@ class BertForPreTraining(nn.Module):
         """:meth:`logits` of rows of one sequence each. See BertModel for the arguments."""
         tokens = Tokens.of_mask(input_ids_BL, token_type_ids_BL, attention_mask_BL)
         output = self.logits(tokens, mlm_positions_BM, deterministic=deterministic)
-        return output.replace(nsp_logits_B2=output.nsp_logits_B2[:, 0])
+        return output._replace(nsp_logits_B2=output.nsp_logits_B2[:, 0])
 
     def logits(
         self, tokens: Tokens, mlm_positions_BM: jax.Array, *, deterministic: bool
@@ -258,7 +233,6 @@ class BertForPreTraining(nn.Module):
         return PreTrainingOutput(
             mlm_logits_BMW=sum(self._mlm_logits(encoded)),
             nsp_logits_B2=self.nsp(encoded.pooled_BD).astype(jnp.float32),
-            vocab_size=self.config.vocab_size,
         )
 
     def lm_logits(
@@ -277,21 +251,3 @@ class BertForPreTraining(nn.Module):
 
     def _mlm_logits(self, encoded: EncoderOutput) -> list[jax.Array]:
         return [self.mlm(x_BQD, self.bert.embeddings.word) for x_BQD in encoded.sides]
-
-
-def parameter_count(config: BertConfig, heads: bool = True) -> int:
-    """Parameters of BertForPreTraining, or of BertModel if not ``heads``.
-
-    The rows that pad the word table are not counted.
-    """
-    ids_BL = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-    model = (BertForPreTraining if heads else BertModel)(
-        config, ComputeConfig(scan_layers=True)
-    )
-
-    def init(*inputs: jax.Array):
-        return model.init(jax.random.key(0), *inputs, deterministic=True)
-
-    shapes = jax.eval_shape(init, *[ids_BL] * (4 if heads else 3))
-    padding = (config.word_rows - config.vocab_size) * config.hidden_size
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes)) - padding

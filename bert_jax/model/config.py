@@ -23,7 +23,6 @@ DTYPES = ("float32", "bfloat16", "auto")
 # finite, so that a row without any token gives a mean instead of NaN.
 MASKED_SCORE = -10000.0
 
-_SIZES = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size")
 _TILE = 128  # rows and columns of a matrix unit's tile
 
 
@@ -179,16 +178,12 @@ class BertConfig:
     @classmethod
     def base(cls, **changes: Any) -> "BertConfig":
         """BERT BASE, 110M parameters (paper, section 3)."""
-        return cls(
-            **dict(zip(_SIZES, (30522, 768, 12, 12, 3072), strict=True)) | changes
-        )
+        return dataclasses.replace(cls(30522, 768, 12, 12, 3072), **changes)
 
     @classmethod
     def large(cls, **changes: Any) -> "BertConfig":
         """BERT LARGE, 340M parameters (paper, section 3)."""
-        return cls(
-            **dict(zip(_SIZES, (30522, 1024, 24, 16, 4096), strict=True)) | changes
-        )
+        return dataclasses.replace(cls(30522, 1024, 24, 16, 4096), **changes)
 
     def check_layers(self, layers: Sequence[int], setting: str) -> None:
         """Raises UserError for hidden states that the encoder does not have."""

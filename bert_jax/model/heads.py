@@ -1,5 +1,7 @@
 """BERT with the heads of the paper's fine-tuning tasks (section 4, figure 4)."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -90,6 +92,14 @@ class BertForVectors(nn.Module):
         return normalized(pool_tokens(self.pooling, x_BLW, tokens))
 
 
+def side_by_side(
+    hidden_states: Sequence[jax.Array], layers: Sequence[int]
+) -> jax.Array:
+    """The hidden states of some layers concatenated, float32 (B, L, W)."""
+    states_BLD = [hidden_states[i].astype(jnp.float32) for i in layers]
+    return jnp.concatenate(states_BLD, axis=-1)
+
+
 def pool_tokens(pooling: str, x_BLD: jax.Array, tokens: Tokens) -> jax.Array:
     """A vector of each sequence, (B, S, D): the "mean" of its tokens, or its "cls"."""
     if pooling == "cls":
@@ -144,7 +154,8 @@ class BertWithBiLstm(nn.Module):
         encoded = self.bert.encode(
             tokens, deterministic=True, pool=False, hidden_states=True
         )
-        return jax.lax.stop_gradient(encoded.side_by_side(self.feature_config.layers))
+        layers = self.feature_config.layers
+        return jax.lax.stop_gradient(side_by_side(encoded.hidden_states, layers))
 
     def tag(
         self, features_BLF: jax.Array, tokens: Tokens, *, deterministic: bool

@@ -15,6 +15,10 @@ from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.kernels.products import dot_general
 
+# Vaswani et al. scale word vectors to the size of the sinusoids; here the sinusoids are
+# scaled to the size of new word vectors.
+SINUSOID_SCALE = 0.02
+
 
 def kernel_init(config: BertConfig) -> Initializer:
     """A normal distribution cut at two standard deviations (create_initializer).
@@ -93,6 +97,15 @@ def table(config: BertConfig, size: int, rows: int | None = None) -> nn.Embed:
         return jnp.pad(vectors, ((0, shape[0] - size), (0, 0)))
 
     return nn.Embed(rows or size, config.hidden_size, embedding_init=init)
+
+
+def sinusoids(config: BertConfig) -> np.ndarray:
+    """float32 (positions, D): sin(p / 10000^(2i/D)) and the cosine, alternating."""
+    D = config.hidden_size
+    rates = 10_000.0 ** (-np.arange(0, D, 2) / D)
+    angles = np.arange(config.max_positions)[:, None] * rates
+    table = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
+    return np.float32(SINUSOID_SCALE * table.reshape(len(angles), -1)[:, :D])
 
 
 def layer_norm(

@@ -6,7 +6,6 @@ without next sentence prediction, and so is this model.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -24,11 +23,9 @@ from bert_jax.objectives.objective import (
     check_model,
     cross_entropy_sums,
     label_counts,
-    majority,
     mean_metrics,
     rngs,
     sum_names,
-    totals,
     unmasked_ids,
 )
 from bert_jax.parallel.sharding import Rules
@@ -105,22 +102,6 @@ class Causal:
         V, ids_BL = self.model.config.vocab_size, unmasked_ids(batch)
         counts_V = sum(label_counts(ids_BL, own, V) for own in self._weights(batch))
         return self.sums(params, batch, None) | {"lm_counts": counts_V}
-
-    def eval_metrics(
-        self, batches: Sequence[dict[str, np.ndarray]]
-    ) -> dict[str, float]:
-        """Metrics from the eval_sums of several batches.
-
-        lm_majority: accuracy of always the most frequent token.
-        """
-        sums = totals(batches)
-        return self.metrics(sums) | {"lm_majority": majority(sums["lm_counts"])}
-
-    def eval_summary(self, metrics: dict[str, float]) -> str:
-        return (
-            f"loss {metrics['loss']:.4f}  {self.summary(metrics)} "
-            f"(most frequent token: {metrics['lm_majority']:.1%})"
-        )
 
 
 def pretraining(

@@ -8,12 +8,10 @@ The paper masks with [MASK] alone: set data.examples.mask_share=1 and random_sha
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
@@ -31,7 +29,6 @@ from bert_jax.objectives.objective import (
     mean_metrics,
     rngs,
     sum_names,
-    totals,
     unmasked_ids,
 )
 from bert_jax.parallel.sharding import Rules
@@ -205,25 +202,13 @@ class ReplacedTokens:
         return layers + generator + 6 * rows * rest
 
     def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
-        """The sums without dropout."""
-        return self.sums(params, batch, None)
+        """The sums without dropout, and how many tokens were replaced or not.
 
-    def eval_metrics(
-        self, batches: Sequence[dict[str, np.ndarray]]
-    ) -> dict[str, float]:
-        """Metrics from the eval_sums of several batches.
-
-        rtd_majority: accuracy of one answer, the more frequent one, for all tokens.
+        rtd_counts: float32 (2,).
         """
-        metrics = self.metrics(totals(batches))
-        replaced = metrics["replaced"]
-        return metrics | {"rtd_majority": max(replaced, 1 - replaced)}
-
-    def eval_summary(self, metrics: dict[str, float]) -> str:
-        return (
-            f"loss {metrics['loss']:.4f}  {self.summary(metrics)} "
-            f"(one answer for all: {metrics['rtd_majority']:.1%})"
-        )
+        sums = self.sums(params, batch, None)
+        kept = sums["rtd_weight"] - sums["replaced"]
+        return sums | {"rtd_counts": jnp.stack([kept, sums["replaced"]])}
 
 
 def generator_config(config: BertConfig) -> BertConfig:

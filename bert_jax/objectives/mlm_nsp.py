@@ -5,12 +5,10 @@ loss, on pairs of which half have their two texts swapped (``examples.sentence_o
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.model.bert import BertForPreTraining
@@ -22,11 +20,9 @@ from bert_jax.objectives.objective import (
     check_model,
     cross_entropy_sums,
     label_counts,
-    majority,
     mean_metrics,
     rngs,
     sum_names,
-    totals,
 )
 from bert_jax.parallel.sharding import Rules
 
@@ -130,27 +126,6 @@ class MlmNsp:
             size = self.model.config.vocab_size if part == "mlm" else 2
             sums[f"{part}_counts"] = label_counts(*answers, size)
         return sums
-
-    def eval_metrics(
-        self, batches: Sequence[dict[str, np.ndarray]]
-    ) -> dict[str, float]:
-        """Metrics from the eval_sums of several batches.
-
-        mlm_majority, nsp_majority: accuracy of always the most frequent label.
-        """
-        sums = totals(batches)
-        metrics = self.metrics(sums)
-        for part in self.parts:
-            metrics[f"{part}_majority"] = majority(sums[f"{part}_counts"])
-        return metrics
-
-    def eval_summary(self, metrics: dict[str, float]) -> str:
-        line = f"loss {metrics['loss']:.4f}"
-        for part in self.parts:
-            accuracy, most = metrics[f"{part}_accuracy"], metrics[f"{part}_majority"]
-            label = "most frequent token" if part == "mlm" else "more frequent label"
-            line += f"  {part} accuracy {accuracy:.1%} ({label}: {most:.1%})"
-        return line
 
 
 def pretraining(

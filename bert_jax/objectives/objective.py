@@ -75,17 +75,7 @@ class PretrainingObjective(Objective, Protocol):
     """
 
     def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
-        """Sums of a batch for ``eval_metrics``, without dropout."""
-        ...
-
-    def eval_metrics(
-        self, batches: Sequence[dict[str, np.ndarray]]
-    ) -> dict[str, float]:
-        """Metrics from the eval_sums of several batches, and what guessing reaches."""
-        ...
-
-    def eval_summary(self, metrics: dict[str, float]) -> str:
-        """A line of the log about eval_metrics."""
+        """Sums of a batch for :func:`eval_metrics`, without dropout."""
         ...
 
 
@@ -158,17 +148,37 @@ def label_counts(labels: jax.Array, weights: jax.Array, size: int) -> jax.Array:
     return jnp.bincount(used.ravel(), length=size + 1)[:-1]
 
 
-def majority(counts: np.ndarray) -> float:
-    """Accuracy of always the most frequent label."""
-    return float(counts.max() / max(counts.sum(), 1))
+def eval_metrics(
+    objective: Objective, batches: Sequence[dict[str, np.ndarray]]
+) -> dict[str, float]:
+    """Metrics from the eval_sums of several batches, added up in float64.
 
-
-def totals(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The eval_sums of several batches added up, in float64."""
-    return {
+    "X_counts", how often each label of X occurs, gives "X_majority": the accuracy of
+    always the most frequent label.
+    """
+    sums = {
         name: np.sum([sums[name] for sums in batches], axis=0, dtype=np.float64)
         for name in batches[0]
     }
+    metrics = objective.metrics(sums)
+    for name, counts in sums.items():
+        if name.endswith("_counts"):
+            most = float(counts.max() / max(counts.sum(), 1))
+            metrics[name.replace("counts", "majority")] = most
+    return metrics
+
+
+def eval_summary(metrics: dict[str, float]) -> str:
+    """A line of the log: the loss, and each accuracy with what guessing reaches."""
+    line = f"loss {metrics['loss']:.4f}"
+    for name, accuracy in metrics.items():
+        if name.endswith("accuracy"):
+            line += f"  {name.replace('_', ' ')} {accuracy:.1%}"
+            most = metrics.get(name.replace("accuracy", "majority"))
+            is_token = name in ("mlm_accuracy", "lm_accuracy")
+            label = "most frequent token" if is_token else "more frequent label"
+            line += "" if most is None else f" ({label}: {most:.1%})"
+    return line
 
 
 def unmasked_ids(batch: Batch) -> jax.Array:

@@ -34,7 +34,12 @@ from bert_jax.interop.train_state import newest_step
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.heads import jit_whole
-from bert_jax.objectives.objective import Params, PretrainingObjective
+from bert_jax.objectives.objective import (
+    Params,
+    PretrainingObjective,
+    eval_metrics,
+    eval_summary,
+)
 from bert_jax.parallel.mesh import (
     batch_divisor,
     check_batch_size,
@@ -131,10 +136,10 @@ def _pretrain(
             sums = [
                 jax.device_get(eval_sums(params, put_batch(b, mesh))) for b in drawn
             ]
-        metrics = objective.eval_metrics(sums)
+        metrics = eval_metrics(objective, sums)
         evaluations.append(metrics)
         reporter.write(step, "eval", metrics)
-        reporter.log(f"step {step}  eval: {objective.eval_summary(metrics)}")
+        reporter.log(f"step {step}  eval: {eval_summary(metrics)}")
 
     log(_description(config, objective, store))
     text = {

@@ -53,7 +53,7 @@ def _logits(params, ids_BL, length, position):
         jnp.full((1, 1), position),
         deterministic=True,
     )
-    return output.mlm_logits_BMV[0, 0]
+    return output.mlm_logits_BMW[0, 0]
 
 
 def one_by_one(checkpoint, text, *, rest_of_word):
@@ -221,7 +221,7 @@ def test_a_left_to_right_model_gives_the_log_likelihood():
             places,
             deterministic=True,
         )
-        return jax.nn.log_softmax(output.mlm_logits_BMV[0])
+        return jax.nn.log_softmax(output.mlm_logits_BMW[0])
 
     for text, score in zip(TEXTS, scores, strict=True):
         ids = [TOKENIZER.cls_id, *TOKENIZER.encode(text)]

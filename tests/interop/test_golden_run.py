@@ -90,7 +90,9 @@ def outputs(config, params, batches):
             batch["attention_mask"],
             deterministic=True,
         )
-        mlm_log_probs_BMV = jax.nn.log_softmax(output.mlm_logits_BMV)
+        mlm_log_probs_BMV = jax.nn.log_softmax(
+            output.mlm_logits_BMW[..., : config.vocab_size]
+        )
         layer_0 = inside["intermediates"]["bert"]["encoder"]["layer_0"]
         return {
             "sequence_output": encoded.sequence_BLD,

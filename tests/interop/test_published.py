@@ -119,7 +119,7 @@ def test_rxnfp_finds_the_masked_tokens_that_torch_finds(published):
             (masked > 0).astype(np.int32),
             position,
         )
-    logits = np.asarray(output.mlm_logits_BMV[:, 0])
+    logits = np.asarray(output.mlm_logits_BMW[:, 0, : checkpoint.config.vocab_size])
     np.testing.assert_allclose(
         logits[:, ::16], published["rxnfp/logits"], rtol=0, atol=1e-4
     )

@@ -144,6 +144,6 @@ def test_a_model_with_splash_is_initialised_and_encodes():
             inputs = ids, 0 * ids, mask, ids[:, :4]
             return model.apply(params, *inputs, deterministic=True)
 
-        return run(jax.random.key(0)).mlm_logits_BMV
+        return run(jax.random.key(0)).mlm_logits_BMW
 
     np.testing.assert_allclose(encode("splash"), encode("plain"), rtol=0, atol=2e-6)

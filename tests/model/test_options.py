@@ -11,9 +11,9 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
-from bert_jax.model.bert import SINUSOID_SCALE, BertForPreTraining, BertModel, sinusoids
+from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.layers import stack_layers
+from bert_jax.model.layers import SINUSOID_SCALE, sinusoids, stack_layers
 from bert_jax.model.tokens import Tokens
 
 OPTIONS = {

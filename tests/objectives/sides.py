@@ -74,13 +74,6 @@ class Sides:
     def eval_sums(self, params, batch):
         return self.sums(params, batch, None)
 
-    def eval_metrics(self, batches):
-        return self.metrics(
-            {name: sum(b[name] for b in batches) for name in batches[0]}
-        )
-
-    eval_summary = summary
-
 
 def pretraining(model, compute, examples):
     del examples

@@ -6,7 +6,11 @@ import pytest
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.objectives.objective import cross_entropy_sums, totals
+from bert_jax.objectives.objective import (
+    cross_entropy_sums,
+    eval_metrics,
+    eval_summary,
+)
 
 
 @jax.jit
@@ -148,7 +152,7 @@ def test_eval_sums_add_over_batches(small_model_config, make_batch):
     asked = whole["mlm_ids"][whole["mlm_weights"] > 0]
     assert np.array_equal(one["mlm_counts"], np.bincount(asked, minlength=96))
     assert np.array_equal(one["nsp_counts"], np.bincount(whole["nsp_labels"]))
-    metrics = both.eval_metrics([jax.device_get(part) for part in parts])
+    metrics = eval_metrics(both, [jax.device_get(part) for part in parts])
     assert metrics["mlm_majority"] == np.bincount(asked).max() / len(asked)
     assert metrics["nsp_majority"] == np.bincount(whole["nsp_labels"]).max() / 16
     assert metrics["loss"] == pytest.approx(
@@ -158,18 +162,21 @@ def test_eval_sums_add_over_batches(small_model_config, make_batch):
 
 def test_sums_of_many_batches_lose_nothing():
     """float32 has no number between 2**24 and 2**24 + 2."""
-    batches = [{"mlm_weight": np.float32(x)} for x in (2**24, 1, 1, 1)]
-    assert totals(batches)["mlm_weight"] == 2**24 + 3
+    names = ("mlm_loss", "mlm_weight", "mlm_correct")
+    batches = [dict.fromkeys(names, np.float32(x)) for x in (2**24, 1, 1, 1)]
+    batches[0] |= {"mlm_correct": np.float32(0)}
+    metrics = eval_metrics(MlmNsp(None, next_sentence=False), batches)
+    assert metrics["mlm_accuracy"] == 3 / (2**24 + 3)
 
 
 def test_without_next_sentence_nothing_is_said_of_it(small_model_config, make_batch):
     """The loss of an NSP head that nobody trains is ln 2, whatever is learned."""
     mlm = objective(small_model_config, next_sentence=False)
     params, batch = mlm.init(jax.random.key(1)), make_batch(5)
-    metrics = mlm.eval_metrics([jax.device_get(mlm.eval_sums(params, batch))])
+    metrics = eval_metrics(mlm, [jax.device_get(mlm.eval_sums(params, batch))])
     assert metrics["loss"] == metrics["mlm_loss"]
     assert not any(name.startswith("nsp") for name in metrics)
-    assert "nsp" not in mlm.summary(metrics) + mlm.eval_summary(metrics)
+    assert "nsp" not in mlm.summary(metrics) + eval_summary(metrics)
     assert set(mlm.weights(batch)) == {"mlm_loss"}
 
 

@@ -16,14 +16,13 @@ from bert_jax.inference.pretrained import Scorer, mlm_logits
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
-from bert_jax.model.bert import BertForPreTraining, BertModel, parameter_count
+from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.heads import make_model, packs
 from bert_jax.model.lstm import LayerMix, TwoWayLstm
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.objective import cross_entropy
 from bert_jax.objectives.two_way import pretraining
-from bert_jax.parallel.sharding import array_shapes
 from bert_jax.training.config import finetune_config, train_config
 from bert_jax.training.pretrain import pretrain
 from bert_jax.training.sweep import run_one
@@ -181,9 +180,6 @@ def test_flops_and_parameters_are_counted(objective, params, batch):
     lstms = config.num_layers * 2 * L * (D * 4 * F + D * 4 * F + F * D)
     head = 2 * L * (D * D + D * V)
     assert objective.flops(batch) == 3 * 2 * 3 * (lstms + head)
-    sizes = {name: np.prod(s) for name, s in array_shapes(params).items()}
-    padding = (config.word_rows - config.vocab_size) * D
-    assert parameter_count(config) == sum(sizes.values()) - padding
 
 
 def test_what_it_cannot_learn_is_refused(config):
