@@ -121,13 +121,9 @@ def check_batch_size(
 
     setting: name of the batch size. accumulation: microbatches of a step.
     """
-    devices = batch_divisor(mesh)
-    parts = devices * accumulation
+    parts = batch_divisor(mesh) * accumulation
     if batch_size % parts:
-        what = f"the {devices} devices that share a batch"
-        if accumulation > 1:
-            what = f"{parts}, {what} times accumulation={accumulation}"
         raise UserError(
-            f"{setting}={batch_size} is not a multiple of {what}; set "
-            f"{setting} to a multiple of {parts}"
+            f"{setting}={batch_size} is not a multiple of {parts}, the number of devices "
+            "that share a batch times accumulation; set it to a multiple"
         )

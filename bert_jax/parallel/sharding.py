@@ -70,27 +70,6 @@ def partition_spec(
     return P()
 
 
-def check_rules(tree: Any, more: Rules = ()) -> None:
-    """Raises UserError with the rules that are missing for the leaves of a tree.
-
-    Each tensor of two or more dimensions needs a rule, because a large replicated tensor
-    can exhaust the memory of a device. more: see partition_spec.
-    """
-    missing: dict[str, str] = {}  # the first tensor that needs a rule, by rule
-    for name, shape in array_shapes(tree).items():
-        found = any(re.search(pattern, name) for pattern, _ in (*more, *RULES))
-        if not found and len(shape) - ("encoder/layers/" in name) > 1:  # stacked layers
-            end = "/".join(name.split("/")[-2:])
-            spec = f"PartitionSpec({', '.join(['None'] * len(shape))})"
-            missing.setdefault(f'(r"{end}$", {spec})', f"{name} of shape {shape}")
-    if missing:
-        raise UserError(
-            f"no sharding rule matches {', '.join(missing.values())}; add rules to the "
-            "objective, such as these, which replicate on all devices: "
-            f"{', '.join(missing)}"
-        )
-
-
 def _split_over_data(spec: P, shape: tuple[int, ...], split: int) -> P:
     """``spec`` with its longest whole dimension, if ``split`` divides one, over data."""
     free = [
@@ -111,15 +90,23 @@ def tree_shardings(
 
     more: see partition_spec. fsdp: the devices of a slice share the memory of every
     matrix. Slices do not, so that only gradients cross the network between slices. Raises
-    UserError if a tensor has no rule (:func:`check_rules`), or if an axis of the mesh does
-    not divide the dimension that it splits.
+    UserError if a tensor of two or more dimensions has no rule, because a large replicated
+    tensor can exhaust the memory of a device, or if an axis of the mesh does not divide the
+    dimension that it splits.
     """
-    check_rules(tree, more)
     split = mesh.shape["data"] if fsdp else 1
 
     def sharding(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         name = path_name(path)
         spec = partition_spec(name, leaf.shape, split, more)
+        if spec == P() and leaf.ndim - ("encoder/layers/" in name) > 1:
+            end = "/".join(name.split("/")[-2:])
+            nones = ", ".join(["None"] * leaf.ndim)
+            raise UserError(
+                f"no sharding rule matches {name} of shape {tuple(leaf.shape)}; add a rule "
+                f'to the objective, such as (r"{end}$", PartitionSpec({nones})), which '
+                "replicates on all devices"
+            )
         for size, axis in zip(leaf.shape, spec, strict=False):
             if axis is not None and size % mesh.shape[axis]:
                 raise UserError(

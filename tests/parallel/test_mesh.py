@@ -96,11 +96,9 @@ def test_an_undividable_batch_is_refused():
     mesh = make_mesh(MeshConfig(data=4, model=2))
     check_batch_size(12, mesh, "phases[0].batch_size")
     check_batch_size(24, mesh, "batch_size", accumulation=3)
-    with pytest.raises(UserError, match=r"batch_size=30 is not a multiple of the 4"):
+    with pytest.raises(UserError, match=r"batch_size=30 is not a multiple of 4,"):
         check_batch_size(30, mesh, "phases[0].batch_size")
-    with pytest.raises(
-        UserError, match=r"=20 is not a multiple of 12, .* accumulation=3"
-    ):
+    with pytest.raises(UserError, match=r"=20 is not a multiple of 12, "):
         check_batch_size(20, mesh, "batch_size", accumulation=3)
 
 
