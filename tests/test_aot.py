@@ -47,7 +47,7 @@ def test_a_report_as_json(compiler, capsys):
 
 def test_a_topology_that_does_not_divide_the_batch_is_refused(compiler):
     with pytest.raises(
-        UserError, match=r"phases\[0\].batch_size=8 is not a multiple of the 32"
+        UserError, match=r"phases\[0\].batch_size=8 is not a multiple of 32,"
     ):
         aot.main([TINY[0], "--config.phases[0].batch_size=8", "--topology=v2:4x4"])
 

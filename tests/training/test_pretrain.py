@@ -185,7 +185,7 @@ def test_a_head_that_is_not_there_is_drawn_and_logged(start, configure, tmp_path
         ("--config.phases[1].max_predictions=31", "max_predictions=31, expected 1 to"),
         ("--config.mesh.data=3", "does not use exactly the 8 devices"),
         ("--config.model.type_vocab_size=1", "cannot tell the sentences of a pair"),
-        ("--config.accumulation=3", "=8 is not a multiple of 24, .* accumulation=3"),
+        ("--config.accumulation=3", "=8 is not a multiple of 24, "),
     ],
 )
 def test_a_run_that_fails_before_its_first_step_leaves_its_workdir_free(
