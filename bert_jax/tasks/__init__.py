@@ -63,12 +63,12 @@ def sentence_vectors(name: str = "table", **settings: Any) -> SentenceVectors:
 
 def tagging(**settings: Any) -> Tagging:
     """A tag for each word, such as the names of people and places."""
-    return _task("tagging", {"task": "columns"} | settings)
+    return _task("tagging", settings)
 
 
 def choices(**settings: Any) -> MultipleChoice:
     """The right one of some texts that may follow a context, two or more of them."""
-    return _task("multiple_choice", {"task": "table"} | settings)
+    return _task("multiple_choice", settings)
 
 
 def squad(**settings: Any) -> Squad:

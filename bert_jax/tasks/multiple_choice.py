@@ -18,9 +18,10 @@ from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting
+from bert_jax.tasks import task as base
 from bert_jax.tasks.rows import Record, Row, check_texts, read_rows, text_of, value_of
 from bert_jax.tasks.source import DataConfig, Source
-from bert_jax.tasks.task import Answer, Features, Outcome, Outputs, Task, with_id
+from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 
 # Zellers et al. (2018): a choice is sent2 and an ending.
 _SWAG = ("sent2", "ending0", "ending1", "ending2", "ending3")
@@ -38,6 +39,9 @@ class ChoiceRow:
     choices: tuple[str, ...]
     label: int | None = None
     id: Any = None
+
+
+Rows = list[ChoiceRow]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +84,7 @@ class ChoiceSource(Source):
                 yield where, row | {"choices": [row[name] for name in _CODAH[2:6]]}
 
 
-class MultipleChoice(Task):
+class MultipleChoice(base.Task):
     """The right one of several texts that may follow a context; metric: accuracy."""
 
     family = "multiple_choice"
@@ -122,7 +126,7 @@ class MultipleChoice(Task):
             row = (row[0], choices)
         return super().values(where, row, labelled=labelled)
 
-    def encode(self, rows: list[ChoiceRow], tokenizer: Tokenizer) -> Features:
+    def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         """Rows with fewer choices than others are padded with sequences [CLS] [SEP].
 
         targets then have "choice_mask", float32 (rows, choices), 0 for the padding.
@@ -148,18 +152,11 @@ class MultipleChoice(Task):
             if counts.min() < most:
                 mask = np.arange(most) < counts[:, None]
                 targets["choice_mask"] = mask.astype(np.float32)
-        return Features(
-            [ids for ids, _ in joined],
-            [types for _, types in joined],
-            np.repeat(np.arange(len(rows), dtype=np.int32), most),
-            targets,
-            choices=most,
-            truncated=truncated,
-        )
+        numbers = np.repeat(np.arange(len(rows)), most)
+        more = {"choices": most, "truncated": truncated}
+        return base.joined_features(joined, numbers, targets, **more)
 
-    def decode(
-        self, rows: list[ChoiceRow], features: Features, outputs: Outputs
-    ) -> list[Answer]:
+    def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
         """{"choice": number, "text", "probability", "probabilities": one a choice}."""
         scores = np.asarray(outputs, np.float64).reshape(-1, features.choices)
         answers = []
@@ -171,7 +168,7 @@ class MultipleChoice(Task):
             answers.append(with_id(row, answer))
         return answers
 
-    def score(self, rows: list[ChoiceRow], answers: list[Answer]) -> dict[str, float]:
+    def score(self, rows: Rows, answers: Answers) -> base.Scores:
         pairs = zip(rows, answers, strict=True)
         right = [row.label == answer["choice"] for row, answer in pairs]
         return {"accuracy": 100 * float(np.mean(right))}
@@ -183,9 +180,7 @@ class MultipleChoice(Task):
         classes = str(gold), str(found)
         yield Outcome(row.context, *texts, p, gold == found, classes=classes)
 
-    def export(
-        self, rows: list[ChoiceRow], answers: list[Answer], split: str
-    ) -> dict[str, str]:
+    def export(self, rows: Rows, answers: Answers, split: str) -> dict[str, str]:
         """SPLIT_predictions.csv, row number and choice, as csv_predict.py of SWAG."""
         lines = [",pred", *(f"{i},{x['choice']}" for i, x in enumerate(answers))]
         return {f"{split}_predictions.csv": "\n".join(lines) + "\n"}

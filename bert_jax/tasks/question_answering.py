@@ -20,10 +20,11 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json, reading
 from bert_jax.settings import setting
+from bert_jax.tasks import task as base
 from bert_jax.tasks.rows import Placed, Record, check_texts, ending, read_lines, text_of
 from bert_jax.tasks.source import DataConfig, Source
 from bert_jax.tasks.squad_scores import exact_match, scores_v1, scores_v2
-from bert_jax.tasks.task import Answer, Features, Outcome, Outputs, Task
+from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,10 @@ class Span(NamedTuple):
     end: int | None = None
 
 
+Rows = list[Question]
+Windows = Sequence[Window]
+
+
 def _score(span: Span) -> float:
     return span.start_logit + span.end_logit
 
@@ -98,7 +103,7 @@ class SquadSource(Source):
 
     def any_label(self, records: Iterable[Record]) -> bool:
         """Whether any question has an answer, or is known to have none."""
-        names = ("answers", "answer", "is_impossible")
+        names = ("answers", "is_impossible")
         return any(values.get(name) for _, values in records for name in names)
 
     def is_own(self, path: Path) -> bool:
@@ -115,7 +120,7 @@ class SquadSource(Source):
         return read_squad(path, getattr(self.config, f"{split}_articles", ""))
 
 
-class Squad(Task):
+class Squad(base.Task):
     """A question is answered with the token of the context that holds the answer."""
 
     family = "question_answering"
@@ -127,7 +132,7 @@ class Squad(Task):
     columns: ClassVar = {
         "question": ("question",),
         "context": ("context",),
-        "answers": ("answers", "answer"),
+        "answers": ("answers",),
     }
 
     @classmethod
@@ -137,13 +142,13 @@ class Squad(Task):
         config = SquadConfig(max_length=longest)
         return cls(config) if checkpoint.head == cls.head else None
 
-    def tuned(self, scores: dict[str, float]) -> "Squad":
+    def tuned(self, scores: base.Scores) -> "Squad":
         """The task with the threshold that reaches "tuned_f1", for SQuAD 2.0."""
         if not self.config.version_2:
             return self
         return self.changed(null_threshold=scores["tuned_f1_threshold"])
 
-    def read(self, split: str) -> list[Question]:
+    def read(self, split: str) -> Rows:
         """The questions of "train", "dev" or "test"; see Task.read."""
         rows, seen = [], set()
         for row in super().read(split):
@@ -156,25 +161,24 @@ class Squad(Task):
             known = row.answers or (row.impossible and self.config.version_2)
             if known or not self.labelled(split):
                 rows.append(row)
+            elif row.impossible:  # no fault of the file, so it is not skipped
+                needed = "set version_2=True for SQuAD 2.0"
+                raise UserError(f"{row.where} has no answer; {needed}")
             else:
-                problem = f"{row.where} has no answer"
-                hint = "expected at least one, or version_2=True for questions with "
-                hint += "is_impossible (SQuAD 2.0)"
-                if row.impossible:  # no fault of the file, so it is not skipped
-                    raise UserError(f"{problem}; {hint}")
-                self._skip(problem, hint)
+                self._skip(f"{row.where} has no answer")
         return rows
 
-    def _skip(self, problem: str, hint: str) -> None:
+    def _skip(self, problem: str) -> None:
         """Raises UserError, or logs the problem if bad_answers is "skip"."""
         if self.config.bad_answers == "refuse":
-            raise UserError(f"{problem}; {hint}")
+            needed = "leave such answers out with data.bad_answers=skip"
+            raise UserError(f"{problem}; correct it, or {needed}")
         logger.warning(f"skipped: {problem}")
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Question:
         """A question. Without ``labelled`` its answers are not read.
 
-        "answers" (or "answer") is a text of the context, a list of texts, or what SQuAD's
+        "answers" is a text of the context, a list of texts, or what SQuAD's
         JSON or Hugging Face's data set has.
         """
         names = self.columns["question"], self.columns["context"]
@@ -184,11 +188,7 @@ class Squad(Task):
         if not isinstance(impossible, bool | None):
             raise UserError(f"{where}: is_impossible is no true or false")
         answers = values.get("answers")
-        if (
-            impossible is None
-            and self.config.version_2
-            and isinstance(answers, Mapping)
-        ):
+        if impossible is None and isinstance(answers, Mapping):
             impossible = not answers.get("text", True)  # as in Hugging Face's squad_v2
         if labelled and not impossible:
             with reading(f"{where}: the answer", "texts, or SQuAD's JSON"):
@@ -199,13 +199,10 @@ class Squad(Task):
             if there == answer and answer.strip():
                 right.append((answer, start))
             else:
-                problem = (
+                came = (
                     f"{where}: the answer {answer!r} is not in the context at {start}"
                 )
-                hint = (
-                    "correct it, or leave such answers out with data.bad_answers=skip"
-                )
-                self._skip(f"{problem}, where it has {there!r}", hint)
+                self._skip(f"{came}, where it has {there!r}")
         index = "" if values.get("id") is None else str(values["id"])
         return Question(index, *texts, where, tuple(right), impossible)
 
@@ -217,7 +214,7 @@ class Squad(Task):
         for number, row in enumerate(found, 1):
             yield dataclasses.replace(row, id=row.id or str(number))
 
-    def encode(self, rows: list[Question], tokenizer: Tokenizer) -> Features:
+    def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         """The windows of all questions, in order: [CLS] question [SEP] context [SEP].
 
         Targets, if every row is labelled: the first and the last token of the first answer,
@@ -230,7 +227,7 @@ class Squad(Task):
         tokens_of = dict(zip(contexts, tokens_of, strict=True))
         questions = tokenizer.encode_batch([row.question for row in rows])
         longest = min(config.max_question_length, config.max_length // 2 - 2)
-        input_ids, token_type_ids, row_of, labels, extra = [], [], [], [], []
+        joined, row_of, labels, extra = [], [], [], []
         for i, (row, ids) in enumerate(zip(rows, questions, strict=True)):
             question = ids[:longest]
             tokens, offset = tokens_of[row.context], len(question) + 2
@@ -238,9 +235,7 @@ class Squad(Task):
             answer = (row.answers or [("", 0)])[0]
             begin, end = _answer_tokens(tokens, *answer)
             for first, stop in token_windows(len(tokens.ids), room, config.stride):
-                sequence, types = join(tokenizer, question, tokens.ids[first:stop])
-                input_ids.append(sequence)
-                token_type_ids.append(types)
+                joined.append(join(tokenizer, question, tokens.ids[first:stop]))
                 row_of.append(i)
                 extra.append(Window(offset, tokens, first, stop))
                 inside, start = first <= begin <= end < stop, offset - first
@@ -250,14 +245,9 @@ class Squad(Task):
             start, end = np.array(labels, np.int32).reshape(-1, 2).T
             targets = {"start": start, "end": end}
         cut = sum(len(ids) > longest for ids in questions)
-        row_of = np.array(row_of, np.int32)
-        return Features(
-            input_ids, token_type_ids, row_of, targets, extra=extra, truncated=cut
-        )
+        return base.joined_features(joined, row_of, targets, extra=extra, truncated=cut)
 
-    def decode(
-        self, rows: list[Question], features: Features, outputs: Outputs
-    ) -> list[Answer]:
+    def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
         """The answer to each question, and the next best answers.
 
         Every span of at most max_answer_length tokens competes with the sum of its two
@@ -278,7 +268,7 @@ class Squad(Task):
             for row, start, stop in zip(rows, edges, edges[1:], strict=False)
         ]
 
-    def score(self, rows: list[Question], answers: list[Answer]) -> dict[str, float]:
+    def score(self, rows: Rows, answers: Answers) -> base.Scores:
         """Exact match and F1; for SQuAD 2.0 see scores_v2."""
         texts = [answer["answer"] for answer in answers]
         right = [[text for text, _ in row.answers] for row in rows]
@@ -301,9 +291,7 @@ class Squad(Task):
         shown, p = found or "(no answer)", answer["probability"]
         yield Outcome(text, gold, shown, p, exact, classes=classes)
 
-    def export(
-        self, rows: list[Question], answers: list[Answer], split: str
-    ) -> dict[str, str]:
+    def export(self, rows: Rows, answers: Answers, split: str) -> dict[str, str]:
         """The files of run_squad.py, in a folder named after the split."""
         names = {"predictions": "answer", "nbest_predictions": "nbest"}
         names |= {"null_odds": "null_odds"} if self.config.version_2 else {}
@@ -313,9 +301,7 @@ class Squad(Task):
             files[f"{split}/{name}.json"] = json.dumps(content, indent=4) + "\n"
         return files
 
-    def _answer(
-        self, row: Question, windows: Sequence[Window], logits: Outputs
-    ) -> dict[str, Any]:
+    def _answer(self, row: Question, windows: Windows, logits: Outputs) -> Answer:
         """The answer to one question; logits: float (L, 2) of each window."""
         entries = self._best_spans(row.context, windows, logits)
         chosen, null_odds = entries[0] if entries else Span("", 0.0, 0.0), {}
@@ -344,7 +330,7 @@ class Squad(Task):
         }
 
     def _best_spans(
-        self, context: str, windows: Sequence[Window], logits: Outputs
+        self, context: str, windows: Windows, logits: Outputs
     ) -> list[Span]:
         """The best spans of all windows, each text once."""
         longest, tokens = self.config.max_answer_length, windows[0].tokens
@@ -393,7 +379,7 @@ def _given_answers(
     values: Mapping[str, Any], context: str
 ) -> Iterator[tuple[str, int]]:
     """The answers of a row in any of their forms, with their starts."""
-    given = values.get("answers", values.get("answer")) or []
+    given = values.get("answers") or []
     if isinstance(given, Mapping):  # Hugging Face has a list of texts and one of starts
         for text, start in zip(given["text"], given["answer_start"], strict=True):
             yield str(text), int(start)

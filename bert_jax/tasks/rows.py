@@ -214,10 +214,7 @@ def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _objects(path: Path) -> Iterator[Record]:
     """The rows of a JSON list, or of lines with an object each."""
-    lines, expected = (
-        read_lines(path),
-        "one object a line, or in .json a list of objects",
-    )
+    lines, expected = read_lines(path), "an object a line, or in .json a list of them"
     if ending(path) == ".json":
         lines = [*lines]
         text = "".join(line for _, line in lines)

@@ -57,7 +57,7 @@ class Source:
 
     columns: of the task; the last one is the label.
     given: rows of Python, or of other files, of each split, which replace the rows of dir.
-    splits: all splits that there may be.
+    splits: all splits that there may be. labels: the labels that are known without rows.
     """
 
     splits: tuple[str, ...] = SPLITS
@@ -69,6 +69,8 @@ class Source:
         given: Mapping[str, Sequence[Record]] | None = None,
     ):
         self.config, self.columns, self.given = config, columns, given
+        self.labels: tuple[str, ...] = getattr(config, "labels", ())
+        self._label_names = [*columns.values()][-1]
 
     @functools.cached_property
     def eval_splits(self) -> tuple[str, ...]:
@@ -82,47 +84,45 @@ class Source:
         labelled = ("train", *self.eval_splits)
         return tuple(s for s in self.splits if s not in labelled and self.has(s))
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The labels that are known without the rows."""
-        return getattr(self.config, "labels", ())
-
-    @property
-    def label_names(self) -> Sequence[str]:
-        """The names that the column of the label may have."""
-        return [*self.columns.values()][-1]
-
     def any_label(self, records: Iterable[Record]) -> bool:
         """Whether any row has a label. Hugging Face writes -1 for a missing label."""
-        labels = (values.get(n) for _, values in records for n in self.label_names)
+        labels = (values.get(n) for _, values in records for n in self._label_names)
         # An empty cell of a CSV file is a missing value.
         return any(x not in (None, "") and str(x) not in ("-1", "-1.0") for x in labels)
 
     def records(self, split: str) -> Iterator[Placed]:
         """The place of each row of a split, and its values by column."""
-        found = self._find(split)
         if self.given is not None:
-            return iter(found)
+            if split not in self.given:
+                needed = "give them, or the labels with labels="
+                raise UserError(f"there are no rows of {split}; {needed}")
+            return iter(self.given[split])
+        found = self._data(split)
         if isinstance(found, Path):
             return self.read_file(found, split)
-        rows, info = found, found
-        if self.config.dir.startswith(TFDS):
-            rows, info = iter(found), found.dataset_info
-        return self._with_names(placed_rows(rows, self.place(split)), info.features)
+        return self.rows_of(found, f"{self.config.dir}:{self._hub_split(split)}")
 
     def rows_of(
         self, data: Any, name: str = "", *, tabs: bool = True
     ) -> Iterator[Placed]:
         """The rows of any data; see :func:`rows.placed_rows`.
 
-        Also reads files of the family. Classes of a data set get their names.
+        Also reads files of the family. The classes of a data set get its names of them,
+        or the task's; see :func:`in_order_of`. A class of -1 is a missing label.
         """
         if isinstance(data, Path) and self.is_own(data):
             return self.read_file(data, "test")
         placed = placed_rows(data, name, tabs=tabs)
-        features = getattr(data, "features", None)  # of a frame a column of this name
-        known = isinstance(features, Mapping)
-        return self._with_names(placed, features if known else {})
+        info = getattr(data, "dataset_info", None)  # of tensorflow-datasets
+        features = {**info.features} if info else getattr(data, "features", {})
+        if not isinstance(features, Mapping):  # a column of a frame
+            return placed
+        column = next((name for name in self._label_names if name in features), "")
+        feature = features.get(column)
+        names = getattr(
+            getattr(feature, "feature", feature), "names", None
+        )  # of a list
+        return self._with_names(placed, column, names) if names else placed
 
     def is_own(self, path: Path) -> bool:
         """Whether a file to predict has the form of the family's files, by its name."""
@@ -145,21 +145,13 @@ class Source:
 
     def has(self, split: str) -> bool:
         """Whether a split exists, or the config names its file."""
-        if self.given is None and getattr(self.config, split, ""):
-            return True
-        with contextlib.suppress(UserError):
-            self._find(split)
-            return True
-        return False
-
-    def place(self, split: str) -> str:
-        """The file or the name of a split, for messages."""
         if self.given is not None:
-            return split
-        if self._in_files:
-            return str(self.path(split))
-        name = getattr(self.config, split, "") or split.replace("dev", "validation")
-        return f"{self.config.dir}:{name}"
+            return split in self.given
+        with contextlib.suppress(UserError):
+            return bool(
+                getattr(self.config, split, "") or self._data(split) is not None
+            )
+        return False
 
     def path(self, split: str) -> Path:
         """The file of a split. Raises UserError if there is none."""
@@ -186,37 +178,22 @@ class Source:
     def _in_files(self) -> bool:
         return not self.config.dir.startswith((HUB, TFDS))
 
-    def _find(self, split: str) -> Any:
-        """The given rows, the Path or the data set of a split; UserError without one."""
-        if self.given is not None:
-            if split not in self.given:
-                needed = "give them, or the labels with labels="
-                raise UserError(f"there are no rows of {split}; {needed}")
-            return self.given[split]
+    def _hub_split(self, split: str) -> str:
+        return getattr(self.config, split, "") or split.replace("dev", "validation")
+
+    def _data(self, split: str) -> Any:
+        """The Path or the data set of a split. Raises UserError if there is none."""
         if self._in_files:
             return self.path(split)
-        name = self.place(split)
-        if name.startswith(TFDS):
-            return find_dataset(name)
-        return _read_hub(self.config.dir, name.removeprefix(f"{self.config.dir}:"))
+        if self.config.dir.startswith(TFDS):
+            return find_dataset(f"{self.config.dir}:{self._hub_split(split)}")
+        return _read_hub(self.config.dir, self._hub_split(split))
 
     def _with_names(
-        self, placed: Iterable[Placed], features: Mapping[str, Any]
+        self, placed: Iterable[Placed], column: str, names: Sequence[str]
     ) -> Iterator[Placed]:
-        """The rows, with the name of each class instead of its number.
-
-        features: of the columns of a data set. See :func:`in_order_of`. A class of -1 is a
-        missing label.
-        """
-        column = next((name for name in self.label_names if name in features), None)
-        feature = features[column] if column else None
-        names = getattr(
-            getattr(feature, "feature", feature), "names", None
-        )  # of a list
-        if not names:
-            yield from placed
-            return
-        names = in_order_of(tuple(names), self.labels) if self.labels else names
+        if self.labels:
+            names = in_order_of(tuple(names), self.labels)
         known = dict(enumerate(names)) | {-1: None}
         for where, row in placed:
             value = row.get(column)

@@ -23,6 +23,7 @@ from bert_jax.tasks.source import ROWS, Source
 
 # "mean" and "cls" are poolings, which make a vector of a sequence.
 Head = Literal["sequence", "token", "choice", "span", "mean", "cls"]
+Scores = dict[str, float]  # in percent, by name
 Outputs = Sequence[np.ndarray]  # float32 logits of each sequence
 Answer = dict[str, Any]  # the answer to a row, which JSON can hold
 Answers = list[Answer]
@@ -96,7 +97,11 @@ class Task(abc.ABC):
         """
         if checkpoint.head != cls.head:
             return None
-        return cls(cls.config_class(max_length=checkpoint.config.max_positions))
+        labelled = hasattr(cls.config_class, "labels")
+        labels = {"labels": checkpoint.labels} if labelled else {}
+        return cls(
+            cls.config_class(max_length=checkpoint.config.max_positions, **labels)
+        )
 
     @functools.cached_property
     def source(self) -> Source:
@@ -134,8 +139,8 @@ class Task(abc.ABC):
             source = self.source
             reader = source.read_file if isinstance(data, Path) else source.rows_of
             given[split] = [
-                (x, self.values(x, row, labelled=True))
-                for x, row in reader(data, split)
+                (where, self.values(where, row, labelled=True))
+                for where, row in reader(data, split)
             ]
         if held_out:
             # Drawn by number, so that the rows keep their order.
@@ -143,9 +148,6 @@ class Task(abc.ABC):
             dev = {*np.random.default_rng(seed).permutation(len(rows))[:count].tolist()}
             given["train"] = [row for i, row in enumerate(rows) if i not in dev]
             given["dev"] = [row for i, row in enumerate(rows) if i in dev]
-        if not given.get("train", True):
-            needed = "expected several rows, some of which become dev without dev="
-            raise UserError(f"train has no rows to learn from; {needed}")
         # A run on other rows is another run.
         content = json.dumps(given, sort_keys=True, default=str).encode()
         name = ROWS + hashlib.sha256(content).hexdigest()[:12]
@@ -219,7 +221,7 @@ class Task(abc.ABC):
         """
 
     @abc.abstractmethod
-    def score(self, rows: list[Any], answers: Answers) -> dict[str, float]:
+    def score(self, rows: list[Any], answers: Answers) -> Scores:
         """Metrics in percent, with main_metric among them."""
 
     @abc.abstractmethod
@@ -260,7 +262,7 @@ class Task(abc.ABC):
         task.config = dataclasses.replace(self.config, **settings)
         return task
 
-    def tuned(self, scores: dict[str, float]) -> "Task":
+    def tuned(self, scores: Scores) -> "Task":
         """The task with the thresholds that ``scores`` of the dev split found.
 
         Scores of dev that pick the checkpoint, predictions and the saved config use it.
@@ -275,28 +277,32 @@ class Task(abc.ABC):
         return dataclasses.replace(self.config, labels=self.labels)
 
     def golds(self, row: Any) -> Sequence[str]:
-        """The labels of a row, which the log counts. Without them it names the labels."""
+        """The labels of a row, which the log counts."""
         del row
         return ()
 
-    def warnings(
-        self, rows: Sequence[Any], features: Features, tokenizer: Tokenizer
-    ) -> list[str]:
+    def warnings(self, rows: Sequence[Any], features: Features) -> list[str]:
         """Likely mistakes in the training rows, a line each."""
-        del tokenizer
         found, name = [], self.length_setting
         if features.truncated > 0.1 * len(rows):
             found.append(
                 f"{features.truncated / len(rows):.0%} of the rows are longer than {name}="
                 f"{getattr(self.config, name)} and lose text; raise data.{name}"
             )
-        if len({"".join(x.split()).casefold() for x in self.labels}) < len(self.labels):
-            found.append(
-                "labels differ only by blanks or capitals; are they one class?"
-            )
         if len({gold for row in rows for gold in self.golds(row)}) == 1:
             found.append("all rows have the same label, so no other answer is learned")
         return found
+
+
+def joined_features(
+    joined: Sequence[tuple[np.ndarray, np.ndarray]],
+    row: Sequence[int] | np.ndarray,
+    targets: dict[str, Any],
+    **more: Any,
+) -> Features:
+    """The Features of sequences from ``sequences.join``. row: the row of each sequence."""
+    ids, types = [ids for ids, _ in joined], [types for _, types in joined]
+    return Features(ids, types, np.array(row, np.int32), targets, **more)
 
 
 def with_id(row: Any, answer: dict[str, Any]) -> dict[str, Any]:

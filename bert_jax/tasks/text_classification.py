@@ -142,21 +142,13 @@ Rows = list[Row]
 class TextSource(Source):
     """The files of a data set of labelled texts."""
 
-    @property
-    def _files(self) -> Mapping[str, Sequence[str]]:
-        return self.config.layout.files if self.given is None else {}
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self._files) or SPLITS
-
-    @functools.cached_property
-    def eval_splits(self) -> tuple[str, ...]:
-        return self.config.layout.scored if self._files else super().eval_splits
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return super().labels or self.config.layout.labels
+    def __init__(self, config: TableConfig, columns: Any, given: Any = None):
+        super().__init__(config, columns, given)
+        self._files = config.layout.files if given is None else {}
+        self.splits = tuple(self._files) or SPLITS
+        self.labels = self.labels or config.layout.labels
+        if self._files:
+            self.eval_splits = config.layout.scored
 
     def file_names(self, split: str) -> Sequence[str]:
         return self._files.get(split) or super().file_names(split)
@@ -236,7 +228,7 @@ class Classification(base.Task):
         labels = sorted(found)
         if not 1 < len(labels) <= max(20, 0.9 * rows):
             raise UserError(
-                f"{self.source.place('train')}: {counted(rows, 'row')} with "
+                f"train: {counted(rows, 'row')} with "
                 f"{counted(len(labels), 'different label')} "
                 f"({listed([label[:60] for label in labels])}); are text and label "
                 "swapped? regression=True learns numbers, and labels= names the classes"
@@ -307,13 +299,12 @@ class Classification(base.Task):
                 truncated += sum(lengths) > room
             joined += [sequences.join(tokenizer, *parts) for parts in cut]
             numbers += [number] * len(cut)
-        row_numbers, targets = np.array(numbers, np.int32), {}
+        targets = {}
         if rows and all(row.label is not None for row in rows):
             labels = self._targets([row.label for row in rows])
             labels = labels.astype(np.float32) if self.regression else labels
-            targets = {"label": labels[row_numbers]}
-        ids, types = [ids for ids, _ in joined], [types for _, types in joined]
-        return Features(ids, types, row_numbers, targets, truncated=truncated)
+            targets = {"label": labels[numbers]}
+        return base.joined_features(joined, numbers, targets, truncated=truncated)
 
     def _targets(self, labels: list[Any]) -> np.ndarray:
         """The labels of rows as numbers: (rows, ...)."""
@@ -344,7 +335,7 @@ class Classification(base.Task):
         """A label, or an answer, as text."""
         return f"{label:.3f}" if self.regression else label
 
-    def score(self, rows: Rows, answers: Answers) -> dict[str, float]:
+    def score(self, rows: Rows, answers: Answers) -> base.Scores:
         truth = self._targets([row.label for row in rows])
         predicted = self._targets([_given(answer) for answer in answers])
         return scores(self.metrics, truth, predicted)

@@ -16,6 +16,7 @@ from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting, setting_like
+from bert_jax.tasks import task as base
 from bert_jax.tasks.layouts import TABLE
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 from bert_jax.tasks.text_classification import Classification, Row, TableConfig
@@ -105,10 +106,10 @@ class SentenceVectors(Classification):
             low, high = min(labels), max(labels)
             scaled = (np.array(labels) - low) / max(high - low, 1e-9)
             targets = {"label": scaled.astype(np.float32)}
-        ids, types = [ids for ids, _ in joined], [types for _, types in joined]
-        numbers = np.repeat(np.arange(len(rows), dtype=np.int32), 2)
-        truncated = int(long.any(axis=1).sum())
-        return Features(ids, types, numbers, targets, choices=2, truncated=truncated)
+        more = {"choices": 2, "truncated": int(long.any(axis=1).sum())}
+        return base.joined_features(
+            joined, np.repeat(np.arange(len(rows)), 2), targets, **more
+        )
 
     def decode(self, rows: list[Row], features: Features, outputs: Outputs) -> Answers:
         """{"value": the cosine}."""

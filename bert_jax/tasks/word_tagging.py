@@ -25,10 +25,13 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
 from bert_jax.settings import setting
 from bert_jax.tasks import tagging_formats as formats
+from bert_jax.tasks import task as base
 from bert_jax.tasks.rows import Placed, Record, Row, ending, is_table, value_of
 from bert_jax.tasks.source import DataConfig, Source, names_by_number
 from bert_jax.tasks.tagging_formats import TaggedSentence
-from bert_jax.tasks.task import Answer, Outcome, Outputs, Task, with_id
+from bert_jax.tasks.task import Answer, Answers, Outcome, Outputs, with_id
+
+Rows = list[TaggedSentence]
 
 _FILES = {
     ("conll2003", "train"): ("eng.train", "train.txt"),
@@ -45,7 +48,8 @@ class TaggingConfig(DataConfig):
     """Which data set, and how its sentences become sequences."""
 
     task: str = setting(
-        doc="conll2003, wnut17, columns (any file with a word and its tag on each line) "
+        "columns",
+        "conll2003, wnut17, columns (any file with a word and its tag on each line) "
         "or segmented (Chinese text with spaces between words)",
         one_of=("conll2003", "wnut17", "columns", "segmented"),
     )
@@ -97,7 +101,7 @@ class TaggingSource(Source):
         return not is_table(path) or ending(path) == ".tsv"
 
 
-class Tagging(Task):
+class Tagging(base.Task):
     """A tag for each word; entities are scored as conlleval scores them.
 
     A sentence over max_length tokens is cut into windows. Each word is trained on and
@@ -114,14 +118,8 @@ class Tagging(Task):
         "tags": ("tags", "ner_tags"),
     }
 
-    @classmethod
-    def for_head(cls, checkpoint: Any) -> "Tagging | None":
-        longest, labels = checkpoint.config.max_positions, checkpoint.labels
-        config = TaggingConfig("columns", labels=labels, max_length=longest)
-        return cls(config) if checkpoint.head == cls.head else None
-
     @functools.cached_property
-    def _training(self) -> list[TaggedSentence]:
+    def _training(self) -> Rows:
         return super().read("train")
 
     @functools.cached_property
@@ -152,7 +150,7 @@ class Tagging(Task):
     def main_metric(self) -> str:
         return "accuracy" if self.kind == "tags" else "f1"
 
-    def read(self, split: str) -> list[TaggedSentence]:
+    def read(self, split: str) -> Rows:
         """The sentences of a split, with iob2 tags instead of iob1; see Task.read."""
         rows = self._training if split == "train" else super().read(split)
         return [self._checked(row) for row in rows] if self.labelled(split) else rows
@@ -201,8 +199,8 @@ class Tagging(Task):
             how = "characters" if self.kind == "words" else self.config.words
             text, offsets = words, formats.find_words(words, how)
             words = [text[start:end] for start, end in offsets]
-        full = isinstance(words, list | tuple) and all(words)
-        if not full or not all(isinstance(word, str) for word in words):
+        listed = isinstance(words, list | tuple)
+        if not listed or not all(word and isinstance(word, str) for word in words):
             raise UserError(f'{where}: "words" is not a list of words')
         if labelled:
             tags = value_of(where, values, self.columns["tags"])
@@ -212,11 +210,13 @@ class Tagging(Task):
                     f"{where} has {counted(len(words), 'word')} and the tags "
                     f"{tags!r:.200}; expected a list with a tag for each word"
                 )
-            names = (
-                names_by_number(self.config.labels) if int in map(type, tags) else {}
+            tags = tuple(
+                names_by_number(self.config.labels).get(str(tag))
+                if type(tag) is int
+                else tag
+                for tag in tags
             )
-            tags = tuple(names.get(str(x)) if type(x) is int else x for x in tags)
-            if not all(isinstance(tag, str) and tag for tag in tags):
+            if not all(tag and isinstance(tag, str) for tag in tags):
                 raise UserError(
                     f"{where}: a tag is no text; set data.labels to the names of numbers "
                     "in their order, such as ('O', 'B-PER', 'I-PER')"
@@ -230,7 +230,7 @@ class Tagging(Task):
         row = (row,) if words and not labelled else row
         return super().values(where, row, labelled=labelled)
 
-    def encode(self, rows: list[TaggedSentence], tokenizer: Tokenizer) -> Features:
+    def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         """Sequences [CLS] words [SEP], all of token type 0; see Task.encode.
 
         A word without tokens (control characters) becomes [UNK]. A word with more tokens
@@ -250,8 +250,7 @@ class Tagging(Task):
         for _, group in itertools.groupby(rows, lambda row: row.document):
             first, last = len(documents), len(documents) + len(list(group))
             documents += [(bounds[first], bounds[last])] * (last - first)
-        input_ids, token_type_ids, labels, extra, row_of = [], [], [], [], []
-        truncated = 0
+        joined, labels, extra, row_of, truncated = [], [], [], [], 0
         for i, row in enumerate(rows):
             first, last = bounds[i : i + 2]
             truncated += int(cut[first:last].any())
@@ -264,40 +263,22 @@ class Tagging(Task):
                 if not len(words):
                     continue  # it would predict no word
                 inside = np.concatenate(tokens[start:stop])
-                sequence, types = sequences.join(tokenizer, inside)
+                joined.append(sequences.join(tokenizer, inside))
                 positions = 1 + offsets[first + words] - offsets[start]
-                input_ids.append(sequence)
-                token_type_ids.append(types)
                 extra.append((words, positions))
                 row_of.append(i)
                 if row.tags is not None:
-                    target = np.full_like(sequence, IGNORED)
+                    target = np.full_like(joined[-1][0], IGNORED)
                     target[positions] = [self.label_ids[row.tags[w]] for w in words]
                     labels.append(target)
-        numbers, targets = np.array(row_of, np.int32), {"labels": labels}
-        return Features(
-            *(input_ids, token_type_ids, numbers, targets if labels else {}),
-            extra=extra,
-            truncated=truncated,
-        )
+        targets = {"labels": labels} if labels else {}
+        more = {"extra": extra, "truncated": truncated}
+        return base.joined_features(joined, row_of, targets, **more)
 
     def golds(self, row: TaggedSentence) -> Sequence[str]:
         return row.tags or ()
 
-    def warnings(
-        self, rows: Sequence[Any], features: Features, tokenizer: Tokenizer
-    ) -> list[str]:
-        """Also an uncased vocabulary for names."""
-        found = super().warnings(rows, features, tokenizer)
-        if self.kind == "entities" and tokenizer.lower_case:
-            found.append(
-                "the vocabulary has no capitals, which mark names: use another"
-            )
-        return found
-
-    def decode(
-        self, rows: list[TaggedSentence], features: Features, outputs: Outputs
-    ) -> list[Answer]:
+    def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
         """Words, tags and the probabilities of the tags; see Task.decode.
 
         "entities" (unless tags are plain): type, text, start and end (words, end
@@ -334,9 +315,7 @@ class Tagging(Task):
             answer["entities"].append(entity)
         return answer
 
-    def score(
-        self, rows: list[TaggedSentence], answers: list[Answer]
-    ) -> dict[str, float]:
+    def score(self, rows: Rows, answers: Answers) -> base.Scores:
         """See tagging_formats.scores."""
         gold = [list(row.tags) for row in rows]
         predicted = [answer["tags"] for answer in answers]
@@ -350,9 +329,7 @@ class Tagging(Task):
             classes = (gold[2:] or gold, tag[2:] or tag) if entities else (gold, tag)
             yield Outcome(text, gold, tag, p, gold == tag, word, classes)
 
-    def export(
-        self, rows: list[TaggedSentence], answers: list[Answer], split: str
-    ) -> dict[str, str]:
+    def export(self, rows: Rows, answers: Answers, split: str) -> dict[str, str]:
         """SPLIT.conll, which conlleval reads, or SPLIT.segmented.txt for segmentation.
 
         SPLIT.conll has "word gold predicted" lines, without gold if rows have no tags.

@@ -137,7 +137,7 @@ def _read_split(
         if counts:
             labels = [f"{label!r} ({counts[label]:,})" for label in task.labels]
             log(f"labels: {listed(labels, most=10)}")
-        for warning in task.warnings(rows, features, tokenizer):
+        for warning in task.warnings(rows, features):
             log(f"warning: {name}: {warning}")
     return Split(name, rows, features)
 

@@ -114,7 +114,7 @@ def test_a_new_family(settings, monkeypatch, tmp_path):
     data = {"dir": config["data"]["dir"], "max_length": 24}
     lines = []
     score, predict = run(config | {"family": "clue", "data": data}, tmp_path, lines)
-    assert "labels: 'other', 'clue'" in lines  # without golds there are no counts
+    assert not [line for line in lines if "labels:" in line]  # without golds
     files = [path.name for path in (tmp_path / "predictions").iterdir()]
     assert {*files} == {"dev.json", "test.json"}  # without outcomes no errors are known
     assert score > 90

@@ -332,7 +332,7 @@ def test_truncated_rows_and_one_label_are_warned_of(tokenizer, settings, label, 
         texts = ["a b c d e"] * long + ["a b c d"] * (10 - long)
         rows = [(text, label or "xy"[i % 2]) for i, text in enumerate(texts)]
         rows = task.with_rows(train=rows).read("train")
-        found = task.warnings(rows, task.encode(rows, tokenizer), tokenizer)
+        found = task.warnings(rows, task.encode(rows, tokenizer))
         assert ("20% of the rows are longer than max_length=6" in str(found)) == (
             long > 1
         )

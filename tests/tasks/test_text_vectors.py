@@ -67,7 +67,7 @@ def test_contrastive_pairs_need_no_label_or_one_that_is_high(vocabulary):
     assert [row.label for row in without.read("train")] == [None] * 3
     rows = without.read("train")
     features = own.encode(rows, vocabulary)
-    assert features.targets == {} and own.warnings(rows, features, vocabulary) == []
+    assert features.targets == {} and own.warnings(rows, features) == []
     high = task(loss="contrastive", positive_from=2.0).with_rows(train=PAIRS)
     assert [row.label for row in high.read("train")] == [5, 2]
     with pytest.raises(UserError, match=r"^dev, row 0: no column 'label'"):

@@ -7,7 +7,6 @@ import pytest
 
 import bert_jax
 from bert_jax.data import sequences
-from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.tasks.tagging_formats import TaggedSentence
@@ -326,17 +325,6 @@ def test_widening_fills_the_window_from_both_sides():
             assert abs(sides[0] - sides[1]) <= 2 * 5
             balanced += 1
     assert balanced > 20
-
-
-def test_an_uncased_vocabulary_is_warned_of_where_capitals_tell(uncased):
-    cased = WordPieceTokenizer(uncased.tokens, lower_case=False)
-    rows = [make_row("Ann saw Rome", "B-PER O B-LOC")]
-    names, task = make_task(), make_task(labels=("DT", "NN"))
-    (warning,) = names.warnings(rows, names.encode(rows, uncased), uncased)
-    assert "no capitals" in warning and "\n" not in warning
-    assert names.warnings(rows, names.encode(rows, cased), cased) == []
-    features = task.encode([make_row("the sea", "DT NN")], uncased)
-    assert task.warnings(rows, features, uncased) == []
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,6 @@ def test_labels_and_warnings_are_logged(checkpoint_dir):
         "labels: 'bad' (5), 'good' (4), 'good ' (2), 'x0' (1), 'x1' (1), ",
         "'x6' (1) and 2 more\n",
         "longer than max_length=5 and lose text; raise data.max_length\n",
-        "warning: train: labels differ only by blanks or capitals",
     ):
         assert line in lines
 
@@ -201,7 +200,7 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
         (tagging, (["a"], ["B-"]), ", word 0 .* has the tag 'B-'"),
         (choices, ("a", ["b"], 0), ": 'choices' are no list of two or more texts"),
         (squad, ("a", "b", "c"), ": the answer 'c' is not in the context"),
-        (squad, ("a", "b", []), " has no answer; .*version_2=True"),
+        (squad, ("a", "b", []), " has no answer; correct it"),
     ],
 )
 def test_a_bad_row_is_named(make, row, message):
@@ -291,9 +290,9 @@ def test_a_text_is_no_file():
         ({"dev": [("good", "yes")]}, "give train=rows .dev and test need it"),
         (
             {"train": [("good", "yes")]},
-            "^train has no rows to learn from; expected several rows",
+            "^train: 0 rows with 0",
         ),
-        ({"train": []}, "^train has no rows to learn from; expected several rows"),
+        ({"train": []}, "^train: 0 rows with 0"),
         ({"train": [("a", "b")], "seed": -1}, "^seed=-1, expected at least 0 and "),
         ({"train": [("good", "a")] * 9, "epoch": 1}, "epoch is not an arg.*epochs"),
         ({"optimizer_name": 1}, "^optimizer_name is not an argument"),
