@@ -276,7 +276,7 @@ def test_evaluate_reads_rows_as_training_does(tagger, reader, tmp_path):
         UserError, match=r"conll:1, word 1 \('paris'\), has the tag 'B-GPE'"
     ):
         next(tagger[0].evaluate(tmp_path / "other.conll"))
-    with pytest.raises(UserError, match="has no answer; expected at least one"):
+    with pytest.raises(UserError, match="has no answer; correct it"):
         next(reader[0].evaluate([("who eats ?", "a dog eats")]))
 
 
