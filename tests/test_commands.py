@@ -8,7 +8,6 @@ import importlib
 import json
 import re
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -187,11 +186,10 @@ def evil_label(folder):
 
 
 def evil_member(folder):
-    content = (GOLDEN / "tasks" / "order.jsonl").read_text()
-    with zipfile.ZipFile(folder / "a.zip", "w") as archive:
-        archive.writestr(f"{EVIL}.jsonl", content)
+    (folder / "sets").mkdir()
+    shutil.copy(GOLDEN / "tasks/order.jsonl", folder / "sets" / f"{EVIL}.jsonl")
     model = str(GOLDEN / "exported" / "mlm_nsp")
-    return "score", "--checkpoint", model, "--pairs", str(folder / "a.zip")
+    return "score", "--checkpoint", model, "--pairs", str(folder / "sets")
 
 
 def evil_metric(folder):

@@ -13,7 +13,6 @@ import json
 import re
 import shlex
 import subprocess
-import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -302,8 +301,8 @@ def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained):
         "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t1\t2\tIt is .\tIt was .\n"
     )
     pair = {"sentence_good": "It is so.", "sentence_bad": "It are so."}
-    with zipfile.ZipFile(tmp_path / "BLiMP.zip", "w") as archive:
-        archive.writestr("blimp/agreement.jsonl", json.dumps(pair) + "\n")
+    (tmp_path / "blimp/data").mkdir(parents=True)
+    (tmp_path / "blimp/data/agreement.jsonl").write_text(json.dumps(pair) + "\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "start", lambda *arguments: None)
     write_files(tmp_path)

@@ -12,7 +12,6 @@ usage:
 from pathlib import Path
 
 from bert_jax.commands import cli
-from bert_jax.interop.find import ORIGINS
 from bert_jax.model.config import ACTIVATIONS
 from bert_jax.progress import print_line
 
@@ -35,7 +34,7 @@ def main(argv: list[str]) -> None:
 
     changes = {"activation": args.activation} if args.activation else {}
     checkpoint = load(args.input, **changes)
-    config, origin = checkpoint.config, ORIGINS[checkpoint.source]
+    config, origin = checkpoint.config, f"a checkpoint of {checkpoint.source}"
     print_line(
         f"{args.input}: {origin}; a BERT with {config.num_layers} layers, width "
         f"{config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} tokens; "

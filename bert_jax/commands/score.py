@@ -9,13 +9,14 @@ its name ends in .csv; stdout without it. An empty text has 0 tokens and the log
 probability 0.
 --rest_of_word: mask the tokens that follow in the word too.
 --pairs: files, a set each: a table (.jsonl, .csv, .tsv) with the two sentences in
---fields; lines of text with a tab between the good and the bad sentence; or a zip of
-.jsonl, such as BLiMP.zip. The command prints how often the good sentence is more likely.
+--fields; lines of text with a tab between the good and the bad sentence; or a folder of
+.jsonl files, such as that of BLiMP. The command prints how often the good sentence is
+more likely.
 --json: print one object with "accuracy" (a share of 1), "by_set" (the accuracy of each
 set by its path) and "pairs".
 
 usage:
-  bert_jax score --checkpoint W --text TEXT|--input FILE|--pairs BLiMP.zip
+  bert_jax score --checkpoint W --text TEXT|--input FILE|--pairs blimp/data
 """
 
 import argparse

@@ -23,7 +23,6 @@ from bert_jax.progress import aligned
 
 Values = dict[str, Any]
 
-_DOCUMENTS = 1024  # of a store, that are in memory together
 _QUANTILES = {"median": 0.5, "90%": 0.9, "99%": 0.99, "longest": 1.0}
 
 
@@ -91,16 +90,10 @@ def by_number(name: str) -> list[str]:
 def _text(source: ExampleSource) -> Values:
     store, info = source.store, source.store.info
     offsets, bounds = store.sentence_offsets, store.document_sentences
-    unknown, ranges = 0, np.stack([bounds[:-1], bounds[1:]], axis=1)
-    for first in range(0, info.documents, _DOCUMENTS):
-        ids = np.concatenate(store.read_sentences(ranges[first : first + _DOCUMENTS]))
-        ids &= ~ids.dtype.type(store.word_bit)
-        unknown += int(np.count_nonzero(ids == source.vocabulary.unk_id))
     return {
         "documents": info.documents,
         "sentences": info.sentences,
         "tokens": info.tokens,
-        "unknown": unknown / info.tokens,
         "vocabulary": _summary(source.vocabulary),
         "lengths": {
             "tokens of a sentence": _lengths(np.diff(offsets)),

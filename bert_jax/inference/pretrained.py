@@ -12,8 +12,6 @@ A minimal pair is right if its good sentence has the higher score (Warstadt et a
 "BLiMP").
 """
 
-import re
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +24,6 @@ from scipy.special import softmax
 from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import MASK
 from bert_jax.errors import UserError
-from bert_jax.files import ending, parse_json, reading
 from bert_jax.inference.evaluation import Columns, Inference, text_features
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
@@ -46,7 +43,7 @@ from bert_jax.tasks.task import Answer, Outputs, with_id
 
 ROW = 64  # tokens of masked copies that take as much memory as an ordinary row
 FIELDS = ("sentence_good", "sentence_bad")
-_EXPECTED = "pairs as .jsonl, .csv, .tsv, .txt, or a zip of .jsonl"
+_EXPECTED = "pairs as .jsonl, .csv, .tsv, .txt, or a folder of .jsonl"
 
 MinimalPair = tuple[str, str]  # the good sentence and the bad one
 
@@ -339,7 +336,7 @@ class Accuracy(NamedTuple):
 def read_sets(
     paths: Iterable[Path], fields: Sequence[str] = FIELDS
 ) -> Iterator[tuple[str, list[MinimalPair]]]:
-    """The path and the pairs of each set. A set is a file, or a file in a zip.
+    """The path and the pairs of each set. A set is a file; a folder has .jsonl files.
 
     The rows of a table have the pair in the two columns ``fields``. Lines of text have it
     in two columns with a tab between them, the good sentence first.
@@ -347,33 +344,16 @@ def read_sets(
     Raises UserError with the file and line of a row that is not a pair.
     """
     for path in map(Path, paths):
-        zipped = ending(path) == ".zip"
-        for name, rows in _zip_rows(path) if zipped else [(path, placed_rows(path))]:
-            pairs = [_pair(where, row, fields) for where, row in rows if row]
-            if not pairs:
-                raise UserError(f"{name} has no pairs; expected {_EXPECTED}")
-            yield str(name), pairs
-
-
-def _zip_rows(path: Path) -> Iterator[tuple[str, Iterator[Placed]]]:
-    """The name and the rows of each JSONL file in a zip, such as BLiMP's."""
-    with reading(path, _EXPECTED), zipfile.ZipFile(path) as archive:
-        # macOS puts a file "._NAME.jsonl", which is not JSON, beside each NAME.jsonl.
-        own = re.compile(r"(.*/)?[^./][^/]*\.jsonl")
-        # By entry, not by name: a zip may have a name twice.
-        members = [m for m in archive.infolist() if own.fullmatch(m.filename)]
-        if not members:
+        files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if not files:
             raise UserError(f"{path} has no .jsonl file; expected {_EXPECTED}")
-        for member in sorted(members, key=lambda member: member.filename):
-            name = f"{path}/{member.filename}"
-            with archive.open(member) as file:
-                yield name, _objects(name, file)
-
-
-def _objects(name: str, lines: Iterable[bytes]) -> Iterator[Placed]:
-    for number, line in enumerate(lines, 1):
-        where = f"{name}:{number}"
-        yield where, parse_json(line, where, "one object a line")
+        for file in files:
+            pairs = [
+                _pair(where, row, fields) for where, row in placed_rows(file) if row
+            ]
+            if not pairs:
+                raise UserError(f"{file} has no pairs; expected {_EXPECTED}")
+            yield str(file), pairs
 
 
 def _pair(where: str, row: Row, fields: Sequence[str]) -> MinimalPair:

@@ -18,12 +18,6 @@ from bert_jax.interop.config_json import read_config
 
 CHECKPOINTS = "checkpoints"  # folder of a run's training state
 BEST = "best"  # folder of the best model of a fine-tuning run
-# Names of the values of Checkpoint.source.
-ORIGINS = {
-    "huggingface": "a Hugging Face folder",
-    "tensorflow": "Google's TensorFlow checkpoint",
-    "bert_jax": "a run of bert_jax",
-}
 SAFETENSORS, TORCH, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 BILSTM = "bilstm.safetensors"  # the BiLSTM on an encoder, under our names
 MODULES = "modules.json"  # the list of modules of sentence-transformers

@@ -170,8 +170,9 @@ def save_huggingface(
     """
     config, tokenizer, head = checkpoint.config, checkpoint.tokenizer, checkpoint.head
     params = jax.device_get(dict(checkpoint.params))
-    # transformers has no architecture with these.
-    bilstm, dense = params.pop("bilstm", {}), params.pop("dense", {})
+    if "dense" in params:
+        raise UserError("Dense modules are only read; copy the folder that has them")
+    bilstm = params.pop("bilstm", {})  # transformers has no architecture with it
     if config.causal:
         params.pop("nsp", None)  # which nothing trains
     settings = config_to_dict(config) | {"dtype": "float32"}
@@ -217,7 +218,7 @@ def save_huggingface(
         if tokenizer is not None:
             write_tokenizer(folder, tokenizer, config)
         if modules is not None and not misfit(checkpoint):
-            write_modules(folder, modules, dense, config.hidden_size)
+            write_modules(folder, modules, config.hidden_size)
         write_json(folder / "config.json", settings)
         text = _CARD.read_text("utf-8").format(
             library="transformers" if architecture else OWN,

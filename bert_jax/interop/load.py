@@ -11,7 +11,7 @@ from etils import epath
 
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, naming
-from bert_jax.files import is_remote, read_json
+from bert_jax.files import is_remote, read_json, reading
 from bert_jax.interop.checkpoint import Checkpoint, check_params
 from bert_jax.interop.config_json import split_changes, with_compute
 from bert_jax.interop.find import CHECKPOINTS, find_files, from_hub, hub_name
@@ -94,13 +94,6 @@ def _read(local: Path, run: os.PathLike, changes: dict[str, Any]) -> Checkpoint:
     return read_huggingface(path, **changes)
 
 
-def _nested(settings: Any, *names: str) -> Any:
-    """A setting in groups; None without it."""
-    for name in names:
-        settings = settings.get(name) if isinstance(settings, Mapping) else None
-    return settings
-
-
 def _read_workdir(
     workdir: Path, checkpoints: Path, changes: dict[str, Any]
 ) -> Checkpoint:
@@ -109,14 +102,17 @@ def _read_workdir(
     settings = with_compute(read_json(path, expected))
     if not isinstance(settings.get("model"), Mapping):
         raise UserError(f"{path} has no BERT in its group model; expected {expected}")
+    with reading(path, expected):
+        pairs = settings.get("data", {}).get("examples", {}).get("next_sentence", True)
+        trained_with = settings.get("text", {}).get("vocabulary")
     with naming(path):
         config = from_settings(BertConfig, settings["model"] | changes, "model")
         compute = from_settings(ComputeConfig, settings.get("compute", {}), "compute")
     # An objective may train more than a BERT: another head, a generator.
     known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm", "dense")
     every = read_params(checkpoints)
-    if _nested(settings, "data", "examples", "next_sentence") is False:
-        every.pop("nsp", None)  # the examples were no pairs, which train this head
+    if not pairs:
+        every.pop("nsp", None)  # which only pairs train
     params = {name: every[name] for name in known if name in every}
     others = {name: part for name, part in every.items() if name not in known}
     # "head", "labels", "problem_type" and "extra" are of a workdir that convert of 0.1.0
@@ -125,7 +121,6 @@ def _read_workdir(
     with naming(workdir):
         missing = check_params(params, config, head)
     tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None
-    trained_with = _nested(settings, "text", "vocabulary")
     if tokenizer and trained_with and not tokenizer.has_fingerprint(trained_with):
         raise UserError(
             f"{workdir}: its vocabulary is not the one that the run was trained with; "

@@ -18,8 +18,8 @@ import numpy as np
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import read_json, write_json, write_text
-from bert_jax.interop.find import MODULES, SAFETENSORS, list_modules
-from bert_jax.interop.weights import read_weights, write_safetensors
+from bert_jax.interop.find import MODULES, list_modules
+from bert_jax.interop.weights import read_weights
 from bert_jax.model.config import BertConfig
 
 EXTRA = "modules"  # the key of Checkpoint.extra
@@ -28,10 +28,7 @@ _CONFIG = "config_sentence_transformers.json"
 # Keys of sentence-transformers before version 5.4.
 _OLD = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 ACTIVATIONS = {"Identity": lambda x: x, "Tanh": jnp.tanh}
-_TORCH = {
-    "Identity": "torch.nn.modules.linear.Identity",
-    "Tanh": "torch.nn.modules.activation.Tanh",
-}
+_TORCH = ("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh")
 _TYPES = "sentence_transformers.models"  # the package of the modules
 _INSTEAD = "to use the encoder alone, remove modules.json"
 
@@ -133,7 +130,7 @@ def _read_dense(folder: Path, width: int) -> tuple[str, dict[str, np.ndarray]]:
     vector = ["sentence_embedding"]
     config = _settings(
         folder / "config.json",
-        activation_function=[*_TORCH.values()],
+        activation_function=[*_TORCH],
         use_residual=[False],
         module_input_name=vector,
         module_output_name=vector,
@@ -154,37 +151,21 @@ def _read_dense(folder: Path, width: int) -> tuple[str, dict[str, np.ndarray]]:
     return name, params
 
 
-def write_modules(
-    folder: Path, settings: Mapping[str, Any], dense: Mapping[str, Any], width: int
-) -> None:
+def write_modules(folder: Path, settings: Mapping[str, Any], width: int) -> None:
     """Writes the modules as sentence-transformers and :func:`read_modules` read them."""
-    kinds = ["Pooling", *["Dense"] * len(dense), *["Normalize"] * settings["normalize"]]
-    paths = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds, 1))]
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"{_TYPES}.{kind}"}
-        for i, (kind, path) in enumerate(
-            zip(["Transformer", *kinds], paths, strict=True)
-        )
-    ]
-    for path in paths[1:]:
-        (folder / path).mkdir()
+    kinds = ["Transformer", "Pooling", *["Normalize"] * settings["normalize"]]
+    modules = []
+    for i, kind in enumerate(kinds):
+        path = f"{i}_{kind}" if i else ""
+        (folder / path).mkdir(exist_ok=True)
+        kind = f"{_TYPES}.{kind}"
+        modules.append({"idx": i, "name": str(i), "path": path, "type": kind})
     write_text(folder / MODULES, json.dumps(modules, indent=2) + "\n")
     modes = {key: mode == settings["pooling"] for key, mode in _OLD.items()}
     pooling = {"word_embedding_dimension": width} | modes
     if not settings.get("include_prompt", True):
         pooling["include_prompt"] = False
     write_json(folder / "1_Pooling/config.json", pooling)
-    for i, activation in enumerate(settings["activations"]):
-        tensors = {
-            f"linear.{name.replace('kernel', 'weight')}": np.array(array.T, order="C")
-            for name, array in dense[str(i)].items()
-        }
-        write_safetensors(folder / paths[i + 2] / SAFETENSORS, tensors)
-        outputs, inputs = tensors["linear.weight"].shape
-        sizes = {"in_features": inputs, "out_features": outputs}
-        rest = {"bias": "bias" in dense[str(i)]}
-        rest["activation_function"] = _TORCH[activation]
-        write_json(folder / paths[i + 2] / "config.json", sizes | rest)
     length = {"max_seq_length": settings["max_length"], "do_lower_case": False}
     write_json(folder / _TRANSFORMER, length)
     keys = ("prompts", "default_prompt_name", "similarity_fn_name")

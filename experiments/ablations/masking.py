@@ -31,6 +31,6 @@ def get_study(data: str = "data") -> dict:
     return dict(
         variants={name: dict(pretrain=own) for name, own in variants.items()},
         tasks=tasks(data),
-        pairs=(f"{data}/blimp/BLiMP.zip",),
+        pairs=(f"{data}/blimp/data",),
         pairs_per_set=40,
     )

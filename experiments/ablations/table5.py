@@ -12,7 +12,7 @@ On: two CPU cores, two seeds at a time; 30 MB of Wikipedia and 16 MB of books.
 Result: see docs/experiments.md. The paper's, of BASE: without NSP 0.5 points less on MNLI,
   left to right 2.3 less there and 10.7 points of F1 less on SQuAD, with a BiLSTM 3.6.
 Before: DATA with wikipedia/, books/, glue/SST-2, ner/wnut17, squad/dev-v1.1.json (which is
-  split by article) and blimp/BLiMP.zip.
+  split by article) and blimp/data, the .jsonl files of BLiMP.zip.
 Run:
   bert_jax study experiments/ablations/table5.py:DATA --workdir runs/table5
 """
@@ -136,7 +136,7 @@ def get_study(data: str = "data") -> dict:
     return dict(
         variants=variants,
         tasks=tasks(data),
-        pairs=(f"{data}/blimp/BLiMP.zip",),
+        pairs=(f"{data}/blimp/data",),
         pairs_per_set=40,
         equal_compute=True,
     )

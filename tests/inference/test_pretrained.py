@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -147,16 +146,11 @@ def test_each_form_gives_the_same_pairs(name, tmp_path):
     assert list(read_sets([path])) == [(str(path), PAIRS)]
 
 
-def test_each_file_of_a_zip_is_a_set(tmp_path):
-    path = tmp_path / "all.zip"
-    with zipfile.ZipFile(path, "w") as archive, pytest.warns(UserWarning):
-        archive.writestr("data/b.jsonl", LINES)
-        archive.writestr("data/a.jsonl", LINES)
-        archive.writestr("data/b.jsonl", LINES.splitlines()[0])  # the name once more
-        archive.writestr("README", "no pairs")
-        archive.writestr("__MACOSX/data/._a.jsonl", b"\0\xb0")  # as BLiMP's has
-    a, b = f"{path}/data/a.jsonl", f"{path}/data/b.jsonl"
-    assert list(read_sets([path])) == [(a, PAIRS), (b, PAIRS), (b, PAIRS[:1])]
+def test_each_jsonl_file_of_a_folder_is_a_set(tmp_path):
+    for name in ("b.jsonl", "a.jsonl", "README"):
+        (tmp_path / name).write_text(LINES)
+    a, b = str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")
+    assert list(read_sets([tmp_path])) == [(a, PAIRS), (b, PAIRS)]
 
 
 def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_path):
@@ -190,8 +184,8 @@ def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_pa
             "a.csv:2: no column 'sentence_good'.*--fields=GOOD,BAD",
         ),
         ("a.jsonl", '{"sentence_good": "a", "sentence_bad": ""}\n', "a.jsonl:1"),
-        ("a.zip", "no zip", "is not a zip file"),
         ("none.txt", None, "does not exist"),
+        ("", None, "has no .jsonl file"),
     ],
 )
 def test_what_is_no_pair_is_named(name, content, message, tmp_path):

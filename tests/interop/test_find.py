@@ -371,6 +371,8 @@ def test_a_command_takes_a_name(hub, tmp_path):
         env=os.environ | names,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("bert_jax/tiny@old: a Hugging Face folder; a BERT ")
+    assert done.stdout.startswith(
+        "bert_jax/tiny@old: a checkpoint of huggingface; a BERT "
+    )
     assert done.stderr == ""
     assert (tmp_path / "out/vocab.txt").is_file()
