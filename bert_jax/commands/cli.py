@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TextIO
 
 from bert_jax.commands import startup
 from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError, hint
-from bert_jax.files import STORE_LIBRARIES, is_remote
+from bert_jax.files import is_remote
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.model.config import DTYPES
 from bert_jax.progress import LogHandler, print_line, show_progress
@@ -185,28 +185,19 @@ def model_options(args: argparse.Namespace) -> dict[str, Any]:
     return {name: vars(args)[name] for name in ("batch_size", "max_length", "dtype")}
 
 
-def text(argument: str) -> str:
-    """The type of a flag that takes a text: its bytes are UTF-8 in every locale."""
-    return os.fsencode(argument).decode(errors="replace")
-
-
 def add_columns_flag(parser: argparse.ArgumentParser) -> None:
     """Adds --columns for tables."""
     about = "columns of a table that have the text or texts (default: as trained, else "
     about += "text, or text_a and text_b)"
-    values = {"nargs": "+", "default": (), "type": text, "metavar": "NAME"}
+    values = {"nargs": "+", "default": (), "metavar": "NAME"}
     parser.add_argument("--columns", help=about, **values)
 
 
-def add_text_flags(
-    parser: argparse.ArgumentParser, *, metavar: str = "TEXT", required: bool = True
-) -> None:
+def add_text_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Adds --text or --input, --columns and --output."""
     given = parser.add_mutually_exclusive_group(required=required)
-    row = {"nargs": "+", "metavar": metavar, "type": text}
-    given.add_argument(
-        "--text", action="append", help="one row; may be repeated", **row
-    )
+    about = "one row; may be repeated"
+    given.add_argument("--text", action="append", nargs="+", help=about)
     about = (
         "a table (.csv, .tsv, .jsonl, .json, .parquet), else UTF-8 lines; - for stdin"
     )
@@ -223,31 +214,13 @@ def add_corpus_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", nargs="+", required=True, metavar="TEXT")
     parser.add_argument("--format", choices=("auto", *FORMATS), default="auto")
     about = "of JSONL and tfds rows (%(default)s)"
-    parser.add_argument("--text_field", default="text", type=text, help=about)
+    parser.add_argument("--text_field", default="text", help=about)
     about = "language whose abbreviations do not end a sentence (%(default)s)"
     parser.add_argument("--language", default="en", metavar="CODE", help=about)
 
 
-def _raised_by_store(error: BaseException) -> bool:
-    """Whether an object store, or the network to it, caused an error.
-
-    gcsfs also raises Python's own exceptions, such as OSError if the store forbids an
-    access, and FileNotFoundError for an upload that the store does not know any more.
-    """
-    modules = [type(error).__module__]
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        modules[1:] = [frame.f_globals.get("__name__", "")]  # the frame that raised
-    return any(name.partition(".")[0] in STORE_LIBRARIES for name in modules)
-
-
 def _users_line(error: Exception) -> str | None:
     """One line for an error that a user can fix outside of bert_jax; None for a bug."""
-    if _raised_by_store(error):
-        said = UserError(f"{type(error).__name__}: {error}"[:300])
-        return (
-            f"error: the object store fails ({said}); put that right, or wait, and run the "
-            "same command again"
-        )
     # A missing file that a user named is a UserError of its reader.
     if not isinstance(error, OSError) or error.errno == errno.ENOENT:
         return None

@@ -19,7 +19,6 @@ usage:
   bert_jax score --checkpoint W --text TEXT|--input FILE|--pairs blimp/data
 """
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -50,12 +49,14 @@ def main(argv: list[str]) -> None:
         raise UserError("expected one of --text, --input and --pairs")
     cli.check_unused(parser, args, *(["output"] if args.pairs else ["fields", "json"]))
     from bert_jax.inference import lines
-    from bert_jax.inference.pretrained import Scorer
+    from bert_jax.inference.pretrained import FIELDS, Scorer, read_sets
 
     form = lines.output_format(args.output)
     check_output(args.output, args.input)
     cli.check_columns(parser, args)
-    sets = _sets(args) if args.pairs else []  # a wrong pair is found before any score
+    fields = args.fields.split(",") if args.fields else FIELDS
+    # A wrong pair is found before any score.
+    sets = list(read_sets(args.pairs, fields)) if args.pairs else []
     watched = lines.on_screen(args.output) and not args.pairs
     cli.start()
     scorer = Scorer(
@@ -70,16 +71,6 @@ def main(argv: list[str]) -> None:
     rows = lines.given_rows(scorer, args.text, args.input)
     parts = scorer.stream(rows, columns=args.columns)
     lines.write_answers(parts, args.output, form)
-
-
-def _sets(args: argparse.Namespace) -> "list[tuple[str, list[MinimalPair]]]":
-    """The path and the pairs of each set."""
-    from bert_jax.inference.pretrained import FIELDS, read_sets
-
-    fields = tuple(args.fields.split(",")) if args.fields else FIELDS
-    if len(fields) != 2:
-        raise UserError(f"--fields={args.fields}, expected two columns: GOOD,BAD")
-    return list(read_sets(args.pairs, fields))
 
 
 def _compare(
