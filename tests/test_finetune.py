@@ -136,8 +136,6 @@ def test_a_user_error_is_one_line_and_exit_code_2(command, files, tmp_path):
     ("arguments", "message"),
     [
         (["--config.optimizer.warmpu=0"], "did you mean --optimizer.warmup?"),
-        (["--config.epochs=many"], "epochs"),
-        (["--optimizer.learning_rate=nan"], "learning_rate=nan, expected above 0"),
         (["--config.epochs=0"], "epochs=0, expected at least 1"),
         (["--config.init_from="], "set init_from"),
         (["--config.init_from=nowhere"], "nowhere does not exist"),
@@ -146,11 +144,8 @@ def test_a_user_error_is_one_line_and_exit_code_2(command, files, tmp_path):
             "and 7 more (it does not exist); set data.dir",
         ),
         (["--config.data.max_length=17"], "is over the position table of 16"),
-        (["--config.data.task=rt"], "data.task='rt', expected one of cola, sst2"),
-        (["--config.family=bert"], "family='bert', expected one of"),
         (["extra"], "unexpected argument 'extra'"),
         (["--learning_rate=3e-4"], "did you mean --optimizer.learning_rate?"),
-        (["--sweeep"], "sweeep"),
     ],
 )
 def test_a_wrong_command_line_is_one_clear_line(arguments, message, files, tmp_path):
@@ -161,9 +156,3 @@ def test_a_wrong_command_line_is_one_clear_line(arguments, message, files, tmp_p
         assert message in str(error.value)
         assert "\n" not in str(error.value)
         assert {path.name for path in tmp_path.iterdir()} <= {".lock"}
-
-
-def test_help_says_how_to_use_it(capsys):
-    with pytest.raises(SystemExit):
-        finetune.main(["--help"])
-    assert "bert_jax finetune --config" in capsys.readouterr().out

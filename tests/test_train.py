@@ -127,8 +127,6 @@ def test_a_finished_run_is_not_trained_again(main, uninterrupted, config_file):
     ("change", "message"),
     [
         ("--config.model.hidden_size=32", "model.hidden_size: 16 -> 32"),
-        ("--config.data.holdout=0.3", "data.holdout: 0.2 -> 0.3"),
-        ("--config.optimizer.beta2=0.5", r"optimizer.beta2: 0\.999 -> 0\.5"),
         ("--config.log_every=1", "log_every: 2 -> 1"),
     ],
 )
@@ -140,20 +138,6 @@ def test_a_workdir_of_another_run_is_refused(
     with pytest.raises(UserError, match=message):
         main("--config", config_file, "--workdir", workdir, change)
     assert (workdir / "config.json").read_text() == config
-
-
-def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(
-    main, config_file, tmp_path
-):
-    arguments = ["--config", config_file, "--workdir", tmp_path]
-    arguments += ["--config.checkpoint_every=1", "--config.prompts=()"]
-    with pytest.raises(UserError, match=r"became (nan|inf)"):
-        main(*arguments, "--config.optimizer.learning_rate=1e30")
-    saved = [int(path.name) for path in (tmp_path / "checkpoints").iterdir()]
-    assert 0 < max(saved) < 14
-    rate = "--config.optimizer.learning_rate=1e-3"
-    output = main(*arguments, rate, "--change_settings")
-    assert any(line.startswith(f"resuming at step {max(saved)}") for line in output)
 
 
 @pytest.mark.long
@@ -184,14 +168,8 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
         ("", "required: --config"),
         ("--config=nowhere.py", "nowhere.py is not a file"),
         ("--config=base", "bert_jax prepare"),
-        ("--config=base:fast", "expected one of"),
         ("--config=tiny --config.model.hiden_size=3", "mean --model.hidden_size"),
-        ("--config=tiny --config.model.hidden_size=big", "model.hidden_size='big'"),
-        (
-            "--config=tiny --config.phases[0].sequence_length=65",
-            "over the position table of 64",
-        ),
-        ("--config=tiny extra", "unrecognized arguments: extra"),
+        ("--config=tiny extra", "unexpected argument 'extra'"),
     ],
 )
 def test_a_wrong_command_line_is_one_clear_line(main, line, message, tmp_path):

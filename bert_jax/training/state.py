@@ -63,7 +63,7 @@ def init_state(
     abstract: see :func:`abstract_state`.
     given: parameters of a checkpoint, on the host, for any part of the model. All other
     parameters are randomly initialised. Parameters that the model does not have are
-    ignored. The state shares no memory with ``given``.
+    ignored.
     """
     places = flatten_dict(abstract.params)
     flat = {
@@ -92,7 +92,7 @@ def _make_state(
 ) -> TrainState:
     init_key, run_key = jax.random.split(key)
     params = {
-        name: jnp.copy(given[name]) if name in given else array
+        name: given.get(name, array)
         for name, array in flatten_dict(objective.init(init_key)).items()
     }
     params = unflatten_dict(params)

@@ -56,9 +56,7 @@ def one(**changes):
     [
         ("model.hiden_size", 8, r"did you mean model\.hidden_size\?"),
         ("model.hidden_size", "8", "expected a value of type int"),
-        ("model.hidden_size", 8.0, "expected a value of type int"),
         ("data.examples", 3, "expected a group of settings"),
-        ("data.corpus", "x", "expected a tuple"),
         ("phases", one(sequence_length=4), r"sequence_length=4, expected at least 5"),
         (
             "phases",
@@ -66,13 +64,8 @@ def one(**changes):
             r"\[0\]\.steps=1\d+, expected .* below 2147483648",
         ),
         ("phase.steps", 1, "phase is not a setting; did you mean phases"),
-        ("log_every", 0, "expected at least 1"),
-        ("data.holdout", 1.5, "holdout=1.5, expected at least 0 and below 1"),
         ("data.examples.masking", "word", "masking='word', expected one of token, wh"),
-        ("data.examples.mask_share", -5, r"expected at least 0 and at most 1"),
-        ("data.threads", -1, r"data\.threads=-1, expected at least 1"),
         ("seed", 1 << 32, "seed=4294967296, expected at least 0 and below 4294967296"),
-        ("optimizer.beta2", 1, r"beta2=1.0, expected at least 0 and below 1"),
         ("optimizer.clip_norm", 0, r"clip_norm=0.0, expected at most inf and above 0"),
         (
             "optimizer.learning_rate",
@@ -80,7 +73,6 @@ def one(**changes):
             r"learning_rate=inf, expected .* below inf",
         ),
         ("optimizer.epsilon", math.nan, r"epsilon=nan, expected above 0"),
-        ("optimizer.total_steps", 3, "total_steps is not a setting"),
         ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32 is over"),
     ],
 )
@@ -192,8 +184,6 @@ def test_settings_of_the_checkpoint_change_only_if_they_are_given(name, value, d
         ({"family": "tagger"}, "family='tagger', expected one of classification"),
         ({"batchsize": 3}, "batchsize is not a setting; did you mean"),
         ({"data": {"tsk": "mrpc"}}, "did you mean data.task?"),
-        ({"data": 3}, "data=3, expected a group of settings"),
-        ({"epochs": "three"}, "epochs='three', expected a value of type int"),
         ({"features": {"dropout": 1.0}}, "features.dropout=1.0, expected at least 0"),
         ({"optimizer": {"learning_rate": 0}}, "optimizer.learning_rate=0.0, expected"),
     ],

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import math
 import os
 import re
 import shutil
@@ -210,19 +209,6 @@ def test_the_best_model_is_kept_though_a_later_one_is_saved(
     ]
 
 
-def test_the_seed_decides_the_order_of_the_examples(settings, tmp_path):
-    config = short_config(settings)
-    prepared = finetune.prepare(config, tmp_path, [].append)
-    one, same, other = (
-        finetune._FineTuning(
-            dataclasses.replace(config, seed=seed), prepared, None, print
-        ).batches[0]["input_ids"]
-        for seed in (3, 3, 4)
-    )
-    assert np.array_equal(one, same)
-    assert not np.array_equal(one, other)
-
-
 def test_a_finished_run_is_not_run_again(short, settings, monkeypatch):
     workdir, results = short
     monkeypatch.setattr(sweep, "prepare", lambda *_: pytest.fail("runs again"))
@@ -237,13 +223,11 @@ def test_a_finished_run_is_not_run_again(short, settings, monkeypatch):
     [
         ("config.json", None, "config.json does not exist; .*; copy it from where"),
         ("best", None, "best is missing; put it back, or delete .*results.json"),
-        ("config.json", b"[1]", "holds a JSON list, not an object"),
         (
             "config.json",
             b'{"batch_size": {}, "data": 7}',
             "config.json: family=None, expe",
         ),
-        ("config.json", b"\xff", "is not JSON"),
         (
             "results.json",
             b'{"main_metric": "a", "scores": {"dev": 1}}',
@@ -342,19 +326,6 @@ def swapped(match):
     return {",yes": ",no", ",no": ",yes"}[match[0]]
 
 
-def test_a_loss_that_is_not_finite_stops_before_a_model_is_saved(settings, tmp_path):
-    workdir = tmp_path / "run"
-    wild = short_config(settings, optimizer={"learning_rate": 1e30})
-    with pytest.raises(UserError, match="lower optimizer") as error:
-        run_one(wild, workdir, [].append)
-    assert "\n" not in str(error.value)
-    assert not [path for path in workdir.iterdir() if "best" in path.name]
-    assert not (workdir / "results.json").exists()
-    # It left nothing to lose, so the user can do as told.
-    run_one(short_config(settings), workdir, [].append)
-    assert all(math.isfinite(line["loss"]) for line in metrics(workdir))
-
-
 def test_a_loss_that_is_not_finite_keeps_the_best_model_so_far(
     settings, tmp_path, monkeypatch
 ):
@@ -415,7 +386,6 @@ def test_a_run_starts_from_the_head_of_its_checkpoint(short, settings, tmp_path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"init_from": ""}, "set init_from"),
         ({"init_from": "nowhere"}, "nowhere does not exist"),
         ({"data": {"dir": "nowhere"}}, "nowhere"),
         (
@@ -437,24 +407,12 @@ def test_what_cannot_run_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "run" / "best").exists()
 
 
-@pytest.mark.parametrize(
-    ("family", "task", "files", "split"),
-    [
-        (
-            "classification",
-            "table",
-            {"train.csv": "text,label\na,x\nb,y\n", "dev.csv": "text,label\n"},
-            "dev",
-        ),
-        ("multiple_choice", "codah", {"codah.tsv": "o\ta\tb\tc\td\te\t3\n"}, "train"),
-    ],
-)
-def test_a_split_without_rows_is_named(family, task, files, split, settings, tmp_path):
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
-    data = {"task": task, "dir": str(tmp_path)}
-    config = finetune_config(settings(family, data=data))
-    with pytest.raises(UserError, match=f"{tmp_path}: the {split} split has no rows"):
+def test_a_split_without_rows_is_named(settings, tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
+    (tmp_path / "dev.csv").write_text("text,label\n")
+    data = {"task": "table", "dir": str(tmp_path)}
+    config = finetune_config(settings("classification", data=data))
+    with pytest.raises(UserError, match=f"{tmp_path}: the dev split has no rows"):
         run_one(config, tmp_path / "run", [].append)
 
 

@@ -140,66 +140,6 @@ def test_packed_rows_change_nothing(
     assert max_difference(grads, packed_grads) < 2e-6
 
 
-@pytest.fixture(scope="module")
-def two_steps(make_objective, make_arrays):
-    """A function of (head, mesh, devices): after two steps with dropout, the parameters
-    and the sums of each."""
-
-    @functools.cache
-    def run(head, mesh_config, devices=8):
-        objective = make_objective(head)
-        mesh = make_mesh(mesh_config, jax.devices()[:devices])
-        fsdp = mesh_config.fsdp
-        abstract = abstract_state(objective, ADAM, mesh, fsdp=fsdp)
-        state = init_state(objective, ADAM, abstract, seed=5)
-        step = compile_step(objective, SETTINGS, abstract)
-        sums = []
-        for number in range(2):
-            batch = put_batch(make_arrays(head, number), mesh)
-            state, out = step(state, batch, SCHEDULE)
-            sums.append(jax.device_get(out))
-        assert state.step == 2
-        return jax.device_get(state.params), sums
-
-    return run
-
-
-@pytest.mark.parametrize(
-    "mesh", [MeshConfig(data=8, fsdp=True), MeshConfig(data=4, model=2)]
-)
-@pytest.mark.parametrize(
-    "head",
-    [
-        head if head == "token" else pytest.param(head, marks=pytest.mark.long)
-        for head in HEADS
-    ],
-)
-def test_one_device_equals_eight_with_dropout(head, mesh, two_steps, max_difference):
-    """Same keys, same masks, global means: float32 sums in another order apart."""
-    params, sums = two_steps(head, MeshConfig(), devices=1)
-    others, other_sums = two_steps(head, mesh)
-    assert max_difference(sums, other_sums) < 1e-4
-    assert max_difference(params, others) < 1e-5
-
-
-def test_dropout_differs_between_steps(make_objective, make_arrays):
-    objective = make_objective("span")
-    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    batch = put_batch(make_arrays("span"), mesh)
-    compiled = jax.jit(
-        functools.partial(gradients, objective=objective, accumulation=1)
-    )
-    abstract = abstract_state(objective, ADAM, mesh)
-
-    def loss(number):
-        state = init_state(objective, ADAM, abstract, seed=5)
-        state = state.replace(step=state.step + number)
-        return float(compiled(state, batch)[1]["step_loss"])
-
-    assert loss(0) == loss(0)
-    assert abs(loss(1) - loss(0)) > 1e-4
-
-
 def test_the_forward_pass_has_no_dropout_and_gives_float32(
     make_objective, init_params, make_arrays
 ):

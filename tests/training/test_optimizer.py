@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import ComputeConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
@@ -52,30 +51,11 @@ def test_the_papers_rate(step, rate):
 def test_warmup_may_be_a_share_of_the_steps():
     share = dataclasses.replace(PAPER, warmup_steps=0, warmup=0.1)
     assert make_schedule(share, 99).warmup_steps == 9
-    assert (
-        make_schedule(dataclasses.replace(share, warmup_steps=5), 99).warmup_steps == 5
-    )
-
-
-@pytest.mark.parametrize(
-    ("steps", "warmup"), [(1, 0.0), (99, 0.0), (5, 0.1), (99, 0.1), (1000, 0.5)]
-)
-def test_the_learning_rate_warms_up_and_decays_linearly(steps, warmup):
-    config = OptimizerConfig(learning_rate=3e-5, warmup=warmup)
-    schedule = make_schedule(config, steps)
-    rates = np.asarray(learning_rate(schedule, jnp.arange(steps)))
-    first = int(steps * warmup)
-    expected = np.concatenate(
-        [
-            3e-5 * np.arange(first) / max(first, 1),
-            3e-5 * (1 - np.arange(first, steps) / steps),
-        ]
-    )
-    # float32 takes 1 - step / total from numbers near 1: good to 1e-7 of the peak.
-    np.testing.assert_allclose(rates, expected, rtol=1e-6, atol=3e-12)
-    if first:
-        assert rates[0] == 0
-        assert abs(rates.argmax() - first) <= 1  # the decay has begun at step 0
+    steps = dataclasses.replace(share, warmup_steps=5)
+    assert make_schedule(steps, 99).warmup_steps == 5
+    none = make_schedule(dataclasses.replace(share, warmup=0.0), 4)
+    rates = [float(learning_rate(none, step)) for step in range(5)]
+    assert rates == pytest.approx([1e-4, 0.75e-4, 0.5e-4, 0.25e-4, 0])
 
 
 def adam_by_hand(config, params, all_grads):
@@ -246,30 +226,6 @@ def test_muon_turns_each_of_the_stacked_layers_alone():
     )
 
 
-def test_clipping_is_by_the_norm_of_all_gradients_together():
-    """Adam hides a gradient's size, so its first moment is looked at."""
-    optimizer = bert_optimizer(SHORT)
-    params = {"a": {"kernel": jnp.zeros((2, 2))}, "b": {"bias": jnp.zeros(4)}}
-    grads = jax.tree.map(lambda x: jnp.full_like(x, 3.0), params)
-    _, state = optimizer.update(grads, optimizer.init(params), params)
-    (adam,) = [s for s in state if hasattr(s, "mu")]
-    squares = sum(
-        float(jnp.sum((leaf / 0.1) ** 2)) for leaf in jax.tree.leaves(adam.mu)
-    )
-    assert squares == pytest.approx(1.0, rel=1e-5)
-
-
-def test_decay_without_gradient_shrinks_kernels_alone():
-    """In one step by the learning rate times 0.01; Adam adds nothing."""
-    config = dataclasses.replace(SHORT, warmup_steps=0)
-    params = {"dense": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}}
-    optimizer = bert_optimizer(config)
-    zero = jax.tree.map(jnp.zeros_like, params)
-    updates, _ = optimizer.update(zero, optimizer.init(params), params)
-    np.testing.assert_allclose(updates["dense"]["kernel"], 0.01, rtol=1e-6)
-    assert np.all(updates["dense"]["bias"] == 0)
-
-
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_decay_falls_on_exactly_these(small_model_config, scan_layers):
     """optimization.py: all but LayerNorm, layer_norm and bias."""
@@ -299,32 +255,6 @@ def test_decay_falls_on_exactly_these(small_model_config, scan_layers):
     assert {name for name, on in mask.items() if on} == decayed
     # Per layer: 6 biases and two norms; then 2 + 1 + 3 + 1 + 1 outside the layers.
     assert sum(not on for on in mask.values()) == 10 * len(layers) + 2 + 1 + 3 + 1 + 1
-
-
-def test_moments_are_two_arrays_per_parameter_and_not_shared():
-    params = {"dense": {"kernel": jnp.ones((2, 2))}}
-    (adam,) = [s for s in bert_optimizer(SHORT).init(params) if hasattr(s, "mu")]
-    mu, nu = adam.mu["dense"]["kernel"], adam.nu["dense"]["kernel"]
-    # One buffer under both names could not be donated to the step.
-    assert mu.unsafe_buffer_pointer() != nu.unsafe_buffer_pointer()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        dict(warmup_steps=-1),
-        dict(warmup=1.0),
-        dict(learning_rate=-1e-4),
-        dict(clip_norm=0.0),
-        dict(clip_norm=math.nan),
-        dict(beta2=1.0),
-        dict(name="sgd"),
-    ],
-)
-def test_bad_values_are_user_errors(changes):
-    (name,) = changes
-    with pytest.raises(UserError, match=rf"optimizer\.{name}=\S+, expected"):
-        dataclasses.replace(PAPER, **changes)
 
 
 @pytest.mark.parametrize("off", [1e30, 1e300, math.inf])

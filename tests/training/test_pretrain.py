@@ -182,8 +182,6 @@ def test_a_head_that_is_not_there_is_drawn_and_logged(start, configure, tmp_path
     ("flag", "message"),
     [
         ("init_from", "nowhere does not exist"),
-        ("--config.phases[1].max_predictions=31", "max_predictions=31, expected 1 to"),
-        ("--config.mesh.data=3", "does not use exactly the 8 devices"),
         ("--config.model.type_vocab_size=1", "cannot tell the sentences of a pair"),
         ("--config.accumulation=3", "=8 is not a multiple of 24, "),
     ],

@@ -265,10 +265,14 @@ def test_a_batch_without_a_finite_loss_is_left_out_on_request(
     """Which is told once, also where the run was interrupted before it could."""
     with pytest.raises(DivergenceError, match=r"(loss|gradient norm) became nan"):
         run(make_job(batches=OneEmpty()), RunFolder(tmp_path / "a"), print)
+    # The last good checkpoint is kept.
+    assert [path.name for path in (tmp_path / "a/checkpoints").iterdir()] == ["2"]
     job = make_job(skipping(), batches=OneEmpty())
     lines = []
     expected, *_ = run(job, RunFolder(tmp_path / "whole"), lines.append)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(expected.params))
+    resumed, *_ = run(job, RunFolder(tmp_path / "a"), print)
+    assert jax.tree.all(jax.tree.map(np.array_equal, resumed.params, expected.params))
     (line,) = [line for line in lines if "warning" in line]
     assert line.startswith("warning: skipped 1 of 3 batches before step 6, whose loss")
     found = metric_lines(tmp_path / "whole")

@@ -146,9 +146,7 @@ print(sorted({{"jax", "orbax"}} & set(sys.modules)))
     ("command", "arguments"),
     [
         ("train", ["--config=FILE", "--config.data.path=none"]),
-        ("train", ["--config=FILE", "--config.data.path=."]),
         ("prepare", ["--input=none", "--vocabulary=STORE", "--output=x"]),
-        ("vocabulary", ["--input=none", "--output=x.txt"]),
     ],
 )
 def test_a_wrong_path_is_told_before_jax_is_imported(
@@ -163,7 +161,7 @@ def test_a_wrong_path_is_told_before_jax_is_imported(
         **{"cwd": tmp_path, "capture_output": True, "text": True},
     )
     message, modules = done.stdout.splitlines()
-    assert "none" in message or "index.json does not exist" in message
+    assert "none" in message
     assert modules == "[]"
     assert not list(tmp_path.iterdir())
 
