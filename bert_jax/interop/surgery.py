@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 from flax import linen as nn
+from scipy.interpolate import make_interp_spline
 
 from bert_jax.data.tokenizer import Tokenizer, WordPieceTokenizer
 from bert_jax.data.wordpiece import PREFIX
@@ -78,12 +79,9 @@ def stretched(checkpoint: Checkpoint, positions: int, path: object) -> Checkpoin
     embeddings = dict(bert["embeddings"])
     if "position" in embeddings:
         old_PD = embeddings["position"]["embedding"]
-        last = len(old_PD) - 1
-        places_P = np.linspace(0, last, positions)[len(old_PD) :]
-        low_P, high_P = np.floor(places_P).astype(int), np.ceil(places_P).astype(int)
-        share_P1 = (places_P - low_P)[:, None]
-        new_PD = (1 - share_P1) * old_PD[low_P] + share_P1 * old_PD[high_P]
-        table_PD = np.concatenate([old_PD, new_PD.astype(np.float32)])
+        places_P = np.linspace(0, len(old_PD) - 1, positions)[len(old_PD) :]
+        linear = make_interp_spline(np.arange(len(old_PD)), old_PD, k=1)
+        table_PD = np.concatenate([old_PD, linear(places_P).astype(np.float32)])
         embeddings["position"] = {"embedding": table_PD}
     params = checkpoint.params | {"bert": bert | {"embeddings": embeddings}}
     return dataclasses.replace(checkpoint, config=config, params=params)

@@ -68,9 +68,7 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
     tensors = huggingface_names(read_checkpoint(prefix))
     head = guess_head(tensors)
     with naming(prefix):
-        # Without any head it is a pretraining checkpoint that was cut down.
-        expected = "pretraining" if head == "none" else head
-        converted = to_params(tensors, config, head=expected)
+        converted = to_params(tensors, config, head=head)
     return Checkpoint(
         config=config,
         params=converted.params,
