@@ -121,17 +121,6 @@ def test_asked_to_stop_it_saves_and_ends_with_75(
     assert of_a_run(tmp_path, metric_lines) == of_a_run(other, metric_lines)
 
 
-def test_a_user_error_is_one_line_and_exit_code_2(command, files, tmp_path):
-    done = command(
-        "--config", files / "config.py", "--workdir", tmp_path,
-        "--config.data.dir=nowhere",
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: nowhere ")
-    assert done.stderr.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

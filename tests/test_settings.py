@@ -5,7 +5,6 @@ import dataclasses
 import math
 import re
 import typing
-from pathlib import Path
 
 import pytest
 
@@ -21,8 +20,6 @@ from bert_jax.settings import (
 )
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training.config import FineTuneConfig, SweepConfig, TrainConfig
-
-PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,17 +87,6 @@ def test_every_setting_has_a_meaning(kind):
         if not field.metadata.get("doc")
     ]
     assert without == []
-
-
-def test_the_reference_page_has_every_setting_of_every_family():
-    page = PAGE.read_text()
-    for config in (TrainConfig, FineTuneConfig):
-        for _, field in leaves(config):
-            assert f"{field.name}` | " in page
-    for family in FAMILIES.values():
-        section = page.partition(f"### `data` of the family {family.family}\n")[2]
-        for _, field in leaves(family.config_class):
-            assert f"| `data.{field.name}` | " in section.partition("###")[0]
 
 
 def test_a_config_is_described_by_name_value_and_meaning():

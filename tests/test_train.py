@@ -177,18 +177,3 @@ def test_a_wrong_command_line_is_one_clear_line(main, line, message, tmp_path):
         main(*line.split(), "--workdir", tmp_path / "run")
     assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--num_processes=2", "HOST:PORT with a free port of process 0"),
-        ("--distributed", "expected --distributed in a job of Cloud TPU, GKE"),
-    ],
-)
-def test_a_job_that_cannot_start_is_one_line(train, flags, message, tmp_path):
-    done = train("--config=tiny", "--workdir", tmp_path, flags)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ") and message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not list(tmp_path.iterdir())

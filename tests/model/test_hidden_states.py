@@ -80,12 +80,3 @@ def test_scanned_layers_give_the_same(params, inputs, states, remat):
     for ours, other in zip(states.hidden_states, others.hidden_states, strict=True):
         np.testing.assert_allclose(ours, other, atol=1e-5)
     np.testing.assert_allclose(states.pooled_BD, others.pooled_BD, atol=1e-5)
-
-
-def test_parameters_without_a_pooler(params, inputs, states):
-    bare = {name: value for name, value in params.items() if name != "pooler"}
-    without = run(ComputeConfig(), bare, inputs, pool=False)
-    assert without.pooled_BD is None
-    np.testing.assert_allclose(
-        without.hidden_states[-1], states.hidden_states[-1], atol=1e-5
-    )

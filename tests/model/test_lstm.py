@@ -170,21 +170,6 @@ def tagger():
     return model, init(jax.random.key(0), tokens)["params"], tokens
 
 
-def test_a_tagger_is_a_module_of_an_encoder_and_a_bilstm(tagger):
-    model, params, _ = tagger
-    assert set(params) == {"bert", "bilstm"}
-    assert set(params["bert"]) == {"embeddings", "encoder"}
-    assert model.width == 2 * 6
-    assert count(params["bilstm"]) == count(shapes(SMALL, model.width))
-    alone = model.init(
-        jax.random.key(0), np.zeros((1, 2, 12)), tokens_of(np.ones((1, 2), np.int32)),
-        deterministic=True, method="tag",
-    )["params"]  # fmt: skip
-    assert jax.tree.map(np.shape, alone) == {
-        "bilstm": jax.tree.map(np.shape, params["bilstm"])
-    }
-
-
 def test_tagging_features_is_tagging_tokens(tagger):
     model, params, tokens = tagger
     whole = model.apply({"params": params}, tokens, deterministic=True)
