@@ -92,13 +92,16 @@ class MultipleChoice(base.Task):
     source_class = ChoiceSource
     head = "choice"
     main_metric = "accuracy"
-    columns: ClassVar = {name: (name,) for name in ("context", "choices", "label")}
+    columns: ClassVar = {
+        "context": ("context", "sent1"),
+        "choices": ("choices",),
+        "label": ("label",),
+    }
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> ChoiceRow:
         """A row in the form of a table, or of SWAG."""
-        swag = self.config.task == "swag" and "context" not in values
-        context = text_of(where, values, ["sent1"] if swag else self.columns["context"])
-        if swag:
+        context = text_of(where, values, self.columns["context"])
+        if self.config.task == "swag" and "choices" not in values:
             start, *ends = (text_of(where, values, [name]) for name in _SWAG)
             choices = [f"{start} {end}".strip() for end in ends]
         else:
@@ -116,7 +119,7 @@ class MultipleChoice(base.Task):
                     f"{len(choices) - 1}, the number of the right choice"
                 )
             label = int(label)
-        index = values.get("fold-ind") if swag else values.get("id")
+        index = values.get("fold-ind", values.get("id"))
         return ChoiceRow(where, context, tuple(choices), label, index)
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:

@@ -206,9 +206,7 @@ class Squad(base.Task):
         index = "" if values.get("id") is None else str(values["id"])
         return Question(index, *texts, where, tuple(right), impossible)
 
-    def rows(
-        self, placed: Iterable[Placed], *, labelled: bool = False
-    ) -> Iterator[Question]:
+    def rows(self, placed: Iterable[Placed], *, labelled: bool = False) -> Iterator:
         """A question without an id has its number."""
         found = super().rows(placed, labelled=labelled)
         for number, row in enumerate(found, 1):

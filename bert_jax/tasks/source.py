@@ -247,6 +247,13 @@ def has_number(labels: Sequence[str]) -> bool:
     return any(x.lstrip("+-").replace(".", "", 1).isdecimal() for x in labels)
 
 
+def label_of(value: Any, labels: tuple[str, ...]) -> Any:
+    """The label that a whole number means; any other value unchanged."""
+    if type(value) is int:  # no boolean
+        return names_by_number(labels).get(str(value), value)
+    return value
+
+
 @functools.cache  # warns once
 def names_by_number(labels: tuple[str, ...]) -> dict[str, str]:
     """The label for each whole number: its position, with a warning.

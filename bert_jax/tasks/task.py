@@ -163,9 +163,7 @@ class Task(abc.ABC):
             raise UserError(f"columns={columns}, expected at most {', '.join(own)}")
         task = copy.copy(self)
         if columns:
-            named = {
-                name: (column,) for name, column in zip(own, columns, strict=False)
-            }
+            named = dict(zip(own, [(column,) for column in columns], strict=False))
             absent = {*self.optional} - named.keys()
             kept = {name: x for name, x in self.columns.items() if name not in absent}
             task.columns, task.optional = kept | named, ()
@@ -183,9 +181,7 @@ class Task(abc.ABC):
         records = self.source.records(split)
         return list(self.rows(records, labelled=self.labelled(split)))
 
-    def rows(
-        self, placed: Iterable[Placed], *, labelled: bool = False
-    ) -> Iterator[Any]:
+    def rows(self, placed: Iterable[Placed], *, labelled: bool = False) -> Iterator:
         """The rows as the family keeps them. placed: see :meth:`Source.rows_of`."""
         for where, row in read.same_columns(placed, self._names(labelled=labelled)):
             yield self.row(where, self.values(where, row, labelled=labelled), labelled)
@@ -308,8 +304,3 @@ def joined_features(
 def with_id(row: Any, answer: dict[str, Any]) -> dict[str, Any]:
     """An answer with the id of its row if that has one."""
     return answer if row.id is None else {"id": row.id} | answer
-
-
-def id_text(row: Any, number: int) -> str:
-    """The id of a row as text, or its number if it has none."""
-    return str(number) if row.id in (None, "") else str(row.id)

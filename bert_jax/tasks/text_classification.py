@@ -30,7 +30,7 @@ from bert_jax.tasks.source import (
     DataConfig,
     Source,
     has_number,
-    names_by_number,
+    label_of,
 )
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 
@@ -272,9 +272,7 @@ class Classification(base.Task):
 
     def _class(self, where: str, value: Any) -> str:
         """The class with a name, or with a number from 0."""
-        if type(value) is int:  # no boolean
-            value = names_by_number(self.labels).get(str(value), value)
-        name = _class_name(where, value)
+        name = _class_name(where, label_of(value, self.labels))
         if name not in self.label_ids:
             known = ", ".join(self.labels)
             raise UserError(f"{where}: label {name!r} is not in the label set {known}")
@@ -349,18 +347,15 @@ class Classification(base.Task):
     def export(self, rows: Rows, answers: Answers, split: str) -> dict[str, str]:
         """The file that GLUE's server expects, or SPLIT_predictions.tsv.
 
-        SPLIT_predictions.tsv also has the probability of a class. STS-B's server expects
-        numbers from 0 to 5.
+        STS-B's server expects numbers from 0 to 5.
         """
         server = self.config.layout.server.get(split)
         lines = [["index", "prediction"]]
         for number, (row, answer) in enumerate(zip(rows, answers, strict=True)):
             found = _given(answer)
             found = np.clip(found, 0, 5) if server and self.regression else found
-            lines.append([base.id_text(row, number), self._shown(found)])
-            if "probability" in answer and not server:
-                lines[0][2:] = ["probability"]
-                lines[-1].append(f"{answer['probability']:.6f}")
+            index = number if row.id in (None, "") else row.id
+            lines.append([str(index), self._shown(found)])
         text = "".join("\t".join(map(read.escaped, line)) + "\n" for line in lines)
         return {server or f"{split}_predictions.tsv": text}
 
@@ -467,15 +462,15 @@ def scores(
         "f1": functools.partial(f1, labels=[1]),
         "f1_micro": functools.partial(f1, average="micro"),
         "f1_macro": f1,
+        "pearson": lambda *both: stats.pearsonr(*both).statistic,
+        "spearman": lambda *both: stats.spearmanr(*both).statistic,
     }
     found = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a score that is not defined
         for name in metrics:
-            kinds = [functions[name]] if name in functions else []
-            if name in CORRELATIONS and len(truth) > 1:
-                kinds = [getattr(stats, f"{part}r") for part in name.split("_")]
-            own = [kind(truth, predicted) for kind in kinds]
-            own = [getattr(score, "statistic", score) for score in own]
+            parts = name.split("_") if name in CORRELATIONS else [name]
+            defined = len(truth) > 1 or name not in CORRELATIONS
+            own = [functions[part](truth, predicted) for part in parts if defined]
             found[name] = 100 * float(np.nan_to_num(own or [0.0]).mean())
     return found

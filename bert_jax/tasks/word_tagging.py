@@ -27,7 +27,7 @@ from bert_jax.settings import setting
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks import task as base
 from bert_jax.tasks.rows import Placed, Record, Row, ending, is_table, value_of
-from bert_jax.tasks.source import DataConfig, Source, names_by_number
+from bert_jax.tasks.source import DataConfig, Source, label_of
 from bert_jax.tasks.tagging_formats import TaggedSentence
 from bert_jax.tasks.task import Answer, Answers, Outcome, Outputs, with_id
 
@@ -173,9 +173,7 @@ class Tagging(base.Task):
                 )
         return dataclasses.replace(row, tags=tuple(learned))
 
-    def rows(
-        self, placed: Iterable[Placed], *, labelled: bool = False
-    ) -> Iterator[TaggedSentence]:
+    def rows(self, placed: Iterable[Placed], *, labelled: bool = False) -> Iterator:
         """Sentences. A text without words ends a document, if rows name no documents."""
         document = 0
         for row in super().rows(placed, labelled=labelled):
@@ -210,12 +208,7 @@ class Tagging(base.Task):
                     f"{where} has {counted(len(words), 'word')} and the tags "
                     f"{tags!r:.200}; expected a list with a tag for each word"
                 )
-            tags = tuple(
-                names_by_number(self.config.labels).get(str(tag))
-                if type(tag) is int
-                else tag
-                for tag in tags
-            )
+            tags = tuple(label_of(tag, self.config.labels) for tag in tags)
             if not all(tag and isinstance(tag, str) for tag in tags):
                 raise UserError(
                     f"{where}: a tag is no text; set data.labels to the names of numbers "

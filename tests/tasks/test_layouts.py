@@ -168,22 +168,6 @@ def test_rows_of_python_have_the_labels_of_the_data_set():
         assert own.labels == ("entailment", "not_entailment")
 
 
-def test_other_tasks_refuse_short_rows_and_unknown_labels(tmp_path):
-    task = write_task("rte", tmp_path)
-    names = "index\tsentence1\tsentence2\tlabel\n"
-    for text, message in (
-        (
-            f"{names}0\ta\tb\tentailment\n1\ta\tb\n",
-            r"dev\.tsv:3: row has 3 columns, .* 4",
-        ),
-        (f"{names}0\ta\tb\tneutral\n", r"'neutral' is not in .* entailment, not_ent"),
-        ("index\tsentence1\tlabel\n0\ta\tneutral\n", "column 'sentence2' or 'text_b'"),
-    ):
-        (tmp_path / "dev.tsv").write_text(text)
-        with pytest.raises(UserError, match=message):
-            task.read("dev")
-
-
 def test_mrpc_predicts_microsofts_test_file_and_reads_other_files(tmp_path):
     task = write_task("mrpc", tmp_path)
     text = (tmp_path / "dev.tsv").read_text(encoding="utf-8")

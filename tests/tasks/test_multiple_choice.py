@@ -146,7 +146,7 @@ def table(**changes):
     "task, name, content, message",
     [
         ("swag", "train.csv", SWAG.replace(",2\n", ",4\n"), ":2: label '4' is not in"),
-        ("swag", "train.csv", SWAG.replace("sent1", "s"), "no column 'sent1'; the col"),
+        ("swag", "train.csv", SWAG.replace("sent1", "s"), "or 'sent1'; the columns"),
         ("swag", "train.csv", SWAG.replace("The cat ran.", " "), "csv:2: empty text"),
         ("swag", "dev.csv", SWAG, r"has no train\.csv \(it has dev\.csv\); set"),
         ("codah", "codah.tsv", codah_line(0, "x") * 5, "tsv:3: label 'x' is.*0 to 3"),

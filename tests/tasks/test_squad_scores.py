@@ -137,28 +137,3 @@ def test_the_best_threshold_is_the_best_of_all(seed):
         assert tuned[best] == pytest.approx(highest, abs=1e-9)
         reached = at(tuned[f"{best}_threshold"])[measure]
         assert reached == pytest.approx(highest, abs=1e-9)
-
-
-def test_the_official_threshold_keeps_the_final_answers():
-    # Both best spans are right, but the second question is left empty at the end.
-    scores = scores_v2(["x", ""], ["x", "z"], [-1.0, 1.0], [["x"], ["z"]])
-    assert scores["best_exact"] == scores["best_f1"] == 50
-    assert scores["best_exact_thresh"] == scores["best_f1_thresh"] == -1
-    assert scores["tuned_exact"] == scores["tuned_f1"] == 100
-    assert scores["tuned_exact_threshold"] == scores["tuned_f1_threshold"] == 1
-
-
-def test_a_right_answer_without_words_is_an_answer_that_is_empty():
-    scores = scores_v2(["", "v"], ["u", "v"], [2.0, -1.0], [["the"], ["the"]])
-    assert scores["HasAns_exact"] == scores["HasAns_f1"] == 50
-    assert "NoAns_exact" not in scores
-    # No question counts as empty from the start: the script adds the first at odds 2.
-    assert (scores["best_exact"], scores["best_exact_thresh"]) == (50, 2)
-    assert (scores["tuned_exact"], scores["tuned_exact_threshold"]) == (100, -2)
-
-
-def test_never_to_answer_may_be_best():
-    scores = scores_v2(["q"], ["q"], [-3.0], [[]])
-    assert scores["f1"] == 0 and scores["best_f1"] == scores["tuned_f1"] == 100
-    assert scores["best_f1_thresh"] == 0 and scores["tuned_f1_threshold"] < -3.0
-    assert "HasAns_f1" not in scores

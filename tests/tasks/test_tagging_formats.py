@@ -1,7 +1,5 @@
 """Files of tags, schemes, words of a text, spans and scores."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -159,29 +157,6 @@ def test_words_of_a_text(text, words):
     assert found(text, "characters") == [c for c in text if not c.isspace()]
 
 
-WNUT = Path(__file__).parents[3] / "shared" / "data" / "ner" / "wnut17"
-
-
-@pytest.mark.skipif(not WNUT.is_dir(), reason="WNUT-17 is not here")
-def test_wnut_17_at_hand():
-    expected = {  # sentences, words, entities
-        "wnut17train.conll": (3394, 62730, 1975),
-        "emerging.dev.conll": (1009, 15733, 836),
-        "emerging.test.annotated": (1287, 23394, 1079),
-    }
-    for name, counts in expected.items():
-        rows = [row for _, row in formats.read_columns(WNUT / name, -1)]
-        tags = [tag for row in rows for tag in row["tags"]]
-        assert counts == (len(rows), len(tags), sum(tag[0] == "B" for tag in tags))
-        # The Penn Treebank's rules find the words again.
-        same = 0
-        for row in rows:
-            text = " ".join(row["words"])
-            found = formats.find_words(text, "treebank")
-            same += len({*found} & {*formats.find_words(text, "blanks")})
-        assert same > 0.96 * len(tags)
-
-
 def conlleval_spans(tags):
     """The (type, start, end) of entities, counted apart from the code."""
     found, before = [], "O"
@@ -257,11 +232,3 @@ def test_spans_and_scores_of_random_tags():
             assert formats.spelled(well_formed, scheme, scheme) == well_formed
             # Only letters are repaired.
             assert [t[1:] for t in well_formed] == [t[1:] for t in tags]
-
-
-def test_word_scores():
-    gold, predicted = [list("BEBE"), list("SSBE")], [list("BMME"), list("SSSS")]
-    # Right are two one-character words of the five in gold and the five found.
-    scores = formats.scores(gold, predicted, "bmes")
-    assert scores == pytest.approx(dict(accuracy=50, f1=40, precision=40, recall=40))
-    assert formats.scores(gold, predicted, "plain") == {"accuracy": 50}

@@ -115,6 +115,11 @@ def test_regression(make, tokenizer):
         ({"dev.csv": "text\na\n"}, {}, r"dev\.csv:2: no column 'label'; .* are text"),
         ({"dev.csv": "text,label\n ,bad\n"}, {}, r"dev\.csv:2: empty text"),
         (
+            {"train.csv": "text,b,label\n", "dev.csv": "text,b,label\na, ,bad\n"},
+            {"text_b": "b", "labels": ("bad", "x")},
+            r"dev\.csv:2: empty text",
+        ),
+        (
             {"dev.csv": "text,label\na,b\n"},
             {"regression": True},
             r"dev\.csv:2: label 'b'; expected a number",
@@ -287,9 +292,7 @@ def test_written_predictions(make, tmp_path):
     ]
     (path,) = task.write(task.read("dev"), answers, "test", tmp_path / "out")
     assert path == tmp_path / "out" / "test_predictions.tsv"
-    assert path.read_text() == (
-        "index\tprediction\tprobability\n1\\n2\tx\\ty\t0.750000\n1\tz\t0.500000\n"
-    )
+    assert path.read_text() == ("index\tprediction\n1\\n2\tx\\ty\n1\tz\n")
 
 
 def test_scores_by_hand():
@@ -339,12 +342,6 @@ def test_truncated_rows_and_one_label_are_warned_of(tokenizer, settings, label, 
         assert ("rows have the same label" in str(found)) == warned
 
 
-def test_an_empty_label_is_no_class(make):
-    task = make({"train.csv": "text,label\na,good\nb,\nc,bad\n"})
-    with pytest.raises(UserError, match=r"train\.csv:3: the label is ''"):
-        _ = task.labels
-
-
 @pytest.mark.parametrize("form", ["rows", "a.jsonl"])
 def test_no_other_column_replaces_a_missing_value(form, tmp_path):
     task = bert_jax.tasks.classification(text_a="review", label="topic")
@@ -368,15 +365,16 @@ def test_no_other_column_replaces_a_missing_value(form, tmp_path):
                 read(rows)
 
 
-@pytest.mark.parametrize(
-    "make", [bert_jax.tasks.classification, bert_jax.tasks.multi_label]
-)
-def test_a_label_of_another_type_is_one_line(make):
-    good = [("a", "x"), ("b", "y")]
-    bad = [*good, ("c", datetime.date(2020, 1, 1))]
+@pytest.mark.parametrize("label", [datetime.date(2020, 1, 1), 1.0, " "])
+def test_a_label_is_a_text_or_a_whole_number(label):
+    good, make = [("a", "x"), ("b", "y")], bert_jax.tasks.classification
+    bad = [*good, ("c", label)]
     for split in ("train", "dev"):
         task = make().with_rows(**{"train": good, "dev": good, split: bad})
-        with pytest.raises(UserError, match=rf"{split}, row 2: the label is datetime"):
+        with pytest.raises(
+            UserError,
+            match=rf"^{split}, row 2: the label is .*; expected a text or a wh",
+        ):
             task.read(split)
 
 
@@ -410,19 +408,6 @@ def test_a_boolean_is_no_class_number():
     task = bert_jax.tasks.classification(labels=("true", "false"))
     with pytest.raises(UserError, match="row 0: label 'True' is not in the label set"):
         task.with_rows(dev=[("a", True)]).read("dev")
-
-
-def test_both_texts_of_a_pair_need_words(make):
-    task = make({"dev.csv": "text,b,label\na, ,x\n"}, text_b="b", labels=("x", "y"))
-    with pytest.raises(UserError, match=r"dev\.csv:2: empty text"):
-        task.read("dev")
-
-
-def test_a_row_of_two_texts_is_not_read_as_one(make):
-    task = make({}, labels=("x", "y"))
-    rows = [{"text_a": "a", "text_b": "b", "label": "x"}]
-    with pytest.raises(UserError, match=r"^dev, row 0: no column 'text'"):
-        task.with_rows(dev=rows).read("dev")
 
 
 def test_a_head_from_elsewhere_reads_texts_or_pairs():
