@@ -98,28 +98,18 @@ def test_the_column_of_the_text_may_be_named(finished, run, tmp_path):
     assert run("--data", tmp_path / "a.csv", "--columns", "review") == run(
         "--data", tmp_path / "b.jsonl"
     )
-    with pytest.raises(
-        UserError, match=r"row 0: no column 'text'.*name it with columns="
-    ):
+    with pytest.raises(UserError, match=r"row 0: no column 'text'.*with columns="):
         model.evaluate(other)
-    with pytest.raises(
-        UserError, match=r"a\.csv:2: no column .* name it with columns="
-    ):
-        run("--data", tmp_path / "a.csv")
     with pytest.raises(
         UserError, match=r"a\.csv:2: no column 'body'; the columns are t"
     ):
         run("--data", tmp_path / "a.csv", "--columns", "body")
-    with pytest.raises(UserError, match=r"^columns=.*review.*, expected at most text"):
-        model.evaluate(other, columns=("title", "review"))
     with pytest.raises(UserError, match=r"row 0: no column 'label'"):
         model.evaluate([{"review": "w1"}], columns="review")
     for split in ("train", "dev"):
         (tmp_path / f"{split}.csv").write_bytes((tmp_path / "a.csv").read_bytes())
     found = run("--dir", tmp_path, "--columns", "review")
     assert found == run("--data", tmp_path / "b.jsonl")
-    with pytest.raises(UserError, match=r"dev\.csv:2: no column 'text'.*with columns="):
-        run("--dir", tmp_path)
 
 
 def test_a_task_without_labels_has_those_of_the_checkpoint(finished):

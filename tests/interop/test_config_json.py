@@ -75,29 +75,6 @@ def test_names_of_activations(theirs, ours):
     assert config_from_dict(values).activation == ours
 
 
-def test_changes_override_the_file(golden):
-    path = golden / "google_bert/bert_config.json"
-    assert read_config(path).activation == "gelu"
-    config = read_config(path, activation="gelu_tanh")
-    assert config.activation == "gelu_tanh"
-    assert (config.vocab_size, config.max_positions) == (1200, 128)
-    assert (config.num_layers, config.hidden_size, config.num_heads) == (2, 64, 4)
-
-
-def test_unreadable_files_are_explained(tmp_path):
-    with pytest.raises(UserError, match=r"none\.json does not exist; expected a BERT"):
-        read_config(tmp_path / "none.json")
-    bad = tmp_path / "bad.json"
-    bad.write_text('{"vocab_size": ')
-    with pytest.raises(UserError, match=r"bad\.json is not JSON"):
-        read_config(bad)
-    bad.write_text("[1, 2]")
-    with pytest.raises(UserError, match="not an object; expected a BERT config"):
-        read_config(bad)
-    with pytest.raises(UserError, match="is a folder; expected a BERT config"):
-        read_config(tmp_path)
-
-
 def test_missing_sizes_are_listed():
     values = {k: v for k, v in GOOGLE_BASE.items() if k[0] not in "vi"}
     with pytest.raises(UserError, match="needs vocab_size, intermediate_size"):

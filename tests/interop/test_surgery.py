@@ -70,20 +70,6 @@ def test_the_encoder_is_the_checkpoints_and_the_head_is_new(make_checkpoint):
     assert not np.array_equal(kernel, other["classifier"]["kernel"])
 
 
-def test_a_new_head_has_the_deviation_of_the_config(make_checkpoint):
-    checkpoint = make_checkpoint("none")
-    kernels = []
-    for deviation in (0.02, 0.03):
-        config = dataclasses.replace(checkpoint.config, initializer_range=deviation)
-        changed = dataclasses.replace(checkpoint, config=config)
-        params, fresh = initial(changed, "token")
-        assert fresh == ["classifier"]
-        assert same(params["bert"]["encoder"], checkpoint.params["bert"]["encoder"])
-        kernels.append(params["classifier"]["kernel"])
-    np.testing.assert_allclose(kernels[1], 1.5 * kernels[0], rtol=1e-6)
-    assert 0 < np.abs(kernels[0]).max() < 0.04
-
-
 @pytest.mark.parametrize(
     ("head", "labels", "outputs"),
     [
@@ -211,17 +197,3 @@ def test_a_bilstm_is_made_beside_the_frozen_encoder_or_kept(make_checkpoint, tag
         with pytest.raises(UserError, match=r"fresh_head=True") as error:
             head_params(trained, model, "token", labels)
         assert message in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("head", "layers", "message"),
-    [
-        ("sequence", (-1,), "features.layers is for tagging"),
-        ("token", (2,), "layer 2 is not there: the encoder has 1 layers; expected 0"),
-        ("token", (-3,), "or -2 to -1"),
-    ],
-)
-def test_layers_that_are_not_there_are_refused(head, layers, message, model_config):
-    with pytest.raises(UserError, match=r"features\.layers") as error:
-        make_model(model_config(), head, 3, FeatureConfig(layers))
-    assert message in str(error.value)
