@@ -127,14 +127,8 @@ def test_the_feature_based_approach_trains_the_bilstm_alone(settings, tmp_path):
 
 def test_what_a_run_leaves(finished):
     _, workdir, results, said = finished("classification")
-    assert {path.name for path in workdir.iterdir()} == {
-        "config.json",
-        "metrics.jsonl",
-        "tensorboard",
-        "best",
-        "predictions",
-        "results.json",
-    }
+    names = {"config.json", "metrics.jsonl", "tensorboard", "best", "predictions"}
+    assert {path.name for path in workdir.iterdir()} == names | {"results.json"}
     assert json.loads((workdir / "results.json").read_text()) == results
     assert (results["steps"], results["train_sequences"]) == (30, 24)
     assert 1 <= len(results["shapes"]) <= 2  # the last batch of an epoch is smaller
@@ -152,14 +146,7 @@ def test_what_a_run_leaves(finished):
     assert confusion["counts"] == [[4, 0], [0, 5]]  # all nine are right
     answers = (workdir / "predictions/test_predictions.tsv").read_text().splitlines()
     assert len(answers) == 1 + 5
-    steps = [line["step"] for line in metrics(workdir)]
-    assert steps == list(range(2, 31, 2))
     assert [line["step"] for line in metrics(workdir, "dev")] == list(range(3, 31, 3))
-    for line in metrics(workdir):
-        assert set(line) == {
-            *("step", "split", "loss", "grad_norm", "learning_rate", "padding"),
-            *("tokens_per_second", "mfu", "data_wait", "seconds_left", "seconds"),
-        }
     assert any("initialised at random: classifier" in s for s in said)
     assert "step 30/30  loss" in "\n".join(said)
 
@@ -247,18 +234,6 @@ def test_a_damaged_file_of_a_finished_run_is_named(
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         run_one(short_config(settings), tmp_path)
-
-
-def test_a_workdir_of_another_run_is_refused(short, settings):
-    workdir, _ = short
-    changes = {"epochs": 3, "optimizer": {"warmup": 0.2}}
-    with pytest.raises(UserError) as error:
-        run_one(short_config(settings, **changes), workdir)
-    message = str(error.value)
-    assert "\n" not in message
-    assert "holds another run (" in message
-    assert "epochs: 2 -> 3" in message
-    assert "optimizer.warmup: 0.1 -> 0.2" in message
 
 
 @pytest.mark.parametrize("line", ["step 1/", "step 5/", "epoch 1", "dev: acc"])

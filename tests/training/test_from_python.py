@@ -305,11 +305,3 @@ print(task, *dir(bert_jax.tasks))
     assert said.startswith("Classification(ClassificationConfig(dir='glue/STS-B'")
     # The modules there have other names than the functions.
     assert {make.__name__ for make in MAKERS} <= set(said.split())
-
-
-def test_a_task_says_what_it_is():
-    assert "task='stsb', " in repr(bert_jax.tasks.glue("stsb"))
-    with pytest.raises(UserError, match=r"task='sts', expected one of cola"):
-        bert_jax.tasks.glue("sts")
-    with pytest.raises(UserError, match=r"^data.lenght is not a setting; "):
-        bert_jax.tasks.tagging(lenght=3)

@@ -38,17 +38,6 @@ def test_a_corpus_is_prepared_once(corpus, tmp_path):
     assert same.fingerprint() == tokenizer.fingerprint()
 
 
-def test_unfinished_text_with_other_settings_is_one_line(corpus, tmp_path):
-    """A run was killed before its first step, and starts again with other settings."""
-    open_text(corpus, RunFolder(tmp_path), print)
-    (tmp_path / "text" / "index.json").rename(tmp_path / "text" / "unfinished.json")
-    (tmp_path / "text" / "index/part-00000.npz").touch()
-    with pytest.raises(UserError, match=f"{tmp_path}/text"):
-        open_text(
-            dataclasses.replace(corpus, language="de"), RunFolder(tmp_path), print
-        )
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [("corpus", ("other.txt",)), ("language", "de"), ("lower_case", False)],
@@ -100,15 +89,6 @@ def test_a_sentencepiece_store_of_0_1_0_is_read(other, tmp_path, monkeypatch):
     found, same = open_text(config, RunFolder(tmp_path), print)
     assert found.info.vocabulary_fingerprint == old
     assert same.fingerprint() == tokenizer.fingerprint() != old
-
-
-def test_a_store_elsewhere_is_opened(small_store, tmp_path):
-    directory, vocab_size = small_store
-    _, tokenizer = open_text(
-        DataConfig(path=str(directory)), RunFolder(tmp_path), print
-    )
-    assert tokenizer.vocab_size == vocab_size
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_copy_of_a_store_is_verified(small_store, bucket, tmp_path):
