@@ -536,10 +536,9 @@ def test_a_document_is_split_by_the_rules_of_its_language(tmp_path):
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_progress_counts_the_bytes_that_are_read(tmp_path, monkeypatch, suffix):
     """The size of a compressed file is a guess, which is reached at the end."""
-    path = tmp_path / f"text.txt{suffix}"
+    path, seen = tmp_path / f"text.txt{suffix}", []
     content = b"A sentence of some words.\nAnother sentence of words.\n\n" * 40
     path.write_bytes(gzip.compress(content) if suffix else content)
-    seen = []
 
     class Bar(contextlib.nullcontext):
         n = 0
