@@ -8,6 +8,7 @@ import tensorflow_datasets as tfds
 
 from bert_jax.data.corpus import (
     find_sources,
+    fingerprint,
     read_documents,
     read_source,
 )
@@ -71,6 +72,12 @@ def test_splits_and_fields():
     reading = Reading(text_field="comment")
     rows = list(read_documents(["tfds:tiny_wiki"], reading))
     assert {tuple(row) for row in rows} == {("A comment.", "It is short.")}
+
+
+def test_each_split_has_its_own_fingerprint():
+    names = ["tiny_wiki/en:train", "tiny_wiki/en:test", "tiny_wiki/en:train[:3]"]
+    sources = find_sources([f"tfds:{name}" for name in names], Reading())
+    assert len({*map(fingerprint, sources)}) == 3
 
 
 def test_ranges_give_every_row_once():

@@ -6,10 +6,14 @@ import unicodedata
 
 import numpy as np
 import pytest
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from bert_jax.data import vocabulary_training, wordpiece
-from bert_jax.data.tokenizer import SentencePieceTokenizer, WordPieceTokenizer
+from bert_jax.data.tokenizer import (
+    LibraryTokenizer,
+    SentencePieceTokenizer,
+    WordPieceTokenizer,
+)
 from bert_jax.data.tokenizer_files import load_tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -322,6 +326,11 @@ def test_words_of_tokenizers_that_mark_spaces(golden, mixed):
         found = words_of(tokenizer, "the cat's")
         assert not tokenizer.continuation[: len(SPECIAL)].any()
         assert found == [f"{space}the", f"{space}cat's"]
+    ids = {token: i for i, token in enumerate(TOKENS)}
+    words = Tokenizer(models.WordLevel(ids, "[UNK]"))  # without marks
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = LibraryTokenizer(words.to_str())
+    assert words_of(tokenizer, "the a the") == ["the", "a", "the"]
 
 
 @pytest.fixture(scope="module")
