@@ -323,18 +323,20 @@ def given_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
 def same_columns(
     placed: Iterable[Placed], names: Sequence[tuple[str, ...]]
 ) -> Iterator[Placed]:
-    """The rows. Raises UserError for a value in another column than in rows before.
+    """The rows. Raises UserError for a value in another column than in the first row.
+
+    A column that a row lacks, such as the second text of a pair, is another column too.
 
     names: the names that the column of each value may have.
     """
     used: dict[tuple[str, ...], str] = {}
     for where, row in placed:
         for some in names if isinstance(row, dict) else ():
-            name = next((name for name in some if name in row), None)
-            if name and used.setdefault(some, name) != name:
+            name = next((name for name in some if name in row), "-")
+            if used.setdefault(some, name) != name:
                 raise UserError(
-                    f"{where} has the column {name!r}, the rows before {used[some]!r}; "
-                    "expected the same columns in all rows"
+                    f"{where}: of the columns {' or '.join(some)} it has {name}, the rows "
+                    f"before have {used[some]}; expected the same columns in all rows"
                 )
         yield where, row
 

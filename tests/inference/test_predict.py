@@ -107,7 +107,9 @@ def test_a_head_from_elsewhere_reads_texts_and_pairs(sentiment):
     assert answers[1]["id"] == "7"
     assert_classes(predict(["the film", *rows]), logits("the film"), *expected)
     mixed = [{"text": "the film"}, {"text": "a man", "text_b": "the dog eats"}]
-    assert_classes(predict(mixed), logits("the film"), expected[0])
+    for bad in (mixed, mixed[::-1]):
+        with pytest.raises(UserError, match="row 1: of the columns text_b it has"):
+            predict(bad)
 
 
 @pytest.mark.parametrize("first", ["text", "text_a"])
@@ -119,10 +121,13 @@ def test_predict_and_evaluate_read_the_same_pairs(sentiment, first):
     for found in (predict(rows), evaluation.predictions):
         assert_classes(found, *(logits(*pair) for pair in pairs))
     for place in (0, 3):
-        missing = [*rows]
+        missing, absent = [*rows], [*rows]
         missing.insert(place, rows[0] | {"text_b": None})
+        absent.insert(place, {first: "a man", "label": "good"})
         with pytest.raises(UserError, match=f'row {place}: "text_b" is missing'):
             list(predict.evaluate(missing))
+        with pytest.raises(UserError, match=r"row .: of the columns text_b it has"):
+            list(predict.evaluate(absent))
 
 
 def test_rows_keep_their_order_and_their_lines_in_parts(sentiment):
@@ -218,7 +223,7 @@ def test_a_pair_is_refused_by_a_model_of_one_text(tmp_path):
     rows = [{"text": "a cat", "review": "a man"}, {"text": "a cat"}]
     for same in (rows, rows[::-1]):
         with pytest.raises(
-            UserError, match=r"row 1 has the column .*, the rows before"
+            UserError, match=r"row 1: of the columns review or text it has"
         ):
             predict(same)
     with pytest.raises(UserError, match='row 0: "review" is missing'):

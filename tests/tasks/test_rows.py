@@ -298,14 +298,21 @@ def test_values_by_position():
 
 def test_a_value_is_in_one_column_of_all_rows():
     names = [("topic", "label"), ("text",)]
-    good = [{"text": "a"}, {"topic": "x", "label": "z"}, {"topic": "y", "text": "b"}]
+    good = [{"text": "a", "topic": "x", "label": "z"}, {"topic": "y", "text": "b"}]
     placed = [(f"row {i}", row) for i, row in enumerate(good)]
     assert list(same_columns(placed, names)) == placed
-    bad = [*placed, ("row 3", {"label": "x", "text": "c"})]
-    with pytest.raises(
-        UserError, match=r"^row 3 has the column 'label', the rows before 'topic'"
+    for row, message in (
+        (
+            {"label": "x", "text": "c"},
+            r"^row 2: of the columns topic or label it has l",
+        ),
+        (
+            {"topic": "x"},
+            r"^row 2: of the columns text it has -, the rows before have t",
+        ),
     ):
-        list(same_columns(bad, names))
+        with pytest.raises(UserError, match=message):
+            list(same_columns([*placed, ("row 2", row)], names))
 
 
 def texts(data, *columns, most=2):
@@ -316,7 +323,7 @@ def test_texts_of_rows():
     assert texts(["a", ("b", "c")]) == [("a",), ("b", "c")]
     assert texts([{"text": "a", "title": "t"}]) == [("a",)]
     assert texts([{"text_a": "a", "text_b": "b"}]) == [("a", "b")]
-    assert texts([{"text": "a", "text_b": "b"}, {"text": "c"}]) == [("a", "b"), ("c",)]
+    assert texts([{"text": "a", "text_b": "b"}]) == [("a", "b")]
     assert texts([{"text": "c", "text_a": "a", "text_b": "b"}]) == [("a", "b")]
     assert texts([{"title": "t", "review": "a"}], "review") == [("a",)]
     assert texts([{"title": "t", "review": "a"}], "title", "review") == [("t", "a")]
@@ -338,13 +345,15 @@ def test_texts_of_rows():
         (
             [{"text": "a"}, {"title": "b"}],
             2,
-            "row 1: no column 'text_a' or 'text'; ",
+            "text_a or text it has -, the rows bef",
         ),
         (
             [{"text": "a"}, {"text_a": "b"}],
             2,
-            "row 1 has the column 'text_a', the rows",
+            "it has text_a, the rows before",
         ),
+        ([{"text": "a"}, {"text": "b", "text_b": "c"}], 2, "text_b it has text_b, the"),
+        ([{"text": "b", "text_b": "c"}, {"text": "a"}], 2, "text_b it has -, the rows"),
         ([{"text": ["a"]}], 2, 'row 0: "text" is of type list; expected text'),
         ([("a", "b", "c")], 2, "row 0 has 3 values; expected text_a, text_b"),
         ([("a", None)], 2, 'row 0: "text_b" is missing'),
