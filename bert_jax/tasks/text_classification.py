@@ -179,11 +179,9 @@ class Classification(base.Task):
     def __init__(self, config: TableConfig):
         super().__init__(config)
         layout = config.layout
-        if layout.metrics:
-            self.regression, self.metrics = layout.regression, layout.metrics
-        else:
-            self.regression = getattr(config, "regression", False)
-            self.metrics = CORRELATIONS if self.regression else self.table_metrics
+        self.regression = layout.regression or getattr(config, "regression", False)
+        own = CORRELATIONS if self.regression else self.table_metrics
+        self.metrics = layout.metrics or own
         self.main_metric = self.metrics[0]
         usual = _PAIR if config.pair else {"text_a": ("text",)}
         self.columns = {}

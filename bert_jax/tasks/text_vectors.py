@@ -7,7 +7,6 @@ and any table of pairs with a number.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.settings import setting, setting_like
 from bert_jax.tasks import task as base
 from bert_jax.tasks.layouts import TABLE
-from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
+from bert_jax.tasks.task import Answers, Features, Outputs, with_id
 from bert_jax.tasks.text_classification import Classification, Row, TableConfig
 
 TASKS = ("stsb", "sick_relatedness", TABLE)
@@ -55,6 +54,8 @@ class SentenceVectors(Classification):
     family = "sentence_vectors"
     config_class = SentenceVectorsConfig
     problem_type = None
+    # A label may be missing, and a cosine has another scale than a label.
+    golds, outcomes = base.Task.golds, base.Task.outcomes
 
     def __init__(self, config: SentenceVectorsConfig):
         super().__init__(config)
@@ -90,11 +91,6 @@ class SentenceVectors(Classification):
             raise UserError(f"{came}; expected two at least, or data.loss=contrastive")
         return rows
 
-    def golds(self, row: Row) -> Sequence[str]:
-        """None: pairs need no label, or different labels."""
-        del row
-        return ()
-
     def encode(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
         room = self.config.max_length - 2
         texts = [text for row in rows for text in (row.text_a, row.text_b)]
@@ -107,9 +103,8 @@ class SentenceVectors(Classification):
             scaled = (np.array(labels) - low) / max(high - low, 1e-9)
             targets = {"label": scaled.astype(np.float32)}
         more = {"choices": 2, "truncated": int(long.any(axis=1).sum())}
-        return base.joined_features(
-            joined, np.repeat(np.arange(len(rows)), 2), targets, **more
-        )
+        numbers = np.repeat(np.arange(len(rows)), 2)
+        return base.joined_features(joined, numbers, targets, **more)
 
     def decode(self, rows: list[Row], features: Features, outputs: Outputs) -> Answers:
         """{"value": the cosine}."""
@@ -117,7 +112,3 @@ class SentenceVectors(Classification):
         cosines = (vectors[:, 0] * vectors[:, 1]).sum(axis=1)
         answers = zip(rows, cosines.tolist(), strict=True)
         return [with_id(row, {"value": cosine}) for row, cosine in answers]
-
-    def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
-        """None: a cosine has another scale than a label."""
-        yield from ()

@@ -14,7 +14,6 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tasks.rows import (
-    by_position,
     count_rows,
     is_single,
     line_rows,
@@ -282,18 +281,6 @@ def test_a_column_that_occurs_twice_is_refused(tmp_path):
     for data in (frame, table, tmp_path / "a.parquet"):
         with pytest.raises(UserError, match="'text' occurs twice"):
             rows(data)
-
-
-def test_values_by_position():
-    assert by_position("row 3", "a", ["text"]) == {"text": "a"}
-    names = ["text", "label"]
-    assert by_position("row 3", ("a",), names, fewer=True) == {"text": "a"}
-    with pytest.raises(UserError, match=r"row 3 has 2 values; expected text$"):
-        by_position("row 3", ("a", "b"), ["text"])
-    with pytest.raises(UserError, match=r"row 3 has 1 value; expected text, label$"):
-        by_position("row 3", "a", names)
-    with pytest.raises(UserError, match="row 3 has 0 values"):
-        by_position("row 3", (), names, fewer=True)
 
 
 def test_a_value_is_in_one_column_of_all_rows():

@@ -264,20 +264,6 @@ def test_rows_to_predict(parse, make):
     ]
 
 
-@pytest.mark.parametrize(
-    "line, message",
-    [
-        ("a", r"in:2 has 1 value; expected text, b$"),
-        ("a\tb\tc", r"in:2 has 3 values; expected text, b$"),
-        ({"text_a": "a", "c": "b"}, "in:2: no column 'b' or 'text_b'.*are text_a, c;"),
-        ({"text_a": "a", "text_b": 3}, 'in:2: "text_b" is of type int; expected text'),
-    ],
-)
-def test_bad_lines(parse, make, line, message):
-    with pytest.raises(UserError, match=message):
-        parse(make({}, text_b="b"), ["a\tb", line])
-
-
 def test_written_predictions(make, tmp_path):
     """Labels and ids stay in their cells."""
     content = [
