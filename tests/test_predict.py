@@ -142,9 +142,9 @@ def test_texts_of_the_command_line_are_lines(checkpoint, capsys, run):
     name = "choice"
     texts = [argument for line in INPUTS[name] for argument in ("--text", line)]
     predict.main(["--checkpoint", checkpoint(name), *texts])
-    assert (
-        capsys.readouterr().out.splitlines() == run(checkpoint(name), INPUTS[name])[0]
-    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == run(checkpoint(name), INPUTS[name])[0]
+    assert lines == run(checkpoint(name), INPUTS[name], stdin=True)[0]
     with pytest.raises(UserError, match="one of the arguments --text --input is req"):
         predict.main(["--checkpoint", checkpoint(name)])
 
@@ -234,22 +234,6 @@ def test_bad_input_is_one_clear_line(name, lines, arguments, message, checkpoint
     with pytest.raises(UserError, match=message) as caught:
         run(checkpoint(name), lines, *arguments)
     assert "\n" not in str(caught.value)
-
-
-def test_files_that_are_not_there(checkpoint, tmp_path):
-    with pytest.raises(UserError, match="nowhere does not exist"):
-        predict.main(["--checkpoint", str(tmp_path / "nowhere"), "--input", "-"])
-    for path, message in (
-        (tmp_path / "no", "does not exist"),
-        (tmp_path, "is a folder"),
-    ):
-        with pytest.raises(UserError, match=message):
-            predict.main(["--checkpoint", checkpoint("classes"), "--input", str(path)])
-    (tmp_path / "latin").write_bytes("a café\n".encode("latin-1"))
-    with pytest.raises(UserError, match="latin:1 is not UTF-8"):
-        predict.main(
-            ["--checkpoint", checkpoint("classes"), "--input", str(tmp_path / "latin")]
-        )
 
 
 REVIEWS = [("7", "a good film"), ("9", 'the "bad" dog, eats')]
@@ -348,38 +332,6 @@ def test_answers_are_written_as_csv(command, kind, name, checkpoint, capsys, tmp
         for key, value in answer.pop("probabilities", {}).items():
             assert float(row.pop(f"probabilities.{key}")) == pytest.approx(value)
         assert row == {key: str(value) for key, value in answer.items()}
-
-
-def test_the_column_of_the_text_may_be_named(checkpoint, capsys, tmp_path):
-    path = tmp_path / "new.csv"
-    path.write_text("title,review\na dog,a good film\na cat,the bad dog\n")
-    flags = ["--checkpoint", checkpoint("classes"), "--input", str(path)]
-    with pytest.raises(UserError, match="; the columns are title, review; "):
-        predict.main(flags)
-    predict.main([*flags, "--columns", "review"])
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    model = bert_jax.load(checkpoint("classes"))
-    rows = [{"title": "a dog", "review": "a good film"}, {"review": "the bad dog"}]
-    assert model.predict(rows, columns="review") == found
-    assert model.predict("a good film")["label"] == found[0]["label"]
-    pairs = [("a dog", "a good film"), ("a cat", "the bad dog")]
-    predict.main([*flags, "--columns", "title", "review"])
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert model.predict(pairs) == found
-    with pytest.raises(UserError, match=r"columns=.*, expected at most text_a, text_b"):
-        model.predict(rows, columns=("a", "b", "c"))
-
-
-def test_json_in_a_text_file_and_on_stdin_is_text(checkpoint, run):
-    """A code model's texts may start with {", too; JSON is read from .jsonl and .json."""
-    lines = ['{"text": "a good film"}', '{"text": ']
-    from_file, _ = run(checkpoint("classes"), lines)
-    from_stdin, _ = run(checkpoint("classes"), lines, stdin=True)
-    assert from_file == from_stdin
-    found = bert_jax.load(checkpoint("classes")).predict(lines)
-    assert [json.loads(line)["label"] for line in from_file] == [
-        answer["label"] for answer in found
-    ]
 
 
 def test_next_sentence_of_two_texts_and_of_a_file_of_pairs(

@@ -268,23 +268,6 @@ def test_a_file_of_tagged_words_is_read_as_evaluate_reads_it(
         assert [" ".join(answer["words"]) for answer in predict(file)] == lines
 
 
-def test_evaluate_reads_rows_as_training_does(tagger, reader, tmp_path):
-    iob1, iob2 = tmp_path / "iob1.conll", tmp_path / "iob2.conll"
-    iob1.write_text("the O\nparis I-LOC\nrome B-LOC\nman O\n")
-    iob2.write_text(iob1.read_text().replace("I-LOC", "B-LOC"))
-    ((_, split, found),) = tagger[0].evaluate(iob1)
-    ((_, _, same),) = tagger[0].evaluate(iob2)
-    assert split.rows[0].tags == ("O", "B-LOC", "B-LOC", "O")
-    assert found.scores == same.scores
-    (tmp_path / "other.conll").write_text("the O\nparis B-GPE\n")
-    with pytest.raises(
-        UserError, match=r"conll:1, word 1 \('paris'\), has the tag 'B-GPE'"
-    ):
-        next(tagger[0].evaluate(tmp_path / "other.conll"))
-    with pytest.raises(UserError, match="has no answer; correct it"):
-        next(reader[0].evaluate([("who eats ?", "a dog eats")]))
-
-
 def test_documents_are_not_cut_where_they_matter(tmp_path):
     data = dict(task="columns", labels=TAGS, document_context=True, max_length=32)
     tiny(tmp_path / "m", "token", 4, labels=TAGS, **saved("tagging", **data))

@@ -375,32 +375,6 @@ def test_a_save_that_fails_is_told_and_costs_no_checkpoint(
         CheckpointStore(tmp_path / "file" / "checkpoints", keep=1)
 
 
-@pytest.mark.parametrize(
-    ("error", "waits"),
-    [
-        (
-            ValueError("UNKNOWN: Gloo all-reduce failed: Connection closed by peer"),
-            False,
-        ),
-        (UserError("the loss became nan"), True),
-        (None, True),
-    ],
-)
-def test_a_pending_save_is_not_waited_for_if_a_process_is_lost(tmp_path, error, waits):
-    """It needs the other process, and would end this one after the heartbeat timeout."""
-
-    class Save:
-        waited = False
-
-        def result(self):
-            self.waited = True
-
-    store, save = CheckpointStore(tmp_path, keep=1), Save()
-    store._pending = save
-    store.__exit__(type(error), error, None)
-    assert save.waited == waits
-
-
 def test_a_checksum_is_the_formula_s_whatever_the_layout_and_sees_every_bit(state):
     """Checkpoints contain these numbers, so they stay as they are."""
     found = train_state._checksums(state)
