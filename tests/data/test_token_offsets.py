@@ -20,7 +20,6 @@ from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
-from bert_jax.inference.inspection import inspect
 
 # Accents of both forms, ideographs, dropped characters, letters that change length.
 ALPHABET = "aeéÉe\u0301ñßİ中文あ가Δ£€1,.-'()“—\u200b\ufeff\x0b\u00a0\u3000\t\n     "
@@ -209,8 +208,6 @@ def test_a_store_of_words_is_read_as_any_other(store, tokenizer, tmp_path):
     assert np.array_equal(a & 0x7FFF, b)
     assert without.info.word_bit == 0
     assert "words" not in without.info.settings
-    shown = [inspect(path) for path in (directory, plain)]
-    assert shown[0]["unknown"] == shown[1]["unknown"] > 0
     with pytest.raises(UserError, match="words was dictionary:cut, now None"):
         prepare(inputs, tokenizer, directory, workers=1)
 
