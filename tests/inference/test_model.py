@@ -17,6 +17,7 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.parallel.sharding import arrays_by_path
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the ship sail ##or ##s see ."
 TOKENIZER = WordPieceTokenizer(TOKENS.split(), True)
@@ -259,7 +260,10 @@ def test_arguments_are_named_as_python_has_them(model):
 
 def test_its_repr_says_what_it_is(model):
     assert repr(model).startswith("Bert(pretraining: 2 layers, width 32, 2 heads, ")
-    assert len(repr(model)) < 200
+    sizes = {name: x.size for name, x in arrays_by_path(model.params["bert"]).items()}
+    # The rows of the word table beyond the vocabulary are no parameters.
+    sizes["embeddings/word/embedding"] = CONFIG.vocab_size * CONFIG.hidden_size
+    assert f", {sum(sizes.values()):,} parameters in the encoder)" in repr(model)
 
 
 def test_what_does_not_fit_is_named(model):

@@ -151,6 +151,10 @@ def test_a_text_gives_the_same_alone_and_in_a_batch(config, objective, params, b
     found = sums(params, batch, None)
     assert found["lm_weight"] == objective.weights(batch)["lm_loss"]
     assert found["lm_weight"] == 2 * sum(LENGTHS - 1)
+    rows = [ids[:n] for ids, n in zip(batch["input_ids"], LENGTHS, strict=True)]
+    predicted = np.concatenate([part for ids in rows for part in (ids[1:], ids[:-1])])
+    counts = jax.jit(objective.eval_sums)(params, batch)["lm_counts"]
+    assert np.array_equal(counts, np.bincount(predicted, minlength=96))
     np.testing.assert_allclose(found["lm_loss"], np.sum(losses), rtol=2e-6)
     # The pooler reads the last state of each direction.
     forward, backward = np.split(np.asarray(together.sequence_BLD), 2, axis=-1)
