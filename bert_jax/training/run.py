@@ -332,6 +332,6 @@ def check_owner(
         changes = changed_settings(read_json(path, expected), identity, free)
     if changes:
         raise UserError(
-            f"{workdir} holds another run ({shown(changes)}); use its settings or another "
-            "workdir; an unfinished run takes other settings with change_settings"
+            f"{workdir} holds another run ({shown(changes)}); use its settings, another "
+            "workdir, or change_settings for the steps that are left"
         )
