@@ -158,7 +158,7 @@ class TrainConfig(RunConfig):
     )
     keep_checkpoints: int = setting(3, "number of checkpoints to keep", least=1)
     prompts: tuple[str, ...] = setting(
-        (), "sentences with [MASK] to fill in at the end of the run"
+        (), "sentences with [MASK] that a masked LM fills in at the end of the run"
     )
 
     def __post_init__(self):

@@ -32,7 +32,6 @@ from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.files import (
     new_folder,
     read_json,
-    reading,
     replace_folder,
     write_json,
     write_text,
@@ -75,32 +74,20 @@ _COLUMNS = {"diverged": "{}", "flops": "{:.3g}", "seconds": "{:,.0f}"}
 Results = dict[str, Any]
 
 
-def finished(
-    workdir: Path, config: Any, free: tuple[str, ...] = (), model: Path | None = None
-) -> Results | None:
+def finished(workdir: Path, config: Any, free: tuple[str, ...] = ()) -> Results | None:
     """The results of a run. None if it is not finished.
 
     config: a config, or the content of config.json. free: settings that may differ from
-    ``config``. model: a folder that a finished run must have. Raises UserError if the
-    workdir belongs to another run, or has lost a file.
+    ``config``. Raises UserError if the workdir belongs to another run.
     """
     path = workdir / _marker(config)
     if not path.exists():
         return None
-    expected = "the results of a run; delete it to run it again"
-    with reading(path, expected):
-        results = read_json(path, expected)
-        for score in scores_of(results).values():
-            float(score)
-    diverged = DIVERGED in results
-    if not diverged or (workdir / "config.json").exists():
+    results = read_json(path, "the results of a run; delete it to run it again")
+    # A run whose pretraining diverged did not start and has no config.json.
+    if DIVERGED not in results or (workdir / "config.json").exists():
         identity = config if isinstance(config, dict) else to_dict(config)
         check_owner(workdir, identity, (*NO_EFFECT, *free))
-    if model and not model.exists() and not diverged:
-        raise UserError(
-            f"{path} is the result of a run, but {model} is missing; put it back, or "
-            f"delete {path} to run it again"
-        )
     return results
 
 
@@ -137,7 +124,7 @@ def run_one(
             raise UserError(
                 f"{workdir} holds a sweep; use another workdir (--sweep resumes a sweep)"
             )
-        results = from_leader(lambda: finished(place, config, model=place / BEST))
+        results = from_leader(lambda: finished(place, config))
         if results is None:
             prepared = prepare(config, place, log, task)
             results = finetune(config, prepared, folder, log, change_settings)
@@ -370,8 +357,7 @@ class _Sweep(_Runs):
             raise UserError(
                 f"every run in {self.folder} diverged; lower sweep.learning_rate"
             )
-        model = workdir / BEST
-        results = finished(self.folder / best, self.config, _GRID, model=model)
+        results = finished(self.folder / best, self.config, _GRID)
         with new_folder(workdir / PREDICTIONS, overwrite=True) as predictions:
             source = self.folder / best / PREDICTIONS
             shutil.copytree(source, predictions, dirs_exist_ok=True)

@@ -256,10 +256,10 @@ def test_an_evaluation_whose_text_cannot_be_read_ends_the_run(
 def test_a_config_names_an_objective_of_ones_own(configure, monkeypatch, tmp_path):
     """One file and a setting: tests/objectives/sides.py."""
     monkeypatch.syspath_prepend(Path(__file__).parent.parent / "objectives")
-    flags = ("--config.objective=sides.py", "--config.prompts=()")
+    config = configure("--config.objective=sides.py")
     with pytest.raises(UserError, match=r"bert_jax\.objectives\.mlm_nsp, \.causal"):
-        pretraining.pretraining_objective(configure(*flags))
-    config, lines = configure("--config.objective=sides", *flags[1:]), []
+        pretraining.pretraining_objective(config)
+    config, lines = configure("--config.objective=sides"), []
     metrics = pretrain(config, tmp_path, lines.append)
     params = read_params(tmp_path / "checkpoints")
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
