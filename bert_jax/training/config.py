@@ -192,9 +192,7 @@ class ModelSettings:
         "", "gelu_tanh for Google's checkpoints since 2019; empty: the checkpoint's"
     )
     pooling: str = setting(
-        "",
-        "input of a classifier; empty: the checkpoint's",
-        one_of=("", *POOLINGS),
+        "", "input of a classifier; empty: the checkpoint's", one_of=("", *POOLINGS)
     )
     max_positions: int = setting(
         0, "larger position table, for longer texts; 0: the checkpoint's", least=0

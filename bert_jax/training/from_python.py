@@ -13,11 +13,7 @@ from bert_jax.errors import UserError, hint
 from bert_jax.inference.model import Bert, load
 from bert_jax.progress import print_line
 from bert_jax.tasks.task import Task
-from bert_jax.training.config import (
-    FineTuneConfig,
-    FineTuneOptimizer,
-    finetune_config,
-)
+from bert_jax.training.config import FineTuneConfig, FineTuneOptimizer, finetune_config
 from bert_jax.training.finetune import show
 from bert_jax.training.run import Log
 from bert_jax.training.sweep import run_one

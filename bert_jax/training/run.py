@@ -34,18 +34,9 @@ from bert_jax.files import read_json, reading, write_json
 from bert_jax.interop.train_state import CheckpointStore, newest_step
 from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.mesh import put_batch, steps_ahead
-from bert_jax.parallel.processes import (
-    check_same,
-    is_leader,
-    on_leader,
-    stop_requests,
-)
+from bert_jax.parallel.processes import check_same, is_leader, on_leader, stop_requests
 from bert_jax.runs import CURVES, RESULTS
-from bert_jax.training.config import (
-    RunConfig,
-    changed_settings,
-    shown,
-)
+from bert_jax.training.config import RunConfig, changed_settings, shown
 from bert_jax.training.metrics import (
     TENSORBOARD,
     MetricWriter,

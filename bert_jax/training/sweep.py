@@ -29,13 +29,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax.errors import DivergenceError, UserError, naming
-from bert_jax.files import (
-    new_folder,
-    read_json,
-    replace_folder,
-    write_json,
-    write_text,
-)
+from bert_jax.files import new_folder, read_json, replace_folder, write_json, write_text
 from bert_jax.inference.pretrained import Scorer, accuracy, read_sets
 from bert_jax.interop.load import load
 from bert_jax.parallel.processes import from_leader, on_leader

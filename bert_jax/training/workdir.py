@@ -22,11 +22,7 @@ from bert_jax.files import (
     this_process,
     write_text,
 )
-from bert_jax.parallel.processes import (
-    check_same,
-    is_leader,
-    on_leader,
-)
+from bert_jax.parallel.processes import check_same, is_leader, on_leader
 from bert_jax.progress import unwatched
 from bert_jax.remote import (
     VERSIONS,

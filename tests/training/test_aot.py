@@ -34,10 +34,7 @@ def config_of(small_model_config):
 
 
 # The buffers are the same without these passes, which take most of the time.
-FAST = {
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_backend_optimization_level": 0,
-}
+FAST = {"xla_llvm_disable_expensive_passes": True, "xla_backend_optimization_level": 0}
 
 
 @pytest.mark.usefixtures("optimized")

@@ -13,11 +13,7 @@ import pytest
 
 from bert_jax import progress
 from bert_jax.errors import UserError
-from bert_jax.inference.evaluation import (
-    Split,
-    evaluate,
-    run_model,
-)
+from bert_jax.inference.evaluation import Split, evaluate, run_model
 from bert_jax.interop.load import load
 from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import make_model

@@ -271,10 +271,7 @@ def test_a_text_is_no_file():
         ({"train": [("a", "b")], "seed": -1}, "^seed=-1, expected at least 0 and "),
         ({"train": [("good", "a")] * 9, "epoch": 1}, "epoch is not an arg.*epochs"),
         ({"dtype": "auto"}, "^dtype is not an argument of finetune; expected one of"),
-        (
-            {"train": [("good", "a")] * 9},
-            "8 rows with 1 different label",
-        ),
+        ({"train": [("good", "a")] * 9}, "8 rows with 1 different label"),
         *(
             (
                 {"train": [("good", "a")] * 9, "dev": share},

@@ -25,10 +25,7 @@ def test_resuming_drops_later_and_torn_lines_and_keeps_the_rest_as_it_was(tmp_pa
     assert [line["step"] for line in read_metrics(path)] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [b"{", b"\xff\xfe", b"7", b'{"split": "a"}'],
-)
+@pytest.mark.parametrize("damage", [b"{", b"\xff\xfe", b"7", b'{"split": "a"}'])
 def test_a_damaged_line_costs_itself_alone(damage, tmp_path, caplog):
     lines = [
         json.dumps({"step": n, "split": "train", "loss": 1 / n}) for n in range(1, 9)
