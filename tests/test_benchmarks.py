@@ -120,26 +120,6 @@ def test_a_peer_is_compared_with_ours(start, monkeypatch, tmp_path):
     assert peer["its time / ours"] == 2.5 and failed["s"] == "no compiler"
 
 
-def test_the_largest_batch_for_a_memory(start, monkeypatch, tmp_path):
-    """1 GiB of state, 1 GiB and 0.01 GiB an example: 92% of 16 GiB has room for 1272."""
-    memory = importlib.import_module("memory")
-
-    def run_json(command):
-        (batch,) = [int(c.split("=")[1]) for c in command if "batch_size" in c]
-        return dict(argument_bytes=2**30, temp_bytes=2**30 * (1 + batch / 100))
-
-    monkeypatch.setattr(memory, "run_json", run_json)
-    output = tmp_path / "report"
-    start(
-        *("memory", "--sizes=base", "--lengths=128", "--memories=16"),
-        f"--output={output}",
-    )
-    (row,) = json.loads(output.read_text())["rows"]
-    assert row["largest batch for 16 GB"] == 1272
-    assert row["an example more, MiB"] == pytest.approx(10.24)
-    assert row["compiled for 16 GB, GiB"] == pytest.approx(14.72)
-
-
 def test_data(start, tmp_path):
     text = tmp_path / "text.txt"
     sentences = [f"The whale number {i} was seen from the ship ." for i in range(400)]
