@@ -22,17 +22,12 @@ usage:
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from bert_jax.commands import cli
 from bert_jax.errors import UserError, counted
 from bert_jax.files import check_output
 from bert_jax.progress import print_line
-
-if TYPE_CHECKING:
-    from numpy import ndarray
-
-    from bert_jax.inference.pretrained import MinimalPair, Scorer
 
 
 def main(argv: list[str]) -> None:
@@ -49,7 +44,7 @@ def main(argv: list[str]) -> None:
         raise UserError("expected one of --text, --input and --pairs")
     cli.check_unused(parser, args, *(["output"] if args.pairs else ["fields", "json"]))
     from bert_jax.inference import lines
-    from bert_jax.inference.pretrained import FIELDS, Scorer, read_sets
+    from bert_jax.inference.pretrained import FIELDS, Scorer, accuracy, read_sets
 
     form = lines.output_format(args.output)
     check_output(args.output, args.input)
@@ -65,26 +60,18 @@ def main(argv: list[str]) -> None:
         show_progress=False if watched else None,
         **cli.model_options(args),
     )
-    if args.pairs:
-        _compare(scorer, sets, args.json)
+    if not args.pairs:
+        rows = lines.given_rows(scorer, args.text, args.input)
+        parts = scorer.stream(rows, columns=args.columns)
+        lines.write_answers(parts, args.output, form)
         return
-    rows = lines.given_rows(scorer, args.text, args.input)
-    parts = scorer.stream(rows, columns=args.columns)
-    lines.write_answers(parts, args.output, form)
 
-
-def _compare(
-    scorer: "Scorer", sets: "list[tuple[str, list[MinimalPair]]]", as_json: bool
-) -> None:
-    """Prints the accuracy of each set of pairs and of all."""
-    from bert_jax.inference.pretrained import accuracy
-
-    def report(name: str, right: "ndarray") -> None:
+    def report(name: str, right: Any) -> None:
         line = f"{right.mean():7.1%}  {len(right):6,}  {name}"
-        print_line(line, sys.stderr if as_json else sys.stdout)
+        print_line(line, sys.stderr if args.json else sys.stdout)
 
     found = accuracy(scorer, sets, report)
-    if as_json:
+    if args.json:
         print_line(json.dumps(found._asdict(), indent=2))
     else:
         print_line(f"{found.accuracy:.1%} of {counted(found.pairs, 'pair')}")
