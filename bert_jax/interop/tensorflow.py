@@ -29,16 +29,12 @@ _FOOTER_BYTES = 48
 _MAGIC = 0xDB4775248B80FB57
 _BLOCK_TRAILER_BYTES = 5  # compression type, masked checksum
 _STRING = 7
-# DataType of tensorflow/core/framework/types.proto -> numpy.
+# DataType of tensorflow/core/framework/types.proto -> numpy, of weights and steps.
 _DTYPES = {
     1: np.dtype("<f4"),
     2: np.dtype("<f8"),
     3: np.dtype("<i4"),
-    4: np.dtype("u1"),
-    5: np.dtype("<i2"),
-    6: np.dtype("i1"),
     9: np.dtype("<i8"),
-    10: np.dtype("?"),
     14: np.dtype(jnp.bfloat16),
     19: np.dtype("<f2"),
 }

@@ -43,3 +43,11 @@ def test_a_failed_row_leaves_the_old_file(tmp_path):
     assert path.read_text() == "before"
     write_answers(parts({"label": "a"}, {"label": "b"}), str(path), "csv")
     assert path.read_text() == "label\na\nb\n"
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_a_text_does_not_steer_the_terminal(form, monkeypatch, capsys):
+    monkeypatch.setattr("bert_jax.inference.lines.on_screen", lambda output: True)
+    write_answers(parts({"text": "red \x1b[31malert\u202eback"}), "-", form)
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert r"red \u001b[31malert\u202eback" in line

@@ -197,3 +197,6 @@ def test_a_bilstm_is_made_beside_the_frozen_encoder_or_kept(make_checkpoint, tag
         with pytest.raises(UserError, match=r"fresh_head=True") as error:
             head_params(trained, model, "token", labels)
         assert message in str(error.value)
+    for head, layers in (("sequence", (-1,)), ("token", (2,))):
+        with pytest.raises(UserError, match=r"features\.layers"):
+            make_model(checkpoint.config, head, 3, FeatureConfig(layers))
