@@ -128,11 +128,8 @@ def _their_params(
     _take_tied(tensors)
     if config.positions != "learned":
         tensors.pop(_POSITIONS, None)  # written for transformers alone
-    # MegatronBert has the classes of Bert, and one of them has another name.
-    names = [
-        name.removeprefix("Megatron").replace("BertForCausalLM", "BertLMHeadModel")
-        for name in settings.get("architectures") or ()
-    ]
+    given = settings.get("architectures") or ()
+    names = [name.removeprefix("Megatron") for name in given]
     known = [_ARCHITECTURES[name] for name in names if name in _ARCHITECTURES]
     head, parts = known[0] if known else (guess_head(tensors), None)
     converted = to_params(tensors, config, head=head, expected=parts)
