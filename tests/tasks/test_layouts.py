@@ -166,6 +166,8 @@ def test_rows_of_python_have_the_labels_of_the_data_set():
         (row,) = own.read("dev")
         assert (row.text_a, row.text_b, row.label) == ("f", "g", "not_entailment")
         assert own.labels == ("entailment", "not_entailment")
+    turned = ("not_entailment", "entailment")  # the order of the outputs of a head
+    assert bert_jax.tasks.glue("rte", labels=turned).labels == turned
 
 
 def test_mrpc_predicts_microsofts_test_file_and_reads_other_files(tmp_path):

@@ -45,6 +45,7 @@ def test_a_pair_is_two_sequences(vocabulary):
     rows = own.read("train")
     features = own.encode(rows, vocabulary)
     assert features.choices == 2 and len(features.input_ids) == 6
+    assert features.row.tolist() == [0, 0, 1, 1, 2, 2]
     np.testing.assert_allclose(features.targets["label"], [1, 0, 0.25])
     assert not any(types.any() for types in features.token_type_ids)
     outputs = np.eye(6, 4)[[0, 0, 0, 1, 2, 2]]
