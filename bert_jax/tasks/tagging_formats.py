@@ -93,10 +93,6 @@ def read_columns(path: Path, column: int) -> Iterator[Record]:
             yield where, {"words": words, "tags": tags, "document": documents}
             sentence = []
         documents += start
-    if not width:
-        raise UserError(
-            f"{path} has no words; expected a word and its tag on each line"
-        )
 
 
 def read_segmented(path: Path) -> Iterator[Record]:
@@ -104,13 +100,10 @@ def read_segmented(path: Path) -> Iterator[Record]:
 
     The "words" are the characters, the "tags" are bmes.
     """
-    number = 0
     for number, line in read_lines(path):
         if words := line.split():
             tags = "".join(shape(len(word), "bmes") for word in words)
             yield f"{path}:{number}", {"words": [*"".join(words)], "tags": [*tags]}
-    if not number:
-        raise UserError(f"{path} is empty; expected a sentence on each line")
 
 
 _WORDS = {

@@ -64,16 +64,16 @@ def test_rows_of_a_hub_without_an_answer_have_empty_lists(version_2):
 
 @pytest.mark.parametrize(
     ("articles", "titles"),
-    [("", "ABCDE"), ("0:3", "ABC"), (":-1", "ABCD"), ("-1:", "E"), ("5:", None)]
-    + [(other, None) for other in ("2:2", "3", "0:6:2", "a:b")],
+    [("", "ABCDE"), ("0:3", "ABC"), (":-1", "ABCD"), ("-1:", "E"), ("5:", "")]
+    + [(other, None) for other in ("3", "0:6:2", "a:b")],
 )
 def test_articles_are_a_slice(tmp_path, articles, titles):
     path = write(tmp_path, *(article(title, entry(title)) for title in "ABCDE"))
-    if titles:
+    if titles is not None:
         rows = read_questions(path, articles)
         assert "".join(row.id for row in rows) == titles
         return
-    with pytest.raises(UserError, match=r"slice|leaves none"):
+    with pytest.raises(UserError, match="expected a slice"):
         read_questions(path, articles)
 
 
@@ -105,7 +105,6 @@ def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
         ({}, r"damaged \(KeyError\('data'\)\); expected SQuAD's JSON"),
         ([], "a JSON list, not an object; expected SQuAD"),
         ({"data": [article("A", {"question": "a"})]}, "damaged .*'id'"),
-        ({"data": [article("A")]}, "has no questions"),
         ({"data": [article("A", entry(), context=" ")]}, "question q1: empty text"),
         ({"data": [article("A", entry(answers=[("a", "x")]))]}, "answer is damaged"),
         ({"data": [article("A", entry(answers=[(" ", 3)]))]}, "the answer ' ' is not"),
