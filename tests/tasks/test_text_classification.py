@@ -377,6 +377,19 @@ def test_a_bool_is_the_class_that_pandas_writes_into_a_csv_file(tmp_path):
             assert [row.label for row in task.read("dev")] == ["True", "False"]
 
 
+def test_labels_that_are_floats_are_refused_as_in_python(make):
+    """pandas writes a column of whole numbers with a gap as 0.0 and 1.0."""
+    files = {"train.csv": "text,label\na,1.0\nb,0.0\n"}
+    with pytest.raises(
+        UserError, match=r"2 different labels \(0\.0, 1\.0\); .*labels="
+    ):
+        make(files).read("train")
+    assert make(files, regression=True).read("train")[0].label == 1.0
+    assert make(files, labels=("0.0", "1.0")).read("train")[0].label == "1.0"
+    versions = {"train.csv": "text,label\na,1.0\nb,1.5\n"}
+    assert make(versions).labels == ("1.0", "1.5")
+
+
 def test_columns_that_are_swapped_are_refused():
     task = bert_jax.tasks.classification()
     rows = [(f"text {i}", "xy"[i % 2]) for i in range(21)]
