@@ -9,7 +9,11 @@ classes, and relatedness from 1 to 5. Its metrics are SemEval's.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import warnings
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 TABLE = "table"
 CORRELATIONS = ("pearson", "spearman", "pearson_spearman")
@@ -24,7 +28,7 @@ class Layout:
     files: the possible files of each split; empty: SPLIT.csv, SPLIT.jsonl and so on.
     labels: in the order of the outputs; empty for regression, or for the labels of the
       training rows. The second label is the positive class of F1.
-    metrics: names in text_classification.scores; the first one picks the checkpoint.
+    metrics: names in :func:`scores`; the first one picks the checkpoint.
       Correlations mean that labels are numbers.
     server: the file that the task's server expects, for each split without labels.
     header: the columns of files of train and dev that have no header line.
@@ -119,3 +123,38 @@ LAYOUTS: dict[str, Layout] = {
     "sick_relatedness": _sick("relatedness_score", metrics=CORRELATIONS, labels=()),
     TABLE: Layout({}, {}, labels=(), metrics=()),  # its columns are settings
 }
+
+
+def scores(
+    metrics: Sequence[str], truth: np.ndarray, predicted: np.ndarray
+) -> dict[str, float]:
+    """Metrics of scikit-learn and scipy in percent. Undefined scores are 0.
+
+    truth, predicted: class ids for accuracy, matthews, f1 (of class 1) and f1_macro (over
+    the classes that occur); 0 or 1 (rows, labels) for f1_micro, f1_macro and exact_match;
+    numbers for pearson, spearman and their mean pearson_spearman.
+    """
+    # Both are imported late because they take a second.
+    from scipy import stats
+    from sklearn import metrics as sklearn
+
+    f1 = functools.partial(sklearn.f1_score, average="macro", zero_division=0)
+    functions = {
+        "accuracy": sklearn.accuracy_score,
+        "exact_match": sklearn.accuracy_score,
+        "matthews": sklearn.matthews_corrcoef,
+        "f1": functools.partial(f1, labels=[1]),
+        "f1_micro": functools.partial(f1, average="micro"),
+        "f1_macro": f1,
+        "pearson": lambda *both: stats.pearsonr(*both).statistic,
+        "spearman": lambda *both: stats.spearmanr(*both).statistic,
+    }
+    found = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a score that is not defined
+        for name in metrics:
+            parts = name.split("_") if name in CORRELATIONS else [name]
+            defined = len(truth) > 1 or name not in CORRELATIONS
+            own = [functions[part](truth, predicted) for part in parts if defined]
+            found[name] = 100 * float(np.nan_to_num(own or [0.0]).mean())
+    return found

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import json
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from bert_jax.errors import UserError, counted, listed
 from bert_jax.settings import setting
 from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
-from bert_jax.tasks.layouts import CORRELATIONS, LAYOUTS, TABLE, Layout
+from bert_jax.tasks.layouts import CORRELATIONS, LAYOUTS, TABLE, Layout, scores
 from bert_jax.tasks.source import (
     SPLITS,
     DataConfig,
@@ -439,38 +438,3 @@ def _class_name(where: str, value: Any) -> str:
             "has floats in a column with a missing value); regression=True learns numbers"
         )
     return str(value)
-
-
-def scores(
-    metrics: Sequence[str], truth: np.ndarray, predicted: np.ndarray
-) -> dict[str, float]:
-    """Metrics of scikit-learn and scipy in percent. Undefined scores are 0.
-
-    truth, predicted: class ids for accuracy, matthews, f1 (of class 1) and f1_macro (over
-    the classes that occur); 0 or 1 (rows, labels) for f1_micro, f1_macro and exact_match;
-    numbers for pearson, spearman and their mean pearson_spearman.
-    """
-    # Both are imported late because they take a second.
-    from scipy import stats
-    from sklearn import metrics as sklearn
-
-    f1 = functools.partial(sklearn.f1_score, average="macro", zero_division=0)
-    functions = {
-        "accuracy": sklearn.accuracy_score,
-        "exact_match": sklearn.accuracy_score,
-        "matthews": sklearn.matthews_corrcoef,
-        "f1": functools.partial(f1, labels=[1]),
-        "f1_micro": functools.partial(f1, average="micro"),
-        "f1_macro": f1,
-        "pearson": lambda *both: stats.pearsonr(*both).statistic,
-        "spearman": lambda *both: stats.spearmanr(*both).statistic,
-    }
-    found = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a score that is not defined
-        for name in metrics:
-            parts = name.split("_") if name in CORRELATIONS else [name]
-            defined = len(truth) > 1 or name not in CORRELATIONS
-            own = [functions[part](truth, predicted) for part in parts if defined]
-            found[name] = 100 * float(np.nan_to_num(own or [0.0]).mean())
-    return found

@@ -8,12 +8,11 @@ import pytest
 
 import bert_jax
 from bert_jax.errors import UserError
-from bert_jax.tasks.layouts import CORRELATIONS
+from bert_jax.tasks.layouts import CORRELATIONS, scores
 from bert_jax.tasks.text_classification import (
     Classification,
     ClassificationConfig,
     MultiLabel,
-    scores,
 )
 
 
