@@ -172,10 +172,10 @@ def muon_mask(params: Any) -> Any:
 
 
 def _sides(kernels: Any) -> Any:
-    """The axes over which each kernel sums, and those it gives.
+    """The input axes and the output axes of each kernel.
 
-    Attention's have heads and their size, which are one side of a matrix. A scanned
-    encoder's begin with the layers, each of which is a matrix of its own.
+    Kernels of attention have two axes, heads and their size, for one side of a matrix.
+    Kernels of a scanned encoder have the layers as their first axis. Each layer is a matrix.
     """
 
     def sides(path: tuple[Any, ...], kernel: jax.Array):

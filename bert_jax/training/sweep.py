@@ -161,7 +161,7 @@ class _Runs:
         return [name for name in self.configs if self.result(name) is None]
 
     def run_all(self, names: Sequence[str]) -> None:
-        """Runs several runs. A run that diverges is finished, too."""
+        """Runs several runs. A run that diverges counts as finished."""
         for name in Progress("runs", names, unit="runs"):
             self.log(f"== {name}")
             try:
@@ -338,7 +338,7 @@ class _Sweep(_Runs):
             if name == best and model.exists():
                 replace_folder(model, self.workdir.local / BEST)
             shutil.rmtree(model, ignore_errors=True)
-            # Of a run that diverged, or was killed after its results were written.
+            # A run that diverged, or was killed after its results, has checkpoints.
             run = self.workdir.child(f"{SWEEP}/{name}")
             epath.Path(run.checkpoints).rmtree(missing_ok=True)
         self.workdir.upload()
