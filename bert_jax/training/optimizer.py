@@ -175,7 +175,7 @@ def _sides(kernels: Any) -> Any:
     """The input axes and the output axes of each kernel.
 
     Kernels of attention have two axes, heads and their size, for one side of a matrix.
-    Kernels of a scanned encoder have the layers as their first axis. Each layer is a matrix.
+    The first axis of kernels of a scanned encoder is the layer. Each layer is a matrix.
     """
 
     def sides(path: tuple[Any, ...], kernel: jax.Array):
