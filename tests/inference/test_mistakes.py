@@ -95,7 +95,7 @@ def test_confusion_counts_by_hand():
     second = bert_jax.tasks.squad(version_2=True)
     rows = [
         ("who?", "a whale", "whale"),
-        {**ASKED, "is_impossible": True},
+        {**ASKED, "answers": [], "is_impossible": True},
     ]
     rows = rows_of(second, rows)
     answers = [{"answer": "whale", "probability": 1}] * 2
