@@ -211,15 +211,6 @@ def test_two_texts_are_refused_where_one_is_read(model):
     np.testing.assert_allclose(one[0], model.encode("the ship"), rtol=0, atol=1e-6)
 
 
-def test_braces_and_tabs_of_a_text_are_text(model):
-    plain = model.encode("the ship sees")
-    for text in ('{"text": "ship"}', "{the} ship"):
-        ids = TOKENIZER(text)["input_ids"]
-        assert model(text).input_ids.tolist() == [ids]
-        assert not np.allclose(model.encode(text), plain, atol=1e-3)
-    np.testing.assert_array_equal(model.encode("the\tship sees"), plain)
-
-
 @pytest.mark.parametrize("data", [5, b"x", [None], {"text": None}])
 def test_what_is_no_text_is_refused(model, data):
     with pytest.raises(UserError, match=r"(of type|missing).*(expected|fill it in)"):
