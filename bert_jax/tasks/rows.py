@@ -321,19 +321,21 @@ def given_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def same_columns(
-    placed: Iterable[Placed], names: Sequence[tuple[str, ...]]
+    placed: Iterable[Placed],
+    names: Sequence[tuple[str, ...]],
+    optional: Sequence[str] = (),
 ) -> Iterator[Placed]:
-    """The rows. Raises UserError for a value in another column than in the first row.
+    """The rows. Raises UserError for a value in another column than in rows before.
 
-    A column that a row lacks, such as the second text of a pair, is another column too.
-
-    names: the names that the column of each value may have.
+    names: the names that the column of each value may have. optional: the first names of
+    the columns that all rows may lack, but not only some.
     """
     used: dict[tuple[str, ...], str] = {}
     for where, row in placed:
         for some in names if isinstance(row, dict) else ():
             name = next((name for name in some if name in row), "-")
-            if used.setdefault(some, name) != name:
+            counts = name != "-" or some[0] in optional
+            if counts and used.setdefault(some, name) != name:
                 raise UserError(
                     f"{where}: of the columns {' or '.join(some)} it has {name}, the rows "
                     f"before have {used[some]}; expected the same columns in all rows"
@@ -363,7 +365,7 @@ def row_texts(
     usual = [("text_a", "text"), ("text_b",)] if most == 2 else [("text",)]
     names = [(column,) for column in columns] or usual
     own = [first for first, *_ in names]
-    for where, row in same_columns(placed, names):
+    for where, row in same_columns(placed, names, ["text_b"]):
         values = by_position(where, row, own, fewer=True)
         read = names if columns or own[-1] in values else names[:1]
         texts = tuple(text_of(where, values, some) for some in read)

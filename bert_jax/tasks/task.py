@@ -183,7 +183,8 @@ class Task(abc.ABC):
 
     def rows(self, placed: Iterable[Placed], *, labelled: bool = False) -> Iterator:
         """The rows as the family keeps them. placed: see :meth:`Source.rows_of`."""
-        for where, row in read.same_columns(placed, self._names(labelled=labelled)):
+        names = self._names(labelled=labelled)
+        for where, row in read.same_columns(placed, names, self.optional):
             yield self.row(where, self.values(where, row, labelled=labelled), labelled)
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:

@@ -288,6 +288,8 @@ def test_a_value_is_in_one_column_of_all_rows():
     good = [{"text": "a", "topic": "x", "label": "z"}, {"topic": "y", "text": "b"}]
     placed = [(f"row {i}", row) for i, row in enumerate(good)]
     assert list(same_columns(placed, names)) == placed
+    lacks = [*placed, ("row 2", {"topic": "x"})]
+    assert list(same_columns(lacks, names)) == lacks  # the task names the column
     for row, message in (
         (
             {"label": "x", "text": "c"},
@@ -299,7 +301,7 @@ def test_a_value_is_in_one_column_of_all_rows():
         ),
     ):
         with pytest.raises(UserError, match=message):
-            list(same_columns([*placed, ("row 2", row)], names))
+            list(same_columns([*placed, ("row 2", row)], names, ["text"]))
 
 
 def texts(data, *columns, most=2):
@@ -332,7 +334,7 @@ def test_texts_of_rows():
         (
             [{"text": "a"}, {"title": "b"}],
             2,
-            "text_a or text it has -, the rows bef",
+            "row 1: no column 'text_a' or 'text'",
         ),
         (
             [{"text": "a"}, {"text_a": "b"}],
