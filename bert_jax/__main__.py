@@ -1,6 +1,7 @@
 """All commands as one: ``bert_jax NAME ...``, or ``python -m bert_jax NAME ...``."""
 
 import importlib
+import sys
 from pathlib import Path
 
 from bert_jax import __version__
@@ -12,6 +13,16 @@ COMMANDS = (
     *("train", "finetune", "study", "vocabulary", "prepare", "predict", "evaluate"),
     *("embed", "score", "convert", "inspect", "plot", "aot"),
 )
+# Names of commands before version 0.2.
+OLD_NAMES = {
+    "pretrain": ("train",),
+    "experiment": ("study",),
+    "sweep": ("finetune", "--sweep"),
+    "fill_mask": ("predict",),
+    "next_sentence": ("predict", "--next_sentence"),
+    "minimal_pairs": ("score",),
+    "compare": ("plot",),
+}
 
 
 def summary(name: str) -> str:
@@ -23,6 +34,9 @@ def summary(name: str) -> str:
 def main(argv: list[str]) -> int | None:
     """Runs the command ``argv[0]``, or lists all commands."""
     name, *rest = argv or ["--help"]
+    if name in OLD_NAMES:
+        print_line(f"{name} is now bert_jax {' '.join(OLD_NAMES[name])}", sys.stderr)
+        name, *rest = *OLD_NAMES[name], *rest
     if name in ("-h", "--help", "help"):
         lines = [f"  {command:12}{summary(command)}" for command in COMMANDS]
         print_line("\n".join(["usage: bert_jax COMMAND ...\n", *lines]))

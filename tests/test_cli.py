@@ -299,6 +299,19 @@ def test_an_unknown_flag_is_reported_with_the_nearest_one(command, flag):
         main(words)
 
 
+@pytest.mark.parametrize("status", [403, 404], ids=["forbidden", "upload unknown"])
+def test_an_error_that_gcsfs_raises_is_one_line(status):
+    """A store answers 404 for an upload that is complete, if its first answer was lost."""
+    from gcsfs.retry import validate_response
+
+    with pytest.raises(OSError) as caught:
+        validate_response(status, b"{}", "http://store/upload?upload_id=1")
+    line = cli._users_line(caught.value)
+    assert line.startswith("error: the object store failed (")
+    assert "run the same command again" in line
+    assert cli._users_line(FileNotFoundError(2, "No such file", "absent")) is None
+
+
 def test_pairs_are_read_before_any_is_scored(tmp_path, capsys):
     """The first set is right, the second is not: nothing is printed."""
     for name, line in (("good.txt", "a ship\ta sea\n"), ("bad.txt", "a ship\n")):

@@ -35,9 +35,20 @@ def test_a_command_gets_the_arguments_behind_its_name(capsys):
 
 
 @pytest.mark.parametrize(
+    ("old", "new"), [(old, " ".join(new)) for old, new in umbrella.OLD_NAMES.items()]
+)
+def test_an_old_name_works_and_prints_the_new_name(old, new, capsys):
+    with pytest.raises(SystemExit):
+        umbrella.main([old, "--help"])
+    out, err = capsys.readouterr()
+    assert f"  bert_jax {new.split()[0]} " in out
+    assert err == f"{old} is now bert_jax {new}\n"
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("pretrain", "pretrain is not a command of bert_jax; did you mean train?"),
+        ("trian", "trian is not a command of bert_jax; did you mean train?"),
         ("xyzzy", "bert_jax; expected train, finetune, "),
     ],
 )

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TextIO
 
 from bert_jax.commands import startup
 from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError, hint
-from bert_jax.files import is_remote
+from bert_jax.files import STORE_LIBRARIES, is_remote
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.model.config import DTYPES
 from bert_jax.progress import LogHandler, print_line, show_progress
@@ -221,6 +221,13 @@ def add_corpus_flags(parser: argparse.ArgumentParser) -> None:
 
 def _users_line(error: Exception) -> str | None:
     """One line for an error that a user can fix outside of bert_jax; None for a bug."""
+    frames = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
+    # gcsfs also raises Python's own exceptions, such as OSError for a forbidden access.
+    raised_in = [type(error).__module__, *(own["__name__"] for own in frames[-1:])]
+    if {name.partition(".")[0] for name in raised_in} & STORE_LIBRARIES:
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        again = "correct its cause, or wait, and run the same command again"
+        return f"error: the object store failed ({line[:300]}); {again}"
     # A missing file that a user named is a UserError of its reader.
     if not isinstance(error, OSError) or error.errno == errno.ENOENT:
         return None
