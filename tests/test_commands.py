@@ -88,7 +88,7 @@ WORKS = {
 # Their commands run the same code as those of another checkpoint.
 LIKE = {
     *("exported/causal", "exported/two_way_classification"),
-    *("runs/finetune_unfinished", "runs/sweep"),
+    *("runs/finetune_unfinished", "runs/sweep", "runs/electra"),
 }
 
 

@@ -120,7 +120,10 @@ def test_prepared_text_gives_the_same_first_batch():
         np.testing.assert_array_equal(array, ARRAYS[f"text/{name}"], name)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize(
+    "objective",
+    [pytest.param(n, marks=[pytest.mark.long] * (n != "mlm_nsp")) for n in OBJECTIVES],
+)
 def test_an_unfinished_pretraining_is_resumed(objective, folder, monkeypatch):
     monkeypatch.setattr(
         pretrain, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1])

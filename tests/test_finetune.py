@@ -80,6 +80,7 @@ def whole(command, files, tmp_path_factory):
     return path, done.stdout
 
 
+@pytest.mark.long
 def test_a_sweep_and_its_second_call(command, whole, files):
     workdir, output = whole
     names = [f"batch2-rate0.001-epochs3-seed{seed}" for seed in (0, 1)]
@@ -99,6 +100,7 @@ def test_a_sweep_and_its_second_call(command, whole, files):
     assert second.stdout.splitlines() == output.splitlines()[-6:]
 
 
+@pytest.mark.long
 def test_asked_to_stop_it_saves_and_ends_with_75(
     start, command, files, whole, metric_lines, tmp_path
 ):

@@ -184,10 +184,8 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize(
-    "what",
-    ["classification", pytest.param("question_answering", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("what", FAMILIES)
 def test_it_is_fine_tuned(what, settings, checkpoint_dir, one_device, tmp_path):
     """In all families, with a BiLSTM on top or not; predictions are of what was saved."""
     config = json.loads((checkpoint_dir / "config.json").read_text())

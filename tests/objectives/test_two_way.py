@@ -247,13 +247,8 @@ def encoder(tmp_path_factory, model_config, vocabulary, init_params):
     return folder
 
 
-@pytest.mark.parametrize(
-    "what, freeze",
-    [
-        ("classification", True),
-        pytest.param("tagging", False, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("what, freeze", [("classification", True), ("tagging", False)])
 def test_it_is_fine_tuned(what, freeze, settings, encoder, one_device, tmp_path):
     """Frozen, the head, the pooler and the weights of the layers learn."""
     config = finetune_config(

@@ -161,7 +161,7 @@ with stop_requests() as stop_requested:
 """
 
 
-@pytest.mark.parametrize("asked", [0, 1])
+@pytest.mark.parametrize("asked", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_sigterm_to_one_process_stops_all_at_the_same_call(port, asked):
     jobs = start_two(STOPS, port)
     for job in jobs:
@@ -264,7 +264,7 @@ LOST = (75, -signal.SIGABRT)
     ("failed", "kind", "code", "line"),
     [
         pytest.param(0, "user", 2, "error: the disk is full", marks=pytest.mark.long),
-        (1, "user", 2, "error: the disk is full"),
+        pytest.param(1, "user", 2, "error: the disk is full", marks=pytest.mark.long),
         pytest.param(
             1, "bug", 1, "ValueError: the disk is full", marks=pytest.mark.long
         ),

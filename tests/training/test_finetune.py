@@ -63,7 +63,10 @@ def without_times(results):
     return {k: v for k, v in results.items() if not k.endswith("_seconds")}
 
 
-@pytest.mark.parametrize("what", HEADS)
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(n, marks=[pytest.mark.long] * (n == "regression")) for n in HEADS],
+)
 def test_a_run_learns_and_its_best_model_predicts_as_the_run_did(
     what, finished, tmp_path
 ):
@@ -224,7 +227,15 @@ def test_a_damaged_file_of_a_finished_run_is_named(
         run_one(short_config(settings), tmp_path)
 
 
-@pytest.mark.parametrize("line", ["step 1/", "step 5/", "epoch 1", "dev: acc"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("step 1/", marks=pytest.mark.long),
+        "step 5/",
+        pytest.param("epoch 1", marks=pytest.mark.long),
+        "dev: acc",
+    ],
+)
 def test_an_interrupted_run_resumes_bit_for_bit(
     line, short, settings, metric_lines, tmp_path
 ):

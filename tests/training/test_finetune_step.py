@@ -70,7 +70,10 @@ def pad(arrays, rows, length):
     return padded
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(
+    "head",
+    [pytest.param(head, marks=[pytest.mark.long] * (head != "span")) for head in HEADS],
+)
 def test_padding_filled_up_rows_and_microbatches_change_nothing(
     head, gradients_of, make_arrays, max_difference
 ):

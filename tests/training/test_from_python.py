@@ -116,7 +116,13 @@ def test_labels_and_warnings_are_logged(checkpoint_dir):
         assert line in lines
 
 
-@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, marks=[pytest.mark.long] * (make in (glue, choices)))
+        for make in MAKERS
+    ],
+)
 def test_rows_of_python_train_a_model_that_answers(make, checkpoint_dir, tmp_path):
     task, rows = make()
     rows = rows if isinstance(rows, Frame) else iter(rows)

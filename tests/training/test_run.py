@@ -1,9 +1,10 @@
 """The engine with an objective of the tests' own: one class, and nothing else, is new."""
 
 import collections
-import contextlib
 import dataclasses
 import json
+import os
+import signal
 import sys
 import time
 import types
@@ -18,7 +19,6 @@ from jax.sharding import PartitionSpec
 import bert_jax
 from bert_jax.errors import DivergenceError, Preempted, UserError
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
-from bert_jax.training import run as engine
 from bert_jax.training.config import RunConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.run import Job, draw_run, run
@@ -189,7 +189,7 @@ def test_each_shape_is_compiled_once_and_each_batch_drawn_once(make_job, tmp_pat
     assert batches.drawn == dict.fromkeys(range(STEPS), 1)
 
 
-@pytest.mark.parametrize("stop", [1, 5, 9])
+@pytest.mark.parametrize("stop", [pytest.param(1, marks=pytest.mark.long), 5, 9])
 def test_what_is_interrupted_goes_on_bit_for_bit(
     make_job, metric_lines, tmp_path, stop
 ):
@@ -289,20 +289,20 @@ def test_a_spike_stops_and_too_many_do_too(make_job, tmp_path):
         run(make_job(skipping(spike_norm=1e-6)), RunFolder(tmp_path / "b"), print)
 
 
-def test_a_stop_request_at_the_last_step_is_not_lost(make_job, tmp_path, monkeypatch):
-    """Other runs of a sweep would follow. The run itself is saved and has no step left."""
+@pytest.mark.parametrize("stop", [3, STEPS])
+def test_sigterm_saves_the_step_and_the_run_resumes_bit_for_bit(
+    stop, make_job, tmp_path
+):
+    """Also after the last step, because other runs of a sweep would follow."""
     expected, *_ = run(make_job(), RunFolder(tmp_path / "plain"), print)
-    calls = iter(range(1, STEPS + 1))
 
-    @contextlib.contextmanager
-    def at_the_last_step():
-        yield lambda: next(calls) == STEPS
+    def log(line):
+        if line.startswith(f"step {stop}/"):
+            os.kill(os.getpid(), signal.SIGTERM)
 
     folder = RunFolder(tmp_path / "run")
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "stop_requests", at_the_last_step)
-        with pytest.raises(Preempted, match=f"after step {STEPS} of {STEPS}; saved"):
-            run(make_job(), folder, print)
+    with pytest.raises(Preempted, match=f"after step {stop} of {STEPS}; saved"):
+        run(make_job(), folder, log)
     state, *_ = run(make_job(), folder, print)
     assert int(state.step) == STEPS
     assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
