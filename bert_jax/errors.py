@@ -56,16 +56,45 @@ class Preempted(Exception):  # noqa: N818 - a request, not an error
     """The run was asked to stop and saved its state, so that it can be resumed."""
 
 
+# Names in transformers that are not similar to the names here, and our names for them.
+_OTHER_NAMES = {
+    "lr": ["learning_rate"],
+    "num_train_epochs": ["epochs"],
+    "per_device_train_batch_size": ["batch_size"],
+    "per_device_eval_batch_size": ["eval_batch_size", "batch_size"],
+    "max_grad_norm": ["clip_norm"],
+    "logging_steps": ["log_every"],
+    "save_steps": ["checkpoint_every"],
+    "eval_strategy": ["evaluations"],
+    "gradient_checkpointing": ["remat"],
+    "output_dir": ["workdir", "output"],
+    "model_name_or_path": ["init_from", "checkpoint"],
+    "train_dataset": ["train"],
+    "eval_dataset": ["dev"],
+}
+# Arguments of transformers that have no name here.
+_HINTS = {
+    "device": "JAX chooses devices by the environment variable JAX_PLATFORMS",
+    "fp16": "the setting is compute.dtype: auto, bfloat16 or float32",
+    "bf16": "the setting is compute.dtype: auto, bfloat16 or float32",
+    "num_labels": "the labels of the task, or its training rows, give the number",
+    "tokenizer": "the checkpoint has its tokenizer; leave it out",
+}
+
+
 def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> str:
     """A suggestion for an unknown name; empty if no known name is similar.
 
     A name of the same group comes first. shown: how a message writes a known name.
     """
     group, dot, leaf = name.rpartition(".")
+    if leaf in _HINTS:
+        return _HINTS[leaf]
     leaves = {other.rpartition(".")[2]: other for other in reversed(known)}
     same = [other for other in known if other.startswith(group + dot)]
     leaves |= {other.removeprefix(group + dot): other for other in same}
-    near = difflib.get_close_matches(leaf, leaves, n=1)
+    similar = difflib.get_close_matches(leaf, leaves, n=1)
+    near = [own for own in [*_OTHER_NAMES.get(leaf, []), *similar] if own in leaves]
     return f"did you mean {shown(leaves[near[0]])}?" if near else ""
 
 

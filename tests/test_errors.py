@@ -7,6 +7,9 @@ from bert_jax.errors import hint
     ("name", "expected"),
     [
         ("learning_rate", "optimizer.learning_rate"),
+        ("lr", "optimizer.learning_rate"),
+        ("num_train_epochs", "epochs"),
+        ("sweep.num_train_epochs", "sweep.epochs"),
         ("num_epochs", "epochs"),
         ("optimiser.learning_rate", "optimizer.learning_rate"),
         ("batchsize", "batch_size"),
@@ -17,3 +20,8 @@ from bert_jax.errors import hint
 def test_the_nearest_setting_is_suggested(name, expected):
     known = ["sweep.epochs", "epochs", "batch_size", "optimizer.learning_rate"]
     assert hint(name, known) == (expected and f"did you mean {expected}?")
+
+
+def test_arguments_of_transformers_without_a_name_here_have_an_explanation():
+    assert hint("device", ["dev", "devices"]).startswith("JAX chooses devices")
+    assert hint("optimizer.fp16", ["fp"]).startswith("the setting is compute.dtype: ")

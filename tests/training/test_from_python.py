@@ -276,6 +276,11 @@ def test_a_text_is_no_file():
         ({"train": []}, "^train: 0 rows with 0"),
         ({"train": [("a", "b")], "seed": -1}, "^seed=-1, expected at least 0 and "),
         ({"train": [("good", "a")] * 9, "epoch": 1}, "epoch is not an arg.*epochs"),
+        ({"num_train_epochs": 3}, r"^num_train_epochs is not .* did you mean epochs\?"),
+        (
+            {"lr": 1e-4},
+            r"^lr is not an argument of finetune; did you mean learning_rate",
+        ),
         ({"dtype": "auto"}, "^dtype is not an argument of finetune; expected one of"),
         ({"train": [("good", "a")] * 9}, "8 rows with 1 different label"),
         *(
