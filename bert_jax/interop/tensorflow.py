@@ -28,7 +28,6 @@ from bert_jax.progress import Progress
 _FOOTER_BYTES = 48
 _MAGIC = 0xDB4775248B80FB57
 _BLOCK_TRAILER_BYTES = 5  # compression type, masked checksum
-_STRING = 7
 # DataType of tensorflow/core/framework/types.proto -> numpy, of weights and steps.
 _DTYPES = {
     1: np.dtype("<f4"),
@@ -82,11 +81,14 @@ def huggingface_names(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     tensors = {}
     for name, array in variables.items():
         path, _, leaf = name.rpartition("/")
-        if leaf in ("global_step", "adam_m", "adam_v"):
-            continue
+        if path in variables or name == "global_step":
+            continue  # "VARIABLE/adam_m" belongs to the optimizer
         # The classifier has no scope. An embedding table is named by its scope alone.
-        path = {"": "classifier", "cls/squad": "qa_outputs"}.get(path, path)
-        path = f"{path}/{leaf}" if leaf.endswith("_embeddings") else path
+        if name in ("output_weights", "output_bias"):
+            path = "classifier"
+        elif not path or leaf.endswith("_embeddings"):
+            path = name
+        path = path.replace("cls/squad", "qa_outputs")
         path = path.replace("/", ".").replace("layer_", "layer.")
         kind = "bias" if leaf in ("bias", "beta", "output_bias") else "weight"
         tensors[f"{path}.{kind}"] = array.T if leaf == "kernel" else array
@@ -97,8 +99,8 @@ def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
     """All numeric variables of the checkpoint ``prefix``, such as dir/bert_model.ckpt.
 
     The arrays are read-only views of the mapped files, so that the optimizer slots of a
-    big checkpoint cost no memory. String variables are left out. Raises UserError for
-    a missing, truncated or altered file.
+    big checkpoint cost no memory. Variables of other types, such as strings, are left
+    out. Raises UserError for a missing, truncated or altered file.
     """
     index = Path(f"{prefix}.index")
     expected = (
@@ -119,7 +121,7 @@ def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
     return {
         name: _read_variable(name, entry, paths[entry.shard], data[entry.shard])
         for name, entry in Progress("reading", entries.items(), unit="tensors")
-        if entry.dtype != _STRING
+        if entry.dtype in _DTYPES
     }
 
 

@@ -127,6 +127,17 @@ def test_each_variable_of_google_has_its_tensor(variables, tensors):
     assert named == {"qa_outputs.bias": 1, "classifier.weight": 2}
 
 
+def test_variables_of_another_optimizer_are_no_weights(variables, tensors):
+    """Slots of LAMB and tf.train.AdamOptimizer, and variables without a scope."""
+    slots = {
+        f"{n}/{slot}": a for n, a in variables.items() for slot in ("Adam", "lamb_m")
+    }
+    scalars = dict.fromkeys(("beta1_power", "loss_scale"), np.float32(0.9))
+    named = huggingface_names(variables | slots | scalars)
+    assert named.keys() - tensors.keys() == {"beta1_power.weight", "loss_scale.weight"}
+    assert guess_head(named) == "pretraining"
+
+
 def test_heads_are_slices_of_the_original_columns(variables, tensors, config):
     """Head n of ours is columns n H to (n + 1) H of Google's (D, N H) kernel."""
     params = to_params(tensors, config, head="none").params
