@@ -239,10 +239,8 @@ class Inference:
                 features = self._encode(part)
                 outputs = self._run(features, done=progress.part(len(part)))
                 yield Answers(features, self._decode(part, features, outputs))
-                answered, truncated = (
-                    answered + len(part),
-                    truncated + features.truncated,
-                )
+                answered += len(part)
+                truncated += features.truncated
         if truncated:
             of = f"{truncated:,} of {counted(answered, self.noun)}"
             logger.warning(f"{of} truncated to max_length={self.max_length}")

@@ -37,7 +37,7 @@ def predictor(
     next_sentence: bool = False,
     **options: Any,
 ) -> Inference:
-    """What answers rows with this checkpoint: a Predictor, FillMask or NextSentence."""
+    """A Predictor, FillMask or NextSentence, whichever suits the checkpoint."""
     if next_sentence:
         return NextSentence(checkpoint, **options)
     if checkpoint.head == "pretraining" and "mlm" in checkpoint.params:

@@ -46,8 +46,8 @@ _EXPECTED = (
 def check_checkpoint(path: os.PathLike | str, setting: str = "checkpoint") -> None:
     """Raises UserError for a folder or file that is no checkpoint.
 
-    What may be a name on the hub, and a URL, are looked up when they are loaded. setting:
-    what the path was given by.
+    Names of a hub and URLs are checked when they are loaded. setting: name of the setting
+    that has the path.
     """
     if not os.fspath(path):
         raise UserError(f"there is no checkpoint; set {setting}: {_EXPECTED}")

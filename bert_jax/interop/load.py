@@ -112,11 +112,10 @@ def _read_workdir(
     known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm", "dense")
     every = read_params(checkpoints)
     if not pairs:
-        every.pop("nsp", None)  # which only pairs train
+        every.pop("nsp", None)  # only pairs train this head
     params = {name: every[name] for name in known if name in every}
     others = {name: part for name, part in every.items() if name not in known}
-    # "head", "labels", "problem_type" and "extra" are of a workdir that convert of 0.1.0
-    # wrote.
+    # convert of 0.1.0 wrote workdirs with "head", "labels", "problem_type" and "extra".
     head = settings.get("head") or ("pretraining" if "mlm" in params else "none")
     with naming(workdir):
         missing = check_params(params, config, head)
