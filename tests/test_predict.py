@@ -334,6 +334,22 @@ def test_answers_are_written_as_csv(command, kind, name, checkpoint, capsys, tmp
         assert row == {key: str(value) for key, value in answer.items()}
 
 
+def test_columns_name_the_texts_of_a_pair_in_their_order(checkpoint, capsys, tmp_path):
+    path = tmp_path / "new.csv"
+    path.write_text("title,review\na dog,a good film\na cat,the bad dog\n")
+    flags = ["--checkpoint", checkpoint("classes"), "--input", str(path), "--columns"]
+    model = bert_jax.load(checkpoint("classes"))
+    titles, reviews = ("a dog", "a cat"), ("a good film", "the bad dog")
+    for columns, rows in (
+        (["review"], list(reviews)),
+        (["title", "review"], list(zip(titles, reviews, strict=True))),
+        (["review", "title"], list(zip(reviews, titles, strict=True))),
+    ):
+        predict.main([*flags, *columns])
+        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert found == model.predict(rows)
+
+
 def test_next_sentence_of_two_texts_and_of_a_file_of_pairs(
     checkpoint, capsys, tmp_path
 ):

@@ -38,12 +38,13 @@ class TinyWiki(tfds.core.GeneratorBasedBuilder):
         }
 
     def _generate_examples(self, rows):
+        comment = "Heading\n\nA comment. It is short.\n\nSee also"
         for i in range(rows):
             text = (
                 f"\n_START_ARTICLE_\nTitle {i}\n_START_SECTION_\nHistory\n"
                 f"_START_PARAGRAPH_\nArticle {i} begins. It is é._NEWLINE_It ends.\n"
             )
-            yield i, {"text": text, "comment": "A comment. It is short."}
+            yield i, {"text": text, "comment": comment}
 
 
 @pytest.fixture(scope="module")

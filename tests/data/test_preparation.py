@@ -14,7 +14,7 @@ import pytest
 from bert_jax.data import preparation
 from bert_jax.data.corpus import find_sources, read_documents
 from bert_jax.data.corpus_formats import PASSAGES, Reading
-from bert_jax.data.preparation import plan_shards, prepare
+from bert_jax.data.preparation import plan_shards, prepare, shard_count
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
@@ -226,11 +226,13 @@ def test_other_settings_are_refused_by_name(prepared, text, tokenizer):
     assert contents(directory) == before
 
 
-def test_a_store_of_version_0_1_0_is_not_continued(tmp_path):
+def test_a_store_of_version_0_1_0_is_read_and_not_continued(tmp_path):
     directory = tmp_path / "store"
     shutil.copytree(GOLDEN / "v0_1_0" / "text", directory)
     (directory / "text.txt").rename(tmp_path / "text.txt")
     tokenizer = load_tokenizer(directory)
+    found = TokenStore(directory).info.vocabulary_fingerprint
+    assert tokenizer.fingerprint() == found
     before = contents(directory)
     message = "segmenter was sentencex 1.0.32, rules 1, now sentencex .*, rules 2"
     with pytest.raises(UserError, match=message):
@@ -341,3 +343,11 @@ def test_plan_covers_everything_once(text):
         plan = plan_shards(splittable, shards)
         sizes = [sum(stop - start for _, start, stop in shard) for shard in plan]
         assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    "size, shards",
+    [(1, 1), (4 << 20, 1), (46 << 20, 12), (10 << 30, 256), (1 << 40, 2048)],
+)
+def test_a_shard_for_every_4_mib_up_to_256_and_then_of_512_mib(size, shards):
+    assert shard_count(size) == shards

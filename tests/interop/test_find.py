@@ -17,6 +17,7 @@ import pytest
 import bert_jax
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop import load
 from bert_jax.interop.find import check_checkpoint, hub_name
 
 COMMIT = {"main": "a" * 40, "old": "b" * 40}
@@ -204,6 +205,21 @@ def test_a_revision_is_chosen_with_an_at(hub, models):
         bert_jax.load("runs/tini")
     with pytest.raises(UserError, match=r"set init_from: expected a Hug"):
         check_checkpoint("", "init_from")
+
+
+@pytest.mark.parametrize(("leader", "before"), [(True, 4), (False, 0)])
+def test_process_0_downloads_before_the_others(hub, monkeypatch, leader, before):
+    """The others wait for it, and then find the files in the cache of their host."""
+    sent = []
+
+    def on_leader(action):
+        if leader:
+            action()
+        sent.append(len(hub.sent))
+
+    monkeypatch.setattr(load, "on_leader", on_leader)
+    bert_jax.load("bert_jax/tiny")
+    assert (sent, len(hub.sent)) == ([before], 4)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from flax.traverse_util import unflatten_dict
 from bert_jax.commands.config_file import parse
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.errors import UserError
+from bert_jax.inference.embed import Embedder
 from bert_jax.inference.pretrained import Scorer, mlm_logits
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
@@ -245,6 +246,16 @@ def encoder(tmp_path_factory, model_config, vocabulary, init_params):
     checkpoint = Checkpoint(config, params, vocabulary, "none")
     save_huggingface(folder, checkpoint, own=True)
     return folder
+
+
+def test_a_text_has_the_same_vector_alone_and_among_others(encoder):
+    """Inference packs no rows for LSTMs either."""
+    texts = ["the cat", "the cat sat on the mat", "mat"]
+    embed = Embedder(load(encoder), pooling="pooler")
+    together = embed(texts)
+    alone = np.concatenate([embed([text]) for text in texts])
+    np.testing.assert_allclose(together, alone, rtol=0, atol=2e-6)
+    assert np.abs(together[0] - together[1]).max() > 1e-3
 
 
 @pytest.mark.long

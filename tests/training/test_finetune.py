@@ -195,6 +195,19 @@ def test_the_best_model_is_kept_though_a_later_one_is_saved(
     ]
 
 
+def test_the_seed_decides_the_order_of_the_examples(settings, tmp_path):
+    config = short_config(settings)
+    prepared = finetune.prepare(config, tmp_path, [].append)
+    one, same, other = (
+        finetune._FineTuning(
+            dataclasses.replace(config, seed=seed), prepared, None, print
+        ).batches[0]["input_ids"]
+        for seed in (3, 3, 4)
+    )
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+
+
 def test_a_finished_run_is_not_run_again(short, settings, monkeypatch):
     workdir, results = short
     monkeypatch.setattr(sweep, "prepare", lambda *_: pytest.fail("runs again"))
@@ -331,7 +344,7 @@ def test_a_loss_that_is_not_finite_keeps_the_best_model_so_far(
 def test_eight_devices_train_as_one(short, settings, tmp_path, monkeypatch):
     workdir, results = short
     monkeypatch.setattr(finetune, "make_mesh", make_mesh)
-    mesh = dict(mesh=dict(data=4, model=2))
+    mesh = dict(mesh=dict(data=4, model=2, fsdp=True))
     eight = run_one(short_config(settings, **mesh), tmp_path / "run", [].append)
     for a, b in zip(metrics(workdir), metrics(tmp_path / "run"), strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)

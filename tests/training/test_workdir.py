@@ -195,7 +195,10 @@ def test_the_newest_run_owns_a_workdir_in_a_bucket(bucket, other_machine):
             write(second.local / "a.txt", "22")
             second.upload()
             write(first.local / "a.txt", "333")
-            with pytest.raises(UserError, match="this run stops without a save"):
+            owner = (
+                rf"belongs to process {os.getpid()} on {socket.gethostname()}, .* this"
+            )
+            with pytest.raises(UserError, match=rf"{owner} run stops without a save"):
                 first.upload()
     assert (epath.Path(bucket) / "a.txt").read_text() == "22"
 
