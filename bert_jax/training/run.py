@@ -54,6 +54,10 @@ from bert_jax.training.state import (
 from bert_jax.training.step import Sums, compile_step
 from bert_jax.training.workdir import RunFolder
 
+# Fingerprints in config.json. The parameters belong to the vocabulary, and the best score
+# to the rows and labels.
+_KEPT = ("text.vocabulary", "rows")
+
 HostBatch = dict[str, np.ndarray]
 Log = Callable[[str], None]
 
@@ -68,7 +72,8 @@ class Job:
       step. Step 0 has the first parameters. ``reporter.progress`` is a dictionary of JSON
       values that each checkpoint contains, such as the best score so far.
     identity: the settings, as config.json contains them.
-    change_settings: resume an unfinished run although settings changed.
+    change_settings: resume an unfinished run although settings changed, but not with
+      another vocabulary or other rows of a fine-tuning.
     given: parameters that replace new, random ones; any part of the model.
     keep_checkpoints, threads, prefetch: see TrainConfig.
     """
@@ -149,6 +154,11 @@ def run(
             before = notes["config"]
             history = before.get("changes", [])
             if changes := changed_settings(before, identity):
+                if kept := [change for change in changes if change[0] in _KEPT]:
+                    raise UserError(
+                        f"a run keeps its vocabulary and its rows ({shown(kept)}), also "
+                        "with change_settings; use them, or another workdir"
+                    )
                 log(
                     f"settings change after step {first:,}: {shown(changes)}; from here "
                     f"on, the learning rate follows the schedule of {total:,} steps"

@@ -374,6 +374,30 @@ def test_an_unfinished_run_takes_other_settings_only_on_request(make_job, tmp_pa
         run(job(0.1, change_settings=True, batches=shorter), folder, print)
 
 
+@pytest.mark.parametrize("name", ["text.vocabulary", "rows"])
+def test_a_run_keeps_its_vocabulary_and_its_rows(make_job, tmp_path, name):
+    """With other words or labels the same numbers would mean something else."""
+
+    def job(value, **changes):
+        group, _, leaf = name.rpartition(".")
+        identity = {group: {leaf: value}} if group else {leaf: value}
+        return make_job(identity=identity, **changes)
+
+    def stop(step, *rest):
+        if step == 5:
+            raise KeyboardInterrupt
+
+    folder = RunFolder(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run(job(1, evaluates=lambda step: True, evaluate=stop), folder, print)
+    with pytest.raises(
+        UserError, match=rf"{name}: 1 -> 2\), also with change_settings"
+    ):
+        run(job(2, change_settings=True), folder, print)
+    _, _, first = run(job(1), folder, print)
+    assert first == 4
+
+
 def test_a_run_is_drawn_or_a_line_says_why_not(tmp_path, monkeypatch):
     lines = []
     draw_run(RunFolder(tmp_path), lines.append)
