@@ -339,6 +339,7 @@ def test_columns_name_the_texts_of_a_pair_in_their_order(checkpoint, capsys, tmp
     path.write_text("title,review\na dog,a good film\na cat,the bad dog\n")
     flags = ["--checkpoint", checkpoint("classes"), "--input", str(path), "--columns"]
     model = bert_jax.load(checkpoint("classes"))
+    assert model.predict([]) == []
     titles, reviews = ("a dog", "a cat"), ("a good film", "the bad dog")
     for columns, rows in (
         (["review"], list(reviews)),

@@ -5,6 +5,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -373,6 +375,34 @@ def test_a_save_that_fails_is_told_and_costs_no_checkpoint(
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"file/checkpoints could not be written"):
         CheckpointStore(tmp_path / "file" / "checkpoints", keep=1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux")
+def test_saves_leave_no_open_files_and_no_threads(saved, tmp_path):
+    _, state = saved
+    store, held = CheckpointStore(tmp_path, keep=1), []
+    for step in range(1, 9):
+        store.save(step, state, {})
+        store.wait()
+        files = len(list(Path("/proc/self/fd").iterdir()))
+        held.append((files, threading.active_count()))
+    assert held[-1] <= held[2]
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [
+        (ValueError("Gloo all-reduce failed: Connection closed by peer"), []),
+        (UserError("the loss became nan"), ["waited"]),
+    ],
+)
+def test_a_save_is_not_waited_for_if_a_process_is_lost(tmp_path, error, waits):
+    """The save needs the lost process too, so the wait would last until a timeout."""
+    store, found = CheckpointStore(tmp_path, keep=1), []
+    store.wait = lambda: found.append("waited")
+    with pytest.raises(type(error)), store:
+        raise error
+    assert found == waits
 
 
 def test_a_checksum_is_the_formula_s_whatever_the_layout_and_sees_every_bit(state):
