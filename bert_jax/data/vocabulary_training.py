@@ -187,25 +187,31 @@ def _train_sentencepiece(
     if lower_case:
         sample = [sentence.lower() for sentence in sample]
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sample),
-        model_writer=model,
-        vocab_size=size,
-        hard_vocab_limit=False,  # a small text gives fewer tokens
-        model_type="unigram",
-        # Nearly all characters of Chinese or Japanese, all of the others.
-        character_coverage=0.9995,
-        max_sentence_length=1 << 16,  # bytes; a longer one is left out
-        pad_id=0,
-        pad_piece=PAD,
-        unk_id=1,
-        unk_piece=UNK,
-        bos_id=-1,
-        eos_id=-1,
-        control_symbols=_OTHER_SPECIAL,
-        num_threads=1,  # several threads add numbers in another order
-        minloglevel=2,
-    )
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sample),
+            model_writer=model,
+            vocab_size=size,
+            hard_vocab_limit=False,  # a small text gives fewer tokens
+            model_type="unigram",
+            # Nearly all characters of Chinese or Japanese, all of the others.
+            character_coverage=0.9995,
+            max_sentence_length=1 << 16,  # bytes; a longer one is left out
+            pad_id=0,
+            pad_piece=PAD,
+            unk_id=1,
+            unk_piece=UNK,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols=_OTHER_SPECIAL,
+            num_threads=1,  # several threads add numbers in another order
+            minloglevel=2,
+        )
+    except RuntimeError as error:  # too few tokens for the characters
+        raise UserError(
+            f"SentencePiece makes no {size} tokens of this text ({error}); expected a "
+            "larger --size"
+        ) from error
     return SentencePieceTokenizer(model.getvalue(), lower_case)
 
 

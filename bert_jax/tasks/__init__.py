@@ -74,7 +74,7 @@ def choices(**settings: Any) -> MultipleChoice:
 def squad(**settings: Any) -> Squad:
     """The part of a text that answers a question.
 
-    With ``version_2=True`` (SQuAD 2.0) there may be none.
+    With ``version_2=True`` (SQuAD 2.0) there may be none: "is_impossible" is True.
     """
     return _task("question_answering", settings)
 

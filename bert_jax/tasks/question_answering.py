@@ -165,7 +165,7 @@ class Squad(base.Task):
                 needed = "set version_2=True for SQuAD 2.0"
                 raise UserError(f"{row.where} has no answer; {needed}")
             else:
-                self._skip(f"{row.where} has no answer")
+                self._skip(f"{row.where} has no answer and is_impossible is not true")
         return rows
 
     def _skip(self, problem: str) -> None:

@@ -5,6 +5,7 @@ one class, a number, or (multi_label) any number of classes. Each label of multi
 decided alone, by the sigmoid of its logit.
 """
 
+import ast
 import contextlib
 import dataclasses
 import functools
@@ -107,7 +108,8 @@ class MultiLabelConfig(TextConfig):
     """A table with any number of labels for each row, and how a cell contains them."""
 
     separator: str = setting(
-        ",", "the text between the labels of a cell; a cell may also be a list of JSON"
+        ",",
+        "the text between the labels of a cell, which may be a list of JSON or Python",
     )
     threshold: float = setting(
         0.5, "the least probability of a label that is given", above=0, below=1
@@ -379,14 +381,16 @@ class MultiLabel(Classification):
         return tuple(self._class(where, x) for x in self._classes(where, value))
 
     def _classes(self, where: str, value: Any) -> Sequence[Any]:
-        """The labels in a list, or in a cell with separators or a list of JSON.
+        """The labels in a list, or in a cell: with separators, or a list of JSON or Python.
 
         A list of numbers or booleans has a 0 or 1 for each name in labels=. Raises
         UserError for other numbers, and if a name is a number itself.
         """
         if isinstance(value, str) and value.startswith("["):
-            with contextlib.suppress(ValueError, RecursionError):
-                value = json.loads(value)
+            for parse in (json.loads, ast.literal_eval):  # pandas writes Python's lists
+                with contextlib.suppress(ValueError, SyntaxError, RecursionError):
+                    value = parse(value)
+                    break
         if isinstance(value, str):
             return [x.strip() for x in value.split(self.config.separator) if x.strip()]
         values = value if isinstance(value, list | tuple) else [value]

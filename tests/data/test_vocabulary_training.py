@@ -164,6 +164,7 @@ def test_the_sample_for_sentencepiece_is_even(monkeypatch):
         ([" "], 1000, "sentencepiece", "expected text"),
         (["abc"], 5, "wordpiece", "larger --size"),
         (["abcdefghij"], 12, "wordpiece", "larger --size"),
+        (["abcdefghij"], 12, "sentencepiece", "12 tokens.*larger --size"),
         (["abc"], 100, "bpe", "expected one of wordpiece, sentencepiece"),
     ],
 )

@@ -38,6 +38,8 @@ def test_the_loss_is_that_of_transformers(golden):
         ("abc", "", ""),
         ("abc", ["b"], "b"),
         ("abc", '["a", "c"]', "ac"),
+        ("abc", "['a', 'c']", "ac"),  # as pandas writes a list
+        ("abc", "[True, False, False]", "a"),
         ("abc", [], ""),
         ("abc", [1.0, 0.0, 1.0], "ac"),
         ("abc", [0.0, 0.0, 0.0], ""),

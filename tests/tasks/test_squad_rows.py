@@ -99,6 +99,15 @@ def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
     assert f"skipped: {path}: question q1 has no answer" in caplog.text
 
 
+def test_a_question_without_answer_is_marked(tmp_path):
+    """Skipping, which the message also names, would lose all such questions."""
+    path = write(tmp_path, article("A", entry("q1", ())))
+    with pytest.raises(
+        UserError, match="q1 has no answer and is_impossible is not true"
+    ):
+        read_questions(path)
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [
