@@ -352,6 +352,11 @@ class _Sweep(_Runs):
                 f"every run in {self.folder} diverged; lower sweep.learning_rate"
             )
         results = finished(self.folder / best, self.config, _GRID)
+        if not (workdir / BEST).exists():
+            raise UserError(
+                f"{workdir / BEST} is missing; put it back, or delete "
+                f"{self.folder / best / RESULTS} to run it again"
+            )
         with new_folder(workdir / PREDICTIONS, overwrite=True) as predictions:
             source = self.folder / best / PREDICTIONS
             shutil.copytree(source, predictions, dirs_exist_ok=True)

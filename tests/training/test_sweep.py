@@ -227,6 +227,16 @@ def test_points_may_be_added_in_any_order(made, run):
     assert (copy / "best/model.safetensors").read_text() == best
 
 
+def test_a_best_model_that_was_deleted_is_reported(made, run):
+    whole, copy = made
+    shutil.rmtree(copy / "best")
+    with pytest.raises(UserError, match=rf"best is missing.*{NAMES[3]}/results.json"):
+        run(copy)
+    (copy / "sweep" / NAMES[3] / "results.json").unlink()
+    assert run(copy)[1] == [NAMES[3]]
+    check_end(copy, whole)
+
+
 def test_a_run_that_diverges_is_counted_and_not_run_again(run, tmp_path):
     def diverges(config):
         return config.seed == 1 or config.optimizer.learning_rate == 1e-2
