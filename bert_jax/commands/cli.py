@@ -53,6 +53,8 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     # Loggers without a handler print warnings of this package, and errors of all.
     logging.lastResort = LogHandler(logging.WARNING)
     logging.lastResort.addFilter(_is_ours)
+    # gcsfs also raises each error that it logs with a traceback.
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     failure: Exception | None = None
     try:
         code, message = main(sys.argv[1:]) or 0, ""
