@@ -84,10 +84,15 @@ jax.config.update("jax_disable_most_optimizations", True)
 # the time is left. Two programs then round the same formula in ways of their own. Later
 # versions know no other way, and end where they are asked for one.
 PLAIN_EMITTERS = jax.__version_info__ < (0, 11)
-if PLAIN_EMITTERS:
-    os.environ["XLA_FLAGS"] = " ".join(
-        ["--xla_cpu_use_fusion_emitters=false", os.environ.get("XLA_FLAGS", "")]
-    )
+# Without the second flag the devices of a CPU may run independent collectives in different
+# orders, and wait for each other until XLA aborts.
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        "--xla_cpu_use_fusion_emitters=false" if PLAIN_EMITTERS else "",
+        "--xla_cpu_enable_concurrency_optimized_scheduler=false",
+        os.environ.get("XLA_FLAGS", ""),
+    ]
+)
 # What tracing makes is many objects and little garbage: looking for it took an eighth of
 # the time.
 gc.set_threshold(10_000, 50, 20)
