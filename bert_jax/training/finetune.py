@@ -98,9 +98,11 @@ def prepare(
     task = task or FAMILIES[config.family](config.data)
     task = task.fitted(positions, modules.get("pooling", "mean"))
     check_length(task.config.max_length, checkpoint, "data.max_length")
-    if task.whole_batch and config.accumulation > 1:
+    most = 1 if task.whole_batch else config.batch_size
+    if config.accumulation > most:
+        why = "the contrastive loss" if task.whole_batch else f"batch_size={most}"
         raise UserError(
-            f"accumulation={config.accumulation}, expected 1 for the contrastive loss"
+            f"accumulation={config.accumulation}, expected at most {most} for {why}"
         )
     mesh, sizes = make_mesh(config.mesh), (task.head, task.outputs, config.features)
     model = make_model(checkpoint.config, *sizes, checkpoint.compute)

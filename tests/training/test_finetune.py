@@ -379,6 +379,10 @@ def test_a_run_starts_from_the_head_of_its_checkpoint(short, settings, tmp_path)
             {"data": {"max_length": 33}},
             "max_length=33 is over the position table of 32",
         ),
+        (
+            {"accumulation": 99},
+            "accumulation=99, expected at most .* for batch_size=",
+        ),
         ({"mesh": {"data": 3, "model": 2}}, "does not use exactly the 8 devices"),
     ],
 )
