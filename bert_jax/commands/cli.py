@@ -36,21 +36,23 @@ _LOST = (
     "command again: it resumes from the last checkpoint"
 )
 
-# A shell's code for a program that SIGPIPE ended, as `head` ends most programs.
-_UNREAD = 128 + 13
+# The exit code of most programs whose reader closed the pipe, as `head` does: a shell
+# returns 128 plus the number of the signal, here SIGPIPE.
+_CLOSED_PIPE = 128 + 13
 
 _several = False  # whether this command has several processes
 
 
 def run(main: Callable[[list[str]], int | None]) -> None:
-    """Runs ``main(argv)`` and exits; an error that a user can fix is one line and code 2.
+    """Runs ``main(argv)`` and exits. An error that a user can fix prints one line, code 2.
 
-    A command stops with code 141 if the reader of its stdout closes the pipe, as `head`
-    does. In a command of several processes a failed collective or a lost process is code
-    75. A process that fails exits at once, because it would otherwise wait for the others.
+    A command exits with code 141 if the reader of its stdout closes the pipe, as `head`
+    does. With several processes it exits with code 75 after a failed collective or a lost
+    process. A process that fails exits at once, because it would otherwise wait for the
+    other processes.
     """
     startup.prepare_streams()
-    # Loggers without a handler print warnings of this package, and errors of all.
+    # Loggers without a handler print warnings of this package and errors of all packages.
     logging.lastResort = LogHandler(logging.WARNING)
     logging.lastResort.addFilter(_is_ours)
     # gcsfs also raises each error that it logs with a traceback.
@@ -66,7 +68,7 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     except KeyboardInterrupt:
         code, message = 130, "interrupted"
     except BrokenPipeError:
-        code = _UNREAD
+        code = _CLOSED_PIPE
         message = "stopped before the end: the reader of the output closed its pipe"
     except Exception as error:
         line, failure = _users_line(error), error
@@ -81,16 +83,16 @@ def run(main: Callable[[list[str]], int | None]) -> None:
         _print_last(message)
         leave(code, together=together)
     _print_last(message)
-    # Python would wait for a thread that stalls, or whose save was interrupted.
+    # sys.exit would wait for other threads, such as one that stalls or is saving.
     if isinstance(failure, StalledError) or code == 130:
         os._exit(code)
     sys.exit(code)
 
 
 def _finish(stream: TextIO) -> None:
-    """Flushes a stream; replaces it by the null device if that fails.
+    """Flushes a stream. If that fails, the null device replaces the stream.
 
-    Python would otherwise flush it again at its end, and replace the exit code.
+    Python flushes all streams when it exits. If that fails, it replaces the exit code.
     """
     try:
         stream.flush()
@@ -99,7 +101,7 @@ def _finish(stream: TextIO) -> None:
 
 
 def _print_last(message: str) -> None:
-    """Prints a message, or none, to stderr. The exit code does not depend on stderr."""
+    """Prints a message to stderr, if there is one. Errors of stderr are ignored."""
     if message:
         with contextlib.suppress(OSError):
             print_line(message.rstrip(), sys.stderr)
@@ -133,7 +135,7 @@ def argument_parser(usage: str) -> argparse.ArgumentParser:
     example = usage.strip().splitlines()[-1].split()
     return _Parser(
         " ".join(example[:2]),
-        usage=argparse.SUPPRESS,  # the docstring has it
+        usage=argparse.SUPPRESS,  # the docstring contains the usage
         description=usage,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -160,7 +162,7 @@ def check_columns(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
 
 
 def checkpoint(path: str) -> str:
-    """The type of a flag that names a checkpoint, which is checked before JAX loads."""
+    """The ``type`` of a flag for a checkpoint: checks the path before JAX is imported."""
     check_checkpoint(path)
     return path
 
@@ -210,7 +212,7 @@ def add_text_flags(parser: argparse.ArgumentParser, *, required: bool = True) ->
 
 
 def add_corpus_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds --input and the flags that say how its text is read."""
+    """Adds --input, --format, --text_field and --language."""
     from bert_jax.data.corpus import FORMATS
 
     parser.add_argument("--input", nargs="+", required=True, metavar="TEXT")
@@ -225,12 +227,12 @@ def _users_line(error: Exception) -> str | None:
     """One line for an error that a user can fix outside of bert_jax; None for a bug."""
     frames = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
     # gcsfs also raises Python's own exceptions, such as OSError for a forbidden access.
-    raised_in = [type(error).__module__, *(own["__name__"] for own in frames[-1:])]
+    raised_in = [type(error).__module__, *(frame["__name__"] for frame in frames[-1:])]
     if {name.partition(".")[0] for name in raised_in} & STORE_LIBRARIES:
         line = " ".join(f"{type(error).__name__}: {error}".split())
         again = "correct its cause, or wait, and run the same command again"
         return f"error: the object store failed ({line[:300]}); {again}"
-    # A missing file that a user named is a UserError of its reader.
+    # A missing file is a bug here: if a user named the file, its reader raises UserError.
     if not isinstance(error, OSError) or error.errno == errno.ENOENT:
         return None
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -244,8 +246,8 @@ def _users_line(error: Exception) -> str | None:
 def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
     """Prepares JAX: the cache of programs, memory on a CPU, the other processes.
 
-    flags: values of JOB_FLAGS, for a command that has them. Process 0 then logs. workdir:
-    the run's folder. Must be called before JAX looks for devices.
+    Must be called before JAX looks for devices. flags: values of JOB_FLAGS, for a command
+    that has them; process 0 then prints the log. workdir: folder of the run.
     """
     import jax
 

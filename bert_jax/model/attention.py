@@ -18,8 +18,8 @@ def attend_plain(
 ) -> jax.Array:
     """softmax(q k / sqrt(H)) v over the keys that a query attends to: (B, Q, N, H).
 
-    Dropout is applied to the probabilities; without ``dropout_key`` there is none. Scores
-    and softmax are float32.
+    attends_BQL: bool, whether a query attends to a key. The probabilities have dropout if
+    there is a ``dropout_key``. Scores and softmax are float32.
     """
     probs_BNQL = probabilities(q_BQNH, k_BLNH, attends_BQL)
     if dropout_key is not None:

@@ -24,20 +24,22 @@ from bert_jax.model.layers import (
 from bert_jax.model.lstm import LayerMix, TwoWayLstm
 from bert_jax.model.tokens import Tokens, take_positions
 
-PADDING_LOGIT = -1e9  # of the rows of the word table beyond the vocabulary
+PADDING_LOGIT = -1e9  # logit of the rows that pad the word table
 
 
 @flax.struct.dataclass
 class EncoderOutput:
     """The output of BertModel, in the dtype of the activations.
 
-    sequence_BLD: the last layer; the weighted mean of all layers of an LSTM, (B, L, 2 D).
-      With positions_BQ it is (B, Q, D).
+    sequence_BLD: output of the last layer; for an LSTM the weighted mean of all layers,
+      (B, L, 2 D). With positions_BQ it is (B, Q, D).
     pooled_BD: tanh of a dense layer on [CLS], on the last token of a causal model, or on
-      what config.pooling says. ``BertModel.encode`` returns (B, S, D). None without pool.
+      the mean of all tokens (config.pooling). ``BertModel.encode`` returns a vector for
+      each sequence, (B, S, D). None without pool.
     hidden_states: the embeddings and the output of each layer; empty by default.
-    sides: vectors (B, Q, D) from which the MLM head predicts the token at each position.
-      A Transformer has one. A two-way LSTM has the state before and the state after.
+    sides: arrays (B, Q, D) from which the MLM head predicts the token at each position.
+      A Transformer has one array. A two-way LSTM has two: the states before the token and
+      the states after it.
     """
 
     sequence_BLD: jax.Array
@@ -47,12 +49,13 @@ class EncoderOutput:
 
 
 class PreTrainingOutput(NamedTuple):
-    """float32 logits of the masked tokens, and of IsNext and NotNext.
+    """float32 logits of masked LM and of next sentence prediction.
 
-    mlm_logits_BMW: one for each row of the word table. The rows that pad the vocabulary
+    mlm_logits_BMW: one logit for each row of the word table. The rows that pad the table
       have PADDING_LOGIT, so their probability is 0. A loss takes the logits with this
-      padding, because cutting it off is a copy.
-    nsp_logits_B2: class 0 is IsNext. ``BertForPreTraining.logits`` returns (B, S, 2).
+      padding, because cutting it off would copy them.
+    nsp_logits_B2: class 0 is IsNext, class 1 NotNext. ``BertForPreTraining.logits``
+      returns the logits of each sequence, (B, S, 2).
     """
 
     mlm_logits_BMW: jax.Array
@@ -82,7 +85,7 @@ class Embeddings(nn.Module):
             x_BLD += self.position(tokens.positions)
         elif self.config.positions == "sinusoidal":
             x_BLD += jnp.take(sinusoids(self.config), tokens.positions, axis=0)
-        # The sum is cast only here, so that its gradient reaches the tables in float32.
+        # Cast after the lookups, so that the tables sum their gradients in float32.
         x_BLD = x_BLD.astype(activation_dtype(self.compute.dtype))
         if not self.config.pre_norm:
             x_BLD = self.norm(x_BLD)
@@ -134,14 +137,16 @@ class BertModel(nn.Module):
         """Encodes rows that may pack several sequences.
 
         deterministic: no dropout. Otherwise the "dropout" rng is needed.
-        positions_BQ: return the last layer at these positions only. The last layer is
-          then computed only there and at each token that is pooled.
+        positions_BQ: return the last layer at these positions only. The last layer is then
+          computed only there and at the pooled tokens.
         pool: whether to compute pooled_BD. Parameters initialised with pool=False have
           no pooler.
         hidden_states: whether to return the output of every layer.
         """
         config = self.config
-        computed_BQ = positions_BQ  # of the last layer; None for all positions
+        # Positions at which the last layer is computed: the pooled tokens, then
+        # positions_BQ. None for all positions, which the mean and LSTMs need.
+        computed_BQ = positions_BQ
         if pool and positions_BQ is not None:
             pools_token = config.pooling == "token" and config.kind.attends
             pooled_BS = pooled_positions(config, tokens)
@@ -172,7 +177,7 @@ class BertModel(nn.Module):
 
 
 class MlmHead(nn.Module):
-    """Dense, activation and LayerNorm; then the word table, transposed, and a bias."""
+    """Dense, activation, LayerNorm; then a product with the word table, and a bias."""
 
     config: BertConfig
     compute: ComputeConfig
@@ -223,9 +228,9 @@ class BertForPreTraining(nn.Module):
     def logits(
         self, tokens: Tokens, mlm_positions_BM: jax.Array, *, deterministic: bool
     ) -> PreTrainingOutput:
-        """Logits at ``mlm_positions_BM``, which index L, and of each sequence's pair.
+        """MLM logits at ``mlm_positions_BM``, positions in a row; NSP logits of each pair.
 
-        A two-way LSTM adds the logits of its directions.
+        A two-way LSTM adds the MLM logits of its two directions.
         """
         encoded = self.bert.encode(
             tokens, positions_BQ=mlm_positions_BM, deterministic=deterministic
@@ -238,10 +243,11 @@ class BertForPreTraining(nn.Module):
     def lm_logits(
         self, tokens: Tokens, positions_BQ: jax.Array, *, deterministic: bool
     ) -> list[jax.Array]:
-        """float32 logits (B, Q, W) of the tokens at some positions, from the tokens before.
+        """Predicts the tokens at ``positions_BQ`` from the tokens before them.
 
-        A two-way LSTM has a second array: the logits from the tokens after. The logits of a
-        sequence's first token, or last token in the second array, mean nothing.
+        Returns float32 logits (B, Q, W). A two-way LSTM has a second array, which predicts
+        the tokens from the tokens after them. The first token of a sequence has no token
+        before it and the last one none after it, so ignore their logits.
         """
         before_BQ = jnp.maximum(positions_BQ - int(self.config.causal), 0)
         encoded = self.bert.encode(

@@ -155,7 +155,7 @@ class BertConfig:
 
     @property
     def reads(self) -> str:
-        """The side of a token that its vector is computed from."""
+        """The tokens that a token's vector is computed from, on its left, right or both."""
         if self.kind.directions > 1:
             return "each side alone"
         return "the left side" if self.causal else "both sides"
@@ -206,11 +206,11 @@ class BertConfig:
     ) -> int:
         """Multiply-adds, as two operations each, of a step on rows of ``length`` tokens.
 
-        The sum has the matrices of the layers, both attention products over all pairs of
-        positions, the pooler, the MLM head on ``predictions`` positions of a row, and the
+        Counted are the matrices of the layers, both attention products over all pairs of
+        positions, the pooler, the MLM head at ``predictions`` positions of a row, and the
         NSP head on its ``sequences``. Without scan_layers the last Transformer layer is
-        computed, and counted, at those positions and at [CLS] only. XLA's cost analysis
-        would count the body of a scan once.
+        computed, and counted, at these positions and at [CLS] only. XLA's cost analysis is
+        not used, because it counts the body of a scan once.
         """
         D, V = self.hidden_size, self.vocab_size
         last = length if scan_layers else predictions + sequences
@@ -232,7 +232,7 @@ class MeshConfig:
         1, "devices that split attention heads, feed-forward width and vocabulary"
     )
     fsdp: bool = setting(
-        False, "devices along data share the memory of parameters and optimizer too"
+        False, "split parameters and optimizer state over the devices along data too"
     )
 
 

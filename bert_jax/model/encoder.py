@@ -30,8 +30,8 @@ class SelfAttention(nn.Module):
     ) -> jax.Array:
         """Attention of the tokens at ``positions_BQ``, None for all: (B, Q, D).
 
-        Where the collection "attention" is mutable, it keeps the probabilities without
-        dropout, (B, N, Q, L).
+        If the collection "attention" is mutable, the probabilities without dropout,
+        (B, N, Q, L), are stored in it.
         """
         config, compute = self.config, self.compute
         heads = (config.num_heads, config.head_size)
@@ -45,7 +45,8 @@ class SelfAttention(nn.Module):
             self.sow("attention", "probabilities", probs_BNQL)
         use_dropout = config.attention_dropout > 0 and not deterministic
         qkv = q_BQNH, k_BLNH, v_BLNH
-        if self.is_initializing():  # on a few tokens, which suit no kernel
+        # Parameters are initialised on a few tokens, too short a row for the kernels.
+        if self.is_initializing():
             attends_BQL = tokens.attends(positions_BQ, config.causal)
             context_BQNH = attend_plain(*qkv, attends_BQL)
         else:
@@ -57,7 +58,7 @@ class SelfAttention(nn.Module):
                 dropout_rate=config.attention_dropout,
                 dropout_key=self.make_rng("dropout") if use_dropout else None,
                 implementation=compute.attention_impl,
-                # Training computes as its config says. Inference may run elsewhere.
+                # If its kernel does not fit, training fails and inference uses another.
                 required=not deterministic,
             )
         D = config.hidden_size
@@ -65,9 +66,9 @@ class SelfAttention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each with dropout, residual and LayerNorm after.
+    """Attention, then feed-forward. Each is followed by dropout, residual and LayerNorm.
 
-    With config.pre_norm the LayerNorm comes before attention and before feed-forward.
+    With config.pre_norm the LayerNorm precedes attention and feed-forward.
     """
 
     config: BertConfig
@@ -89,25 +90,25 @@ class Layer(nn.Module):
         feed_forward_norm = layer_norm(config, compute, "feed_forward_norm")
 
         x_BLD = split(x_BLD, "BLD")
-        read_BLD = attention_norm(x_BLD) if config.pre_norm else x_BLD
+        input_BLD = attention_norm(x_BLD) if config.pre_norm else x_BLD
         attn_BQD = attention(
-            read_BLD, tokens, positions_BQ, deterministic=self.deterministic
+            input_BLD, tokens, positions_BQ, deterministic=self.deterministic
         )
         x_BQD = take_positions(x_BLD, positions_BQ)
         x_BQD += dropout(attn_BQD, self.deterministic)
         if not config.pre_norm:
             x_BQD = attention_norm(x_BQD)
-        read_BQD = feed_forward_norm(x_BQD) if config.pre_norm else x_BQD
-        h_BQF = activation(config)(intermediate(read_BQD))
+        input_BQD = feed_forward_norm(x_BQD) if config.pre_norm else x_BQD
+        h_BQF = activation(config)(intermediate(input_BQD))
         x_BQD += dropout(output(h_BQF), self.deterministic)
         x_BQD = x_BQD if config.pre_norm else feed_forward_norm(x_BQD)
         return split(x_BQD, "BQD")
 
 
 class _ScanLayer(Layer):
-    """A layer with the signature of nn.scan: returns the carry and what is stacked."""
+    """A layer for nn.scan: returns the carry, and the output to stack or None."""
 
-    stack: bool = False
+    stack: bool = False  # the outputs of all layers
 
     def __call__(self, x_BLD: jax.Array, tokens: Tokens):
         x_BLD = super().__call__(x_BLD, tokens)
@@ -117,7 +118,7 @@ class _ScanLayer(Layer):
 class Encoder(nn.Module):
     """num_layers layers: ``layer_0``, ``layer_1``, ... or, scanned, ``layers``.
 
-    BertModel calls the module, ``ends`` and ``sides``; another encoder needs the same.
+    Every encoder has the methods ``__call__``, ``ends`` and ``sides``, for BertModel.
     """
 
     config: BertConfig
@@ -133,8 +134,9 @@ class Encoder(nn.Module):
         deterministic: bool,
         hidden_states: bool = False,
     ) -> tuple[jax.Array, list[jax.Array]]:
-        """Returns the last layer and, if ``hidden_states``, its input and every layer.
+        """Returns the output of the last layer, and the hidden states or [].
 
+        The hidden states are ``x_BLD`` and the output of every layer.
         positions_BQ: return the last layer at these positions only, (B, Q, D). Scanned
         layers are all computed at all positions, because they share one program.
         """
@@ -162,14 +164,14 @@ class Encoder(nn.Module):
                 x_BLD = apply(x_BLD, tokens, positions_BQ if last else None)
                 states.append(x_BLD)
             states = states if hidden_states else []
-        if config.pre_norm:
+        if config.pre_norm:  # normalise the last layer, also in the hidden states
             norm = layer_norm(config, compute, "final_norm")
             x_BLD, states = norm(x_BLD), [*states[:-1], *map(norm, states[-1:])]
         return x_BLD, states
 
     @nn.nowrap
     def ends(self, x_BLD: jax.Array, tokens: Tokens) -> jax.Array:
-        """The vector of each sequence for a classifier, (B, S, D)."""
+        """The vector of each sequence that the pooler reads, (B, S, D)."""
         return take_positions(x_BLD, pooled_positions(self.config, tokens))
 
     @nn.nowrap
@@ -179,8 +181,9 @@ class Encoder(nn.Module):
 
 
 def pooled_positions(config: BertConfig, tokens: Tokens) -> jax.Array:
-    """The token of each sequence that a classifier reads, (B, S).
+    """The position of the token of each sequence that the pooler reads, (B, S).
 
-    [CLS], or the last token of a causal model, which alone attends to all others.
+    The token is [CLS]; in a causal model it is the last token, because only the last token
+    attends to all others.
     """
     return tokens.lasts if config.causal else tokens.starts

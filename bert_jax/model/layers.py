@@ -31,8 +31,8 @@ def kernel_init(config: BertConfig) -> Initializer:
 def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:
     """Casts a float32 parameter to the dtype in which devices sum its gradient.
 
-    A product rounds both factors to the dtype of the activations anyway, and the gradient
-    of a factor has the factor's dtype.
+    The gradient of a parameter has the parameter's dtype. The cast changes no product: a
+    product rounds both factors to the dtype of the activations anyway.
     """
     if compute.float32_gradients:
         return parameter
@@ -40,10 +40,10 @@ def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:
 
 
 def split(x: jax.Array, letters: str) -> jax.Array:
-    """``x``, split over devices by the rule of each of its dimensions.
+    """Splits ``x`` over devices by the rule of each of its dimensions.
 
-    letters: shape letters of ``x``, such as "BLD". parallel/sharding.py has the rules.
-    Without a mesh the result is ``x``.
+    letters: shape letters of ``x``, such as "BLD"; parallel/sharding.py has a rule for each
+    letter. Without a mesh ``x`` is returned unchanged.
     """
     return nn.with_logical_constraint(x, tuple(letters))
 
@@ -85,9 +85,9 @@ def dense(
 def table(config: BertConfig, size: int, rows: int | None = None) -> nn.Embed:
     """A float32 vector for each of ``size`` ids.
 
-    The gradient of a lookup adds up one vector for each occurrence of an id, and in
-    bfloat16 such a sum stops growing after a few hundred vectors. So vectors are looked up
-    in float32 and cast later.
+    Vectors are looked up in float32 and cast later. The gradient of a lookup adds up one
+    vector for each occurrence of an id, and in bfloat16 the sum stops growing after a few
+    hundred vectors.
 
     rows: rows of the table, if more than ``size``; the further rows start as 0.
     """
@@ -111,7 +111,7 @@ def sinusoids(config: BertConfig) -> np.ndarray:
 def layer_norm(
     config: BertConfig, compute: ComputeConfig, name: str | None = None
 ) -> nn.LayerNorm:
-    """LayerNorm over D; Flax computes its statistics in float32 whatever the dtype."""
+    """LayerNorm over D. Flax computes its statistics in float32."""
     return nn.LayerNorm(
         epsilon=config.layer_norm_epsilon,
         dtype=activation_dtype(compute.dtype),

@@ -1,4 +1,4 @@
-"""The tokens of a batch, as every part of the model reads them."""
+"""Tokens: the arrays of a batch that every part of the model reads."""
 
 from collections.abc import Mapping
 
@@ -11,11 +11,13 @@ import jax.numpy as jnp
 class Tokens:
     """Rows of tokens. A row is one sequence or packs several; all arrays are int32.
 
-    input_ids: tokens, (B, L). token_type_ids: 0 for sentence A and 1 for sentence B.
-    segment_ids: the sequence of the row that a token belongs to, from 1; 0 for padding.
-    starts: the position at which each sequence starts, (B, S).
+    input_ids: tokens, (B, L).
+    token_type_ids: 0 for sentence A and 1 for sentence B, (B, L).
+    segment_ids: number of the sequence in the row that a token belongs to, from 1; 0 for
+      padding, (B, L).
+    starts: position of the first token of each sequence, (B, S).
 
-    A sequence is computed as if it were alone in its row.
+    The vectors of a sequence do not depend on the other sequences of its row.
     """
 
     input_ids: jax.Array
@@ -37,7 +39,10 @@ class Tokens:
 
     @classmethod
     def of_batch(cls, batch: Mapping[str, jax.Array]) -> "Tokens":
-        """The tokens of a batch of data/. Without "starts" a row is one sequence."""
+        """The tokens of a batch. Without "starts" a row is one sequence.
+
+        Batches come from data/pipeline.py and data/batching.py.
+        """
         arrays = [batch["input_ids"], batch["token_type_ids"]]
         if "starts" in batch:
             return cls(*arrays, batch["segment_ids"], batch["starts"])
@@ -46,23 +51,24 @@ class Tokens:
     @property
     def lasts(self) -> jax.Array:
         """The position of each sequence's last token, (B, S)."""
-        counts_BS = jnp.sum(self._owners(), axis=1)
-        return self.starts + jnp.maximum(counts_BS - 1, 0)
+        lengths_BS = jnp.sum(self._in_sequence(), axis=1)
+        return self.starts + jnp.maximum(lengths_BS - 1, 0)
 
     @property
     def positions(self) -> jax.Array:
         """The position of each token in its own sequence, (B, L)."""
-        own_BL = jnp.maximum(self.segment_ids - 1, 0)
+        index_BL = jnp.maximum(self.segment_ids - 1, 0)
         places_L = jnp.arange(self.segment_ids.shape[1])
-        return places_L[None] - jnp.take_along_axis(self.starts, own_BL, axis=1)
+        return places_L[None] - jnp.take_along_axis(self.starts, index_BL, axis=1)
 
     def attends(
         self, positions_BQ: jax.Array | None = None, causal: bool = False
     ) -> jax.Array:
-        """Which tokens the token at a position attends to: bool (B, Q, L).
+        """Whether the token at each position attends to each token: bool (B, Q, L).
 
-        positions_BQ: positions in the row; all for None. A token attends to the tokens of
-        its sequence; padding attends to the first sequence. causal: not to later tokens.
+        A token attends to the tokens of its sequence. Padding attends to the first one.
+        positions_BQ: positions in the row; None for all positions. causal: a token does not
+        attend to later tokens.
         """
         query_ids_BQ = take_positions(self.query_ids, positions_BQ)
         attends_BQL = query_ids_BQ[:, :, None] == self.segment_ids[:, None, :]
@@ -75,21 +81,22 @@ class Tokens:
 
     @property
     def query_ids(self) -> jax.Array:
-        """The sequence whose tokens a token attends to, (B, L)."""
+        """Number of the sequence that a token attends to, (B, L)."""
         return jnp.maximum(self.segment_ids, 1)
 
     def mean(self, x_BLD: jax.Array) -> jax.Array:
         """The mean of each sequence's vectors, float32 (B, S, D); 0 without tokens."""
-        own_BLS = self._owners().astype(jnp.float32)
+        belongs_BLS = self._in_sequence().astype(jnp.float32)
         sums_BSD = jnp.einsum(
-            "BLD,BLS->BSD", x_BLD.astype(jnp.float32), own_BLS, precision="highest"
+            "BLD,BLS->BSD", x_BLD.astype(jnp.float32), belongs_BLS, precision="highest"
         )
-        return sums_BSD / jnp.maximum(own_BLS.sum(axis=1), 1)[..., None]
+        return sums_BSD / jnp.maximum(belongs_BLS.sum(axis=1), 1)[..., None]
 
     def last_states(self, x_BLF: jax.Array) -> jax.Array:
-        """The state of both LSTMs after they have read a sequence: (B, S, F).
+        """The states of both LSTMs at the end of each sequence: (B, S, F).
 
-        x_BLF: states of the forward LSTM, then of the backward LSTM.
+        The end is the last token for the forward LSTM and the first for the backward LSTM.
+        x_BLF: states of the forward LSTM, then states of the backward LSTM.
         """
         forward, backward = jnp.split(x_BLF, 2, axis=-1)
         ends = (
@@ -98,14 +105,14 @@ class Tokens:
         )
         return jnp.concatenate(ends, axis=-1)
 
-    def _owners(self) -> jax.Array:
-        """Whether a token belongs to a sequence: bool (B, L, S)."""
+    def _in_sequence(self) -> jax.Array:
+        """Whether each token belongs to each sequence: bool (B, L, S)."""
         numbers_S = jnp.arange(1, self.starts.shape[1] + 1)
         return self.segment_ids[:, :, None] == numbers_S[None, None, :]
 
 
 def take_positions(x_BL: jax.Array, positions_BQ: jax.Array | None) -> jax.Array:
-    """``x_BL``, (B, L, ...), at the positions of each row, (B, Q, ...); all for None."""
+    """``x_BL``, (B, L, ...), at ``positions_BQ``: (B, Q, ...). None for all positions."""
     if positions_BQ is None:
         return x_BL
     rest = range(2, x_BL.ndim)

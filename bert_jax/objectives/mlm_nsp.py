@@ -1,7 +1,7 @@
 """Masked LM and next sentence prediction (paper, section 3.1; run_pretraining.py).
 
-Or sentence order prediction (ALBERT, Lan et al., 2020, section 3.1): the same head and
-loss, on pairs of which half have their two texts swapped (``examples.sentence_order``).
+Sentence order prediction (ALBERT, Lan et al., 2020, section 3.1) has the same head and
+loss. The setting ``examples.sentence_order`` swaps the two texts in half of the pairs.
 """
 
 import dataclasses
@@ -56,10 +56,12 @@ class MlmNsp:
         return self.model.init(key, *inputs, deterministic=True)["params"]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Numbers of masked tokens, plus 1e-5 as in the original, and of pairs."""
-        answers = self._answers(batch).items()
-        weights = {f"{part}_loss": jnp.sum(own) for part, (_, own) in answers}
-        return weights | {"mlm_loss": weights["mlm_loss"] + 1e-5}
+        """The number of masked tokens, plus 1e-5 as in the original, and of pairs."""
+        totals = {
+            f"{part}_loss": jnp.sum(label_weights)
+            for part, (_, label_weights) in self._answers(batch).items()
+        }
+        return totals | {"mlm_loss": totals["mlm_loss"] + 1e-5}
 
     def sums(
         self, params: Params, batch: Batch, key: jax.Array | None
@@ -82,14 +84,15 @@ class MlmNsp:
     def part_sums(
         self, part: str, logits: jax.Array, labels: jax.Array, weights: jax.Array
     ) -> dict[str, jax.Array]:
-        """The sums of one prediction. A subclass with another loss overrides it.
+        """The sums of a part; see :attr:`parts`. A subclass with another loss overrides it.
 
-        logits: float32, one row for each label.
+        logits: float32, (B, M, W) for "mlm" and (B, S, 2) for pairs. labels, weights: the
+        same shape without the last dimension.
         """
         return cross_entropy_sums(part, logits, labels, weights)
 
     def _answers(self, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """Labels and weights of each part: (B, M) of tokens, (B, S) of pairs."""
+        """Labels and their weights for each part: (B, M) of tokens, (B, S) of pairs."""
         labels_BS = batch["nsp_labels"].reshape(len(batch["input_ids"]), -1)
         ones_BS = jnp.ones(labels_BS.shape, jnp.float32)
         pairs = labels_BS, batch.get("nsp_weights", ones_BS)

@@ -27,9 +27,9 @@ class Objective(Protocol):
     microbatches. An objective is hashable: runs with equal objectives share what they
     compile.
 
-    sum_names: the keys of what ``sums`` returns. rules: sharding of parameters that no
-      rule of parallel/sharding.py names. frozen: optional pattern of the paths of
-      parameters that are not trained.
+    sum_names: the names of all sums that ``sums`` returns.
+    rules: sharding of parameters that no rule of parallel/sharding.py matches.
+    frozen: optional pattern of the paths of parameters that are not trained.
     """
 
     sum_names: tuple[str, ...]
@@ -47,15 +47,15 @@ class Objective(Protocol):
     def sums(
         self, params: Params, batch: Batch, key: jax.Array | None
     ) -> dict[str, jax.Array]:
-        """float32 scalars: losses, and what the metrics need. No key: no dropout."""
+        """float32 scalars: losses, and sums for the metrics. No key: no dropout."""
         ...
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """Reported metrics, from sums over any number of batches."""
+        """Reported metrics, "loss" among them, from sums over any number of batches."""
         ...
 
     def summary(self, metrics: dict[str, float]) -> str:
-        """The part of a line of the log that has these metrics."""
+        """Text for a line of the log: the metrics besides the loss."""
         ...
 
     def flops(self, batch: Batch) -> float:
@@ -85,10 +85,11 @@ def check_model(
     reads: str = "both sides",
     pairs: bool = False,
 ) -> None:
-    """Raises UserError if an objective cannot train a model, or does not use the pairs.
+    """Raises UserError if an objective cannot train a model, or pairs would be unused.
 
-    reads: what the objective needs, see BertConfig. pairs: the setting
-    data.examples.next_sentence, from an objective that does not learn from pairs.
+    reads: the value of BertConfig.reads that the objective needs. pairs: the setting
+    data.examples.next_sentence. An objective without a loss on pairs passes it, and the
+    setting must be False.
     """
     if model.reads != reads:
         encoder = "lstm" if reads == "each side alone" else "transformer"
@@ -105,15 +106,15 @@ def check_model(
 
 
 def rngs(key: jax.Array | None) -> dict[str, jax.Array] | None:
-    """The rngs of a Flax module that has dropout if there is a ``key``."""
+    """The argument ``rngs`` of a Flax module: with a ``key`` for dropout, or None."""
     return None if key is None else {"dropout": key}
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """-log softmax(logits)[label] and whether the label's logit is the largest.
+    """-log softmax(logits)[label], and whether the label's logit is the largest.
 
-    Both along the last dimension, in float32. The label's logit is compared with the
-    maximum because an argmax over the vocabulary takes a CPU as long as a layer.
+    Both are computed along the last dimension, in float32. The label's logit is compared
+    with the maximum because an argmax over the vocabulary takes a CPU as long as a layer.
     """
     logits = logits.astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
@@ -122,7 +123,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.
 
 
 def sum_names(part: str) -> tuple[str, ...]:
-    """The names of cross_entropy_sums."""
+    """The names of the sums of :func:`cross_entropy_sums`."""
     return f"{part}_loss", f"{part}_weight", f"{part}_correct"
 
 
@@ -143,7 +144,7 @@ def mean_metrics(part: str, sums: dict[str, float]) -> dict[str, float]:
 
 
 def label_counts(labels: jax.Array, weights: jax.Array, size: int) -> jax.Array:
-    """How often each label has a weight: int32 (size,)."""
+    """How often each label occurs with a weight above 0: int32 (size,)."""
     used = jnp.where(weights > 0, labels, size)
     return jnp.bincount(used.ravel(), length=size + 1)[:-1]
 
@@ -153,8 +154,8 @@ def eval_metrics(
 ) -> dict[str, float]:
     """Metrics from the eval_sums of several batches, added up in float64.
 
-    "X_counts", how often each label of X occurs, gives "X_majority": the accuracy of
-    always the most frequent label.
+    A sum "X_counts", how often each label of X occurs, gives the metric "X_majority": the
+    accuracy of a model that always predicts the most frequent label.
     """
     sums = {
         name: np.sum([sums[name] for sums in batches], axis=0, dtype=np.float64)

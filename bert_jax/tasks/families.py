@@ -1,4 +1,4 @@
-"""The families of tasks: a new one is a file with its Task, and a line here."""
+"""The families of tasks. A new family is a file with its Task, and a line here."""
 
 from bert_jax.tasks.multiple_choice import MultipleChoice
 from bert_jax.tasks.question_answering import Squad

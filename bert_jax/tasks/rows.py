@@ -1,12 +1,12 @@
-"""Rows: of Python values, data frames, data sets, files and lines of text.
+"""Reads rows from Python values, data frames, data sets, files and lines of text.
 
 A row is a text, a tuple of values, or a dictionary of values by column name. Each row has
 a place for error messages, such as "row 12" or "dev.csv:7". The first row of Python
 data is row 0. Only a ``Path`` names a file: a ``str`` is a text.
 
-Formats of tables: CSV is RFC 4180, where a quoted value may contain commas and line ends.
-TSV is GLUE's, where a quotation mark is text. JSONL has an object on each line. JSON has a
-list of rows, or lines of JSONL. Parquet needs pyarrow. Text is UTF-8 and may be gzipped.
+Formats of tables: in CSV (RFC 4180) a quoted value may contain commas and line ends. In
+TSV, as in GLUE, a quotation mark is text. JSONL has an object on each line. JSON has a list
+of rows, or lines of JSONL. Parquet needs pyarrow. Text is UTF-8 and may be gzipped.
 """
 
 import csv
@@ -30,7 +30,7 @@ _ESCAPES = str.maketrans({c: ascii(c)[1:-1] for c in "\t\n\r\v\f\x85\u2028\u2029
 
 Row = str | tuple[Any, ...] | dict[str, Any]
 Placed = tuple[str, Row]  # a place and the row there
-Record = tuple[str, dict[str, Any]]  # a place and the values by column
+Record = tuple[str, dict[str, Any]]  # a place and the values by name of the column
 
 
 def is_single(data: Any) -> bool:
@@ -50,9 +50,10 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
     """The rows of any data, each with its place.
 
     data: one row; a list or generator of rows; a pandas or polars data frame; an Arrow
-      table; a data set of Hugging Face; an array of texts; or the Path of a file, which is
-      a table by its ending, or has a row on each line. Path("-") is stdin.
-    name: of the data, such as "train", for the places of rows.
+      table; a data set of Hugging Face; an array of texts; or the Path of a file. The file
+      is a table if its ending is in FORMATS; otherwise each line is a row. Path("-") is
+      stdin.
+    name: name of the data, such as "train", for the places of rows.
     tabs: see :func:`line_rows`.
 
     Raises UserError for any other data.
@@ -71,9 +72,10 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
 def line_rows(
     lines: Iterable[str], name: str, *, tabs: bool = True
 ) -> Iterator[Placed]:
-    """A row for each line of text. name: of the lines, for the places of rows.
+    """A row for each line of text.
 
-    tabs: whether a line with tabs is a tuple of texts; otherwise each line is one text.
+    name: name of the file, for the places of rows. tabs: whether a line with tabs is a
+    tuple of texts; otherwise each line is one text.
     """
     for number, line in enumerate(lines, 1):
         line = line.rstrip("\r\n")
@@ -124,7 +126,7 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, str):
         return valid_text(str(value))
-    if isinstance(value, bytes):  # tensorflow-datasets has no texts
+    if isinstance(value, bytes):  # a text of tensorflow-datasets
         return value.decode(errors="replace")
     if hasattr(value, "tolist"):
         return plain(value.tolist())
@@ -153,7 +155,7 @@ def is_table(path: Path) -> bool:
 def read_rows(
     path: Path, *, header: Sequence[str] = (), skip_short: bool = False
 ) -> Iterator[Placed]:
-    """The place of each row of a table, and its values by column.
+    """The place of each row of a table, and its values by name of the column.
 
     A column without a name is left out (pandas writes its index there). Blank lines are
     skipped, but in a TSV file of one column they are empty texts.
@@ -241,7 +243,7 @@ def _parquet(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of each line of a file, or of stdin for "-", with the line's end."""
+    """Number and text of each line, with its line end. Path("-") is stdin."""
     if path == STDIN:
         yield from decode_lines(sys.stdin.buffer, "stdin")
         return
@@ -266,10 +268,10 @@ def escaped(text: str) -> str:
 
 
 def value_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """The value of a row in the first of these columns that the row has.
+    """The value of a column, which may have any of these names.
 
-    Raises UserError for a missing value, which no other column replaces, and for a row
-    without any of these columns.
+    The first name that the row has counts, also if its value is missing. Raises UserError
+    for a missing value, and for a row with none of the names.
     """
     name = next((name for name in names if name in values), None)
     if name is None:
@@ -285,7 +287,7 @@ def value_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> Any
 
 
 def text_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The text that :func:`value_of` finds."""
+    """:func:`value_of`, which must be a text."""
     found = value_of(where, values, names)
     if not isinstance(found, str):
         name, kind = next(x for x in names if x in values), type(found).__name__
@@ -302,9 +304,10 @@ def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None
 def by_position(
     where: str, row: Row, names: Sequence[str], *, fewer: bool = False
 ) -> dict[str, Any]:
-    """The values of a row by name. A text or a tuple has its values in this order.
+    """The values of a row by name. A dictionary is returned unchanged.
 
-    fewer: whether values at the end may be left out.
+    names: the names of the values of a text or a tuple, in order. fewer: whether values at
+    the end may be left out.
     """
     if isinstance(row, dict):
         return row
@@ -325,26 +328,27 @@ def same_columns(
     names: Sequence[tuple[str, ...]],
     optional: Sequence[str] = (),
 ) -> Iterator[Placed]:
-    """The rows. Raises UserError for a value in another column than in rows before.
+    """Yields the rows. Raises UserError if a column has two of its names in two rows.
 
-    names: the names that the column of each value may have. optional: the first names of
-    the columns that all rows may lack, but not only some.
+    names: all names that each column may have. optional: first names of columns that may be
+    absent from all rows, but not from some rows only.
     """
     used: dict[tuple[str, ...], str] = {}
     for where, row in placed:
-        for some in names if isinstance(row, dict) else ():
-            name = next((name for name in some if name in row), "-")
-            counts = name != "-" or some[0] in optional
-            if counts and used.setdefault(some, name) != name:
+        for column in names if isinstance(row, dict) else ():
+            name = next((name for name in column if name in row), "-")
+            counts = name != "-" or column[0] in optional
+            if counts and used.setdefault(column, name) != name:
                 raise UserError(
-                    f"{where}: of the columns {' or '.join(some)} it has {name}, the rows "
-                    f"before have {used[some]}; expected the same columns in all rows"
+                    f"{where}: of the columns {' or '.join(column)} it has {name}, the "
+                    f"rows before have {used[column]}; expected the same columns in all "
+                    "rows"
                 )
         yield where, row
 
 
 class Texts(NamedTuple):
-    """The texts of a row; id: None for a row without one."""
+    """The texts of a row. id: None for a row without id."""
 
     where: str
     texts: tuple[str, ...]
@@ -356,17 +360,17 @@ def row_texts(
 ) -> Iterator[Texts]:
     """The texts of each row.
 
-    columns: the columns of the texts, in order; (): the column "text" or, if most is 2,
-    "text_a" or "text", and "text_b" in rows that have it. most: the number of texts that a
-    row may have.
+    columns: names of the columns of the texts, in order. () means "text"; if most is 2, it
+      means "text_a" or "text", and "text_b" if the row has it.
+    most: maximum number of texts of a row.
     """
     if len(columns) > most:
         raise UserError(f"columns={columns}, expected at most {most}")
     usual = [("text_a", "text"), ("text_b",)] if most == 2 else [("text",)]
     names = [(column,) for column in columns] or usual
-    own = [first for first, *_ in names]
+    firsts = [first for first, *_ in names]
     for where, row in same_columns(placed, names, ["text_b"]):
-        values = by_position(where, row, own, fewer=True)
-        read = names if columns or own[-1] in values else names[:1]
-        texts = tuple(text_of(where, values, some) for some in read)
+        values = by_position(where, row, firsts, fewer=True)
+        read = names if columns or firsts[-1] in values else names[:1]
+        texts = tuple(text_of(where, values, column) for column in read)
         yield Texts(where, texts, values.get("id"))

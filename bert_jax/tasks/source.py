@@ -24,7 +24,7 @@ from bert_jax.tasks.rows import (
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "dev", "test")
-ROWS = "rows:"  # the dir of a task on rows of Python starts with it
+ROWS = "rows:"  # start of the dir of a task with rows from Python
 HUB = "hf:"
 
 
@@ -55,9 +55,9 @@ class Source:
     train, dev and test, if the config has them, name a file or a split. A family with files
     of its own form has a subclass.
 
-    columns: of the task; the last one is the label.
-    given: rows of Python, or of other files, of each split, which replace the rows of dir.
-    splits: all splits that there may be. labels: the labels that are known without rows.
+    columns: the columns of the task, the label last; see Task.
+    given: rows of each split, from Python or other files, which replace the rows of dir.
+    splits: the names that splits may have. labels: the labels that are known without rows.
     """
 
     splits: tuple[str, ...] = SPLITS
@@ -91,7 +91,7 @@ class Source:
         return any(x not in (None, "") and str(x) not in ("-1", "-1.0") for x in labels)
 
     def records(self, split: str) -> Iterator[Placed]:
-        """The place of each row of a split, and its values by column."""
+        """The place of each row of a split, and its values by name."""
         if self.given is not None:
             if split not in self.given:
                 needed = "give them, or the labels with labels="
@@ -107,8 +107,9 @@ class Source:
     ) -> Iterator[Placed]:
         """The rows of any data; see :func:`rows.placed_rows`.
 
-        Also reads files of the family. The classes of a data set get its names of them,
-        or the task's; see :func:`in_order_of`. A class of -1 is a missing label.
+        Also reads files in a form of the family. Class numbers of a data set become class
+        names: the task's names, see :func:`in_order_of`, or else the data set's. The class
+        -1 is a missing label.
         """
         if isinstance(data, Path) and self.is_own(data):
             return self.read_file(data, "test")
@@ -125,12 +126,12 @@ class Source:
         return self._with_names(placed, column, names) if names else placed
 
     def is_own(self, path: Path) -> bool:
-        """Whether a file to predict has the form of the family's files, by its name."""
+        """Whether a file to predict has a form of the family, by the file's name."""
         del path
         return False
 
     def read_file(self, path: Path, split: str) -> Iterator[Placed]:
-        """The rows of a file of a split. By default the file is a table."""
+        """The rows of a split's file. By default the file is a table."""
         del split
         if not is_table(path):
             raise UserError(
@@ -170,7 +171,7 @@ class Source:
         )
 
     def check(self) -> None:
-        """Raises UserError if the file to learn from, or the file of dev, is missing."""
+        """Raises UserError if the file of train or dev is missing."""
         for split in ("train", self.eval_splits[0]) if self._in_files else ():
             self.path(split)
 
@@ -219,10 +220,11 @@ def _read_hub(directory: str, split: str) -> Any:
 
 @functools.cache  # warns once
 def in_order_of(outputs: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str, ...]:
-    """The label of a task for each class of a data set or output of a head, by name.
+    """The label of a task for each class of a data set, or for each output of a head.
 
-    A name of another case matches if no name is equal. Names that are numbers, such as
-    LABEL_0 or 0, are matched by position, with a warning. Raises UserError for other names.
+    They are matched by name. If no name is equal, a name in another case matches. Names
+    that are numbers, such as LABEL_0 or 0, are matched by position, with a warning. Raises
+    UserError for other names.
     """
     by_name = {label.casefold(): label for label in labels}
     by_name |= {label: label for label in labels}
@@ -248,17 +250,18 @@ def has_number(labels: Sequence[str]) -> bool:
 
 
 def label_of(value: Any, labels: tuple[str, ...]) -> Any:
-    """The label that a whole number means; any other value unchanged."""
-    if type(value) is int:  # no boolean
+    """The label with this number, if the value is a whole number; else the value."""
+    if type(value) is int:  # a boolean is not a number here
         return names_by_number(labels).get(str(value), value)
     return value
 
 
 @functools.cache  # warns once
 def names_by_number(labels: tuple[str, ...]) -> dict[str, str]:
-    """The label for each whole number: its position, with a warning.
+    """The label for each whole number, as text.
 
-    If the name of any label is a number, a number is a name.
+    A number is the position of its label, with a warning. But if the name of any label is a
+    number, each number is the name of its label.
     """
     if not labels or has_number(labels):
         return {label: label for label in labels}

@@ -25,12 +25,12 @@ from bert_jax.tasks.source import ROWS, Source
 Head = Literal["sequence", "token", "choice", "span", "mean", "cls"]
 Scores = dict[str, float]  # in percent, by name
 Outputs = Sequence[np.ndarray]  # float32 logits of each sequence
-Answer = dict[str, Any]  # the answer to a row, which JSON can hold
+Answer = dict[str, Any]  # the answer to a row, for JSON
 Answers = list[Answer]
 
 
 class Outcome(NamedTuple):
-    """An answer, or the answer to a word of a row, beside the label.
+    """An answer to a row, or to a word of a row, and the label.
 
     confidence: the probability of the answer; None for regression.
     word: the word of the text, in tagging.
@@ -53,12 +53,13 @@ class Task(abc.ABC):
     config_class: the frozen dataclass of the settings: ``dir``, ``max_length`` and, for a
       family with labels, ``labels``.
     source_class: reads the files of the family.
-    columns: what a row contains, the label last. Each value has the names that its column
-      may have. The first name counts in the columns of tuples and in messages.
+    columns: the columns of a row, the label last: for each column all names that it may
+      have in files and dictionaries. A tuple has its values in the order of the columns,
+      and gets the first name of each.
     optional: columns that a row may lack.
-    length_setting: the setting that limits how much of a row is read.
+    length_setting: the setting that limits how many tokens of a row are used.
     tabs: whether a line of text with tabs is a row of several texts.
-    head: the kind of output that the task needs of the model.
+    head: the kind of output that the task needs from the model.
     labels: the class names in the order of the outputs; empty for regression, choices and
       spans.
     main_metric: the score (higher is better) that picks the best checkpoint.
@@ -110,24 +111,24 @@ class Task(abc.ABC):
 
     @functools.cached_property
     def label_ids(self) -> dict[str, int]:
-        """The number of the output of each label."""
+        """The index of each label among the outputs of the head."""
         return {label: i for i, label in enumerate(self.labels)}
 
     @property
     def outputs(self) -> int:
-        """How many numbers the head gives for a sequence or a token."""
+        """Number of logits of a sequence or a token."""
         return 2 if self.head == "span" else len(self.labels) or 1
 
     # Rows
 
     def with_rows(self, *, held_out: float = 0, seed: int = 0, **splits: Any) -> Self:
-        """The task on rows of Python, or on other files, instead of its own files.
+        """The task with rows from Python, or from other files, instead of its own files.
 
-        splits: of "train", "dev" and "test", each rows, or the Path of a file. A row is a
-          dictionary with the task's ``columns``, or a tuple in their order; see
-          :func:`rows.placed_rows`. A test split without labels is predicted. A label of -1
-          in all rows of a split means that the split has no labels.
-        held_out: the share of the training rows, drawn with ``seed``, that become dev.
+        splits: "train", "dev" and "test". Each is a list of rows, or the Path of a file. A
+          row is a dictionary with the task's ``columns``, or a tuple in their order; see
+          :func:`rows.placed_rows`. A test split without labels is predicted. If all labels
+          of a split are -1, the split has no labels.
+        held_out: share of the training rows that become dev, drawn with ``seed``.
         """
         given: dict[str, list[Record]] = {}
         for split, data in splits.items():
@@ -143,12 +144,12 @@ class Task(abc.ABC):
                 for where, row in reader(data, split)
             ]
         if held_out:
-            # Drawn by number, so that the rows keep their order.
+            # The draw is a set of row numbers, so that all rows stay in order.
             rows, count = given["train"], max(round(held_out * len(given["train"])), 1)
             dev = {*np.random.default_rng(seed).permutation(len(rows))[:count].tolist()}
             given["train"] = [row for i, row in enumerate(rows) if i not in dev]
             given["dev"] = [row for i, row in enumerate(rows) if i in dev]
-        # A run on other rows is another run.
+        # The name is a setting, so that a run with other rows has other settings.
         content = json.dumps(given, sort_keys=True, default=str).encode()
         name = ROWS + hashlib.sha256(content).hexdigest()[:12]
         task = type(self)(dataclasses.replace(self.config, dir=name))
@@ -157,13 +158,13 @@ class Task(abc.ABC):
         return task
 
     def with_columns(self, columns: Sequence[str]) -> Self:
-        """The task with other columns of its texts, in order; (): the same columns."""
-        own = [*self.columns][:-1]
-        if len(columns) > len(own):
-            raise UserError(f"columns={columns}, expected at most {', '.join(own)}")
+        """The task with these columns for its texts, in order; (): the same columns."""
+        usual = [*self.columns][:-1]
+        if len(columns) > len(usual):
+            raise UserError(f"columns={columns}, expected at most {', '.join(usual)}")
         task = copy.copy(self)
         if columns:
-            named = dict(zip(own, [(column,) for column in columns], strict=False))
+            named = dict(zip(usual, [(column,) for column in columns], strict=False))
             absent = {*self.optional} - named.keys()
             kept = {name: x for name, x in self.columns.items() if name not in absent}
             task.columns, task.optional = kept | named, ()
@@ -182,15 +183,15 @@ class Task(abc.ABC):
         return list(self.rows(records, labelled=self.labelled(split)))
 
     def rows(self, placed: Iterable[Placed], *, labelled: bool = False) -> Iterator:
-        """The rows as the family keeps them. placed: see :meth:`Source.rows_of`."""
+        """Yields :meth:`row` of each row. placed: see :meth:`Source.rows_of`."""
         names = self._names(labelled=labelled)
         for where, row in read.same_columns(placed, names, self.optional):
             yield self.row(where, self.values(where, row, labelled=labelled), labelled)
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
-        """The values of a row by column. A text or a tuple is in the order of ``columns``.
+        """The values of a row by name. A text or a tuple gets the names of ``columns``.
 
-        labelled: whether a tuple may have a label.
+        A dictionary keeps its own names. labelled: whether a tuple may have a label.
         """
         names = [first for first, *_ in self._names(labelled=labelled)]
         return read.by_position(where, row, names, fewer=labelled)
@@ -201,7 +202,13 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Any:
-        """A row as the family keeps it. Raises UserError for wrong values."""
+        """The object of the family for a row. Raises UserError for wrong values.
+
+        where: the place of the row, with which messages start.
+        values: the values by name. A column may have any of its names; see
+          :func:`rows.value_of` and :func:`rows.text_of`.
+        labelled: whether the row must have a label.
+        """
 
     # Sequences, answers and scores
 
@@ -219,14 +226,14 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def score(self, rows: list[Any], answers: Answers) -> Scores:
-        """Metrics in percent, with main_metric among them."""
+        """Metrics in percent by name, ``main_metric`` among them."""
 
     @abc.abstractmethod
     def export(self, rows: list[Any], answers: Answers, split: str) -> dict[str, str]:
         """The answers in the official form of the task: the text of each file by name."""
 
     def outcomes(self, row: Any, answer: Answer) -> Iterator[Outcome]:
-        """The answer to a row beside its label, once a row or once a word."""
+        """Pairs of answer and label: one for the row, or one for each word."""
         del row, answer
         yield from ()
 
@@ -245,7 +252,7 @@ class Task(abc.ABC):
         """The task with defaults that fit a checkpoint.
 
         positions: the size of the position table, which limits a default max_length.
-        pooling: the checkpoint's own, for a task of vectors that names none.
+        pooling: of the checkpoint, for a task of vectors that names no pooling.
         """
         del pooling
         default = type(self.config).max_length
@@ -260,9 +267,10 @@ class Task(abc.ABC):
         return task
 
     def tuned(self, scores: Scores) -> "Task":
-        """The task with the thresholds that ``scores`` of the dev split found.
+        """The task with the thresholds in ``scores``, which the dev split found.
 
-        Scores of dev that pick the checkpoint, predictions and the saved config use it.
+        The dev scores that pick the checkpoint, the predictions and the saved config use
+        these thresholds.
         """
         del scores
         return self
@@ -303,5 +311,5 @@ def joined_features(
 
 
 def with_id(row: Any, answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer with the id of its row if that has one."""
+    """An answer with the id of its row, if the row has an id."""
     return answer if row.id is None else {"id": row.id} | answer

@@ -324,7 +324,7 @@ def changed_settings(
 ) -> list[Change]:
     """The settings of a run that differ between two versions of its config.json.
 
-    free: beginnings of names of settings that may differ.
+    free: settings that may differ, by the start of their names.
 
     A setting that ``old`` does not have gets its default. "text" and "rows", which describe
     the data, count if both have them. Raises UserError if ``old`` has a setting that does

@@ -66,10 +66,10 @@ FEATURES = "features"  # the folder of a frozen encoder's vectors, deleted after
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """The part of fine-tuning that all runs of a sweep share.
+    """The model and the data, which all runs of a sweep share.
 
-    forward: compiled function of evaluations. splits: the labelled splits, then the splits
-    that are only predicted. The first split (dev) picks the best model.
+    forward: compiled function that evaluations call. splits: the labelled splits, then the
+    splits without labels. The first split (dev) picks the best model.
     """
 
     checkpoint: Checkpoint
@@ -86,8 +86,8 @@ def prepare(
 ) -> Prepared:
     """Loads ``config.init_from``, and reads and tokenises every split of the task.
 
-    task: the task of ``config.data``, if it has rows of its own. In the feature-based
-    approach the vectors of the frozen encoder are written to ``workdir``/features.
+    task: replaces the task of ``config.data``, for rows from Python. With a frozen encoder
+    (``config.features.layers``) its vectors are written to ``workdir``/features.
     """
     check_checkpoint(config.init_from, "init_from")
     compute = dataclasses.asdict(config.compute)
@@ -119,7 +119,7 @@ def prepare(
     return Prepared(checkpoint, task, mesh, model, forward, train, tuple(others))
 
 
-@unwatched()  # a task reports no progress of reading and tokenising
+@unwatched()  # the step deadline is off: reading and tokenising report no progress
 def _read_split(
     task: Task, name: str, tokenizer: Tokenizer, config: FineTuneConfig, log: Log
 ) -> Split:
@@ -151,7 +151,7 @@ def finetune(
     log: Log = print_line,
     change_settings: bool = False,
 ) -> dict[str, Any]:
-    """Trains, keeps the best model on dev in best/, and returns the results.
+    """Trains, saves the model with the best dev score in best/, and returns the results.
 
     results.json is written last. Then the checkpoints are deleted.
     """
@@ -170,14 +170,14 @@ def finetune(
 
 
 def delete_checkpoints(folder: RunFolder) -> None:
-    """Deletes the checkpoints of a finished run, which does not need its optimizer."""
+    """Deletes the checkpoints of a finished run. Its model is in best/."""
     on_leader(lambda: epath.Path(folder.checkpoints).rmtree(missing_ok=True))
 
 
 class _FineTuning:
-    """The job of a fine-tuning run for the engine, its evaluations and its results.
+    """A fine-tuning run: its Job for the engine, its evaluations and its results.
 
-    ``progress["best"]`` has the epoch and the dev scores of the model in best/.
+    ``progress["best"]`` contains the epoch and the dev scores of the model in best/.
     """
 
     def __init__(
@@ -187,8 +187,8 @@ class _FineTuning:
         self.prepared, self.task = prepared, prepared.task
         self.checkpoint = prepared.checkpoint
         self.frozen = bool(config.features.layers)
-        kind = FrozenTagging if self.frozen else HEADS[self.task.head]
-        self.objective = kind(prepared.model, ENCODER if config.freeze else "")
+        objective = FrozenTagging if self.frozen else HEADS[self.task.head]
+        self.objective = objective(prepared.model, ENCODER if config.freeze else "")
         self.batches = EpochBatches(
             prepared.train.features,
             batch_size=config.batch_size,
@@ -205,9 +205,9 @@ class _FineTuning:
 
     def job(self, change_settings: bool) -> Job:
         """The run for the engine."""
-        given = self._params(self.checkpoint, fresh_head=self.config.fresh_head)
-        if self.frozen:  # its vectors are in the features
-            given = {name: part for name, part in given.items() if name == "bilstm"}
+        params = self._params(self.checkpoint, fresh_head=self.config.fresh_head)
+        if self.frozen:  # the features contain the encoder's vectors
+            params = {name: part for name, part in params.items() if name == "bilstm"}
         steps = self.batches.steps_per_epoch
         return Job(
             config=self.config,
@@ -216,7 +216,7 @@ class _FineTuning:
             mesh=self.prepared.mesh,
             identity=to_dict(self.config) | {"rows": self._checksum()},
             change_settings=change_settings,
-            given=given,
+            initial_params=params,
             evaluates=lambda step: is_evaluated(step, steps, self.config.evaluations),
             evaluate=self._evaluate,
         )
@@ -232,7 +232,7 @@ class _FineTuning:
         return checksum
 
     def _params(self, checkpoint: Checkpoint, *, fresh_head: bool = False) -> Params:
-        """The parameters of the model that a checkpoint has."""
+        """The checkpoint's parameters for the model; new parts are left out."""
         head = self.task.head, self.task.labels
         model = self.prepared.model
         return head_params(checkpoint, model, *head, fresh_head=fresh_head)[0]
@@ -278,8 +278,8 @@ class _FineTuning:
             head = "features"
         if MODULES in self.checkpoint.extra and head in POOLINGS:
             # Other modules of sentence-transformers, such as Normalize and prompts.
-            own = {"pooling": head, "max_length": task.config.max_length}
-            extra[MODULES] = self.checkpoint.extra[MODULES] | own
+            changed = {"pooling": head, "max_length": task.config.max_length}
+            extra[MODULES] = self.checkpoint.extra[MODULES] | changed
         best = dataclasses.replace(
             self.checkpoint,
             params=params,
@@ -294,7 +294,7 @@ class _FineTuning:
         save_huggingface(folder, best, card=card, overwrite=True, own=True)
 
     def _best_params(self) -> Params:
-        """The parameters in best/, which process 0 reads, on the mesh."""
+        """The parameters in best/. Process 0 reads them for all devices of the mesh."""
 
         def read() -> Params:
             scan = self.checkpoint.compute.scan_layers
@@ -346,9 +346,10 @@ class _FineTuning:
 
 
 def is_evaluated(step: int, steps: int, evaluations: int) -> bool:
-    """Whether dev is scored after a step: evenly in an epoch of ``steps``, and at its end.
+    """Whether dev is scored after a step: ``evaluations`` times an epoch, evenly.
 
-    step: from 1, over all epochs.
+    step: counted over all epochs, from 1; step 0 is not scored. steps: steps of an epoch,
+    whose last step is scored.
     """
     return step * evaluations // steps > (step - 1) * evaluations // steps >= 0
 

@@ -51,10 +51,12 @@ TENSORBOARD = "tensorboard"  # the folder of its files and of profiles
 class Reporter:
     """Reports the metrics of each window of steps.
 
-    log: function that receives each line. progress: dictionary that is saved in
-    checkpoints; the reporter adds up the tokens of the whole run in it. writer: None in
-    all processes but process 0. first: number of steps that were done before. bar: the
-    progress bar, which the loop updates.
+    log: function that receives each line of the log.
+    progress: dictionary that is saved in checkpoints. The reporter adds up the tokens of
+      the whole run in it.
+    writer: None in all processes except process 0.
+    first: number of steps that were done before this process started.
+    bar: the progress bar, which the loop updates.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class Reporter:
         check_finite(step, sums)
         seconds = time.perf_counter() - self._start
         rates = dict.fromkeys(("tokens_per_second", "mfu", "data_wait", "seconds_left"))
-        if self._steps:  # a window with only the compiled step has no rates
+        if self._steps:  # a window in which every step compiled has no rates
             rates["tokens_per_second"] = self._tokens / seconds
             rates["data_wait"] = self._wait / seconds
             rates["seconds_left"] = (self._total - step) * seconds / self._steps
@@ -168,24 +170,25 @@ def open_tracker(
     """
     with reading(f"tracker={name!r}", "its library"):
         library = importlib.import_module(name)
-    own = {"name": f"{run}-{run_id}"}
+    names = {"name": f"{run}-{run_id}"}
     if name == "wandb":
-        own = {"name": run, "id": run_id}
-    library.init(project="bert_jax", config=config, resume="allow", **own)
+        names = {"name": run, "id": run_id}
+    library.init(project="bert_jax", config=config, resume="allow", **names)
     return library
 
 
 class MetricWriter:
     """Appends the metrics of each report to metrics.jsonl, and sends them to trackers.
 
-    A line is a JSON object with ``step``, ``split`` and the metrics. A resumed run keeps
-    the lines up to ``step``. TensorBoard and ``tracker``, see :func:`open_tracker`, receive
-    the same numbers.
+    A line is a JSON object with ``step``, ``split`` and the metrics. TensorBoard and
+    ``tracker`` receive the same numbers.
+    step: number of steps done before. A resumed run keeps the lines up to it.
+    tracker: library of :func:`open_tracker`.
     """
 
     def __init__(self, workdir: Path, step: int, tracker: ModuleType | None = None):
         self._tracker, path = tracker, workdir / METRICS
-        # Step 0 is evaluated again by a run that starts again.
+        # A run that starts at step 0 evaluates step 0 again, so no old line is kept.
         old = read_metrics(path) if step and path.exists() else []
         kept = [json.dumps(line) + "\n" for line in old if line["step"] <= step]
         write_text(path, "".join(kept))  # a new file, not the target of a link

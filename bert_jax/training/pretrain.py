@@ -158,7 +158,7 @@ def _pretrain(
             identity=to_dict(config) | {"text": text},
             change_settings=change_settings,
             tokenizer=tokenizer,
-            given=_given(config, tokenizer, log) if starts else None,
+            initial_params=_initial_params(config, tokenizer, log) if starts else None,
             evaluates=evaluates,
             evaluate=evaluate,
             keep_checkpoints=config.keep_checkpoints,
@@ -250,11 +250,11 @@ def prepare_corpus(config: DataConfig, directory: Path, log: Log) -> None:
 _FREE = ("hidden_dropout", "attention_dropout", "initializer_range", "pooling")
 
 
-def _given(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
+def _initial_params(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
     """The parameters of ``init_from``.
 
-    Raises UserError if its sizes are not those of the config, or if the vocabulary of the
-    text neither is that of the checkpoint nor extends it.
+    Raises UserError if the sizes of the checkpoint and the config differ, or if the
+    vocabulary of the text neither equals nor extends the vocabulary of the checkpoint.
     """
     path = config.init_from
     checkpoint = load(path, scan_layers=config.compute.scan_layers)

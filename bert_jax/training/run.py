@@ -54,9 +54,9 @@ from bert_jax.training.state import (
 from bert_jax.training.step import Sums, compile_step
 from bert_jax.training.workdir import RunFolder
 
-# Fingerprints in config.json. The parameters belong to the vocabulary, and the best score
-# to the rows and labels.
-_KEPT = ("text.vocabulary", "rows")
+# Checksums in config.json that change_settings may not change. The parameters belong to
+# the vocabulary, and the best score belongs to the rows and labels.
+_FIXED = ("text.vocabulary", "rows")
 
 HostBatch = dict[str, np.ndarray]
 Log = Callable[[str], None]
@@ -67,14 +67,17 @@ class Job:
     """A run: its objective, its data and its settings.
 
     batches: item t contains this process's rows of the batch of step t, for all steps of
-      the run; a pure function of t.
-    evaluates: function of a step; whether ``evaluate(step, params, reporter)`` follows this
-      step. Step 0 has the first parameters. ``reporter.progress`` is a dictionary of JSON
-      values that each checkpoint contains, such as the best score so far.
+      the run. It is a pure function of t.
+    evaluates: function of a step; whether the engine calls ``evaluate`` after the step.
+      Step 0 is before the first step.
+    evaluate: function of (step, params, reporter). ``reporter.progress`` is a dictionary of
+      JSON values that is saved in checkpoints. Put values there that a resumed run needs,
+      such as the best score so far.
     identity: the settings, as config.json contains them.
-    change_settings: resume an unfinished run although settings changed, but not with
-      another vocabulary or other rows of a fine-tuning.
-    given: parameters that replace new, random ones; any part of the model.
+    change_settings: resume an unfinished run with other settings. The vocabulary, and the
+      rows of a fine-tuning, must be the same.
+    initial_params: parameters from a checkpoint, for any part of the model. All other
+      parameters are randomly initialised.
     keep_checkpoints, threads, prefetch: see TrainConfig.
     """
 
@@ -87,7 +90,7 @@ class Job:
     evaluate: Callable[[int, Params, Reporter], None]
     change_settings: bool = False
     tokenizer: Tokenizer | None = None
-    given: Params | None = None
+    initial_params: Params | None = None
     keep_checkpoints: int = 1
     threads: int = 1
     prefetch: int = 8
@@ -97,9 +100,10 @@ class Job:
 def open_workdir(
     workdir: str | os.PathLike, log: Log
 ) -> Iterator[tuple[RunFolder, Log]]:
-    """The workdir, up to date on this machine, and a ``log`` that only process 0 prints.
+    """Locks a workdir for one run, and copies its small files from a bucket.
 
-    Raises UserError that names the process if another run has the workdir.
+    Yields the folder and a ``log`` that only process 0 prints.
+    Raises UserError that names the other process if another run has the lock.
     """
     folder = RunFolder(workdir)
     with folder.held():
@@ -112,11 +116,13 @@ def run(
 ) -> tuple[TrainState, dict[str, Any], int]:
     """Trains from the newest undamaged checkpoint to the last step.
 
-    Returns the state, the progress, and the step of this checkpoint: 0 without one.
+    Returns the state, the progress, and the step of that checkpoint (0 without one).
     Writes nothing before all checks have passed, and nothing if no step is left. A workdir
-    without checkpoints or results can be reused. Raises UserError if the workdir belongs
-    to a run with other settings and ``job.change_settings`` is False, Preempted after a
-    stop request, with the state saved, and DivergenceError if a number is not finite.
+    without checkpoints or results can be reused.
+
+    Raises UserError if the workdir belongs to a run with other settings and
+    ``job.change_settings`` is False. Raises DivergenceError if a number is not finite.
+    Raises Preempted after a stop request, when the state is saved.
     """
     config, total = job.config, len(job.batches)
     check_same(job.identity, "config or data; start all with the same command")
@@ -137,26 +143,26 @@ def run(
         stack.push(store)
         stop_requested = stack.enter_context(stop_requests())
         if restored := store.restore(abstract, log):
-            state, notes = restored
+            state, saved = restored
             log(f"resuming at step {int(state.step):,}")
         else:
-            given, notes = job.given, {}
-            state = init_state(job.objective, optimizer, abstract, config.seed, given)
-            if given and (new := new_parameters(abstract, given)):
+            params, saved = job.initial_params, {}
+            state = init_state(job.objective, optimizer, abstract, config.seed, params)
+            if params and (new := new_parameters(abstract, params)):
                 log(f"initialised at random: {', '.join(new)}")
-        first, progress = int(state.step), notes.get("progress", {})
+        first, progress = int(state.step), saved.get("progress", {})
         if first > total:
             raise UserError(f"the run has done {first:,} steps, expected {total:,}")
         if first == total:
             return state, progress, first
         identity, changes = job.identity, []
-        if notes:
-            before = notes["config"]
+        if saved:
+            before = saved["config"]
             history = before.get("changes", [])
             if changes := changed_settings(before, identity):
-                if kept := [change for change in changes if change[0] in _KEPT]:
+                if fixed := [change for change in changes if change[0] in _FIXED]:
                     raise UserError(
-                        f"a run keeps its vocabulary and its rows ({shown(kept)}), also "
+                        f"a run keeps its vocabulary and its rows ({shown(fixed)}), also "
                         "with change_settings; use them, or another workdir"
                     )
                 log(
@@ -170,7 +176,7 @@ def run(
         def open_writer() -> MetricWriter:
             if job.tokenizer is not None:
                 job.tokenizer.save(folder.local)
-            if not changes:  # otherwise the first save writes it
+            if not changes:  # with changes the first save of a checkpoint writes it
                 write_json(folder.local / "config.json", identity)
             tracker = None
             if config.tracker:
@@ -231,18 +237,18 @@ def _loop(
     ahead = steps_ahead(job.mesh)
     norm_fn = jax.jit(optax.tree.norm)
     compiled: set[str] = set()
-    begin, end = map(int, (config.profile_steps or "0:0").split(":"))
+    profile_from, profile_to = map(int, (config.profile_steps or "0:0").split(":"))
     if not first and job.evaluates(0):
         job.evaluate(0, state.params, reporter)
         reporter.start_window()
     with contextlib.closing(data), contextlib.ExitStack() as profile:
         for step in range(first + 1, total + 1):
-            if step == begin and is_leader():
+            if step == profile_from and is_leader():
                 jax.block_until_ready(state)
                 profile.enter_context(jax.profiler.trace(folder.local / TENSORBOARD))
-            asked = time.perf_counter()
+            started = time.perf_counter()
             host_batch = next(data)
-            waited = time.perf_counter() - asked
+            waited = time.perf_counter() - started
             with jax.transfer_guard("disallow"):
                 batch = put_batch(host_batch, job.mesh)
                 state, sums = train_step(state, batch)
@@ -251,27 +257,26 @@ def _loop(
                 jax.block_until_ready(in_flight.popleft())
             shape = "x".join(map(str, batch["input_ids"].shape))
             shapes[shape] = shapes.get(shape, 0) + 1
-            if shape not in compiled:  # compilation is not throughput
+            if shape not in compiled:  # this step compiled: its time is not reported
                 compiled.add(shape)
                 jax.block_until_ready(sums)
                 reporter.start_window()
             else:
                 reporter.add_step(batch, waited)
             reporter.bar.update()
-            if step == end:
+            if step == profile_to:
                 jax.block_until_ready(state)
                 profile.close()
             last = step == total
             if step % config.log_every == 0 or last:
                 reporter.report(step, sums)
             evaluates = job.evaluates(step)
-            # Also after the last step: scores or another run of a sweep may follow.
+            # A run also stops after its last step: scores or other runs may follow.
             stops = stop_requested()
             saves = step % config.checkpoint_every == 0 or last or stops
             if evaluates or saves:
-                # A bad state must never replace a good checkpoint or be called the best.
-                # The sums belong to the parameters before this step, the norm to those
-                # after it.
+                # A state that is not finite must not be saved. The sums are computed with
+                # the parameters before this step, so the new parameters are checked too.
                 norm = {"norm of the parameters": norm_fn(state.params)}
                 check_finite(step, jax.device_get(sums | norm))
             if evaluates:
@@ -290,10 +295,10 @@ def _loop(
 
 
 def draw_run(folder: RunFolder, log: Log) -> None:
-    """Draws the workdir's curves.png and its confusion matrices; only for process 0.
+    """Draws the workdir's curves.png and its confusion matrices. Only process 0 calls it.
 
-    If drawing fails, as without matplotlib, it logs a line: a run does not fail because of
-    its pictures.
+    A run does not fail because of its pictures: an error, such as a missing matplotlib, is
+    logged.
     """
     try:
         from bert_jax import figures
@@ -307,7 +312,7 @@ def draw_run(folder: RunFolder, log: Log) -> None:
 
 
 def _check_folder(job: Job, folder: RunFolder) -> None:
-    """Raises UserError if the workdir contains something of another run."""
+    """Raises UserError if the workdir contains files of another run."""
     path = folder.local / "config.json"
     if path.exists() and "hidden_size" in read_json(path, "the config of a run"):
         raise UserError(
@@ -323,9 +328,9 @@ def _check_folder(job: Job, folder: RunFolder) -> None:
 def check_owner(
     workdir: Path, identity: dict[str, Any], free: tuple[str, ...] = ()
 ) -> None:
-    """Raises UserError if ``workdir`` contains another run than ``identity`` describes.
+    """Raises UserError if ``workdir`` contains a run with other settings.
 
-    free: settings that may differ, see :func:`changed_settings`.
+    identity: the settings. free: settings that may differ, see :func:`changed_settings`.
     """
     path = workdir / "config.json"
     expected = "the config of a run; copy it from where the run was"

@@ -13,9 +13,9 @@ from jax.sharding import Mesh
 from bert_jax.objectives.objective import Objective, Params
 from bert_jax.parallel.sharding import tree_shardings
 
-# Sums of the engine, beside the sums of the objective: steps since the last report, their
-# losses and gradient norms, tokens of the batches, computed tokens, and skipped batches,
-# which are in no other sum.
+# Sums that the engine adds to the objective's: steps since the last report, their losses
+# and gradient norms, tokens without and with padding, and skipped batches. A skipped batch
+# is in no other sum.
 STEP_SUMS = ("steps", "step_loss", "grad_norm", "tokens", "computed_tokens", "skipped")
 
 
@@ -23,10 +23,12 @@ STEP_SUMS = ("steps", "step_loss", "grad_norm", "tokens", "computed_tokens", "sk
 class TrainState:
     """Arrays only; the objective and the optimizer are arguments of the step.
 
-    step: int32, steps done. params: float32. opt_state: of the optax optimizer.
-    key: the run's typed PRNG key, folded with the step for dropout.
-    sums: float32 sums since the last report, kept here so that a resumed run reports the
-    same means as an uninterrupted one.
+    step: int32, number of steps done.
+    params: float32.
+    opt_state: state of the optax optimizer.
+    key: typed PRNG key of the run. Dropout folds it with the step.
+    sums: float32 sums since the last report. They are in the state so that a resumed run
+      reports the same means as an uninterrupted run.
     """
 
     step: jax.Array
@@ -56,19 +58,19 @@ def init_state(
     optimizer: optax.GradientTransformation,
     abstract: TrainState,
     seed: int,
-    given: Params | None = None,
+    initial_params: Params | None = None,
 ) -> TrainState:
     """A new state. Each device initialises its own shards.
 
     abstract: see :func:`abstract_state`.
-    given: parameters of a checkpoint, on the host, for any part of the model. All other
-    parameters are randomly initialised. Parameters that the model does not have are
-    ignored.
+    initial_params: parameters from a checkpoint, on the host, for any part of the model.
+    All other parameters are randomly initialised. Parameters that the model does not have
+    are ignored.
     """
     places = flatten_dict(abstract.params)
     flat = {
         name: jax.device_put(array, places[name].sharding)
-        for name, array in flatten_dict(given or {}).items()
+        for name, array in flatten_dict(initial_params or {}).items()
         if name in places
     }
     init = jax.jit(
@@ -78,9 +80,9 @@ def init_state(
     return init(jax.random.key(seed), flat)
 
 
-def new_parameters(abstract: TrainState, given: Params) -> list[str]:
-    """The parts of the model for which ``given`` has no parameters, such as bert/pooler."""
-    missing = flatten_dict(abstract.params).keys() - flatten_dict(given).keys()
+def new_parameters(abstract: TrainState, initial_params: Params) -> list[str]:
+    """The parts of the model, such as bert/pooler, that ``initial_params`` lacks."""
+    missing = flatten_dict(abstract.params).keys() - flatten_dict(initial_params).keys()
     return sorted({"/".join(name[: 1 + (name[0] == "bert")]) for name in missing})
 
 
@@ -88,11 +90,11 @@ def _make_state(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     key: jax.Array,
-    given: Mapping[tuple[str, ...], jax.Array],
+    initial: Mapping[tuple[str, ...], jax.Array],
 ) -> TrainState:
     init_key, run_key = jax.random.split(key)
     params = {
-        name: given.get(name, array)
+        name: initial.get(name, array)
         for name, array in flatten_dict(objective.init(init_key)).items()
     }
     params = unflatten_dict(params)

@@ -26,10 +26,10 @@ Sums = dict[str, jax.Array]
 def gradients(
     state: TrainState, batch: Batch, *, objective: Objective, accumulation: int
 ) -> tuple[Params, Sums]:
-    """Gradients of the batch's loss, and its sums.
+    """Gradients of the loss of a batch, and the sums of the batch.
 
-    accumulation: number of microbatches. The means are over the global batch, whatever
-    its sharding and the number of microbatches.
+    accumulation: number of microbatches. The loss divides by the weights of the global
+    batch, so it does not depend on the sharding or on the number of microbatches.
     """
     weights = objective.weights(batch)
     frozen = getattr(objective, "frozen", "")
@@ -68,9 +68,10 @@ def apply_gradients(
 ) -> tuple[TrainState, Sums]:
     """One optimizer update (run_pretraining.py, optimization.py).
 
-    Returns the new state and the sums since the last report. The sums start again every
-    ``log_every`` steps. largest_norm: a batch with a larger gradient norm, or with a loss
-    or gradients that are not finite, is skipped: it changes no parameters, and only the sum
+    Returns the new state and the sums since the last report. The sums in the new state are
+    set to 0 every ``log_every`` steps.
+    largest_norm: a batch is skipped if its gradient norm is larger, or if its loss or
+    gradients are not finite. A skipped batch changes no parameters, and of the sums only
     "skipped".
     """
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -111,9 +112,9 @@ def compile_step(
 ) -> Callable[[TrainState, Batch, Schedule], tuple[TrainState, Sums]]:
     """The compiled step. It donates its state; the new state has the same shardings.
 
-    Calls with equal arguments, such as those of the runs of a sweep, share their programs.
+    Calls with equal arguments share their programs: all runs of a sweep compile once.
     """
-    # The schedule is an argument of the step; no program depends on these settings.
+    # The schedule is an argument of the step, so programs do not depend on its settings.
     optimizer = dataclasses.replace(
         optimizer, learning_rate=1.0, warmup_steps=0, warmup=0.0
     )

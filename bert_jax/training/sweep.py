@@ -1,17 +1,17 @@
 """Many runs with a folder each and one table: sweeps and studies.
 
 A finished run has a file that is written last: results.json of a fine-tuning, part.json of
-another part of a study. The same command runs what is not finished.
+another part of a study. The same command runs the runs that are not finished.
 
 A sweep trains every point of a grid with every seed. Its runs are in sweep/, and sweep.json
-and sweep.md have the table. best/ and predictions/ are of the best run. Other runs keep no
-weights.
+and sweep.md contain the table. best/ and predictions/ belong to the best run. The weights
+of all other runs are deleted.
 
 A study pretrains variants with several seeds, fine-tunes them and scores minimal pairs. Its
 folder contains
   study.json: all settings of the study. It can be run again from this file.
   pretrain/VARIANT-seedS, finetune/VARIANT-TASK-seedS, pairs/VARIANT-seedS: the runs.
-    Fine-tunings keep no weights.
+    The weights of fine-tunings are deleted.
   table.json and table.md: the table.
 """
 
@@ -61,7 +61,7 @@ from bert_jax.training.run import Log, check_owner, open_workdir
 from bert_jax.training.workdir import CHECKPOINTS, RunFolder
 
 SWEEP, DIVERGED = "sweep", "diverged"
-# The settings that a run of a sweep has in its name.
+# The settings in the name of a run of a sweep.
 _GRID = ("batch_size", "optimizer.learning_rate", "epochs", "seed")
 _COLUMNS = {"diverged": "{}", "flops": "{:.3g}", "seconds": "{:,.0f}"}
 
@@ -72,9 +72,9 @@ def finished(workdir: Path, config: Any, free: tuple[str, ...] = ()) -> Results 
     """The results of a run. None if it is not finished.
 
     config: a config, or the content of config.json. free: settings that may differ from
-    ``config``. Raises UserError if the workdir belongs to another run.
+    ``config``. Raises UserError if the workdir belongs to a run with other settings.
     """
-    path = workdir / _marker(config)
+    path = workdir / _last_file(config)
     if not path.exists():
         return None
     results = read_json(path, "the results of a run; delete it to run it again")
@@ -85,13 +85,13 @@ def finished(workdir: Path, config: Any, free: tuple[str, ...] = ()) -> Results 
     return results
 
 
-def _marker(config: Any) -> str:
-    """The last file of a run."""
+def _last_file(config: Any) -> str:
+    """The file that a run writes last, which shows that the run is finished."""
     return RESULTS if isinstance(config, FineTuneConfig) else "part.json"
 
 
 def scores_of(results: Results) -> dict[str, float]:
-    """The scores of a run by metric; of a fine-tuning its main metric on dev."""
+    """The scores of a run by metric. A fine-tuning has one: the main metric on dev."""
     if DIVERGED in results:
         return {}
     if metric := results.get("main_metric"):
@@ -107,9 +107,9 @@ def run_one(
     *,
     change_settings: bool = False,
 ) -> Results:
-    """Runs ``config`` in ``workdir`` and returns its results. Only reports a finished run.
+    """Runs ``config`` in ``workdir``, unless the run is finished. Returns its results.
 
-    task: the task of ``config.data``, if it has rows of its own.
+    task: replaces the task of ``config.data``, for rows from Python.
     change_settings: resume an unfinished run with other settings than before.
     """
     with open_workdir(workdir, log) as (folder, log):
@@ -133,10 +133,11 @@ def run_one(
 class _Runs:
     """Runs in a folder, and a table of their scores.
 
-    A kind of runs has the methods _run(name), which returns the results of a run, and
+    A subclass has the methods _run(name), which returns the results of a run, and
     _end(name), which deletes weights that are not needed any more.
-    configs: the runs by name, in an order in which they can run. A name is the path of the
-    run's folder. variants: the runs of each variant, with a task ("" without one).
+    configs: the config of each run by the run's name, in the order in which they run. A
+      name is the path of the run's folder.
+    variants: task and name of each run of a variant; "" for a run without a task.
     """
 
     def __init__(self, folder: Path, log: Log, seeds: Sequence[int]):
@@ -169,17 +170,19 @@ class _Runs:
             except DivergenceError as error:
                 self.log(f"diverged: {error}")
                 results = {DIVERGED: str(error)}
-            path = self.folder / name / _marker(self.configs[name])
+            path = self.folder / name / _last_file(self.configs[name])
             on_leader(functools.partial(write_json, path, results))
             self._end(name)
 
     def table(self) -> Results:
-        """A JSON-able table of the finished runs.
+        """The table of the finished runs, for JSON.
 
-        "variants" has for each variant: "scores" by metric, each with "mean", "deviation"
-        and "scores" of the seeds, and the "difference" of its mean from the first
-        variant's; "diverged", the number of runs that diverged; "tokens" and "flops" of one
-        pretraining; "seconds", the mean of the pretrainings.
+        "variants" contains for each variant:
+          scores: by metric, the "mean", "deviation" and "scores" of the seeds, and the
+            "difference" of the mean from the first variant's mean.
+          diverged: number of runs that diverged.
+          tokens, flops: of one pretraining.
+          seconds: mean of the pretrainings.
         """
         results = {name: self.result(name) for name in self.configs}
         variants = {
@@ -213,7 +216,7 @@ class _Runs:
 
 
 def _summary(runs: Sequence[tuple[str, Results]]) -> Results:
-    """The finished runs of a variant, as :meth:`_Runs.table` has them."""
+    """The entry of a variant in :meth:`_Runs.table`. runs: (task, results)."""
     scores: dict[str, list[float]] = {}
     for task, results in runs:
         for metric, value in scores_of(results).items() if results else ():
@@ -227,35 +230,36 @@ def _summary(runs: Sequence[tuple[str, Results]]) -> Results:
     }
 
 
-def _difference(own: Results, first: Results) -> Results:
-    """The difference of two means, and its standard error for several seeds."""
-    error, both = None, (own, first)
-    if all(len(one["scores"]) > 1 for one in both):
+def _difference(scores: Results, first: Results) -> Results:
+    """The difference of two means; its standard error, None with a single seed."""
+    error, both = None, (scores, first)
+    if all(len(s["scores"]) > 1 for s in both):
         error = math.hypot(*(s["deviation"] / len(s["scores"]) ** 0.5 for s in both))
-    return {"mean": own["mean"] - first["mean"], "standard_error": error}
+    return {"mean": scores["mean"] - first["mean"], "standard_error": error}
 
 
 def _table_lines(variants: Mapping[str, Results]) -> Iterator[str]:
     """The lines of a Markdown table with a row for each variant."""
-    metrics = list(dict.fromkeys(m for own in variants.values() for m in own["scores"]))
-    columns = [n for n in _COLUMNS if any(own.get(n) for own in variants.values())]
+    metrics = list(dict.fromkeys(m for v in variants.values() for m in v["scores"]))
+    columns = [n for n in _COLUMNS if any(v.get(n) for v in variants.values())]
     titles = ["", *metrics, *columns]
     rows = [titles, ["---"] * len(titles)]
-    for name, own in variants.items():
-        cells = [_cell(own["scores"].get(metric)) for metric in metrics]
-        cells += [_COLUMNS[n].format(own[n]) if own.get(n) else "-" for n in columns]
+    for name, variant in variants.items():
+        cells = [_cell(variant["scores"].get(metric)) for metric in metrics]
+        values = ((_COLUMNS[n], variant.get(n)) for n in columns)
+        cells += [form.format(value) if value else "-" for form, value in values]
         rows.append([name, *cells])
     return aligned([[*(f"| {cell}" for cell in row), "|"] for row in rows])
 
 
-def _cell(found: Results | None) -> str:
-    """Such as "80.1 ± 2.0 (+1.5 ± 0.9)": mean, deviation, difference, standard error."""
-    if found is None:
+def _cell(scores: Results | None) -> str:
+    """Mean, deviation, difference, standard error, like "80.1 ± 2.0 (+1.5 ± 0.9)"."""
+    if scores is None:
         return "-"
-    cell = f"{found['mean']:.1f}"
-    if len(found["scores"]) > 1:
-        cell += f" ± {found['deviation']:.1f}"
-    if difference := found.get("difference"):
+    cell = f"{scores['mean']:.1f}"
+    if len(scores["scores"]) > 1:
+        cell += f" ± {scores['deviation']:.1f}"
+    if difference := scores.get("difference"):
         error = difference["standard_error"]
         cell += f" ({difference['mean']:+.1f}"
         cell += ")" if error is None else f" ± {error:.1f})"
@@ -297,10 +301,10 @@ class _Sweep(_Runs):
             grid.seeds, grid.batch_size, grid.learning_rate, grid.epochs
         ):
             optimizer = replace(config.optimizer, learning_rate=rate)
-            own = {"batch_size": size, "epochs": epochs, "seed": seed}
+            settings = {"batch_size": size, "epochs": epochs, "seed": seed}
             point = f"batch{size}-rate{rate:g}-epochs{epochs}"
-            own = replace(config, optimizer=optimizer, **own)
-            self.add(point, "", f"{point}-seed{seed}", own)
+            run_config = replace(config, optimizer=optimizer, **settings)
+            self.add(point, "", f"{point}-seed{seed}", run_config)
 
     def missing(self) -> list[str]:
         if (self.workdir.local / "config.json").exists():
@@ -325,8 +329,8 @@ class _Sweep(_Runs):
     def _keep_best(self) -> str:
         """Moves the model of the best run to best/. Deletes other weights of finished runs.
 
-        Returns the best of all runs, also of earlier grids: the first by name of several,
-        and "" if no run has a score.
+        Returns the name of the best run, also of earlier grids; "" if no run has a score.
+        If several runs have the best score, it is the first of them by name.
         """
         scores = {}
         for path in sorted(self.folder.glob(f"*/{RESULTS}")):
@@ -371,8 +375,8 @@ class _Sweep(_Runs):
 class Study(_Runs):
     """A study in a folder on a disk.
 
-    seeds: instead of the config's. Raises UserError that names the variant and the task
-    whose settings are wrong.
+    seeds: replace the seeds of the config. Raises UserError that names the variant and the
+    task whose settings are wrong.
     """
 
     def __init__(
@@ -384,30 +388,30 @@ class Study(_Runs):
     ):
         super().__init__(folder, log, seeds or config.seeds)
         self.config = config
-        self.pretraining: dict[str, str] = {}  # the one that a run needs, by its name
+        self.pretraining: dict[str, str] = {}  # run -> the pretraining that it needs
         configs = _pretrainings(config)
         for seed, name in itertools.product(self.seeds, configs):
             # Variants with the same pretraining share it.
             shared = next(other for other in configs if configs[other] == configs[name])
-            before = f"pretrain/{shared}-seed{seed}"
-            self.add(name, "", before, replace(configs[name], seed=seed))
+            pretraining = f"pretrain/{shared}-seed{seed}"
+            self.add(name, "", pretraining, replace(configs[name], seed=seed))
             for task, settings in config.tasks.items():
                 merged = ConfigDict(settings, type_safe=False)
                 merged.update(config.variants[name].finetune)
-                merged.update({"init_from": str(folder / before), "seed": seed})
+                merged.update({"init_from": str(folder / pretraining), "seed": seed})
                 with naming(f"{name}, {task}"):
                     tuned = finetune_config(merged.to_dict())
                 run = f"finetune/{name}-{task}-seed{seed}"
                 self.add(name, task, run, tuned)
-                self.pretraining[run] = before
+                self.pretraining[run] = pretraining
             if config.pairs:
                 pairs = {"files": list(config.pairs), "first": config.pairs_per_set}
                 run = f"pairs/{shared}-seed{seed}"
                 self.add(name, "", run, pairs)
-                self.pretraining[run] = before
+                self.pretraining[run] = pretraining
 
     def result(self, name: str) -> Results | None:
-        """See :meth:`_Runs.result`. The folder of the study may have moved."""
+        """See :meth:`_Runs.result`. ``init_from`` may differ: a study can be moved."""
         config = self.configs[name]
         free = ("init_from",) if isinstance(config, FineTuneConfig) else ()
         return finished(self.folder / name, config, free)
@@ -415,7 +419,7 @@ class Study(_Runs):
     def run(self) -> None:
         """Runs all parts that are not finished. Raises UserError if a part fails."""
         missing = self.missing()
-        for config in map(self.configs.get, missing):  # a missing file shows now
+        for config in map(self.configs.get, missing):  # finds missing files now
             if isinstance(config, FineTuneConfig):
                 FAMILIES[config.family](config.data).source.check()
             elif isinstance(config, dict):
@@ -425,15 +429,15 @@ class Study(_Runs):
 
     def _run(self, name: str) -> Results:
         config, folder = self.configs[name], self.folder / name
-        before = self.pretraining.get(name)
-        if before and DIVERGED in self.result(before):
-            raise DivergenceError(f"{before} diverged")
+        pretraining = self.pretraining.get(name)
+        if pretraining and DIVERGED in self.result(pretraining):
+            raise DivergenceError(f"{pretraining} diverged")
         if isinstance(config, FineTuneConfig):
             return run_one(config, folder, self.log)
         if isinstance(config, TrainConfig):
             pretrain(config, folder, self.log)
             return _pretrained(config, folder)
-        results = _scored_pairs(config, self.folder / before, self.log)
+        results = _scored_pairs(config, self.folder / pretraining, self.log)
         write_json(folder / "config.json", config)
         return results
 
@@ -444,7 +448,10 @@ class Study(_Runs):
 
 
 def _pretrainings(study: StudyConfig) -> dict[str, TrainConfig]:
-    """The config of each variant's pretraining, with the steps of equal compute."""
+    """The config of each variant's pretraining.
+
+    With ``equal_compute`` the steps are changed so that all variants compute equally much.
+    """
     configs: dict[str, TrainConfig] = {}
     for name, variant in study.variants.items():
         with naming(name):
@@ -492,7 +499,7 @@ def _pretrained(config: TrainConfig, folder: Path) -> Results:
 
 
 def _scored_pairs(config: dict[str, Any], pretraining: Path, log: Log) -> Results:
-    """The accuracy of a pretrained model on minimal pairs; no score without MLM."""
+    """The accuracy of a pretrained model on minimal pairs; no score without MLM head."""
     checkpoint = load(pretraining)
     if "mlm" not in checkpoint.params:
         log(f"{pretraining.name} has no MLM head, and scores no pairs")

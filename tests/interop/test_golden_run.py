@@ -128,7 +128,7 @@ def train(config, compute, params, batches, mesh_config, devices):
     optimizer = bert_optimizer(settings)
     mesh = make_mesh(mesh_config, jax.devices()[:devices])
     abstract = abstract_state(objective, optimizer, mesh)
-    state = init_state(objective, optimizer, abstract, seed=0, given=params)
+    state = init_state(objective, optimizer, abstract, seed=0, initial_params=params)
     step = compile_step(objective, settings, abstract)
     schedule = make_schedule(settings, STEPS)
     losses = []

@@ -56,7 +56,7 @@ def test_every_parameter_is_the_checkpoints(start, scan_layers):
     config, tokenizer, _, params = start
     compute = dataclasses.replace(config.compute, scan_layers=scan_layers)
     config = dataclasses.replace(config, compute=compute)
-    given = pretraining._given(config, tokenizer, print)
+    given = pretraining._initial_params(config, tokenizer, print)
     shapes = jax.eval_shape(
         MlmNsp(BertForPreTraining(config.model, compute)).init, jax.random.key(0)
     )
@@ -77,13 +77,13 @@ def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
     model = dataclasses.replace(config.model, num_heads=4)
     other = dataclasses.replace(config, model=model)
     with pytest.raises(UserError, match=r"model.num_heads=4, but .* has 2"):
-        pretraining._given(other, tokenizer, print)
+        pretraining._initial_params(other, tokenizer, print)
     tokens = tokenizer.tokens.copy()
     tokens[-1], tokens[-2] = tokens[-2], tokens[-1]
     (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n")
     swapped = load_tokenizer(tmp_path / "vocab.txt")
     with pytest.raises(UserError, match="vocabulary"):
-        pretraining._given(config, swapped, print)
+        pretraining._initial_params(config, swapped, print)
 
 
 def test_rows_without_a_token_are_left_out(start, tmp_path):
@@ -99,7 +99,7 @@ def test_rows_without_a_token_are_left_out(start, tmp_path):
     save_file(tensors, folder / "model.safetensors")
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"vocab_size": size}))
-    given = pretraining._given(
+    given = pretraining._initial_params(
         dataclasses.replace(config, init_from=str(folder)), tokenizer, print
     )
     word = given["bert"]["embeddings"]["word"]["embedding"]
@@ -119,7 +119,7 @@ def test_new_words_begin_as_the_mean_of_their_tokens(start, tmp_path, with_head)
     model = dataclasses.replace(config.model, vocab_size=longer.vocab_size)
     lines = []
     config = dataclasses.replace(config, model=model, init_from=str(path))
-    given = pretraining._given(config, longer, lines.append)
+    given = pretraining._initial_params(config, longer, lines.append)
     assert lines[0] == "3 new words start as the mean of their former tokens"
     old, V = params["bert"]["embeddings"]["word"]["embedding"], tokenizer.vocab_size
     new = given["bert"]["embeddings"]["word"]["embedding"]
@@ -144,7 +144,7 @@ def test_new_words_begin_as_the_mean_of_their_tokens(start, tmp_path, with_head)
         WordPieceTokenizer(tokenizer.tokens, longer.lower_case, longest_word=100),
     ):
         with pytest.raises(UserError, match=r"prepare the text with .* --extend makes"):
-            pretraining._given(config, other, print)
+            pretraining._initial_params(config, other, print)
 
 
 def test_a_head_that_is_not_there_is_drawn_and_logged(start, configure, tmp_path):

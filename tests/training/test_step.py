@@ -131,7 +131,7 @@ def test_the_state_begins_with_what_a_checkpoint_gives(
     other = jax.device_get(new_state(objective, mesh, seed=2).params)
     given = {"bert": other["bert"]}
     kept = jax.tree.map(np.copy, given)
-    state = new_state(objective, mesh, given=given)
+    state = new_state(objective, mesh, initial_params=given)
     assert max_difference(state.params["bert"], other["bert"]) == 0
     assert max_difference(state.params["nsp"], plain.params["nsp"]) == 0
     assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(

@@ -26,11 +26,12 @@ def attend(
     implementation: str = "auto",
     required: bool = True,
 ) -> jax.Array:
-    """:func:`attend_plain` of the tokens at some positions to all tokens of their row.
+    """:func:`attend_plain`, by the implementation that is chosen for the device.
 
-    implementation: see ComputeConfig.attention_impl; required: see choose_attention. All
-    return the numbers of the plain formula, up to the order of sums and the rounding to
-    the dtype of the values.
+    q_BQNH: the queries at ``positions_BQ``, None for all positions. implementation: see
+    ComputeConfig.attention_impl. required: see choose_attention. All implementations return
+    the numbers of the plain formula, up to the order of sums and the rounding to the dtype
+    of the values.
     """
     rate = dropout_rate if dropout_key is not None else 0.0
     chosen = attention_fused.choose_attention(
