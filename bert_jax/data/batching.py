@@ -40,23 +40,23 @@ RowBatch = tuple[list[list[int]], dict[str, np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """Tokenised sequences of examples; an example may give several (windows, choices).
+    """Tokenised sequences of examples. An example may have several (windows, choices).
 
-    input_ids, token_type_ids: a sequence's int32 arrays, [CLS] and [SEP] included, each of
-      its own length (L_i,).
-    row: int32 (n,), the example that a sequence was made of; ascending.
-    targets: what the loss needs, one entry a sequence; empty without labels.
+    input_ids, token_type_ids: int32 (L_i,) of each sequence i, with [CLS] and [SEP].
+    row: int32 (n,), the number of the example that each sequence belongs to; ascending.
+    targets: arrays that the loss needs, with one entry for each of n sequences; empty
+      without labels.
       head "sequence": "label" int32 (n,) of class ids, or float32 (n,) for regression.
-      head "token": "labels", a list of int32 (L_i,), IGNORED where nothing counts.
+      head "token": "labels", a list of int32 (L_i,); IGNORED for tokens without a label.
       head "choice": "label" int32 (examples,), the right choice of each example.
-      head "span": "start" and "end", int32 (n,), positions within the sequence.
-    choices: sequences of one example that compete (head "choice"; then n = examples *
-      choices, an example's side by side); 1 otherwise.
+      head "span": "start" and "end", int32 (n,), positions in the sequence.
+    choices: number of sequences of one example that compete (head "choice"), which are next
+      to each other: n = examples * choices. 1 for other heads.
     extra: values that the task needs to decode the outputs, one entry for each sequence.
     truncated: number of examples with text that was cut off.
     hidden: float32 (L_i, W) of each sequence, from a frozen encoder.
-    inputs: arrays (n,) of further inputs of the model, one value for each sequence; used in
-      inference. A batch has them as (R, S).
+    inputs: arrays (n,) of further inputs of the model in inference, one value for each
+      sequence. A batch has them as (R, S).
     """
 
     input_ids: list[np.ndarray]

@@ -18,8 +18,8 @@ from bert_jax.model.tokens import Tokens, take_positions
 class BertForSequence(nn.Module):
     """Dropout and one dense layer on the pooled [CLS] (run_classifier.py).
 
-    outputs: number of classes. 1 for regression, and for the score of a choice, whose
-    choices are sequences of their own.
+    outputs: number of classes; 1 for regression and multiple choice. Each choice is a
+    sequence of its own and gets one score.
     """
 
     config: BertConfig
@@ -33,7 +33,7 @@ class BertForSequence(nn.Module):
         encoded = BertModel(config, compute, name="bert").encode(
             tokens,
             deterministic=deterministic,
-            positions_BQ=tokens.input_ids[:, :0],  # no position beside [CLS]
+            positions_BQ=tokens.input_ids[:, :0],  # none; pooling adds [CLS]
         )
         dropout = Dropout(config.hidden_dropout, name="dropout")
         classifier = dense(config, compute, self.outputs, name="classifier")
@@ -108,7 +108,7 @@ def pool_tokens(pooling: str, x_BLD: jax.Array, tokens: Tokens) -> jax.Array:
 
 
 def normalized(x_BSD: jax.Array) -> jax.Array:
-    """Vectors scaled to length 1. Vectors of zeros, of empty slots, stay zeros."""
+    """Vectors scaled to length 1. Vectors of zeros, as for padding, stay zeros."""
     squares = jnp.sum(jnp.square(x_BSD), axis=-1, keepdims=True)
     # The gradient of a norm is not defined at 0.
     return x_BSD * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
@@ -178,7 +178,7 @@ def make_model(
 ) -> nn.Module:
     """The module of a head: "sequence", "choice", "token", "span", "mean" or "cls".
 
-    features: whether there is a BiLSTM, and on what.
+    features: whether there is a BiLSTM, and which hidden states it reads.
     """
     bilstm = bool(features.layers) or features.bilstm
     if head in ("mean", "cls"):

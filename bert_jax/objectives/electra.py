@@ -1,10 +1,10 @@
 """Replaced token detection (Clark et al. 2020, "ELECTRA", section 3).
 
-A small generator fills in the masked tokens. The discriminator, which is the model that
-is kept, predicts for every token whether it was replaced. The generator learns masked LM;
-it does not learn to fool the discriminator. Both read the same embeddings.
+A small generator fills in the masked tokens. The discriminator predicts for every token
+whether it was replaced; it is the model that fine-tuning uses. The generator learns masked
+LM; it does not learn to fool the discriminator. Both read the same embeddings.
 
-The paper masks with [MASK] alone: set data.examples.mask_share=1 and random_share=0.
+The paper masks only with [MASK]: set data.examples.mask_share=1 and random_share=0.
 """
 
 import dataclasses
@@ -42,10 +42,11 @@ DISCRIMINATOR_WEIGHT = 50.0  # factor of the discriminator's loss (the paper's l
 class Output(NamedTuple):
     """The output of generator and discriminator for a batch.
 
-    mlm_logits_BMW: float32, the generator's at the masked positions. ids_BL: the tokens
-    that the discriminator reads. replaced_BL: bool, whether a token differs from the
-    original one. logits_BL: float32, above 0 where the discriminator predicts a replaced
-    token.
+    mlm_logits_BMW: float32 logits of the generator at the masked positions.
+    ids_BL: the tokens that the discriminator reads.
+    replaced_BL: bool, whether a token differs from the original token.
+    logits_BL: float32 logits of the discriminator, above 0 for a token that it predicts to
+      be replaced.
     """
 
     mlm_logits_BMW: jax.Array

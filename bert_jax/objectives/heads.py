@@ -24,8 +24,9 @@ PADDED_SCORE = -1e30  # of padding and absent choices, which are never chosen
 class Head:
     """The mean loss of a head's predictions; ``losses`` defines the loss.
 
+    Batches come from data/batching.py.
     model: a module of model/heads.py. frozen: see Objective. reads_tokens: whether the head
-      reads every token and not [CLS] alone. Batches come from data/batching.py.
+      reads every token. Otherwise it reads [CLS] only.
     """
 
     model: nn.Module
@@ -46,7 +47,7 @@ class Head:
         raise NotImplementedError
 
     def loss_weights(self, batch: Batch) -> jax.Array:
-        """1 for predictions that count and 0 for padding; by default of each sequence."""
+        """1 for predictions that count and 0 for padding. By default (B, S): sequences."""
         return batch["weights"]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -112,7 +113,7 @@ class Tagging(Head):
 
 
 class FrozenTagging(Tagging):
-    """Trains the BiLSTM alone, on the features of its frozen encoder: "hidden"."""
+    """Trains only the BiLSTM, on the array "hidden": features of a frozen encoder."""
 
     def init(self, key: jax.Array) -> Params:
         tokens = _few_tokens()

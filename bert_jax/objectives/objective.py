@@ -37,7 +37,7 @@ class Objective(Protocol):
     frozen: str = ""
 
     def init(self, key: jax.Array) -> Params:
-        """float32 parameters; their shapes depend on the model's config alone."""
+        """float32 parameters. Their shapes depend only on the model's config."""
         ...
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -61,7 +61,7 @@ class Objective(Protocol):
     def flops(self, batch: Batch) -> float:
         """Operations of the model's forward and backward pass; a multiply-add is two.
 
-        They depend on the shapes of the batch's global arrays alone.
+        The number depends only on the shapes of the batch's global arrays.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The paper's Adam and its learning rate (optimization.py); LAMB and Muon beside it."""
+"""Optimizers: the paper's Adam (optimization.py), LAMB and Muon; the learning rate."""
 
 import math
 import re
@@ -18,7 +18,8 @@ from bert_jax.training.config import OptimizerConfig
 class Schedule:
     """The learning rate over the steps of a run; float32 scalars.
 
-    An argument of the step, so that runs that differ in it alone share their programs.
+    The schedule is an argument of the step, so runs with different schedules share their
+    programs.
     """
 
     peak: jax.Array
@@ -34,10 +35,10 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
 
 
 def learning_rate(schedule: Schedule, step: jax.Array | int) -> jax.Array:
-    """The learning rate of step number ``step``; the first is 0, and its rate is 0.
+    """The learning rate of step number ``step``, from 0. With warmup, step 0 has rate 0.
 
-    Linear warmup to the peak; then a linear decay that began at step 0, so that the rate
-    drops a little where warmup ends.
+    A linear warmup to the peak is followed by a linear decay. The decay is counted from
+    step 0, so the rate drops a little at the end of warmup.
     """
     step = jnp.asarray(step, jnp.float32)
     decayed = 1 - jnp.minimum(step / schedule.total_steps, 1.0)

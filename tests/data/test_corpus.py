@@ -167,7 +167,8 @@ JSONL_DOCUMENTS = [
     ["Das ist schön.", "Ja."],
 ]
 
-# Name, text, documents, and how many headings, list items, tables, ... are left out.
+# Name and text of a file; its documents; how many headings, list items, tables, ... are
+# left out.
 SAMPLES = {
     "lines": ("a.txt", LINES, LINES_DOCUMENTS, 0),
     "paragraphs": ("b.txt", PARAGRAPHS, PARAGRAPHS_DOCUMENTS, 2),
@@ -213,6 +214,7 @@ def test_format_is_detected_and_read(tmp_path, format, change):
     path.write_bytes(encode(text))
     (source,) = sources_of(path)
     assert source.format == format
+    # Only Markdown is read whole.
     assert source.splittable == (not suffix and format != "markdown")
     reading = Reading()
     assert list(read_documents([str(path)], reading)) == documents
