@@ -146,7 +146,7 @@ def work(folder: Path, steps: int, threads: int, workers: int) -> None:
         "--input",
         "lines.txt",
         "--output",
-        "x.safetensors",
+        "x.npz",
     )
     run(
         "predict",
@@ -190,7 +190,7 @@ def digests(folder: Path) -> dict[str, str]:
         "scores": {k: v for k, v in results.items() if not k.endswith("_seconds")},
         "best model": below(folder / "tuned/best"),
         "predictions of dev": below(folder / "tuned/predictions"),
-        "embeddings": (folder / "x.safetensors").read_bytes(),
+        "embeddings": (folder / "x.npz").read_bytes(),
         "predictions": (folder / "p.jsonl").read_bytes(),
     }
     return {

@@ -223,9 +223,9 @@ def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_
             "embed",
             lambda place: (
                 *("--checkpoint", finetune_folder / "checkpoint", "--input", lines),
-                *("--output", place / "x.safetensors"),
+                *("--output", place / "x.npz"),
             ),
-            lambda place: (place / "x.safetensors").read_bytes(),
+            lambda place: (place / "x.npz").read_bytes(),
         ),
     }  # fmt: skip
 
