@@ -17,6 +17,7 @@ from etils import epath
 from safetensors.numpy import load_file
 
 from bert_jax.commands import config_file
+from bert_jax.settings import to_dict
 from bert_jax.training.config import train_config
 from bert_jax.training.pretrain import pretrain
 from bert_jax.training.workdir import RunFolder
@@ -275,7 +276,9 @@ def get_config():
 
 
 def another_run(workdir):
-    (workdir / "config.json").write_text('{"seed": 1}')
+    argv = ["--config", "experiments/tiny.py"]
+    config = config_file.parse(argv, "bert_jax train", train_config).config
+    (workdir / "config.json").write_text(json.dumps(to_dict(config)))
     (workdir / "results.json").write_text("{}")
 
 
@@ -289,13 +292,13 @@ def another_run(workdir):
             lambda workdir: (workdir / "config.json").mkdir(),
             "config.json is a folder; expected",
         ),
-        (  # after a step
+        (  # after the last step
             "finetune",
-            lambda workdir: (workdir / "best").write_text(""),
-            "best is a file; expected",
+            lambda workdir: (workdir / "predictions").write_text(""),
+            "/predictions",
         ),
     ],
-    ids=["another run", "first files", "best model"],
+    ids=["another run", "first files", "predictions"],
 )
 def test_an_error_of_process_0_is_one_line_in_each(
     command, prepare, line, one_phase_of, finetune_folder, tmp_path
