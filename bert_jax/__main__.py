@@ -13,7 +13,7 @@ COMMANDS = (
     *("train", "finetune", "study", "vocabulary", "prepare", "predict", "evaluate"),
     *("embed", "score", "convert", "inspect", "plot", "aot"),
 )
-# Names of commands before version 0.2.
+# Earlier names of commands, and the commands that replace them.
 OLD_NAMES = {
     "pretrain": ("train",),
     "experiment": ("study",),

@@ -110,7 +110,7 @@ def get_config(name):
         ("--config.mesh=2", "argument '--config.mesh=2'; command --help shows all"),
         ("--config.mesh.model=x", r"mesh\.model='x', expected a value of type int"),
         ("--config.packing=perhaps", "packing='perhaps', expected"),
-        ("more", "argument 'more'"),
+        ("more", "argument 'more'; command --help shows all"),
         ("--output_dir=runs", r"did you mean --workdir\?$"),
         ("--fp16", r"the setting is compute\.dtype: auto, bfloat16 or float32"),
         ("--learning_rat=1", r"did you mean --phases\[.\]\.learning_rate\?"),

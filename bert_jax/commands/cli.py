@@ -121,7 +121,11 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             dashes = "^--(config[.])?|=.*"  # a setting is also --config.NAME
             known = [re.sub(dashes, "", flag) for flag in self._option_string_actions]
-            near = hint(re.sub(dashes, "", unknown[0]), known, "--{}".format)
+            name, is_setting = (
+                re.sub(dashes, "", unknown[0]),
+                re.search("^-|=", unknown[0]),
+            )
+            near = hint(name, known, "--{}".format) if is_setting else ""
             self.error(f"unexpected argument {unknown[0]!r}", near)
         return parsed
 
@@ -227,7 +231,10 @@ def _users_line(error: Exception) -> str | None:
     """One line for an error that a user can fix outside of bert_jax; None for a bug."""
     frames = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
     # gcsfs also raises Python's own exceptions, such as OSError for a forbidden access.
-    raised_in = [type(error).__module__, *(frame["__name__"] for frame in frames[-1:])]
+    raised_in = [
+        type(error).__module__,
+        *(frame.get("__name__", "") for frame in frames[-1:]),
+    ]
     if {name.partition(".")[0] for name in raised_in} & STORE_LIBRARIES:
         line = " ".join(f"{type(error).__name__}: {error}".split())
         again = "correct its cause, or wait, and run the same command again"

@@ -10,7 +10,7 @@ probability 0.
 --rest_of_word: mask the tokens that follow in the word too.
 --pairs: files, a set each: a table (.jsonl, .csv, .tsv) with the two sentences in
 --fields; lines of text with a tab between the good and the bad sentence; or a folder of
-.jsonl files, such as that of BLiMP. The command prints how often the good sentence is
+.jsonl files, such as BLiMP's data. The command prints how often the good sentence is
 more likely.
 --json: print one object with "accuracy" (a share of 1), "by_set" (the accuracy of each
 set by its path) and "pairs".

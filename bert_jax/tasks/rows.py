@@ -320,7 +320,9 @@ def by_position(
 
 def given_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
     """The argument ``columns`` of users: the name of a column, or names."""
-    return (columns,) if columns and isinstance(columns, str) else tuple(columns or ())
+    if isinstance(columns, str):
+        return (columns,) if columns else ()
+    return () if columns is None else tuple(columns)
 
 
 def same_columns(

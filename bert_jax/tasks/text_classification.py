@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -219,15 +220,15 @@ class Classification(base.Task):
             return ()
         if self.source.labels:
             return self.source.labels
-        found, rows = set(), 0
+        names, rows = [], 0
         for where, values in self.source.records("train"):
             given = read.value_of(where, values, self.columns["label"])
-            found |= {_class_name(where, own) for own in self._classes(where, given)}
+            names += [_class_name(where, name) for name in self._classes(where, given)]
             rows += 1
-        labels = sorted(found)
+        labels = sorted({*names})
         # pandas writes whole numbers with a missing value among them as 0.0 and 1.0.
-        floats = all(label.endswith(".0") for label in labels)
-        if floats or not 1 < len(labels) <= max(20, 0.9 * rows):
+        floats = all(re.fullmatch(r"-?\d+\.0", label) for label in labels)
+        if floats or not 1 < len(labels) <= max(20, 0.9 * len(names)):
             raise UserError(
                 f"train: {counted(rows, 'row')} with "
                 f"{counted(len(labels), 'different label')} "

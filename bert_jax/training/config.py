@@ -324,11 +324,9 @@ def changed_settings(
 ) -> list[Change]:
     """The settings of a run that differ between two versions of its config.json.
 
-    free: settings that may differ, by the start of their names.
-
     A setting that ``old`` does not have gets its default. "text" and "rows", which describe
-    the data, count if both have them. Raises UserError if ``old`` has a setting that does
-    not exist any more.
+    the data, count if both have them. free: settings that may differ, by the start of their
+    names. Raises UserError if ``old`` has a setting that does not exist any more.
     """
     if "family" in new or "phases" in new:
         read = finetune_config if "family" in new else train_config

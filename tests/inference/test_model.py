@@ -202,6 +202,8 @@ def test_two_texts_are_refused_where_one_is_read(model):
         with pytest.raises(UserError, match=message):
             method([pair])
     assert model.score([pair], columns="text_a") == [model.score("the ship")]
+    with pytest.raises(TypeError):  # a number is no name, and is not ignored
+        model.score([{"text": "the ship"}], columns=0)
     # A model of sentence vectors makes a vector of each text, others one of the pair.
     vectors = dataclasses.replace(model, head="mean")
     with pytest.raises(UserError, match=message):

@@ -387,6 +387,8 @@ def test_labels_that_are_floats_are_refused_as_in_python(make):
     assert make(files, labels=("0.0", "1.0")).read("train")[0].label == "1.0"
     versions = {"train.csv": "text,label\na,1.0\nb,1.5\n"}
     assert make(versions).labels == ("1.0", "1.5")
+    licences = {"train.csv": "text,label\na,GPL-2.0\nb,GPL-3.0\n"}
+    assert make(licences).labels == ("GPL-2.0", "GPL-3.0")
 
 
 def test_columns_that_are_swapped_are_refused():
@@ -400,6 +402,9 @@ def test_columns_that_are_swapped_are_refused():
     assert len(task.with_rows(train=swapped[:20]).labels) == 20
     named = bert_jax.tasks.classification(labels=[text for text, _ in rows])
     assert len(named.with_rows(train=swapped).read("train")) == 21
+    # Rows of several labels may have more labels than rows.
+    several = [(f"text {i}", [f"x{i}", f"x{i + 1}"]) for i in range(21)]
+    assert len(bert_jax.tasks.multi_label().with_rows(train=several).labels) == 22
 
 
 def test_a_boolean_is_no_class_number():
