@@ -5,6 +5,7 @@ Every setting is a field made by :func:`setting`. The config files, the command 
 """
 
 import dataclasses
+import inspect
 import json
 import math
 import operator
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from bert_jax.errors import UserError, hint
 
 T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable)
 REQUIRED = dataclasses.MISSING
 
 
@@ -121,6 +123,52 @@ def setting_like(kind: Any, name: str, default: Any) -> Any:
     """The setting ``name`` of the dataclass ``kind``, with another default."""
     field = kind.__dataclass_fields__[name]
     return dataclasses.field(default=default, metadata=field.metadata)
+
+
+def with_arguments(
+    *kinds: type, leave_out: Collection[str] = (), given: bool = True
+) -> Callable[[Function], Function]:
+    """Decorates a function that takes settings as ``**settings``, for help and completion.
+
+    Its signature and its docstring get the settings of some dataclasses, each with its
+    type, default and meaning. A group of settings is a dictionary.
+
+    leave_out: names that are no arguments. given: False if the default of each argument is
+    None, which leaves a setting as it is elsewhere.
+    """
+
+    def decorate(function: Function) -> Function:
+        signature, meanings = inspect.signature(function), []
+        arguments = [
+            x for x in signature.parameters.values() if x.kind != x.VAR_KEYWORD
+        ]
+        names = {*leave_out, *signature.parameters}
+        for kind, field in ((k, f) for k in kinds for f in dataclasses.fields(k)):
+            if field.name in names:
+                continue
+            names.add(field.name)
+            annotation, default = typing.get_type_hints(kind)[field.name], field.default
+            if dataclasses.is_dataclass(annotation):
+                annotation, default = dict, {}
+            elif field.default_factory is not REQUIRED:
+                default = field.default_factory()
+            default = inspect.Parameter.empty if default is REQUIRED else default
+            arguments.append(
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=default if given else None,
+                    annotation=annotation if given else annotation | None,
+                )
+            )
+            if meaning := field.metadata.get("doc"):
+                meanings.append(f"{field.name}: {meaning}.")
+        function.__signature__ = signature.replace(parameters=arguments)
+        doc = f"{inspect.getdoc(function)}\n\nSettings:\n\n"
+        function.__doc__ = doc + "\n".join(meanings)
+        return function
+
+    return decorate
 
 
 def from_settings(kind: type[T], value: Any, name: str) -> T:

@@ -2,12 +2,14 @@
 
 import contextlib
 import dataclasses
+import inspect
 import math
 import re
 import typing
 
 import pytest
 
+import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.model.config import FeatureConfig
 from bert_jax.settings import (
@@ -19,7 +21,12 @@ from bert_jax.settings import (
     setting_like,
 )
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.training.config import FineTuneConfig, SweepConfig, TrainConfig
+from bert_jax.training.config import (
+    FineTuneConfig,
+    FineTuneOptimizer,
+    SweepConfig,
+    TrainConfig,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,3 +170,20 @@ def test_each_item_of_a_tuple_has_the_limits(changes):
     with pytest.raises(UserError, match=r"^layers=\(4294967296,\), expected"):
         check_ranges(FeatureConfig(layers=(1 << 32,)))
     check_ranges(SweepConfig())
+
+
+def test_functions_show_their_settings_with_types_defaults_and_meanings():
+    shown = inspect.signature(bert_jax.finetune).parameters
+    assert (shown["epochs"].annotation, shown["epochs"].default) == (int, 3)
+    assert (shown["warmup"].annotation, shown["warmup"].default) == (float, 0.1)
+    assert (shown["compute"].annotation, shown["compute"].default) == (dict, {})
+    own = {field.name for field in dataclasses.fields(FineTuneConfig)}
+    own |= {field.name for field in dataclasses.fields(FineTuneOptimizer)}
+    assert own - {"family", "data", "optimizer"} <= shown.keys()
+    assert all(x.kind != x.VAR_KEYWORD for x in shown.values())
+    page = inspect.getdoc(bert_jax.finetune)
+    meaning = FineTuneConfig.__dataclass_fields__["epochs"].metadata["doc"]
+    assert f"\nepochs: {meaning}.\n" in page
+    # An argument of load that is not given keeps the value of the files.
+    dtype = inspect.signature(bert_jax.load).parameters["dtype"]
+    assert (dtype.annotation, dtype.default) == (str | None, None)

@@ -19,7 +19,9 @@ from bert_jax.inference.pretrained import FillMask, NextSentence, Scorer
 from bert_jax.interop.checkpoint import Checkpoint, check_types, check_vocabulary
 from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.bert import BertModel
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.layers import with_scan
+from bert_jax.settings import with_arguments
 from bert_jax.tasks.rows import is_single, placed_rows, row_texts
 from bert_jax.tasks.task import Task
 
@@ -213,6 +215,7 @@ class Bert(Checkpoint):
         return with_scan(self._on_devices().params, False)["bert"]
 
 
+@with_arguments(BertConfig, ComputeConfig, given=False)
 def load(path: os.PathLike | str, **changes: Any) -> Bert:
     """Loads a BERT and its tokenizer. ``Bert`` has methods to predict, encode, score, save.
 
@@ -224,11 +227,12 @@ def load(path: os.PathLike | str, **changes: Any) -> Bert:
       model), a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, a URL
       such as gs://bucket/folder, or the name of a model on the Hugging Face Hub, such as
       google-bert/bert-base-uncased, with @REVISION or without.
-    changes: fields of BertConfig and ComputeConfig that replace values of the files, such
-      as dtype="bfloat16", activation="gelu_tanh" or max_positions=1024.
+    changes: settings that replace values of the files, such as dtype="bfloat16",
+      activation="gelu_tanh" or max_positions=1024. None changes nothing.
 
     Raises UserError if there is no checkpoint, or if it cannot be read.
     """
+    changes = {name: value for name, value in changes.items() if value is not None}
     return Bert(**vars(load_checkpoint(path, **changes)))
 
 

@@ -12,6 +12,7 @@ from etils import epath
 from bert_jax.errors import UserError, hint
 from bert_jax.inference.model import Bert, load
 from bert_jax.progress import print_line
+from bert_jax.settings import with_arguments
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import FineTuneConfig, FineTuneOptimizer, finetune_config
 from bert_jax.training.finetune import show
@@ -37,6 +38,9 @@ class FineTuned(Bert):
         return f"{super().__repr__()}, {'; '.join(scores)}, in {self.workdir}"
 
 
+@with_arguments(
+    FineTuneConfig, FineTuneOptimizer, leave_out=("family", "data", "optimizer")
+)
 def finetune(
     task: Task,
     *,
@@ -71,8 +75,7 @@ def finetune(
     log: function that receives each line of the report.
     change_settings: resume an unfinished run of ``workdir`` with other settings than
       before. Its config.json lists the changes.
-    settings: settings of docs/settings.md, such as epochs=1, batch_size=16 or seed=3.
-      Settings of the optimizer are arguments too, such as learning_rate=1e-4.
+    settings: see below, such as epochs=1, batch_size=16 or learning_rate=1e-4.
 
     Raises UserError for wrong rows, settings or files.
     """
