@@ -5,7 +5,9 @@
 ...         ...
 ...         progress.update(len(part), tokens=f"{tokens:,}")
 
-A terminal or a notebook shows a bar of tqdm. A pipe or a file shows nothing.
+A terminal or a notebook shows a bar of tqdm. A pipe or a file shows nothing. A notebook
+shows one bar at a time, on stdout, because it puts each change between stdout and stderr
+into an output of its own, and cannot draw a second bar below the first.
 """
 
 import contextlib
@@ -55,6 +57,17 @@ def show_progress(show: bool) -> None:
     """Sets whether this process shows bars. Of several processes only the first does."""
     global _show
     _show = show
+
+
+@contextlib.contextmanager
+def hidden_bars(hide: bool = True) -> Iterator[None]:
+    """Hides all bars of this process meanwhile, if ``hide``."""
+    before = _show
+    show_progress(before and not hide)
+    try:
+        yield
+    finally:
+        show_progress(before)
 
 
 def print_line(line: str, file: TextIO | None = None) -> None:
@@ -109,12 +122,22 @@ class Progress(tqdm):
         show: bool | None = None,
         **options: Any,
     ):
+        notebook = type(sys.stderr).__module__.startswith("ipykernel")
         if show is None:
-            notebook = type(sys.stderr).__module__.startswith("ipykernel")
             show = _show and (notebook or sys.stderr.isatty())
+        if show and notebook and (outer := self._outer()):
+            outer[0].set_postfix_str(doing)
+            show = False
         options |= {"mininterval": 0.2, "miniters": 1, "dynamic_ncols": True}
         options |= {"desc": doing, "unit": f" {unit}", "leave": False}
-        super().__init__(items, file=sys.stderr, disable=not show, **options)
+        file = sys.stdout if notebook else sys.stderr
+        super().__init__(items, file=file, disable=not show, **options)
+
+    def _outer(self) -> list["Progress"]:
+        """The open bar of the work that this work is a part of, if there is one."""
+        # An interrupted loop over items may leave its bar open.
+        bars = [bar for bar in self._instances if isinstance(bar, Progress)]
+        return [bar for bar in bars if bar is not self and bar.iterable is None]
 
     def update(self, n: float = 1, **values: object) -> None:
         """Counts ``n`` more; values: shown after the rate from now on."""

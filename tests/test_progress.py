@@ -11,9 +11,16 @@ from bert_jax.progress import (
     LogHandler,
     Progress,
     aligned,
+    hidden_bars,
     print_line,
     show_progress,
 )
+
+
+class Notebook(io.StringIO):
+    """The stream of a cell."""
+
+    __module__ = "ipykernel.iostream"
 
 
 class Terminal(io.StringIO):
@@ -76,6 +83,43 @@ def test_a_pipe_a_hidden_bar_and_a_further_process_show_nothing(clock, stream):
     show_progress(False)
     work(clock)
     assert pipe.getvalue() == terminal.getvalue() == ""
+
+
+def test_hidden_bars_are_shown_again_in_the_end(clock, stream):
+    terminal = stream(Terminal())
+    with hidden_bars(False):
+        work(clock)
+    assert terminal.states()
+    with pytest.raises(KeyError), hidden_bars():
+        work(clock)
+        raise KeyError
+    assert terminal.getvalue() == ""
+    work(clock)
+    assert terminal.states()
+    show_progress(False)
+    with hidden_bars(False):  # the bars of a further process stay hidden
+        work(clock)
+    assert terminal.getvalue() == ""
+
+
+def test_a_notebook_has_one_bar_on_stdout(clock, monkeypatch):
+    out, error = Notebook(), Notebook()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", error)
+    with Progress("training", total=9, unit="steps") as bar:
+        clock[0] += 1
+        bar.update(3)
+        for _ in Progress("evaluating", range(5), unit="batches"):
+            clock[0] += 1
+        with Progress("predicting dev", total=9, unit="rows") as inner:
+            inner.update(9)
+        print_line("step 3")
+    assert error.getvalue() == ""
+    text = out.getvalue()
+    assert "evaluating" in text and "predicting dev" in text
+    # One line: each state of the bar replaces the one before, and the log is above it.
+    assert [line.split("\r")[-1] for line in text.split("\n")] == ["step 3", ""]
+    assert all(part.startswith("training") for part in text.split("\r") if "%" in part)
 
 
 def test_lines_of_the_log_are_printed_above_the_bar(clock, stream):

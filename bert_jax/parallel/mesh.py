@@ -23,29 +23,34 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     known = [size for size in shape if size != -1]
     rest = len(devices) // max(math.prod(known), 1)
     filled = [rest if size == -1 else size for size in shape]
-    # XLA gives the GPUs of each host a slice_index of their own. Hosts are not slices.
-    slices = 1
-    if devices[0].platform == "tpu":
-        slices = len({getattr(device, "slice_index", 0) for device in devices})
+    number = slices(devices)
     wrong = len(known) < 2 or min(filled) < 1 or math.prod(filled) != len(devices)
-    if wrong or slices not in (1, filled[0]):
+    if wrong or number not in (1, filled[0]):
         raise UserError(
             f"mesh {dict(zip(AXES, shape, strict=True))} does not use exactly the "
-            f"{len(devices)} devices of {counted(slices, 'slice')}; expected sizes from 1, "
+            f"{len(devices)} devices of {counted(number, 'slice')}; expected sizes from 1, "
             "or -1 for one axis: set mesh.replica to the number of slices, and mesh.data "
             "and mesh.model"
         )
-    if slices == 1:
+    if number == 1:
         grid = mesh_utils.create_device_mesh(
             filled, devices, allow_split_physical_axes=True
         )
     else:
         grid = mesh_utils.create_hybrid_device_mesh(
-            (1, *filled[1:]), (slices, 1, 1), devices, allow_split_physical_axes=True
+            (1, *filled[1:]), (number, 1, 1), devices, allow_split_physical_axes=True
         )
     # The compiler propagates shardings from the rules and the batch. Explicit axes would
     # put shardings into the types of all arrays.
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def slices(devices: list[jax.Device]) -> int:
+    """Number of TPU slices; 1 for other devices."""
+    # XLA gives the GPUs of each host a slice_index of their own. Hosts are not slices.
+    if devices[0].platform != "tpu":
+        return 1
+    return len({getattr(device, "slice_index", 0) for device in devices})
 
 
 def traced_on(mesh: Mesh, function: Callable) -> Callable:

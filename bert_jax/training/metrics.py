@@ -1,5 +1,7 @@
 """Metrics of a run: a line for each window of steps, in files and in the log."""
 
+import contextlib
+import hashlib
 import importlib
 import json
 import math
@@ -14,12 +16,13 @@ import jax
 from tensorboardX import SummaryWriter
 
 from bert_jax.errors import DivergenceError, UserError
-from bert_jax.files import reading, write_text
+from bert_jax.files import is_remote, reading, write_text
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.progress import Progress
 from bert_jax.runs import METRICS, read_metrics
 from bert_jax.training.config import RunConfig
 from bert_jax.training.optimizer import Schedule, learning_rate
+from bert_jax.training.step import Sums
 
 # Dense bfloat16 FLOP/s of a device by JAX's name for it, from the vendors' data sheets.
 # JAX shows each chip of TPU v2, v3 and v7x as two devices.
@@ -46,6 +49,7 @@ _ADVICE = (
     "compute.dtype=float32 or optimizer.skip_spikes=True, and resume with change_settings"
 )
 TENSORBOARD = "tensorboard"  # the folder of its files and of profiles
+_TIMED = 10  # timed steps after which the time left is estimated
 
 
 class Reporter:
@@ -71,7 +75,9 @@ class Reporter:
     ):
         self._config, self._objective, self._schedule = config, objective, schedule
         self.log, self.progress, self._writer = log, progress, writer
-        self._total = int(schedule.total_steps)
+        self._total, self._first = int(schedule.total_steps), first
+        self._estimates = True  # whether the next ten timed steps give an estimate
+        self._known: Path | None = None  # the file with the seconds of a step
         self._peak = peak_flops(jax.devices())
         self._began = time.perf_counter() - progress.get("seconds", 0.0)
         self.bar = Progress("training", total=self._total, initial=first, unit="steps")
@@ -91,12 +97,36 @@ class Reporter:
         self._start = time.perf_counter()
         self._steps, self._wait, self._tokens, self._flops = 0, 0.0, 0.0, 0.0
 
-    def add_step(self, batch: Batch, wait: float) -> None:
-        """Counts the work of a step. wait: seconds until its batch was ready."""
+    def expect(self, batch: Batch) -> None:
+        """Logs the time of all steps, if an earlier run had batches of this shape."""
+        self._known = _seconds_file(self._config, self._objective, batch)
+        if self._known and self._known.is_file():
+            left = self._left(self._first, float(self._known.read_text()))
+            self.bar.set_postfix_str(left)
+            self.log(f"about {left}, at the speed of an earlier run of this shape")
+
+    def _left(self, step: int, seconds: float) -> str:
+        """The time left after ``step``. seconds: time of a step."""
+        return f"{self.bar.format_interval((self._total - step) * seconds)} left"
+
+    def add_step(self, step: int, batch: Batch, wait: float, sums: Sums) -> None:
+        """Counts the work of a step. wait: seconds until its batch was ready.
+
+        Logs the time left after the first ten counted steps, if no report was earlier, and
+        saves the time of a step for later runs.
+        """
         self._steps += 1
         self._tokens += batch["input_ids"].size  # of the global batch, with padding
         self._flops += self._objective.flops(batch)
         self._wait += wait
+        if self._estimates and self._steps == _TIMED:
+            self._estimates = False
+            jax.block_until_ready(sums)
+            seconds = (time.perf_counter() - self._start) / _TIMED
+            self.log(f"step {step}/{self._total}  about {self._left(step, seconds)}")
+            if self._known and self._writer is not None:
+                with contextlib.suppress(OSError):  # a cache may be full
+                    write_text(self._known, str(seconds))
 
     def report(self, step: int, device_sums: dict[str, jax.Array]) -> None:
         """Reports the window that ends at ``step``. Waits until the step is done.
@@ -107,13 +137,14 @@ class Reporter:
         check_finite(step, sums)
         seconds = time.perf_counter() - self._start
         rates = dict.fromkeys(("tokens_per_second", "mfu", "data_wait", "seconds_left"))
-        if self._steps:  # a window in which every step compiled has no rates
+        if timed := self._steps:  # a window in which every step compiled has no rates
             rates["tokens_per_second"] = self._tokens / seconds
             rates["data_wait"] = self._wait / seconds
-            rates["seconds_left"] = (self._total - step) * seconds / self._steps
+            rates["seconds_left"] = (self._total - step) * seconds / timed
             rates["mfu"] = self._peak and self._flops / seconds / self._peak
         rates["seconds"] = self.seconds
         self._reset()
+        self._estimates = False
         steps, skipped = sums["steps"], int(sums["skipped"])
         if skipped:
             line = (
@@ -139,7 +170,7 @@ class Reporter:
             status += f"  {summary}"
         if rates["tokens_per_second"] is not None:
             status += f"  {rates['tokens_per_second']:,.0f} tokens/s"
-            left = f"  {self.bar.format_interval(rates['seconds_left'])} left"
+            left = f"  {self._left(step, seconds / timed)}"
         self.bar.set_postfix_str(status, refresh=False)
         self.log(f"step {step}/{self._total}  {status}{left}")
 
@@ -147,6 +178,21 @@ class Reporter:
         """Writes metrics of a split, in process 0; see MetricWriter."""
         if self._writer is not None:
             self._writer.write(step, split, metrics)
+
+
+def _seconds_file(config: RunConfig, objective: Objective, batch: Batch) -> Path | None:
+    """The file with the seconds of a step, beside the compiled programs of this machine.
+
+    Its name depends on what the time depends on: model, optimizer, batch and devices.
+    """
+    folder = jax.config.jax_compilation_cache_dir
+    if not folder or is_remote(folder):
+        return None
+    shapes = {name: array.shape for name, array in batch.items()}
+    ids, optimizer = batch["input_ids"], config.optimizer.name
+    where = ids.sharding, jax.devices()[0].device_kind, config.mesh, config.accumulation
+    about = repr((objective, optimizer, shapes, where))
+    return Path(folder, f"seconds-{hashlib.sha256(about.encode()).hexdigest()[:16]}")
 
 
 def check_finite(step: int, values: dict[str, Any]) -> None:

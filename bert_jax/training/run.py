@@ -251,6 +251,8 @@ def _loop(
             waited = time.perf_counter() - started
             with jax.transfer_guard("disallow"):
                 batch = put_batch(host_batch, job.mesh)
+                if step == first + 1:
+                    reporter.expect(batch)
                 state, sums = train_step(state, batch)
             in_flight.append(sums["steps"])
             if len(in_flight) > ahead:
@@ -262,7 +264,7 @@ def _loop(
                 jax.block_until_ready(sums)
                 reporter.start_window()
             else:
-                reporter.add_step(batch, waited)
+                reporter.add_step(step, batch, waited, sums)
             reporter.bar.update()
             if step == profile_to:
                 jax.block_until_ready(state)
