@@ -35,8 +35,8 @@ _COMMANDS = """# Commands
 argument, name or file is one line and exit code 2. Work that takes long shows its
 progress on one line of a terminal. Training
 logs a line every `log_every` steps and after each evaluation instead, with the time that is
-left. The first estimate of the time comes after ten steps. If the model was trained with the
-same batches on this machine before, it comes before the first step.
+left. The first estimate of the time is logged after ten steps. If the same model had
+batches of the same shape on this machine before, it is logged before the first step.
 
 An output file replaces an existing file of that name when it is complete. After an error
 the existing file is unchanged. An output folder must be new or empty.
