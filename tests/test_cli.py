@@ -17,7 +17,6 @@ from bert_jax.commands import cli, score, startup
 from bert_jax.errors import Preempted, UserError
 
 MODEL = Path(__file__).parent / "golden" / "v0_1_0" / "exported" / "mlm_nsp"
-CLASSIFIER = MODEL.with_name("classification")
 
 PROGRAM = """
 import ctypes
@@ -332,7 +331,7 @@ def test_pairs_are_read_before_any_is_scored(tmp_path, capsys):
         ("score --text a --columns b", "columns"),
         ("predict --input a.txt --columns b", "columns"),
         ("embed --input a.txt --output b.npz --columns c", "columns"),
-        (f"predict --text a --top 3 --checkpoint {CLASSIFIER}", "top"),
+        ("predict --text a --next_sentence --top 3", "top"),
     ],
 )
 def test_a_flag_without_effect_is_an_error(command, flag, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 import bert_jax
 from bert_jax.commands import embed, predict, score
 from bert_jax.errors import UserError
+from bert_jax.inference import evaluation
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertForPreTraining, BertModel
@@ -256,7 +257,7 @@ def write_table(path):
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "json"])
-def test_a_table_is_read_by_its_columns_and_answers_keep_ids(
+def test_a_table_is_read_by_its_columns_and_keeps_them_beside_the_answers(
     ending, checkpoint, run, capsys, tmp_path
 ):
     expected, _ = run(checkpoint("classes"), [text for _, text in REVIEWS])
@@ -265,10 +266,12 @@ def test_a_table_is_read_by_its_columns_and_answers_keep_ids(
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     typed = [7, 9] if ending in ("jsonl", "json") else ["7", "9"]
     assert [answer.pop("id") for answer in answers] == typed
+    assert [answer.pop("text") for answer in answers] == [text for _, text in REVIEWS]
     for answer, line in zip(answers, expected, strict=True):
-        other = json.loads(line)
-        assert answer["label"] == other["label"]
-        assert answer["probability"] == pytest.approx(other["probability"], abs=1e-6)
+        other = {f"predicted_{name}": x for name, x in json.loads(line).items()}
+        assert answer.keys() == other.keys()
+        for name in ("predicted_label", "predicted_probability"):
+            assert answer[name] == pytest.approx(other[name], abs=1e-6)
     # The same rows in Python.
     model = bert_jax.load(checkpoint("classes"))
     rows = [{"id": i, "text": text} for i, text in REVIEWS]
@@ -329,8 +332,9 @@ def test_answers_are_written_as_csv(command, kind, name, checkpoint, capsys, tmp
         found = list(csv.DictReader(file))
     assert len(found) == len(expected) == 2
     for row, answer in zip(found, expected, strict=True):
-        for key, value in answer.pop("probabilities", {}).items():
-            assert float(row.pop(f"probabilities.{key}")) == pytest.approx(value)
+        name = "predicted_probabilities"
+        for key, value in answer.pop(name, {}).items():
+            assert float(row.pop(f"{name}.{key}")) == pytest.approx(value)
         assert row == {key: str(value) for key, value in answer.items()}
 
 
@@ -348,7 +352,36 @@ def test_columns_name_the_texts_of_a_pair_in_their_order(checkpoint, capsys, tmp
     ):
         predict.main([*flags, *columns])
         found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        assert found == model.predict(rows)
+        assert [(row.pop("title"), row.pop("review")) for row in found] == [
+            *zip(titles, reviews, strict=True)
+        ]
+        assert found == [
+            {f"predicted_{name}": x for name, x in answer.items()}
+            for answer in model.predict(rows)
+        ]
+
+
+def test_the_likeliest_labels_of_texts_and_of_blanks(checkpoint, run):
+    (line, _), _ = run(checkpoint("classes"), INPUTS["classes"], "--top", "1")
+    answer = json.loads(line)
+    assert [*answer] == ["label", "probability", "top"]
+    assert answer["top"] == [{k: answer[k] for k in ("label", "probability")}]
+    for more, count in (["--top", "2"], 2), ([], 5):
+        (line, _), _ = run(checkpoint("blanks"), INPUTS["blanks"], *more)
+        assert [len(blank) for blank in json.loads(line)["blanks"]] == [count] * 2
+
+
+def test_a_column_that_the_first_rows_lack_is_named(checkpoint, monkeypatch, tmp_path):
+    path = tmp_path / "new.jsonl"
+    path.write_text('{"text": "a"}\n' * 2 + '{"text": "a", "note": "b"}\n')
+    chunks = functools.partial(evaluation.chunks)
+    monkeypatch.setattr(
+        evaluation, "chunks", lambda rows, size, cost: chunks(rows, 2, cost)
+    )
+    flags = ["--checkpoint", checkpoint("classes"), "--input", str(path)]
+    predict.main([*flags, "--output", str(tmp_path / "a.jsonl")])
+    with pytest.raises(UserError, match="column 'note' is missing in the first"):
+        predict.main([*flags, "--output", str(tmp_path / "a.csv")])
 
 
 def test_next_sentence_of_two_texts_and_of_a_file_of_pairs(

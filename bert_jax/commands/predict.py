@@ -11,11 +11,14 @@ and its choices; a line separates texts by tabs. JSON objects are read from .jso
 .json files alone.
 --output: the file of the answers, which is replaced if it exists; stdout without it.
 --format: a JSON object for each row (jsonl), or a table (csv), the default for an --output
-in .csv. Answers have the id of their row.
+in .csv. A fine-tuned checkpoint's answers to a table are written beside the columns of the
+table, with names such as predicted_label. Other answers have the id of their row.
 
 usage:
   bert_jax predict --checkpoint W --text TEXT [TEXT ...]|--input FILE [--output FILE]
 """
+
+from pathlib import Path
 
 from bert_jax.commands import cli
 from bert_jax.files import check_output
@@ -27,19 +30,20 @@ def main(argv: list[str]) -> None:
     cli.add_checkpoint_flags(parser, batch_size=32, max_length="as trained")
     cli.add_text_flags(parser)
     parser.add_argument("--format", choices=("jsonl", "csv"))
-    parser.add_argument(
-        "--top", type=int, default=5, metavar="K", help="tokens for a [MASK]"
-    )
+    about = "tokens for a [MASK] (5), or the likeliest labels, choices or spans (all)"
+    parser.add_argument("--top", type=int, metavar="K", help=about)
     parser.add_argument("--next_sentence", action="store_true")
     args = parser.parse_args(argv)
     from bert_jax.inference import lines
-    from bert_jax.inference.predict import predictor
-    from bert_jax.inference.pretrained import FillMask
+    from bert_jax.inference.predict import Predictor, predictor
     from bert_jax.interop.load import load
+    from bert_jax.tasks.rows import is_table
 
     form = args.format or lines.output_format(args.output)
     check_output(args.output, args.input)
     cli.check_columns(parser, args)
+    if args.next_sentence:
+        cli.check_unused(parser, args, "top")
     cli.start()
     predict = predictor(
         load(args.checkpoint),
@@ -48,8 +52,9 @@ def main(argv: list[str]) -> None:
         show_progress=False if lines.on_screen(args.output) else None,
         **cli.model_options(args),
     )
-    if not isinstance(predict, FillMask):
-        cli.check_unused(parser, args, "top")
     rows = lines.given_rows(predict, args.text, args.input)
-    parts = predict.stream(rows, columns=args.columns)
+    path, stream = Path(args.input or ""), predict.stream
+    if isinstance(predict, Predictor) and is_table(path):
+        stream = stream if predict.task.source.is_own(path) else predict.beside
+    parts = stream(rows, columns=args.columns)
     lines.write_answers(parts, args.output, form)

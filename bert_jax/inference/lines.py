@@ -12,10 +12,11 @@ from typing import Any
 
 from bert_jax.errors import UserError, printable
 from bert_jax.files import ending, new_file
-from bert_jax.inference.evaluation import Answers, Inference
+from bert_jax.inference.evaluation import CHUNK, Answers, Inference
 from bert_jax.tasks.rows import Placed, line_rows
 
 STANDARD = "-"  # stdin, or stdout
+PREFIX = "predicted_"  # of the names of an answer beside the values of its row
 
 
 def given_rows(
@@ -77,30 +78,37 @@ def csv_texts(parts: Iterable[Answers]) -> Iterator[str]:
 
     A dictionary in an answer has a column for each of its values, such as
     "probabilities.good". A list is written as JSON, and "nbest" is left out. Texts are
-    written unchanged, with their control characters. Raises ValueError for a value that no
+    written unchanged, with their control characters. Raises UserError for a value that no
     row of the first part has.
     """
-    names: list[str] = []
+    names: dict[str, None] = {}
     for part in parts:
-        rows, file = [_flat(answer) for answer in part.answers], io.StringIO()
-        header = not names
-        names = names or [*dict.fromkeys(name for row in rows for name in row)]
-        writer = csv.DictWriter(file, names, lineterminator="\n")
+        rows, file = [flat(answer) for answer in part.answers], io.StringIO()
+        found = dict.fromkeys(name for row in rows for name in row)
+        header, names = not names, names or found
+        if more := [name for name in found if name not in names]:
+            raise UserError(
+                f"column {more[0]!r} is missing in the first {CHUNK:,} rows; expected the "
+                "same columns in all rows, or --format=jsonl"
+            )
+        writer = csv.DictWriter(file, [*names], lineterminator="\n")
         if header:
             writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: _cell(x) for name, x in row.items()} for row in rows)
         yield file.getvalue()
 
 
-def _flat(answer: dict[str, Any]) -> dict[str, Any]:
-    """The cells of an answer by column."""
+def _cell(value: Any) -> Any:
+    is_list = isinstance(value, list)
+    return json.dumps(value, ensure_ascii=False, default=str) if is_list else value
+
+
+def flat(answer: dict[str, Any]) -> dict[str, Any]:
+    """The values of an answer by column, without "nbest"."""
     cells: dict[str, Any] = {}
     for name, value in answer.items():
         if isinstance(value, dict):
             cells |= {f"{name}.{key}": inner for key, inner in value.items()}
-        elif isinstance(value, list):
-            cells[name] = json.dumps(value, ensure_ascii=False)
-        else:
+        elif name.removeprefix(PREFIX) != "nbest":
             cells[name] = value
-    cells.pop("nbest", None)
     return cells

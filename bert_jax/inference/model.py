@@ -4,17 +4,17 @@ import dataclasses
 import functools
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.batching import Shape, packed_rows
-from bert_jax.errors import UserError
-from bert_jax.inference.embed import Embedder
+from bert_jax.errors import UserError, counted, listed
+from bert_jax.inference.embed import Embedder, Pooling
 from bert_jax.inference.evaluation import Columns, on_devices, text_features
-from bert_jax.inference.predict import Predictor
+from bert_jax.inference.predict import Logits, Predictor
 from bert_jax.inference.pretrained import FillMask, NextSentence, Scorer
 from bert_jax.interop.checkpoint import Checkpoint, check_types, check_vocabulary
 from bert_jax.interop.load import load as load_checkpoint
@@ -47,6 +47,18 @@ class Output:
     hidden_states: np.ndarray | None
     attentions: np.ndarray | None
 
+    def __repr__(self) -> str:
+        arrays = [(k, x) for k, x in vars(self).items() if isinstance(x, np.ndarray)]
+        shown = ", ".join(f"{name} {x.dtype} {x.shape}" for name, x in arrays)
+        return f"Output({counted(len(self.tokens), 'text')}: {shown})"
+
+
+# What a model is for, by its head or its family of tasks.
+_TASKS = {"none": "encoder without a head", "sequence": "classification"}
+_TASKS |= {"token": "tagging", "choice": "multiple choice"}
+_TASKS |= {"span": "question answering"}
+_TASKS |= {"mean": "sentence vectors", "cls": "sentence vectors"}
+
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Bert(Checkpoint):
@@ -66,23 +78,47 @@ class Bert(Checkpoint):
 
     def __repr__(self) -> str:
         c = self.config
+        labels = self.labels or self.extra.get("data", {}).get("labels", ())
+        about = self.extra.get("family", self.head)
+        about = _TASKS.get(about, about.replace("_", " "))
+        if labels:
+            about = f"{about} of {listed([*map(repr, labels)])}"
+        elif self.head == "sequence":
+            about = "regression"
         parameters = sum(x.size for x in jax.tree.leaves(self.params["bert"]))
         parameters -= (c.word_rows - c.vocab_size) * c.hidden_size
         return (
-            f"Bert({self.head}: {c.num_layers} layers, width {c.hidden_size}, "
+            f"Bert({about}; {c.num_layers} layers, width {c.hidden_size}, "
             f"{c.num_heads} heads, {c.vocab_size:,} tokens, {c.max_positions} positions, "
             f"{parameters:,} parameters in the encoder)"
         )
 
     def fill_mask(
-        self, texts: Any, *, columns: Columns = (), **options: Any
+        self,
+        texts: Any,
+        *,
+        columns: Columns = (),
+        top: int = 5,
+        batch_size: int = 32,
+        max_length: int = 0,
+        dtype: str | None = None,
+        show_progress: bool | None = None,
     ) -> list[list[Any]]:
         """The likeliest tokens and their probabilities for each [MASK] of a text.
 
-        Several texts give a list with one entry for each text. options: see FillMask, such
-        as top=5.
+        Several texts give a list with one entry for each text.
+
+        texts: a text, or rows of one text. A text that is too long is an error.
+        columns: name of the column of the text; (): "text".
+        top: number of tokens for a [MASK].
+        batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
+        max_length: maximum number of tokens of a text, with [CLS] and [SEP]; 0: the size of
+          the position table.
+        dtype: dtype of products and activations, such as "bfloat16"; None: as loaded.
+        show_progress: whether to show a bar; None: on a terminal and in a notebook.
         """
-        rows = self._kept(FillMask, options)(texts, columns=columns)
+        options = batch_size, max_length, dtype, show_progress
+        rows = self._kept(FillMask, *options, top=top)(texts, columns=columns)
         answers = [
             [[(t["token"], t["probability"]) for t in blank] for blank in row["blanks"]]
             for row in rows
@@ -90,50 +126,179 @@ class Bert(Checkpoint):
         return answers[0] if is_single(texts) else answers
 
     def next_sentence(
-        self, first: str | Sequence[str], second: str | Sequence[str], **options: Any
+        self,
+        first: Any,
+        second: Any = None,
+        *,
+        columns: Columns = (),
+        batch_size: int = 32,
+        max_length: int = 0,
+        dtype: str | None = None,
+        show_progress: bool | None = None,
     ) -> float | np.ndarray:
-        """The probability that the second text follows the first; an array for lists.
+        """The probability that the second text follows the first; an array for rows.
 
-        In a pair that is too long the longer text loses its end. options: see Inference.
+        >>> model.next_sentence("It was late.", "The door was shut.")
+        0.99
+        >>> model.next_sentence([("It was late.", "He ran."), ("He ran.", "It was late.")])
+        array([0.98, 0.21])
+
+        first, second: two texts, or two lists of texts. Without ``second``, first is a
+          pair, or rows of pairs. In a pair that is too long the longer text loses its end.
+        columns: names of the columns of the two texts; (): "text_a" or "text", "text_b".
+        batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
+        max_length: maximum number of tokens of a text, with [CLS] and [SEP]; 0: the size of
+          the position table.
+        dtype: dtype of products and activations, such as "bfloat16"; None: as loaded.
+        show_progress: whether to show a bar; None: on a terminal and in a notebook.
         """
-        single = isinstance(first, str)
-        pairs = [(first, second)] if single else [*zip(first, second, strict=True)]
-        predict = self._kept(NextSentence, options)
-        found = np.array([answer["probability"] for answer in predict(pairs)], float)
+        rows, single = first, is_single(first)
+        if second is not None:
+            single = isinstance(first, str)
+            firsts, seconds = ([x] if single else [*x] for x in (first, second))
+            if len(firsts) != len(seconds):
+                raise UserError(
+                    f"there are {counted(len(firsts), 'first text')} and "
+                    f"{counted(len(seconds), 'second text')}; expected as many of each"
+                )
+            rows = [*zip(firsts, seconds, strict=True)]
+        options = batch_size, max_length, dtype, show_progress
+        answers = self._kept(NextSentence, *options)(rows, columns=columns)
+        found = np.array([answer["probability"] for answer in answers], float)
         return float(found[0]) if single else found
 
     def encode(
-        self, texts: Any, *, columns: Columns = (), **options: Any
-    ) -> np.ndarray:
+        self,
+        texts: Any,
+        *,
+        columns: Columns = (),
+        layers: Sequence[int] = (-1,),
+        pooling: Pooling | Literal[""] = "",
+        normalize: bool | None = None,
+        batch_size: int = 32,
+        max_length: int = 0,
+        dtype: str | None = None,
+        show_progress: bool | None = None,
+    ) -> np.ndarray | list[np.ndarray]:
         """Vectors of texts, float32 (texts, W), or (W,) of a single text.
 
-        options: the options of Embedder: layers, pooling, normalize, batch_size,
-          max_length, dtype.
+        texts: a text or a pair, or rows of them.
+        columns: names of the columns of the text or texts; (): "text_a" or "text", and
+          "text_b" if rows have it. A model of sentence vectors reads "text".
+        layers: indices of the hidden states that are concatenated: 0 is the embeddings, -1
+          the last layer.
+        pooling: "mean" of all tokens, "cls", "pooler", or "none": a list of the vectors of
+          each text's tokens, (tokens, W); "": as the model was trained, otherwise "mean".
+        normalize: whether to scale every vector to length 1; None: as the model does.
+        batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
+        max_length: maximum number of tokens of a text, with [CLS] and [SEP]; 0: the length
+          of a model of sentence vectors, otherwise the size of the position table.
+        dtype: dtype of products and activations, such as "bfloat16"; None: as loaded.
+        show_progress: whether to show a bar; None: on a terminal and in a notebook.
         """
-        vectors = self._kept(Embedder, options)(texts, columns=columns)
+        options = batch_size, max_length, dtype, show_progress
+        own = {"layers": layers, "pooling": pooling, "normalize": normalize}
+        vectors = self._kept(Embedder, *options, **own)(texts, columns=columns)
         return vectors[0] if is_single(texts) else vectors
 
     def score(
-        self, texts: Any, *, columns: Columns = (), **options: Any
+        self,
+        texts: Any,
+        *,
+        columns: Columns = (),
+        rest_of_word: bool = False,
+        batch_size: int = 64,
+        max_length: int = 0,
+        dtype: str | None = None,
+        show_progress: bool | None = None,
     ) -> float | np.ndarray:
         """Pseudo-log-likelihoods, float64 (texts,), or a number for a single text.
 
-        options: see Scorer, such as rest_of_word=True.
+        texts: a text, or rows of one text. A text that is too long is an error.
+        columns: name of the column of the text; (): "text".
+        rest_of_word: whether the later tokens of a masked token's word are masked too.
+        batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
+        max_length: maximum number of tokens of a text, with [CLS] and [SEP]; 0: the size of
+          the position table.
+        dtype: dtype of products and activations, such as "bfloat16"; None: as loaded.
+        show_progress: whether to show a bar; None: on a terminal and in a notebook.
         """
-        scores = self._kept(Scorer, options)(texts, columns=columns)
+        options = batch_size, max_length, dtype, show_progress
+        score = self._kept(Scorer, *options, rest_of_word=rest_of_word)
+        scores = score(texts, columns=columns)
         return float(scores[0]) if is_single(texts) else scores
 
     def predict(
-        self, rows: Any, *, columns: Columns = (), **options: Any
-    ) -> dict[str, Any] | list[dict[str, Any]]:
-        """The answers of a fine-tuned model. options: see Predictor.
+        self,
+        rows: Any,
+        *,
+        columns: Columns = (),
+        top: int | None = None,
+        as_frame: bool = False,
+        batch_size: int = 32,
+        max_length: int = 0,
+        dtype: str | None = None,
+        show_progress: bool | None = None,
+    ) -> Any:
+        """The answers of a fine-tuned model: a dictionary for each row.
 
-        A tuple is one row: the two texts of a pair, question and context, context and
-        choices, or the words of a sentence. A dictionary or a frame has the columns that
-        the model was trained with.
+        >>> model.predict(["a gripping film", "two lost hours"])
+        [{'label': 'good', 'probability': 0.98, 'probabilities': {...}}, ...]
+        >>> model.predict(reviews, as_frame=True)  # a frame with the column "text"
+                      text predicted_label  predicted_probability  ...
+        0  a gripping film            good                   0.98  ...
+
+        rows: a row, or rows. A tuple is one row: the two texts of a pair, question and
+          context, context and choices, or the words of a sentence. A dictionary or a frame
+          has the columns that the model was trained with.
+        columns: names of the columns of the text or texts; (): as trained.
+        top: number of the likeliest labels, choices or spans, which an answer has in "top",
+          the likeliest first, instead of "probabilities" or "nbest"; None: all. Models of
+          tags, numbers and sentence vectors have no top.
+        as_frame: whether to return a pandas data frame: the columns and the index of the
+          rows, and beside them the answers, in columns such as "predicted_label". Texts and
+          tuples get the column names of the task.
+        batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
+        max_length: maximum number of tokens of a sequence, with [CLS] and [SEP]; 0: as
+          trained.
+        dtype: dtype of products and activations, such as "bfloat16"; None: as loaded.
+        show_progress: whether to show a bar; None: on a terminal and in a notebook.
         """
-        answers = self._kept(Predictor, options)(rows, columns=columns)
+        options = batch_size, max_length, dtype, show_progress
+        predict = self._kept(Predictor, *options, top=top)
+        if as_frame:
+            return predict.frame(rows, columns=columns)
+        answers = predict(rows, columns=columns)
         return answers[0] if is_single(rows) else answers
+
+    def logits(
+        self,
+        rows: Any,
+        *,
+        columns: Columns = (),
+        batch_size: int = 32,
+        max_length: int = 0,
+        dtype: str | None = None,
+        show_progress: bool | None = None,
+    ) -> np.ndarray | list[np.ndarray]:
+        """The outputs of a fine-tuned model's head before softmax, float32.
+
+        Labels of texts and numbers: (rows, outputs), in the order of ``model.labels``.
+        Choices: (rows, choices). Otherwise a list with an array for each row: tags and
+        spans (tokens, outputs), with [CLS] and [SEP], and choices, if rows have different
+        numbers of them. A single row has no axis of rows. Logits in inference/predict.py
+        has the rule for rows of several windows.
+
+        rows, columns: see :meth:`predict`.
+        batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
+        max_length: maximum number of tokens of a sequence, with [CLS] and [SEP]; 0: as
+          trained.
+        dtype: dtype of products and activations, such as "bfloat16"; None: as loaded.
+        show_progress: whether to show a bar; None: on a terminal and in a notebook.
+        """
+        predict = self._kept(Logits, batch_size, max_length, dtype, show_progress)
+        logits = predict(rows, columns=columns)
+        return logits[0] if is_single(rows) else logits
 
     def evaluate(
         self,
@@ -141,15 +306,25 @@ class Bert(Checkpoint):
         *,
         task: Task | None = None,
         columns: Columns = (),
-        **options: Any,
+        batch_size: int = 32,
+        max_length: int = 0,
+        dtype: str | None = None,
+        show_progress: bool | None = None,
     ) -> dict[str, float]:
         """Scores in percent of a fine-tuned model on rows with labels, or a file of rows.
 
         data: rows as in ``bert_jax.tasks``, or the Path of a file that the task reads.
-        task, columns: see Predictor.evaluate. options: see Predictor.
+        task: the task of the data, for a model that was trained elsewhere; None: the
+          model's own task. See Predictor.evaluate.
+        columns: names of the columns of the text or texts; (): as trained.
+        batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
+        max_length: maximum number of tokens of a sequence, with [CLS] and [SEP]; 0: as
+          trained.
+        dtype: dtype of products and activations, such as "bfloat16"; None: as loaded.
+        show_progress: whether to show a bar; None: on a terminal and in a notebook.
         """
-        predictor = self._kept(Predictor, options)
-        ((_, _, evaluation),) = predictor.evaluate(data, task=task, columns=columns)
+        predict = self._kept(Predictor, batch_size, max_length, dtype, show_progress)
+        ((_, _, evaluation),) = predict.evaluate(data, task=task, columns=columns)
         return evaluation.scores
 
     def __call__(
@@ -159,9 +334,17 @@ class Bert(Checkpoint):
         hidden_states: bool = False,
         attentions: bool = False,
     ) -> Output:
-        """The encoder's output for texts or pairs, all in one batch."""
+        """The encoder's output for texts or pairs, all in one batch.
+
+        texts: a text or a pair, or rows of them. A text that is too long is an error.
+        hidden_states, attentions: whether the Output has them.
+        """
         check_vocabulary(self, "the checkpoint")
+        if attentions and not self.config.kind.attends:
+            raise UserError("an LSTM has no attentions; leave attentions=True out")
         rows = [row.texts for row in row_texts(placed_rows(texts))]
+        if not rows:
+            raise UserError("there are no texts; expected at least one")
         limit, pad_id = self.config.max_positions, self.tokenizer.pad_id
         features = text_features(self.tokenizer, rows, limit)
         if features.truncated:
@@ -193,11 +376,16 @@ class Bert(Checkpoint):
     def _cache(self) -> dict[Any, Any]:
         return {}
 
-    def _kept(self, kind: type, options: dict[str, Any]) -> Any:
-        """``kind(checkpoint, **options)``, made once for each set of options."""
-        key = kind, repr(sorted(options.items()))
+    def _kept(self, kind: type, *usual: Any, **own: Any) -> Any:
+        """An Inference of a kind, made once for each set of options.
+
+        usual: the options of every Inference, in their order. own: the options of the kind.
+        """
+        names = "batch_size", "max_length", "dtype", "show_progress"
+        options = dict(zip(names, usual, strict=True)) | own
+        key = kind, repr(options)
         if key not in self._cache:
-            self._cache[key] = kind(self._on_devices(options.get("dtype")), **options)
+            self._cache[key] = kind(self._on_devices(options["dtype"]), **options)
         return self._cache[key]
 
     def _on_devices(self, dtype: str | None = None) -> Checkpoint:

@@ -2,19 +2,24 @@
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError, naming
+from bert_jax.files import reading
 from bert_jax.inference.evaluation import (
+    Answers,
     Columns,
     Evaluation,
     Inference,
     Split,
     evaluate,
 )
+from bert_jax.inference.lines import PREFIX, flat
 from bert_jax.inference.pretrained import FillMask, NextSentence
 from bert_jax.interop.checkpoint import Checkpoint, check_length
 from bert_jax.interop.modules import EXTRA as MODULES
@@ -25,7 +30,7 @@ from bert_jax.objectives.heads import eval_logits
 from bert_jax.progress import Progress
 from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.tasks.rows import Placed, given_columns
+from bert_jax.tasks.rows import Placed, count_rows, given_columns
 from bert_jax.tasks.source import ROWS, in_order_of
 from bert_jax.tasks.task import Answer, Outputs, Task
 
@@ -33,15 +38,16 @@ from bert_jax.tasks.task import Answer, Outputs, Task
 def predictor(
     checkpoint: Checkpoint,
     *,
-    top: int = 5,
+    top: int | None = None,
     next_sentence: bool = False,
     **options: Any,
 ) -> Inference:
     """A Predictor, FillMask or NextSentence, whichever suits the checkpoint."""
     if next_sentence:
         return NextSentence(checkpoint, **options)
+    options |= {} if top is None else {"top": top}
     if checkpoint.head == "pretraining" and "mlm" in checkpoint.params:
-        return FillMask(checkpoint, top=top, **options)
+        return FillMask(checkpoint, **options)
     return Predictor(checkpoint, **options)
 
 
@@ -57,6 +63,8 @@ class Predictor(Inference):
       reads. If it was fine-tuned elsewhere, the head decides the task: classes or a number
       for a text or a pair, tags of words, spans of SQuAD 1.1, or the best of several
       choices.
+    top: number of the likeliest labels, choices or spans, which an answer has in "top",
+      the likeliest first, instead of "probabilities" or "nbest"; None: all.
     batch_size, max_length, dtype, show_progress: see Inference.
 
     task: what answers the rows, such as a Task of bert_jax.tasks.
@@ -68,15 +76,27 @@ class Predictor(Inference):
 
     noun = "row"
 
-    def __init__(self, checkpoint: Checkpoint | Path | str, **options: Any):
+    def __init__(
+        self,
+        checkpoint: Checkpoint | Path | str,
+        *,
+        top: int | None = None,
+        **options: Any,
+    ):
         super().__init__(checkpoint, **options)
-        checkpoint, path = self.checkpoint, self._name
+        checkpoint, path, self._top = self.checkpoint, self._name, top
         if checkpoint.head in ("none", "pretraining"):
             raise UserError(
                 f"{path} is an encoder without a head that predicts; fine-tune it with "
                 "bert_jax finetune, or get its vectors with bert_jax embed"
             )
         self.task = task = _task(checkpoint, path, self.max_length)
+        ranked = {"sequence": task.labels, "choice": True, "span": True}
+        if top is not None and (top < 1 or not ranked.get(task.head)):
+            raise UserError(
+                f"top={top}, expected 1 or more, and a model that chooses among labels, "
+                f"choices or spans; this model is for {task.family}; leave top out"
+            )
         found = checkpoint.extra.get("features", {})
         features = from_settings(FeatureConfig, found, "features")
         sizes = task.head, task.outputs, features, checkpoint.compute
@@ -108,8 +128,41 @@ class Predictor(Inference):
     def _encode(self, rows: list[Any]) -> Features:
         return self.task.encode(rows, self._tokenizer)
 
-    def _decode(self, rows: list, features: Features, outputs: Outputs) -> list[Answer]:
-        return self.task.decode(rows, features, outputs)
+    def _decode(self, rows: list, features: Features, outputs: Outputs) -> Sequence:
+        answers = self.task.decode(rows, features, outputs)
+        return [_likeliest(x, self._top) for x in answers] if self._top else answers
+
+    def beside(
+        self, placed: Iterable[Placed], total: int | None = None, columns: Columns = ()
+    ) -> Iterator[Answers]:
+        """:meth:`stream` with the values of each row beside its answer.
+
+        The names of the answer get a prefix, as in "predicted_label". Its id is left out.
+        A text or a tuple gets the names of the task's columns.
+        """
+        task = self.task.with_columns(given_columns(columns))
+        placed, rows = itertools.tee(placed)
+        for part in self.stream(placed, total=total, columns=columns):
+            answers = [
+                task.values(*row, labelled=False)
+                | {f"{PREFIX}{name}": x for name, x in answer.items() if name != "id"}
+                for answer, row in zip(part.answers, rows, strict=False)
+            ]
+            yield part._replace(answers=answers)
+
+    def frame(self, rows: Any, *, columns: Columns = ()) -> Any:
+        """The values of :meth:`beside` as a pandas data frame.
+
+        A pandas frame keeps its columns and its index, and a series its index.
+        """
+        with reading("as_frame=True", "pandas"):
+            import pandas
+        parts = self.beside(self.placed(rows), count_rows(rows), columns)
+        found = pandas.DataFrame([flat(x) for part in parts for x in part.answers])
+        if isinstance(rows, pandas.DataFrame):
+            new = [name for name in found if name.startswith(PREFIX)]
+            return rows.assign(**{name: found[name].array for name in new})
+        return found.set_index(rows.index) if isinstance(rows, pandas.Series) else found
 
     def evaluate(
         self,
@@ -172,6 +225,49 @@ class Predictor(Inference):
         if task.labels:
             changes["labels"] = in_order_of(own.labels, task.labels)
         return type(task)(task.changed(**changes).config)
+
+
+class Logits(Predictor):
+    """The outputs of a fine-tuned model's head for rows, float32, before softmax.
+
+    Labels of texts and numbers: (rows, outputs), and choices: (rows, choices). Otherwise a
+    list with an array for each row: tags and spans (tokens, outputs), with [CLS] and [SEP],
+    and choices, if rows have different numbers of them. If a row has several windows,
+    labels have the mean of their logits, and tags and spans have the tokens of all windows,
+    one window after the other.
+    """
+
+    def __call__(
+        self, rows: Any, *, columns: Columns = ()
+    ) -> np.ndarray | list[np.ndarray]:
+        if self.task.head in ("mean", "cls"):
+            raise UserError("a model of sentence vectors has no logits; use encode")
+        found = super().__call__(rows, columns=columns)
+        if self.task.head in ("token", "span") or len({len(x) for x in found}) > 1:
+            return found
+        return np.array(found or np.zeros((0, self.task.outputs)), np.float32)
+
+    def _decode(self, rows: list, features: Features, outputs: Outputs) -> Sequence:
+        edges = np.searchsorted(features.row, np.arange(len(rows) + 1))
+        windows = [outputs[a:b] for a, b in itertools.pairwise(edges)]
+        if self.task.head == "sequence":
+            return [np.mean(own, axis=0) for own in windows]
+        if self.task.head == "choice":  # rows with fewer choices are padded
+            pairs = zip(rows, windows, strict=True)
+            return [np.concatenate(own[: len(row.choices)]) for row, own in pairs]
+        none = np.zeros((0, self.task.outputs), np.float32)  # a text without words
+        return [np.concatenate([none, *own]) for own in windows]
+
+
+def _likeliest(answer: Answer, top: int) -> Answer:
+    """An answer with the list "top" of the likeliest labels, choices or spans."""
+    shares, found = answer.pop("probabilities", None), answer.pop("nbest", None)
+    if shares is not None:
+        kind, pairs = "choice", enumerate(shares)
+        if isinstance(shares, dict):
+            kind, pairs = "label", shares.items()
+        found = [{kind: x, "probability": p} for x, p in pairs]
+    return answer | {"top": sorted(found, key=lambda x: -x["probability"])[:top]}
 
 
 def _task(checkpoint: Checkpoint, path: str, max_length: int) -> Task:

@@ -2,6 +2,7 @@ import csv
 
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.inference.evaluation import Answers, chunks
 from bert_jax.inference.lines import csv_texts, write_answers
 
@@ -31,14 +32,14 @@ def test_csv_keeps_texts_as_they_are():
 def test_csv_refuses_a_value_without_a_column():
     first, second = {"label": "a", "id": "1"}, {"label": "b"}
     assert list(csv_texts(parts(first, second))) == ["label,id\na,1\n", "b,\n"]
-    with pytest.raises(ValueError, match="fields not in fieldnames: 'value'"):
+    with pytest.raises(UserError, match="column 'value' is missing in the first"):
         list(csv_texts(parts(first, {"label": "b", "value": 1.0})))
 
 
 def test_a_failed_row_leaves_the_old_file(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("before")
-    with pytest.raises(ValueError, match="'value'"):
+    with pytest.raises(UserError, match="'value'"):
         write_answers(parts({"label": "a"}, {"value": 1}), str(path), "csv")
     assert path.read_text() == "before"
     write_answers(parts({"label": "a"}, {"label": "b"}), str(path), "csv")

@@ -1,6 +1,8 @@
 """The Python face: what bert_jax.load returns."""
 
 import dataclasses
+import inspect
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,8 @@ import bert_jax
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder
-from bert_jax.inference.pretrained import Scorer
+from bert_jax.inference.predict import Logits, Predictor
+from bert_jax.inference.pretrained import FillMask, NextSentence, Scorer
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertForPreTraining
@@ -88,6 +91,14 @@ def test_next_sentence_is_the_nsp_heads_first_class(model):
     assert both[0] == pytest.approx(one, abs=1e-5)
     of_tuples = model.next_sentence(("the sailor sees", "ship"), ("the ship .", "."))
     np.testing.assert_array_equal(of_tuples, both)
+    pairs = [("the sailor sees", "the ship ."), ("ship", ".")]
+    frame = [{"a": a, "b": b} for a, b in pairs]
+    np.testing.assert_array_equal(model.next_sentence(iter(pairs)), both)
+    np.testing.assert_array_equal(model.next_sentence(np.array(pairs)), both)
+    np.testing.assert_array_equal(model.next_sentence(*np.array(pairs).T), both)
+    of_frame = model.next_sentence(frame, columns=("a", "b"))
+    np.testing.assert_array_equal(of_frame, both)
+    assert model.next_sentence(pairs[0]) == pytest.approx(one)
 
 
 def test_vectors_and_scores_are_those_of_the_commands(model, folder):
@@ -121,6 +132,10 @@ def test_a_call_gives_hidden_states_and_attentions(folder, scan_layers):
     )
     plain = model(TEXTS)
     assert plain.attentions is plain.hidden_states is None
+    ids = f"input_ids int32 {B, L}, token_type_ids int32 {B, L}, "
+    ids += f"attention_mask int32 {B, L}"
+    last = f"last_hidden_state float32 {B, L, 32}, pooled float32 {B, 32}"
+    assert repr(plain) == f"Output(3 texts: {ids}, {last})"
 
 
 def test_attentions_are_what_the_layers_use(model):
@@ -146,6 +161,13 @@ def test_attentions_are_what_the_layers_use(model):
     norm = params["feed_forward_norm"]
     z_LD = z_LD * norm["scale"] + norm["bias"]
     np.testing.assert_allclose(out.hidden_states[1, 0], z_LD, rtol=0, atol=1e-4)
+
+
+def test_an_lstm_has_no_attentions(folder):
+    config = dataclasses.replace(CONFIG, encoder="lstm")
+    model = dataclasses.replace(bert_jax.load(folder), config=config)
+    with pytest.raises(UserError, match="an LSTM has no attentions; leave"):
+        model("ship", attentions=True)
 
 
 def test_options_share_one_copy_of_the_parameters(folder):
@@ -254,8 +276,61 @@ def test_arguments_are_named_as_python_has_them(model):
         model.predict(["ship"], top_k=3)
 
 
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        ("fill_mask", FillMask),
+        ("next_sentence", NextSentence),
+        ("encode", Embedder),
+        ("score", Scorer),
+        ("predict", Predictor),
+        ("logits", Logits),
+        ("evaluate", Predictor),
+    ],
+)
+def test_a_method_lists_the_options_of_its_class_with_their_defaults(method, kind):
+    expected = {}
+    for base in kind.__mro__[:-1]:
+        for name, argument in inspect.signature(base.__init__).parameters.items():
+            if argument.kind == argument.KEYWORD_ONLY:
+                expected.setdefault(name, argument)
+    if method in ("logits", "evaluate"):
+        expected.pop("top")
+    method = getattr(bert_jax.inference.model.Bert, method)
+    found = inspect.signature(method).parameters
+    assert all(x.kind != x.VAR_KEYWORD for x in found.values())
+    assert {name: str(found[name]) for name in expected} == {
+        name: str(argument) for name, argument in expected.items()
+    }
+    words = inspect.getdoc(method)
+    named = re.findall(r"^([\w, ]+): ", words, flags=re.M)
+    assert {*found} - {"self"} <= {*", ".join(named).split(", ")}
+
+
 def test_its_repr_says_what_it_is(model):
-    assert repr(model).startswith("Bert(pretraining: 2 layers, width 32, 2 heads, ")
+    assert repr(model).startswith("Bert(pretraining; 2 layers, width 32, 2 heads, ")
+    for head, labels, extra, about in (
+        ("none", (), {}, "encoder without a head"),
+        ("sequence", ("neg", "pos"), {}, "classification of 'neg', 'pos'"),
+        ("sequence", (), {}, "regression"),
+        ("sequence", (), {"family": "classification"}, "regression"),
+        (
+            "token",
+            tuple("abcdefg"),
+            {},
+            "tagging of 'a', 'b', 'c', 'd', 'e' and 2 more",
+        ),
+        ("mean", (), {}, "sentence vectors"),
+        (
+            "features",
+            (),
+            {"family": "tagging", "data": {"labels": ["O", "B"]}},
+            "tagging of 'O', 'B'",
+        ),
+        ("span", (), {"family": "question_answering"}, "question answering"),
+    ):
+        other = dataclasses.replace(model, head=head, labels=labels, extra=extra)
+        assert repr(other).startswith(f"Bert({about}; 2 layers, ")
     sizes = {name: x.size for name, x in arrays_by_path(model.params["bert"]).items()}
     # The rows of the word table beyond the vocabulary are no parameters.
     sizes["embeddings/word/embedding"] = CONFIG.vocab_size * CONFIG.hidden_size
@@ -270,7 +345,13 @@ def test_what_does_not_fit_is_named(model):
         bare.next_sentence("a", "b")
     with pytest.raises(UserError, match="at most 24 tokens fit"):
         model("ship " * 40)
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(UserError, match="there are 2 first texts and 1 second text;"):
         model.next_sentence(["the ship", "ships"], ["."])
+    with pytest.raises(
+        UserError, match=r"row 1 has 1 text; expected the two of a pair"
+    ):
+        model.next_sentence([("the ship", "."), "ships"])
+    with pytest.raises(UserError, match="there are no texts; expected at least one"):
+        model([])
     with pytest.raises(UserError, match=r"row 0: no \[MASK\] .* is not fine-tuned"):
         model.fill_mask(["the ship"])

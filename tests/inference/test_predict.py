@@ -1,14 +1,18 @@
 import json
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas
+import polars
 import pytest
 import scipy.special
 from safetensors.numpy import load_file, save_file
 
+import bert_jax
 from bert_jax.errors import UserError
-from bert_jax.inference.predict import Predictor
+from bert_jax.inference.predict import Logits, Predictor
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.config import BertConfig, FeatureConfig
@@ -437,3 +441,164 @@ def test_outputs_that_are_no_numbers_are_no_answers(tmp_path):
     save_file(tensors, weights, metadata={"format": "pt"})
     with pytest.raises(UserError, match="the model's outputs are not finite numbers"):
         Predictor(tmp_path / "m")(["the film"])
+
+
+# The likeliest labels, and logits
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["classes", pytest.param("labels", marks=pytest.mark.long), "choices", "spans"],
+)
+def test_the_likeliest_are_the_first_of_all(kind, tmp_path):
+    head, rows, settings = (
+        "sequence",
+        ["the film", "a man"],
+        {"labels": ("x", "y", "z")},
+    )
+    name, names = "label", ["x", "y", "z"]
+    if kind == "labels":
+        settings |= {"problem_type": "multi_label_classification"}
+    elif kind == "choices":
+        head, rows, settings = "choice", [("a man", "a cat", "rome", "the dog")] * 2, {}
+        name, names = "choice", [0, 1, 2]
+    elif kind == "spans":
+        head, rows, settings = "span", [("who ?", "the big man eats")] * 2, {}
+    tiny(tmp_path / "m", head, {"span": 2, "choice": 1}.get(head, 3), **settings)
+    every = Predictor(tmp_path / "m")(rows)
+    for answer, other in zip(
+        every, Predictor(tmp_path / "m", top=2)(rows), strict=True
+    ):
+        top, rest = other.pop("top"), {"probabilities", "nbest"} & {*answer}
+        if kind == "spans":
+            assert top == answer["nbest"][:2]
+        else:
+            p = answer["probabilities"]
+            p = p if kind == "choices" else [p[name] for name in names]
+            order = np.argsort(-np.array(p), kind="stable")[:2]
+            assert top == [{name: names[i], "probability": p[i]} for i in order]
+        assert other == {key: x for key, x in answer.items() if key not in rest}
+
+
+def test_a_number_of_the_likeliest_needs_labels_and_is_positive(sentiment, tagger):
+    for predict, top in ((sentiment[0], 0), (tagger[0], 3)):
+        with pytest.raises(
+            UserError, match=f"top={top}, expected 1 or more, and a mod"
+        ):
+            Predictor(predict.checkpoint, top=top)
+
+
+def test_logits_of_labels_and_tags_are_those_of_the_model_run_by_hand(
+    sentiment, tagger
+):
+    texts = ["the film", "a man sees the dog eats", ""]
+    _, logits = sentiment
+    found = Logits(sentiment[0].checkpoint)(texts)
+    np.testing.assert_allclose(found, [*map(logits, texts)], rtol=0, atol=1e-5)
+    assert Logits(sentiment[0].checkpoint)([]).shape == (0, 3)
+    *found, empty = Logits(tagger[0].checkpoint)(texts)
+    for own, text in zip(found, texts, strict=False):
+        np.testing.assert_allclose(own, tagger[1](text), rtol=0, atol=1e-5)
+    assert empty.shape == (0, 4)  # no words, so no tags
+    windows = Logits(tagger[0].checkpoint, max_length=6)(["the man " * 4])
+    assert windows[0].shape[1] == 4 and len(windows[0]) > 6
+    np.testing.assert_allclose(
+        windows[0][:6], tagger[1]("the man the man"), rtol=0, atol=1e-5
+    )
+
+
+def test_logits_of_choices_and_spans_are_those_of_the_model_run_by_hand(
+    reader, tmp_path
+):
+    logits = tiny(tmp_path / "m", "choice", 1)
+    rows = [
+        ("a man", "a cat", "rome"),
+        ("who", "the dog", "eats"),
+        ("a", "a", "b", "c"),
+    ]
+    by_hand = [[logits(context, x)[0] for x in choices] for context, *choices in rows]
+    found = Logits(tmp_path / "m")(rows)
+    for own, expected in zip(found, by_hand, strict=True):
+        np.testing.assert_allclose(own, expected, rtol=0, atol=1e-5)
+    equal = bert_jax.load(tmp_path / "m").logits(rows[:2])
+    np.testing.assert_allclose(equal, by_hand[:2], rtol=0, atol=1e-5)
+    pair = ("who eats ?", "the big man sees a film")
+    (found,) = Logits(reader[0].checkpoint)([pair])
+    np.testing.assert_allclose(found, reader[1](*pair), rtol=0, atol=1e-5)
+
+
+def test_logits_of_windows_are_their_mean(tmp_path):
+    data = dict(task="table", labels=("no", "yes"), max_length=6)
+    own = saved("classification", **data, truncation="windows", stride=3)
+    logits = tiny(tmp_path / "m", "sequence", 2, labels=("no", "yes"), **own)
+    found = Logits(tmp_path / "m")(["the man sees a film", "rome"])
+    windows = [logits("the man sees a"), logits("sees a film")]
+    assert found.shape == (2, 2)
+    np.testing.assert_allclose(found[1], logits("rome"), rtol=0, atol=1e-5)
+    answer = Predictor(tmp_path / "m")(["the man sees a film"])[0]["probabilities"]
+    expected = scipy.special.softmax(found[0])
+    np.testing.assert_allclose([*answer.values()], expected, rtol=0, atol=1e-6)
+    assert np.abs(found[0] - windows[0]).max() > 1e-3
+
+
+def test_vectors_have_no_logits(tmp_path):
+    tiny(tmp_path / "m", "mean", 1)
+    with pytest.raises(UserError, match="no logits; use encode"):
+        Logits(tmp_path / "m")([("a", "b")])
+
+
+# Data frames
+
+
+def test_a_frame_keeps_its_index_and_columns_beside_the_answers(sentiment):
+    predict, _ = sentiment
+    texts = sentences(5)
+    frame = pandas.DataFrame(
+        {
+            "label": pandas.Categorical(["good", "bad"] * 2 + ["bad"]),
+            "text": texts,
+            3: [1.5, None, 2.0, 3.0, 4.0],
+        },
+        index=[7, 3, 3, 1, 0],
+    )
+    kept = frame.copy()
+    found = predict.frame(frame)
+    pandas.testing.assert_frame_equal(frame, kept)
+    pandas.testing.assert_frame_equal(found[[*kept]], kept)
+    answers = predict(texts)
+    for name in ("label", "probability"):
+        column = found[f"predicted_{name}"].tolist()
+        assert column == [answer[name] for answer in answers]
+    for label in ("bad", "fair", "good"):
+        column = found[f"predicted_probabilities.{label}"].tolist()
+        assert column == [answer["probabilities"][label] for answer in answers]
+    assert len({*found}) == len(found.columns) == 3 + 2 + 3
+    pandas.testing.assert_frame_equal(predict.frame(found), found)
+    assert predict.frame(frame[:0]).shape == (0, 3)
+    series = predict.frame(frame["text"])
+    assert (series.index == frame.index).all()
+    assert [*series][:2] == ["text_a", "predicted_label"]
+
+
+def test_other_rows_become_a_frame_with_the_names_of_the_task(sentiment, tagger):
+    predict, _ = sentiment
+    expected = [answer["label"] for answer in predict(["a man", "the film"])]
+    rows = [{"id": i, "text": x} for i, x in enumerate(["a man", "the film"])]
+    for data in (iter(rows), polars.DataFrame(rows), pandas.DataFrame(rows)):
+        found = predict.frame(data)
+        assert [*found][:3] == ["id", "text", "predicted_label"]
+        assert found["predicted_label"].tolist() == expected
+        assert found["id"].tolist() == [0, 1]
+    pair = predict.frame(("a man", "the film"))
+    assert pair[["text_a", "text_b"]].values.tolist() == [["a man", "the film"]]
+    tagged = tagger[0].frame(["the man", "rome"])
+    assert tagged.columns[0] == "words"
+    assert tagged["predicted_words"].tolist() == [["the", "man"], ["rome"]]
+    answers = tagger[0](["the man", "rome"])
+    assert tagged["predicted_tags"].tolist() == [answer["tags"] for answer in answers]
+
+
+def test_pandas_may_be_missing(sentiment, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match=r"as_frame=True .*pip install pandas"):
+        sentiment[0].frame(["a man"])
