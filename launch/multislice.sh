@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tpu_vm.sh over several slices: batches are split over them, and only gradients cross the
-# data-center network.
+# The old way: tpu_vm.sh over several slices. Batches are split over the slices, and only
+# gradients cross the data-center network. In launch/gke.yaml change the number of slices.
 #
 #   launch/multislice.sh --num_slices 2 --name bert --zone us-west4-a --type v5litepod-16 \
 #     --workdir gs://BUCKET/bert -- --config experiments/base.py

@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# Runs a config on Cloud TPU, from nothing to the last step, and cleans up.
+# The old way: runs a config on Cloud TPU v2 to v6e, from nothing to the last step, and cleans up.
+#
+# The script uses Cloud TPU's API. Google only fixes bugs in this API, and the API has no TPU7x.
+# New users take GKE (launch/gke.yaml) or, without a cluster, SkyPilot (launch/sky.yaml).
 #
 #   launch/tpu_vm.sh --name bert --zone us-central2-b --type v4-32 \
 #     --workdir gs://BUCKET/bert -- --config experiments/base.py
@@ -66,6 +69,7 @@ if [[ -z "$RUNTIME" ]]; then
     v5litepod-*) RUNTIME=v2-alpha-tpuv5-lite ;;
     v5p-*) RUNTIME=v2-alpha-tpuv5 ;;
     v6e-*) RUNTIME=v2-alpha-tpuv6e ;;
+    tpu7x* | v7x*) fail "--type $TYPE: Cloud TPU's API has no TPU7x; use launch/gke.yaml" ;;
     *) fail "no runtime known for --type $TYPE; give --runtime" ;;
   esac
 fi

@@ -55,6 +55,16 @@ def test_a_tpu_vm_is_created_installed_run_and_deleted():
     )
 
 
+@pytest.mark.parametrize("script", ["tpu_vm.sh", "multislice.sh"])
+def test_the_old_way_names_the_new_one(script):
+    text = (REPOSITORY / "launch" / script).read_text()
+    assert text.startswith("#!/usr/bin/env bash\n# The old way: ")
+    shown = launch("tpu_vm.sh", "--help").stdout
+    assert shown.startswith("The old way: ")
+    assert "launch/gke.yaml" in shown
+    assert "launch/sky.yaml" in shown
+
+
 def test_slices_are_nodes_of_one_resource():
     done = launch(
         "multislice.sh", "--num_slices", "2", "--dry_run", "--name", "bert", "--zone",
@@ -182,6 +192,11 @@ def test_processes_that_end_while_another_end_is_handled_are_not_waited_for(tmp_
             "tpu_vm.sh",
             ["--name", "b", "--zone", "z", "--type", "v9-8", *RUN],
             "no runtime known for --type v9-8",
+        ),
+        (
+            "tpu_vm.sh",
+            ["--name", "b", "--zone", "z", "--type", "tpu7x-16", *RUN],
+            "Cloud TPU's API has no TPU7x; use launch/gke.yaml",
         ),
         (
             "tpu_vm.sh",
