@@ -71,6 +71,10 @@ _OTHER_NAMES = {
     "model_name_or_path": ["init_from", "checkpoint"],
     "train_dataset": ["train"],
     "eval_dataset": ["dev"],
+    "compute_metrics": ["metrics"],
+    "callbacks": ["callback"],
+    "metric_for_best_model": ["main_metric"],
+    "early_stopping_patience": ["patience"],
 }
 # Arguments of transformers that have no name here.
 _HINTS = {

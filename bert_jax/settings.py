@@ -9,6 +9,7 @@ import inspect
 import json
 import math
 import operator
+import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -186,14 +187,21 @@ def from_settings(kind: type[T], value: Any, name: str) -> T:
         items = enumerate(value)
         return tuple(from_settings(arguments[0], v, f"{name}[{i}]") for i, v in items)
     if origin is dict and isinstance(value, Mapping):
-        items = value.items()
+        items = ((str(k), v) for k, v in value.items())
         return {k: from_settings(arguments[1], v, f"{name}.{k}") for k, v in items}
-    if kind is float and type(value) is int and abs(value) < 1 << 63:
+    if origin is types.UnionType:
+        for one in arguments:
+            if isinstance(value, typing.get_origin(one) or one):
+                return from_settings(one, value, name)
+    is_number = isinstance(value, float) or (
+        type(value) is int and abs(value) < 1 << 63
+    )
+    if kind is float and is_number:
         return float(value)
     if type(value) is kind:
         return value
-    expected = f"a value of type {kind.__name__}"
-    if origin or dataclasses.is_dataclass(kind):
+    expected = f"a value of type {getattr(kind, '__name__', kind)}"
+    if origin in (tuple, dict) or dataclasses.is_dataclass(kind):
         expected = "a tuple" if origin is tuple else "a group of settings"
     raise UserError(f"{name or 'config'}={value!r:.200}, expected {expected}")
 

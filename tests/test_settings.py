@@ -7,6 +7,7 @@ import math
 import re
 import typing
 
+import numpy as np
 import pytest
 
 import bert_jax
@@ -70,6 +71,25 @@ def test_nested_settings_are_checked_by_their_full_name():
         from_settings(Outer, {"steps": 3, "inner": {"rat": 0.1}}, "")
     with pytest.raises(UserError, match=r"^inner\.rate='x'"):
         from_settings(Outer, {"steps": 3, "inner": {"rate": "x"}}, "")
+
+
+def test_a_setting_may_be_of_two_types():
+    @dataclasses.dataclass(frozen=True)
+    class Either:
+        weights: dict[str, float] | str = setting(factory=dict, doc="weights by name")
+
+    def read(value):
+        return from_settings(Either, {"weights": value}, "").weights
+
+    assert read("balanced") == "balanced"
+    assert read({0: 1, "b": np.float64(0.5)}) == {"0": 1.0, "b": 0.5}
+    for value, message in [
+        (5, r"expected a value of type dict\[str, float\] \| str"),
+        ({"a": "x"}, "weights.a='x', expected a value of type float"),
+        ({"a": True}, "weights.a=True, expected a value of type float"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            read(value)
 
 
 def leaves(kind):

@@ -317,7 +317,7 @@ def evaluate(task: Task, split: Split, outputs: Sequence[np.ndarray]) -> Evaluat
     predictions = task.decode(split.rows, split.features, outputs)
     labelled = split.name in task.source.eval_splits
     return Evaluation(
-        predictions, task.score(split.rows, predictions) if labelled else {}
+        predictions, task.all_scores(split.rows, predictions) if labelled else {}
     )
 
 

@@ -27,10 +27,15 @@ class Head:
     Batches come from data/batching.py.
     model: a module of model/heads.py. frozen: see Objective. reads_tokens: whether the head
       reads every token. Otherwise it reads [CLS] only.
+    class_weights, label_smoothing: of a loss over classes; see :func:`class_losses`. The
+      mean is divided by the weights of the labels, as torch divides it. Without
+      class_weights every class has the weight 1.
     """
 
     model: nn.Module
     frozen: str = ""
+    class_weights: tuple[float, ...] = ()
+    label_smoothing: float = 0.0
     sum_names = ("loss", "weight")
     rules = ()
     reads_tokens = False
@@ -50,8 +55,35 @@ class Head:
         """1 for predictions that count and 0 for padding. By default (B, S): sequences."""
         return batch["weights"]
 
+    def labels(self, batch: Batch) -> jax.Array:
+        """The class of each prediction. That of padding does not matter."""
+        return batch["label"]
+
+    def total_weight(self, batch: Batch) -> jax.Array:
+        """The sum of the predictions that count, each with the weight of its class."""
+        weights = self.loss_weights(batch)
+        if self.class_weights:
+            weights *= jnp.array(self.class_weights)[self.labels(batch)]
+        return jnp.sum(weights)
+
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return {"loss": jnp.maximum(jnp.sum(self.loss_weights(batch)), 1.0)}
+        least = 1e-30 if self.class_weights else 1.0
+        return {"loss": jnp.maximum(self.total_weight(batch), least)}
+
+    def class_losses(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
+        """Cross-entropy as in torch's CrossEntropyLoss(weight, label_smoothing).
+
+        (1 - s) w[y] nll[y] + s mean_c(w[c] nll[c]) of the label y, where nll is
+        -log softmax(logits), w the weights of the classes and s the label smoothing.
+        """
+        if not self.class_weights and not self.label_smoothing:
+            return _cross_entropy(logits, labels)
+        losses = -jax.nn.log_softmax(logits)
+        if self.class_weights:
+            losses *= jnp.broadcast_to(jnp.array(self.class_weights), losses.shape)
+        own = jnp.take_along_axis(losses, labels[..., None], axis=-1)[..., 0]
+        share = self.label_smoothing
+        return (1 - share) * own + share * jnp.mean(losses, axis=-1)
 
     def sums(
         self, params: Params, batch: Batch, key: jax.Array | None
@@ -60,11 +92,11 @@ class Head:
         losses = self.losses(self.logits(params, batch, key), batch)
         return {
             "loss": jnp.sum(jnp.where(weights > 0, losses * weights, 0.0)),
-            "weight": jnp.sum(weights),
+            "weight": self.total_weight(batch),
         }
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        return {"loss": sums["loss"] / max(sums["weight"], 1.0)}
+        return {"loss": sums["loss"] / (sums["weight"] or 1.0)}
 
     def summary(self, metrics: dict[str, float]) -> str:
         del metrics
@@ -94,7 +126,7 @@ class Classification(Head):
     def losses(self, logits_BSC: jax.Array, batch: Batch) -> jax.Array:
         label = batch["label"]
         if not jnp.issubdtype(label.dtype, jnp.floating):
-            return _cross_entropy(logits_BSC, label)
+            return self.class_losses(logits_BSC, label)
         if label.ndim == logits_BSC.ndim:
             return jnp.mean(jax.nn.softplus(logits_BSC) - label * logits_BSC, axis=-1)
         return jnp.square(logits_BSC[..., 0] - label)
@@ -106,7 +138,10 @@ class Tagging(Head):
     reads_tokens = True
 
     def losses(self, logits_BLC: jax.Array, batch: Batch) -> jax.Array:
-        return _cross_entropy(logits_BLC, jnp.maximum(batch["labels"], 0))
+        return self.class_losses(logits_BLC, self.labels(batch))
+
+    def labels(self, batch: Batch) -> jax.Array:
+        return jnp.maximum(batch["labels"], 0)
 
     def loss_weights(self, batch: Batch) -> jax.Array:
         return (batch["labels"] != IGNORED).astype(jnp.float32)

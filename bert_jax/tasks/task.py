@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -27,6 +27,12 @@ Scores = dict[str, float]  # in percent, by name
 Outputs = Sequence[np.ndarray]  # float32 logits of each sequence
 Answer = dict[str, Any]  # the answer to a row, for JSON
 Answers = list[Answer]
+# Function of the labels and the answers of all rows of a split.
+Metrics = Callable[[list[Any], list[Any]], Scores]
+
+# The entry of an answer that Metrics get, and the attribute of its row if not "label".
+_GIVEN = ("label", "labels", "value", "tags", "choice", "answer")
+_GOLD = {"tags": "tags", "answer": "answers"}
 
 
 class Outcome(NamedTuple):
@@ -66,6 +72,7 @@ class Task(abc.ABC):
     problem_type: the name of the loss in a config.json of transformers; None if the head
       decides it.
     whole_batch: whether the loss of a row depends on the other rows of its batch.
+    own_metrics: gives further scores; see ``metrics`` of ``bert_jax.finetune``.
     """
 
     family: ClassVar[str]
@@ -75,6 +82,7 @@ class Task(abc.ABC):
     tabs: ClassVar[bool] = True
     optional: tuple[str, ...] = ()
     whole_batch: bool = False
+    own_metrics: Metrics | None = None
     columns: dict[str, tuple[str, ...]]
     head: Head
     labels: tuple[str, ...] = ()
@@ -227,6 +235,21 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def score(self, rows: list[Any], answers: Answers) -> Scores:
         """Metrics in percent by name, ``main_metric`` among them."""
+
+    def all_scores(self, rows: list[Any], answers: Answers) -> Scores:
+        """The scores of :meth:`score` and of ``own_metrics``."""
+        scores, own = self.score(rows, answers), {}
+        if self.own_metrics:
+            name = next(name for name in _GIVEN if name in answers[0])
+            gold = [getattr(row, _GOLD.get(name, "label")) for row in rows]
+            gold = [list(x) if isinstance(x, tuple) else x for x in gold]
+            own = self.own_metrics(gold, [answer[name] for answer in answers])
+        if not isinstance(own, Mapping) or own.keys() & scores.keys():
+            raise UserError(
+                f"metrics returned {own!r:.200}, expected a dictionary of numbers with "
+                f"other names than {', '.join(scores)}"
+            )
+        return scores | {name: float(value) for name, value in own.items()}
 
     @abc.abstractmethod
     def export(self, rows: list[Any], answers: Answers, split: str) -> dict[str, str]:

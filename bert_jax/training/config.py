@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bert_jax.data.examples import ExampleConfig, Phase
 from bert_jax.data.store import read_info
@@ -38,6 +38,7 @@ class OptimizerConfig:
     LAMB: You et al. (2020), algorithm 2. Muon: Jordan (2024), with Liu et al.'s scale.
     """
 
+    layer_decay: ClassVar[float] = 1.0  # a setting of fine-tuning
     learning_rate: float = setting(doc="peak of the schedule, after warmup", least=0)
     warmup_steps: int = setting(0, "steps until the peak; 0: see warmup", least=0)
     warmup: float = setting(0.0, "share of all steps until the peak", least=0, below=1)
@@ -213,6 +214,9 @@ class FineTuneOptimizer(OptimizerConfig):
 
     learning_rate: float = setting(5e-5, "peak of the schedule, after warmup", above=0)
     warmup: float = setting_like(OptimizerConfig, "warmup", 0.1)
+    layer_decay: float = setting(
+        1.0, "factor of the updates from each layer to the layer below", above=0, most=1
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,6 +242,15 @@ class FineTuneConfig(RunConfig):
     freeze: bool = setting(
         False, "train only the head, pooler and LSTM's layer weights"
     )
+    freeze_layers: int = setting(
+        -1, "train neither the embeddings nor this many first layers; -1: all", least=-1
+    )
+    class_weights: dict[str, float] | str = setting(
+        factory=dict, doc="weights of labels in the loss, by default 1; or balanced"
+    )
+    label_smoothing: float = setting(
+        0.0, "share of a label that the loss spreads over all labels", least=0, below=1
+    )
     model: ModelSettings = setting(factory=ModelSettings)
     features: FeatureConfig = setting(factory=FeatureConfig)
     sweep: SweepConfig = setting(factory=SweepConfig)
@@ -247,12 +260,35 @@ class FineTuneConfig(RunConfig):
     )
     epochs: int = setting(3, "number of times that each example is used", least=1)
     evaluations: int = setting(1, "evaluations on dev in an epoch", least=1)
+    patience: int = setting(
+        0, "evaluations without a better score that end the run; 0: never", least=0
+    )
+    main_metric: str = setting(
+        "", "score on dev whose maximum is the best model; empty: the task's"
+    )
     buckets: int = setting(
         2, "maximum number of length buckets. Each bucket compiles a program", least=1
     )
     train_rows: int = setting(0, "number of training rows to use; 0: all", least=0)
     log_every: int = setting_like(RunConfig, "log_every", 50)
     checkpoint_every: int = setting_like(RunConfig, "checkpoint_every", 500)
+
+    def __post_init__(self):
+        super().__post_init__()
+        weights = self.class_weights
+        values = weights.values() if isinstance(weights, dict) else ()
+        right = isinstance(weights, dict) or weights == "balanced"
+        if not right or not all(0 <= value < math.inf for value in values):
+            raise UserError(
+                f"class_weights={weights!r}, expected balanced, or a dictionary of labels "
+                "and weights of at least 0, such as {'good': 1, 'bad': 2.5}"
+            )
+        by_layer = self.freeze_layers >= 0 or self.optimizer.layer_decay != 1
+        if by_layer and (self.freeze or self.features.layers):
+            raise UserError(
+                "freeze and features.layers train no layer of the encoder; leave out "
+                "freeze_layers and layer_decay"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,13 +46,13 @@ from bert_jax.model.heads import make_model, packs
 from bert_jax.objectives.heads import ENCODER, HEADS, FrozenTagging, jit_forward
 from bert_jax.objectives.objective import Params
 from bert_jax.parallel.mesh import batch_divisor, make_mesh, process_rows
-from bert_jax.parallel.processes import on_every_host, on_leader
+from bert_jax.parallel.processes import from_leader, on_every_host, on_leader
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress, print_line, unwatched
 from bert_jax.runs import RESULTS
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.tasks.task import Task
+from bert_jax.tasks.task import Scores, Task
 from bert_jax.tasks.text_vectors import POOLINGS
 from bert_jax.training.config import FineTuneConfig
 from bert_jax.training.metrics import Reporter
@@ -62,6 +62,8 @@ from bert_jax.training.workdir import RunFolder
 BEST = "best"  # the folder of the best model, which bert_jax.load finds
 PREDICTIONS = "predictions"  # the folder of answers in the task's official form
 FEATURES = "features"  # the folder of a frozen encoder's vectors, deleted after the run
+
+Callback = Callable[[int, Scores], bool | None]  # of a step and its dev scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +106,7 @@ def prepare(
         raise UserError(
             f"accumulation={config.accumulation}, expected at most {most} for {why}"
         )
+    _check_control(config, task, checkpoint.config.num_layers)
     mesh, sizes = make_mesh(config.mesh), (task.head, task.outputs, config.features)
     model = make_model(checkpoint.config, *sizes, checkpoint.compute)
     splits = []
@@ -117,6 +120,18 @@ def prepare(
         splits.append(split)
     forward, (train, *others) = jit_forward(mesh, model), splits
     return Prepared(checkpoint, task, mesh, model, forward, train, tuple(others))
+
+
+def _check_control(config: FineTuneConfig, task: Task, layers: int) -> None:
+    """Raises UserError for settings that do not fit the task or the checkpoint."""
+    if (count := config.freeze_layers) > layers:
+        raise UserError(f"freeze_layers={count}, expected at most {layers}, all layers")
+    has_classes = task.head in ("sequence", "token") and not task.problem_type
+    if (config.class_weights or config.label_smoothing) and not has_classes:
+        raise UserError(
+            "class_weights and label_smoothing are for tasks with one class for each text "
+            "or word; leave them out"
+        )
 
 
 @unwatched()  # the step deadline is off: reading and tokenising report no progress
@@ -150,12 +165,14 @@ def finetune(
     folder: RunFolder,
     log: Log = print_line,
     change_settings: bool = False,
+    callback: Callback | None = None,
 ) -> dict[str, Any]:
     """Trains, saves the model with the best dev score in best/, and returns the results.
 
     results.json is written last. Then the checkpoints are deleted.
+    callback: see ``bert_jax.finetune``. Only process 0 calls it.
     """
-    fine_tuning = _FineTuning(config, prepared, folder, log)
+    fine_tuning = _FineTuning(config, prepared, folder, log, callback)
     _, progress, _ = run(fine_tuning.job(change_settings), folder, log)
     results = fine_tuning.results(progress)
 
@@ -177,18 +194,30 @@ def delete_checkpoints(folder: RunFolder) -> None:
 class _FineTuning:
     """A fine-tuning run: its Job for the engine, its evaluations and its results.
 
-    ``progress["best"]`` contains the epoch and the dev scores of the model in best/.
+    ``progress["best"]`` contains the epoch and the dev scores of the model in best/, and
+    ``progress["evaluations_since_best"]`` the number of evaluations after it.
     """
 
     def __init__(
-        self, config: FineTuneConfig, prepared: Prepared, folder: RunFolder, log: Log
+        self,
+        config: FineTuneConfig,
+        prepared: Prepared,
+        folder: RunFolder,
+        log: Log,
+        callback: Callback | None = None,
     ):
         self.config, self.folder, self.log = config, folder, log
         self.prepared, self.task = prepared, prepared.task
-        self.checkpoint = prepared.checkpoint
+        self.main_metric = config.main_metric or self.task.main_metric
+        self.checkpoint, self.callback = prepared.checkpoint, callback
         self.frozen = bool(config.features.layers)
         objective = FrozenTagging if self.frozen else HEADS[self.task.head]
-        self.objective = objective(prepared.model, ENCODER if config.freeze else "")
+        self.objective = objective(
+            prepared.model,
+            ENCODER if config.freeze else first_layers(config.freeze_layers),
+            self._class_weights(),
+            config.label_smoothing,
+        )
         self.batches = EpochBatches(
             prepared.train.features,
             batch_size=config.batch_size,
@@ -208,7 +237,9 @@ class _FineTuning:
         params = self._params(self.checkpoint, fresh_head=self.config.fresh_head)
         if self.frozen:  # the features contain the encoder's vectors
             params = {name: part for name, part in params.items() if name == "bilstm"}
-        steps = self.batches.steps_per_epoch
+        steps, evaluations = self.batches.steps_per_epoch, self.config.evaluations
+        # A mistake in them shows before the first step, not after the first epoch.
+        early = bool(self.task.own_metrics or self.config.main_metric)
         return Job(
             config=self.config,
             objective=self.objective,
@@ -217,9 +248,28 @@ class _FineTuning:
             identity=to_dict(self.config) | {"rows": self._checksum()},
             change_settings=change_settings,
             initial_params=params,
-            evaluates=lambda step: is_evaluated(step, steps, self.config.evaluations),
+            evaluates=lambda step: (
+                is_evaluated(step, steps, evaluations) or (early and step == 0)
+            ),
             evaluate=self._evaluate,
         )
+
+    def _class_weights(self) -> tuple[float, ...]:
+        """The weight of each class in the order of the labels; () without weights."""
+        given, labels = self.config.class_weights, self.task.labels
+        if given == "balanced":
+            targets = next(iter(self.prepared.train.features.targets.values()))
+            ids = np.concatenate([np.atleast_1d(x) for x in targets])
+            weights = balanced(np.bincount(ids[ids >= 0], minlength=len(labels)))
+            given = dict(zip(labels, weights.tolist(), strict=True))
+            shown = [f"{label!r} {weight:.4g}" for label, weight in given.items()]
+            self.log(f"class weights: {listed(shown, most=10)}")
+        if wrong := given.keys() - {*labels}:
+            raise UserError(
+                f"class_weights has {', '.join(sorted(wrong))}, expected labels of the "
+                f"task: {listed(labels)}"
+            )
+        return tuple(given.get(label, 1.0) for label in labels if given)
 
     def _checksum(self) -> int:
         """A checksum of the tokens and labels of train and of the labelled splits."""
@@ -237,21 +287,49 @@ class _FineTuning:
         model = self.prepared.model
         return head_params(checkpoint, model, *head, fresh_head=fresh_head)[0]
 
-    def _evaluate(self, step: int, params: Params, reporter: Reporter) -> None:
-        """Scores dev, and saves the parameters if they are the best so far."""
+    def _evaluate(self, step: int, params: Params, reporter: Reporter) -> bool:
+        """Scores dev, and saves the parameters if they are the best so far.
+
+        Returns whether the run ends. Step 0 is scored, but never the best.
+        """
         started, progress = time.perf_counter(), reporter.progress
-        dev, metric = self.prepared.splits[0], self.task.main_metric
+        dev, metric = self.prepared.splits[0], self.main_metric
         task, evaluation = evaluate_tuned(self.task, dev, self._outputs(params, dev))
-        scores, epoch = evaluation.scores, step / self.batches.steps_per_epoch
+        # Equal in all processes, which take the same decisions.
+        scores = from_leader(lambda: evaluation.scores)
+        epoch = step / self.batches.steps_per_epoch
         reporter.write(step, dev.name, scores)
         reporter.log(f"epoch {epoch:.2f}  {dev.name}: {show(scores)}")
-        best = progress.get("best")
-        if best is None or scores[metric] > best["scores"][metric]:
+        if metric not in scores:
+            known = ", ".join(scores)
+            raise UserError(f"main_metric={metric!r}, expected one of {known}")
+        best, since = (
+            progress.get("best"),
+            progress.get("evaluations_since_best", 0) + 1,
+        )
+        if step and (best is None or scores[metric] > best["scores"][metric]):
             whole = on_every_host(params)
             on_leader(lambda: self._save_best(task, jax.device_get(whole), scores))
-            progress["best"] = {"epoch": epoch, "scores": scores}
+            progress["best"], since = {"epoch": epoch, "scores": scores}, 0
+        progress["evaluations_since_best"] = since if step else 0
+        ends = step > 0 and self._ends(step, scores, since)
         seconds = progress.get("evaluation_seconds", 0.0)
         progress["evaluation_seconds"] = seconds + time.perf_counter() - started
+        return ends
+
+    def _ends(self, step: int, scores: Scores, since: int) -> bool:
+        """Whether the callback or the patience ends the run after an evaluation.
+
+        since: number of evaluations after the best.
+        """
+        why = ""
+        if 0 < self.config.patience <= since:
+            why = f"{counted(since, 'evaluation')} without a better {self.main_metric}"
+        if self.callback and from_leader(lambda: bool(self.callback(step, scores))):
+            why = "the callback returned True"
+        if why and step < len(self.batches):
+            self.log(f"stopped early after step {step} of {len(self.batches)}: {why}")
+        return bool(why)
 
     def _outputs(self, params: Params, split: Split) -> list[np.ndarray]:
         rows, doing = len(split.rows), f"predicting {split.name}"
@@ -321,8 +399,9 @@ class _FineTuning:
                 scores[split.name] = evaluation.scores
                 self.log(f"{split.name}: {show(evaluation.scores)}")
             on_leader(functools.partial(self._write, task, split, evaluation))
-        return {
-            "main_metric": task.main_metric,
+        stopped = {n: x for n, x in progress.items() if n == "stopped_at"}
+        return stopped | {
+            "main_metric": self.main_metric,
             "best_epoch": round(best["epoch"], 3),
             "steps": len(self.batches),
             "padding_share": 1 - progress["tokens"] / progress["computed_tokens"],
@@ -343,6 +422,22 @@ class _FineTuning:
             write_mistakes(folder, task, split.name, *content)
             if warning := majority_warning(confusion(task, *content)[1]):
                 self.log(f"warning: {split.name}: {warning}")
+
+
+def balanced(counts: np.ndarray) -> np.ndarray:
+    """scikit-learn's weights: all examples / (classes * examples of the class).
+
+    A class without examples is not counted, and its weight is 0.
+    """
+    shares = counts * np.count_nonzero(counts) / np.sum(counts)
+    return np.divide(1, shares, out=np.zeros(len(counts)), where=counts > 0)
+
+
+def first_layers(count: int) -> str:
+    """The pattern of the embeddings and the first layers; "" for a negative count."""
+    numbers = "|".join(map(str, range(count)))
+    layers = rf"|encoder/layer_({numbers})(?!\d)" if count > 0 else ""
+    return f"^bert/(embeddings/{layers})" if count >= 0 else ""
 
 
 def is_evaluated(step: int, steps: int, evaluations: int) -> bool:

@@ -1,5 +1,6 @@
 """``bert_jax.finetune``: fine-tuning on rows of Python or on files."""
 
+import copy
 import dataclasses
 import numbers
 import os
@@ -13,9 +14,9 @@ from bert_jax.errors import UserError, hint
 from bert_jax.inference.model import Bert, load
 from bert_jax.progress import print_line
 from bert_jax.settings import with_arguments
-from bert_jax.tasks.task import Task
+from bert_jax.tasks.task import Metrics, Task
 from bert_jax.training.config import FineTuneConfig, FineTuneOptimizer, finetune_config
-from bert_jax.training.finetune import show
+from bert_jax.training.finetune import Callback, show
 from bert_jax.training.run import Log
 from bert_jax.training.sweep import run_one
 
@@ -51,6 +52,8 @@ def finetune(
     workdir: os.PathLike | str | None = None,
     log: Log = print_line,
     change_settings: bool = False,
+    metrics: Metrics | None = None,
+    callback: Callback | None = None,
     **settings: Any,
 ) -> FineTuned:
     """Fine-tunes a checkpoint on a task and returns the model that was best on dev.
@@ -75,6 +78,11 @@ def finetune(
     log: function that receives each line of the report.
     change_settings: resume an unfinished run of ``workdir`` with other settings than
       before. Its config.json lists the changes.
+    metrics: function of the labels and the answers of all rows of a split, two lists, that
+      returns a dictionary of own scores. They are reported with the scores of the task, and
+      main_metric may name one. Dev is then also scored before the first step.
+    callback: function of the step and the dev scores, called after each evaluation. The run
+      stops if it returns True. With several processes only process 0 calls it.
     settings: see below, such as epochs=1, batch_size=16 or learning_rate=1e-4.
 
     Raises UserError for wrong rows, settings or files.
@@ -114,7 +122,10 @@ def finetune(
         task = task.with_rows(held_out=share, seed=config.seed, **splits)
         config = dataclasses.replace(config, data=task.config)
     workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
-    results = run_one(config, workdir, log, task, change_settings=change_settings)
+    task = copy.copy(task)
+    task.own_metrics = metrics
+    options = {"change_settings": change_settings, "callback": callback}
+    results = run_one(config, workdir, log, task, **options)
     model = load(workdir)
     own = {f.name: getattr(model, f.name) for f in fields(model)}
     return FineTuned(**own, scores=results["scores"], workdir=workdir)

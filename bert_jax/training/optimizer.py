@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
@@ -55,8 +56,10 @@ def bert_optimizer(
     Muon, with its authors' momentum of 0.95, replaces Adam for the kernels of the encoder.
     The step multiplies the updates by minus the learning rate.
 
-    frozen: pattern of the paths of parameters that get no update and have no moments;
-      none by default.
+    frozen: pattern of the names of parameters that get no update, see :func:`by_layer`;
+      none by default. They have no moments, except in a stack with trained layers.
+    config.layer_decay: factor of the whole update, weight decay included, from each layer
+      to the layer below.
     """
     adam = optax.scale_by_adam if config.bias_correction else scale_by_uncorrected_adam
     moments = adam(config.beta1, config.beta2, config.epsilon)
@@ -69,19 +72,85 @@ def bert_optimizer(
     ]
     if config.name == "lamb":
         direction.append(scale_by_trust_ratio())
-    if not frozen:
-        return optax.chain(*direction)
-    return optax.partition(
-        {"trained": optax.chain(*direction), "frozen": optax.set_to_zero()},
-        lambda params: jax.tree_util.tree_map_with_path(
-            lambda path, _: "frozen" if is_frozen(frozen, path) else "trained", params
-        ),
-    )
+    chain = optax.chain(*direction)
+    if frozen:
+        chain = optax.partition(
+            {"trained": chain, "frozen": optax.set_to_zero()},
+            lambda params: jax.tree.map_with_path(
+                lambda path, leaf: (
+                    "frozen" if is_frozen(frozen, path, leaf).all() else "trained"
+                ),
+                params,
+            ),
+        )
+    if not frozen and config.layer_decay == 1:
+        return chain
+
+    def update(grads: Any, state: Any, params: Any = None):
+        updates, state = chain.update(grads, state, params)
+        return scale_layers(updates, config.layer_decay, frozen), state
+
+    # The state is the state of the chain, so the settings may change during a run.
+    return optax.GradientTransformation(chain.init, update)
 
 
-def is_frozen(frozen: str, path: tuple[Any, ...]) -> bool:
-    """Whether the pattern ``frozen``, empty for none, matches a parameter's path."""
-    return bool(frozen and re.search(frozen, path_name(path)))
+def by_layer(
+    path: tuple[Any, ...], leaf: Any, value: Callable[[str], Any]
+) -> np.ndarray:
+    """``value`` of a parameter's name, or of the name of each layer stacked in it.
+
+    The names are those of layers that are not stacked, such as
+    bert/encoder/layer_0/attention/query/kernel, so a model means the same in both forms.
+    The result can be multiplied with the parameter.
+    """
+    name, stacked, rest = path_name(path).partition("encoder/layers/")
+    layers = range(leaf.shape[0] if stacked else 0)
+    names = [f"{name}encoder/layer_{i}/{rest}" for i in layers] or [name]
+    return np.array([value(x) for x in names]).reshape(-1, *(1,) * (leaf.ndim - 1))
+
+
+def is_frozen(frozen: str, path: tuple[Any, ...], leaf: Any) -> np.ndarray:
+    """Whether the pattern ``frozen``, empty for none, matches; see :func:`by_layer`."""
+    return by_layer(path, leaf, lambda x: bool(frozen and re.search(frozen, x)))
+
+
+def stop_frozen(frozen: str, params: Any) -> Any:
+    """Parameters whose gradient is 0 where ``frozen`` matches.
+
+    The backward pass does not compute gradients of a parameter that is frozen as a whole.
+    """
+
+    def stop(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        matches = is_frozen(frozen, path, leaf)
+        if not matches.any():
+            return leaf
+        stopped = jax.lax.stop_gradient(leaf)
+        return stopped if matches.all() else jnp.where(matches, stopped, leaf)
+
+    return jax.tree.map_with_path(stop, params)
+
+
+def scale_layers(updates: Any, decay: float, frozen: str = "") -> Any:
+    """Updates times a power of ``decay``, and 0 for frozen layers of a stack.
+
+    With n layers, the power is n - i for layer i, n + 1 for the embeddings, and 0 for all
+    parameters above the layers (as in BEiT, Bao et al., 2021).
+    """
+
+    def depth(name: str) -> int:  # embeddings 0, layer i has i + 1, all others -1
+        match = re.match(r"bert/(?:embeddings|encoder/layer_(\d+))", name)
+        return int(match[1] or -1) + 1 if match else -1
+
+    def scale(path: tuple[Any, ...], update: jax.Array, depths: np.ndarray):
+        if decay != 1 and depths.min() >= 0:
+            update *= np.float32(decay ** (top + 1 - depths))
+        stays = is_frozen(frozen, path, update)
+        mixed = stays.any() and not stays.all()
+        return jnp.where(stays, 0.0, update) if mixed else update
+
+    depths = jax.tree.map_with_path(lambda *leaf: by_layer(*leaf, depth), updates)
+    top = max(int(found.max()) for found in jax.tree.leaves(depths))
+    return jax.tree.map_with_path(scale, updates, depths)
 
 
 def clip_by_global_norm(limit: float) -> optax.GradientTransformation:

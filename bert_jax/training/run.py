@@ -70,9 +70,10 @@ class Job:
       the run. It is a pure function of t.
     evaluates: function of a step; whether the engine calls ``evaluate`` after the step.
       Step 0 is before the first step.
-    evaluate: function of (step, params, reporter). ``reporter.progress`` is a dictionary of
-      JSON values that is saved in checkpoints. Put values there that a resumed run needs,
-      such as the best score so far.
+    evaluate: function of (step, params, reporter). If it returns True in all processes, the
+      run ends after this step. ``reporter.progress`` is a dictionary of JSON values that
+      is saved in checkpoints. Put values there that a resumed run needs, such as the best
+      score so far.
     identity: the settings, as config.json contains them.
     change_settings: resume an unfinished run with other settings. The vocabulary, and the
       rows of a fine-tuning, must be the same.
@@ -87,7 +88,7 @@ class Job:
     mesh: Mesh
     identity: dict[str, Any]
     evaluates: Callable[[int], bool]
-    evaluate: Callable[[int, Params, Reporter], None]
+    evaluate: Callable[[int, Params, Reporter], bool | None]
     change_settings: bool = False
     tokenizer: Tokenizer | None = None
     initial_params: Params | None = None
@@ -114,8 +115,9 @@ def open_workdir(
 def run(
     job: Job, folder: RunFolder, log: Log
 ) -> tuple[TrainState, dict[str, Any], int]:
-    """Trains from the newest undamaged checkpoint to the last step.
+    """Trains from the newest undamaged checkpoint to the last step, or an early end.
 
+    ``progress["stopped_at"]`` is the step after which an evaluation ended the run early.
     Returns the state, the progress, and the step of that checkpoint (0 without one).
     Writes nothing before all checks have passed, and nothing if no step is left. A workdir
     without checkpoints or results can be reused.
@@ -153,7 +155,7 @@ def run(
         first, progress = int(state.step), saved.get("progress", {})
         if first > total:
             raise UserError(f"the run has done {first:,} steps, expected {total:,}")
-        if first == total:
+        if first == total or "stopped_at" in progress:
             return state, progress, first
         identity, changes = job.identity, []
         if saved:
@@ -281,9 +283,13 @@ def _loop(
                 # the parameters before this step, so the new parameters are checked too.
                 norm = {"norm of the parameters": norm_fn(state.params)}
                 check_finite(step, jax.device_get(sums | norm))
-            if evaluates:
-                job.evaluate(step, state.params, reporter)
-            if saves:
+            ends = evaluates and job.evaluate(step, state.params, reporter) and not last
+            if ends:
+                progress["stopped_at"] = step
+            if ends and step % config.log_every:
+                reporter.start_window()  # its time includes the evaluation's
+                reporter.report(step, sums)
+            if saves or ends:
                 progress["seconds"] = reporter.seconds
                 save(step, state)
             if stops:
@@ -291,6 +297,8 @@ def _loop(
                     f"asked to stop after step {step} of {total}; saved: the same command "
                     "resumes there"
                 )
+            if ends:
+                break
             if evaluates:
                 reporter.start_window()
     return state

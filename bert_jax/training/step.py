@@ -15,8 +15,8 @@ from bert_jax.training.optimizer import (
     OptimizerConfig,
     Schedule,
     bert_optimizer,
-    is_frozen,
     learning_rate,
+    stop_frozen,
 )
 from bert_jax.training.state import TrainState
 
@@ -35,12 +35,7 @@ def gradients(
     frozen = getattr(objective, "frozen", "")
 
     def loss_fn(params: Params, part: Batch, key: jax.Array):
-        # The backward pass does not compute gradients of frozen parameters.
-        params = jax.tree_util.tree_map_with_path(
-            lambda path, x: jax.lax.stop_gradient(x) if is_frozen(frozen, path) else x,
-            params,
-        )
-        sums = objective.sums(params, part, key)
+        sums = objective.sums(stop_frozen(frozen, params), part, key)
         return sum(sums[name] / weight for name, weight in weights.items()), sums
 
     key = jax.random.fold_in(state.key, state.step)

@@ -50,6 +50,7 @@ from bert_jax.training.finetune import (
     BEST,
     FEATURES,
     PREDICTIONS,
+    Callback,
     Prepared,
     delete_checkpoints,
     finetune,
@@ -106,11 +107,13 @@ def run_one(
     task: Task | None = None,
     *,
     change_settings: bool = False,
+    callback: Callback | None = None,
 ) -> Results:
     """Runs ``config`` in ``workdir``, unless the run is finished. Returns its results.
 
     task: replaces the task of ``config.data``, for rows from Python.
     change_settings: resume an unfinished run with other settings than before.
+    callback: see ``bert_jax.finetune``.
     """
     with open_workdir(workdir, log) as (folder, log):
         place = folder.local
@@ -121,7 +124,7 @@ def run_one(
         results = from_leader(lambda: finished(place, config))
         if results is None:
             prepared = prepare(config, place, log, task)
-            results = finetune(config, prepared, folder, log, change_settings)
+            results = finetune(config, prepared, folder, log, change_settings, callback)
         else:
             delete_checkpoints(folder)  # a killed run may have left them
             for split, scores in results["scores"].items():

@@ -31,6 +31,42 @@ def test_classes_by_hand():
     assert float(loss_weight("sequence", batch)) == 2
 
 
+# The losses of torch 2.13's CrossEntropyLoss(weight, label_smoothing) for these logits.
+@pytest.mark.parametrize(
+    ("weights", "smoothing", "torch"),
+    [
+        ((), 0.0, 0.34336892),
+        ((), 0.1, 0.48781335),
+        ((0.5, 2.0, 1.0), 0.0, 0.51186901),
+        ((0.5, 2.0, 1.0), 0.1, 0.64978087),
+        ((0.0, 0.02, 0.01), 0.1, None),  # weights with a sum below 1
+    ],
+)
+@pytest.mark.parametrize("head", ["sequence", "token"])
+def test_class_weights_and_label_smoothing_are_those_of_torch(
+    head, weights, smoothing, torch
+):
+    logits = np.float32([[[1, 2, 4], [0, 0.5, 0], [3, 0, -1], [9, 9, 0]]])
+    labels, used = np.array([[2, 1, 0, 0]]), np.float32([[1, 1, 1, 0]])
+    batch = {"label": labels, "weights": used}
+    batch |= {"labels": np.where(used > 0, labels, IGNORED)}
+    objective = OBJECTIVES[head](None, "", weights, smoothing)
+    losses = objective.losses(logits, batch) * used
+    mean = float(jnp.sum(losses) / objective.weights(batch)["loss"])
+    w, nll = (
+        np.array(weights or (1, 1, 1)),
+        -log_softmax(np.float64(logits[0]), axis=-1),
+    )
+    own, total = 0.0, 0.0
+    for i, label in enumerate(labels[0, :3]):
+        own += (1 - smoothing) * w[label] * nll[i, label] + smoothing * np.mean(
+            w * nll[i]
+        )
+        total += w[label]
+    assert mean == pytest.approx(own / total, rel=1e-6)
+    assert torch is None or mean == pytest.approx(torch, rel=1e-6)
+
+
 def test_regression_by_hand():
     """Squared error, as STS-B is trained in run_glue.py."""
     logits = np.array([[1.5], [0], [9]], np.float32)

@@ -47,6 +47,29 @@ def test_one_schedule_has_the_steps_of_all_phases(settings):
     assert config.optimizer.learning_rate == 1.0  # an int in place of a float
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"class_weights": "balance"},
+            "class_weights='balance', expected balanced, or",
+        ),
+        ({"class_weights": {"a": -1}}, "{'a': -1.0}, expected .* of at least 0"),
+        (
+            {"freeze": True, "freeze_layers": 0},
+            "leave out freeze_layers and layer_decay",
+        ),
+        (
+            {"optimizer": {"layer_decay": 0.9}, "features": {"layers": (-1,)}},
+            "train no layer of the encoder",
+        ),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        finetune_config(FINE_TUNING | {"init_from": "a"} | changes)
+
+
 def one(**changes):
     return (dict(steps=1, sequence_length=9, **PHASE) | changes,)
 

@@ -10,6 +10,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from sklearn.utils.class_weight import compute_class_weight
 
 from bert_jax import progress
 from bert_jax.errors import UserError
@@ -193,6 +194,91 @@ def test_the_best_model_is_kept_though_a_later_one_is_saved(
     assert [np.array_equal(kept, kernel) for kernel in kernels] == [
         *(False, True, False, False)
     ]
+
+
+@pytest.fixture
+def given_scores(monkeypatch):
+    """A function of scores, the dev scores of a run by its number of evaluations."""
+    evaluate_tuned = finetune.evaluate_tuned
+
+    def give(scores):
+        evaluates = finetune._FineTuning._evaluate
+
+        def scored(self, step, params, reporter):
+            value = scores[step // self.batches.steps_per_epoch - 1]
+
+            def evaluated(task, split, outputs):
+                task, evaluation = evaluate_tuned(task, split, outputs)
+                return task, evaluation._replace(scores={task.main_metric: value})
+
+            monkeypatch.setattr(finetune, "evaluate_tuned", evaluated)
+            return evaluates(self, step, params, reporter)
+
+        monkeypatch.setattr(finetune._FineTuning, "_evaluate", scored)
+
+    return give
+
+
+def test_a_run_stops_without_better_scores_and_stays_stopped(
+    settings, given_scores, tmp_path
+):
+    """Killed between the best score and the stop, and after the stop."""
+    given_scores([50.0, 90.0, 70.0, 90.0, 95.0, 95.0])
+    patient = dict(epochs=6, patience=2, log_every=5, checkpoint_every=3)
+    config = short_config(settings, **patient)
+    whole = run_one(config, tmp_path / "whole", [].append)
+    assert (whole["stopped_at"], whole["steps"], whole["best_epoch"]) == (12, 18, 2)
+    # The tokens of all steps are reported, and the schedule is the schedule of 18 steps.
+    lines = metrics(tmp_path / "whole")
+    assert [line["step"] for line in lines] == [5, 10, 12]
+    assert lines[-1]["learning_rate"] == pytest.approx(1e-2 * (1 - 11 / 18))
+    said, workdir = [], tmp_path / "run"
+
+    def interrupt(start, line):
+        said.append(line)
+        if line.startswith(start):
+            raise KeyboardInterrupt
+
+    for start in ("epoch 4.00", "dev: accuracy"):
+        with pytest.raises(KeyboardInterrupt):
+            run_one(config, workdir, functools.partial(interrupt, start))
+    last = "stopped early after step 12 of 18: 2 evaluations without a better accuracy"
+    assert said.count(last) == 1
+    del said[:]
+    results = run_one(config, workdir, said.append)
+    assert not any(line.startswith(("step", "epoch")) for line in said)
+    assert without_times(results) == without_times(whole)
+    weights = "best/model.safetensors"
+    whole_bytes = (tmp_path / "whole" / weights).read_bytes()
+    assert (workdir / weights).read_bytes() == whole_bytes
+    del said[:]
+    run_one(config, workdir, said.append)
+    assert [line.partition(":")[0] for line in said] == ["finished before"]
+
+
+def test_class_weights_are_in_the_order_of_the_labels(settings, tmp_path):
+    """Balanced as in scikit-learn, over rows or words; by name; a wrong name."""
+
+    def weights(prepared, given):
+        changed = dataclasses.replace(config, class_weights=given)
+        run = finetune._FineTuning(changed, prepared, None, [].append)
+        return run.objective.class_weights
+
+    for what in ("classification", "tagging"):
+        config = finetune_config(settings(what, train_rows=9))
+        prepared = finetune.prepare(config, tmp_path, [].append)
+        task, rows = prepared.task, prepared.train.rows
+        golds = [gold for row in rows for gold in task.golds(row)]
+        classes = np.array(task.labels)
+        expected = compute_class_weight("balanced", classes=classes, y=golds)
+        assert weights(prepared, "balanced") == pytest.approx(expected)
+        assert len({*expected}) > 1
+        first, *others = task.labels
+        assert weights(prepared, {first: 3.0}) == (3.0, *(1.0 for _ in others))
+        assert weights(prepared, {}) == ()
+        with pytest.raises(UserError, match=f"class_weights has neg, .*: {first}, "):
+            weights(prepared, {first: 2.0, "neg": 3.0})
+    assert finetune.balanced(np.array([6, 0, 2])).tolist() == [8 / 12, 0, 8 / 4]
 
 
 def test_the_seed_decides_the_order_of_the_examples(settings, tmp_path):
@@ -384,6 +470,11 @@ def test_a_run_starts_from_the_head_of_its_checkpoint(short, settings, tmp_path)
             "accumulation=99, expected at most 8 for batch_size=8",
         ),
         ({"mesh": {"data": 3, "model": 2}}, "does not use exactly the 8 devices"),
+        ({"freeze_layers": 2}, "freeze_layers=2, expected at most 1, all layers"),
+        (
+            {"data": {"regression": True}, "label_smoothing": 0.1},
+            "label_smoothing are for tasks with one class for each text or word",
+        ),
     ],
 )
 def test_what_cannot_run_is_one_line_and_leaves_nothing(
@@ -396,6 +487,14 @@ def test_what_cannot_run_is_one_line_and_leaves_nothing(
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run" / "best").exists()
+
+
+def test_a_wrong_main_metric_is_found_before_the_first_step(settings, tmp_path):
+    said, config = [], short_config(settings, main_metric="f2")
+    message = "main_metric='f2', expected one of accuracy, f1_macro"
+    with pytest.raises(UserError, match=message):
+        run_one(config, tmp_path / "run", said.append)
+    assert not any(line.startswith("step") for line in said)
 
 
 def test_a_split_without_rows_is_named(settings, tmp_path):

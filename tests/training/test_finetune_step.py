@@ -14,7 +14,13 @@ from bert_jax.objectives.heads import ENCODER, jit_forward
 from bert_jax.objectives.heads import HEADS as OBJECTIVES
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
 from bert_jax.parallel.sharding import path_name
-from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer, make_schedule
+from bert_jax.training.finetune import first_layers
+from bert_jax.training.optimizer import (
+    OptimizerConfig,
+    bert_optimizer,
+    by_layer,
+    make_schedule,
+)
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import compile_step, gradients
 
@@ -22,15 +28,16 @@ HEADS = ("sequence", "choice", "token", "span")
 SETTINGS = OptimizerConfig(learning_rate=1e-3)
 ADAM = bert_optimizer(SETTINGS)
 SCHEDULE = make_schedule(SETTINGS, 1000)
+TAG_WEIGHTS = np.array([0.5, 3.0, 1.0])  # of the classes of "token"
 
 
 @pytest.fixture(scope="module")
 def make_objective(make_head):
     """A function of (head, changes to the config): an objective of fine-tuning."""
 
-    def make(head, **changes):
+    def make(head, class_weights=(), label_smoothing=0.0, **changes):
         name, model = make_head(head, **changes)
-        return OBJECTIVES[name](model)
+        return OBJECTIVES[name](model, "", class_weights, label_smoothing)
 
     return make
 
@@ -42,7 +49,10 @@ def gradients_of(make_objective):
 
     @functools.cache
     def setting(head, accumulation):
-        objective = make_objective(head, hidden_dropout=0.0, attention_dropout=0.0)
+        changes = dict(hidden_dropout=0.0, attention_dropout=0.0)
+        if head == "token":
+            changes |= dict(class_weights=(*TAG_WEIGHTS,), label_smoothing=0.1)
+        objective = make_objective(head, **changes)
         settings = dict(objective=objective, accumulation=accumulation)
         abstract = abstract_state(objective, ADAM, mesh)
         state = init_state(objective, ADAM, abstract, seed=5)
@@ -77,7 +87,7 @@ def pad(arrays, rows, length):
 def test_padding_filled_up_rows_and_microbatches_change_nothing(
     head, gradients_of, make_arrays, max_difference
 ):
-    """Also where microbatches hold different numbers of labelled tokens."""
+    """Also where microbatches have different numbers and weights of labelled tokens."""
     arrays = make_arrays(head)
     if head == "token":
         arrays["labels"][::2] = IGNORED
@@ -87,7 +97,9 @@ def test_padding_filled_up_rows_and_microbatches_change_nothing(
     padded_grads, padded_sums = gradients_of(head, padded, accumulation=2)
     assert max_difference(sums, padded_sums) < 1e-5  # sums of up to 60 losses
     assert max_difference(grads, padded_grads) < 1e-6
-    assert sums["weight"] == (arrays["labels"] >= 0).sum() if head == "token" else 8
+    labels = arrays.get("labels", np.zeros(0))
+    expected = TAG_WEIGHTS[labels[labels >= 0]].sum() if head == "token" else 8
+    assert sums["weight"] == pytest.approx(expected)
     largest = jax.tree.map(lambda g: float(np.abs(g).max()), grads)
     assert max(jax.tree.leaves(largest)) > 1e-2
 
@@ -160,27 +172,49 @@ def test_the_forward_pass_has_no_dropout_and_gives_float32(
     assert objective.logits(params, batch, None).dtype == jnp.float32
 
 
-def test_frozen_parameters_stay_and_have_no_moments(make_objective, make_arrays):
-    """Also with weight decay, which is no gradient."""
-    objective = dataclasses.replace(make_objective("sequence"), frozen=ENCODER)
+@pytest.mark.parametrize(
+    ("frozen", "parts", "scan"),
+    [
+        (ENCODER, ("embeddings", "layer_0", "layer_1"), False),
+        pytest.param(
+            *(ENCODER, ("embeddings", "layer_0", "layer_1"), True),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *(first_layers(1), ("embeddings", "layer_0"), False), marks=pytest.mark.long
+        ),
+        (first_layers(1), ("embeddings", "layer_0"), True),
+    ],
+    ids=["encoder", "encoder-stacked", "first", "first-stacked"],
+)
+def test_frozen_parameters_stay_and_have_no_moments(
+    frozen, parts, scan, make_objective, make_arrays
+):
+    """Also with weight decay, which is no gradient, and in a stack of layers."""
+    compute = ComputeConfig(scan_layers=scan)
+    objective = make_objective("sequence", compute=compute, num_layers=2)
+    objective = dataclasses.replace(objective, frozen=frozen)
     settings = OptimizerConfig(learning_rate=0.1, weight_decay=0.5)
-    optimizer = bert_optimizer(settings, ENCODER)
-    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    abstract = abstract_state(objective, optimizer, mesh)
+    optimizer = bert_optimizer(settings, frozen)
+    sizes = MeshConfig(1, 2, 2, True) if scan else MeshConfig()
+    mesh = make_mesh(sizes, jax.devices()[: 4 if scan else 1])
+    abstract = abstract_state(objective, optimizer, mesh, fsdp=scan)
     state = init_state(objective, optimizer, abstract, seed=1)
     moments = {
         path_name(path) for path, _ in jax.tree.leaves_with_path(state.opt_state)
     }
     assert any("mu/bert/pooler/kernel" in name for name in moments)
-    assert not any("bert/encoder" in name or "embeddings" in name for name in moments)
+    without = parts[:1] if scan and "layer_1" not in parts else parts
+    assert not any(part in name for part in without for name in moments)
     before = jax.device_get(state.params)
-    step = compile_step(objective, settings, abstract)
+    step = compile_step(objective, settings, abstract, accumulation=2)
     for _ in range(2):  # the learning rate of the first is 0
-        batch = put_batch(make_arrays("sequence"), mesh)
+        batch = put_batch(make_arrays("sequence", rows=16), mesh)
         state, _ = step(state, batch, make_schedule(settings, 10))
     after = jax.device_get(state.params)
     for path, old in jax.tree.leaves_with_path(before):
         new = functools.reduce(lambda tree, key: tree[key.key], path, after)
-        name = path_name(path)
-        frozen = name.startswith(("bert/encoder", "bert/embeddings"))
-        assert np.array_equal(old, new) == frozen, name
+        same = by_layer(path, old, lambda name: any(part in name for part in parts))
+        bits = np.moveaxis(old.view(np.int32) == new.view(np.int32), 0, -1)
+        stays = bits.all() if same.size == 1 else bits.reshape(-1, 2).all(axis=0)
+        assert np.array_equal(stays, same.squeeze()), path_name(path)

@@ -127,6 +127,15 @@ def test_rows_of_python_train_a_model_that_answers(make, checkpoint_dir, tmp_pat
     task, rows = make()
     rows = rows if isinstance(rows, Frame) else iter(rows)
     said = []
+
+    def exact(gold, predicted):
+        """The share of equal labels, lists of tags, choices or answers of the 6 rows."""
+        assert len(gold) == len(predicted) == 6
+        if make is squad:
+            gold = [text for ((text, _),) in gold]
+        pairs = zip(gold, predicted, strict=True)
+        return {"exact": 100 * np.mean([a == b for a, b in pairs])}
+
     model = bert_jax.finetune(
         task,
         init_from=checkpoint_dir,
@@ -134,6 +143,7 @@ def test_rows_of_python_train_a_model_that_answers(make, checkpoint_dir, tmp_pat
         dev=0.25,
         workdir=tmp_path / "run",
         log=said.append,
+        metrics=exact,
         **SETTINGS,
     )
     assert "dev: 25% of the training rows, which are not learned from" in said
@@ -143,6 +153,7 @@ def test_rows_of_python_train_a_model_that_answers(make, checkpoint_dir, tmp_pat
     assert model.scores == results["scores"]
     main = results["main_metric"]
     assert model.scores["dev"][main] > 90
+    assert model.scores["dev"]["exact"] > 90
     assert f"{main} {model.scores['dev'][main]:.2f}" in repr(model)
     again = bert_jax.load(tmp_path / "run")
     assert again.labels == model.labels
@@ -151,6 +162,43 @@ def test_rows_of_python_train_a_model_that_answers(make, checkpoint_dir, tmp_pat
     assert scores[main] > 90
     if make in (classification, squad):
         assert scores == again.evaluate(rows)
+
+
+def test_own_metrics_choose_the_best_model_and_a_callback_stops(
+    checkpoint_dir, tmp_path
+):
+    """The first call of metrics is before the first step, and its score is not the best."""
+    task, frame = classification()
+    rows, seen = frame.to_dict("records"), []
+    values = iter([9.0, 1.0, 3.0, 2.0, 7.0])
+    arguments = dict(init_from=checkpoint_dir, train=rows[:16], dev=rows[16:])
+    arguments |= dict(
+        workdir=tmp_path / "run", metrics=lambda *_: {"mine": next(values)}
+    )
+    settings = SETTINGS | {"epochs": 5, "class_weights": "balanced"}
+
+    def third(step, scores):
+        seen.append((step, scores))
+        return len(seen) == 3
+
+    model = bert_jax.finetune(
+        task, **arguments, callback=third, main_metric="mine", **settings
+    )
+    assert [(step, scores["mine"]) for step, scores in seen] == [(2, 1), (4, 3), (6, 2)]
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    found = [results[x] for x in ("main_metric", "stopped_at", "steps", "best_epoch")]
+    assert found == ["mine", 6, 10, 2]
+    assert model.scores["dev"]["mine"] == 7 and "accuracy" in model.scores["dev"]
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    lines = [line for line in map(json.loads, text.splitlines()) if "mine" in line]
+    assert [(line["step"], line["mine"]) for line in lines] == [
+        *((0, 9), (2, 1), (4, 3), (6, 2))
+    ]
+    arguments |= {"workdir": None, "metrics": lambda *_: {"accuracy": 1}}
+    with pytest.raises(
+        UserError, match=r"metrics returned .*other names than accuracy"
+    ):
+        bert_jax.finetune(task, **arguments, **settings)
 
 
 def test_splits_may_be_given_and_a_test_split_has_labels_or_not(

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,8 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import ComputeConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.settings import from_settings, to_dict
+from bert_jax.training.config import FineTuneOptimizer
+from bert_jax.training.finetune import first_layers
 from bert_jax.training.optimizer import (
     OptimizerConfig,
     bert_optimizer,
@@ -19,6 +22,7 @@ from bert_jax.training.optimizer import (
     make_schedule,
     scale_by_muon,
     scale_by_trust_ratio,
+    stop_frozen,
 )
 
 PAPER = OptimizerConfig(learning_rate=1e-4, warmup_steps=10_000)
@@ -132,6 +136,58 @@ def test_updates_equal_those_by_hand(scale, bias_correction, name):
         for name, array in flat.items():
             np.testing.assert_allclose(array, expected[name], rtol=0, atol=2e-6)
     assert np.max(np.abs(flat["dense/kernel"] - start["dense/kernel"])) > 1e-2
+
+
+def layered(random):
+    """Arrays of a model with three layers, by path."""
+    shapes = {f"bert/encoder/layer_{i}/dense/kernel": (3, 4) for i in range(3)}
+    shapes |= {"bert/embeddings/word/embedding": (5, 3), "bert/pooler/kernel": (3, 3)}
+    shapes |= {"classifier/bias": (2,)}
+    return {k: np.float32(random.normal(size=shape)) for k, shape in shapes.items()}
+
+
+def stack(arrays):
+    layers = [arrays.pop(f"bert/encoder/layer_{i}/dense/kernel") for i in range(3)]
+    return arrays | {"bert/encoder/layers/dense/kernel": np.stack(layers)}
+
+
+def unstack(arrays):
+    layers = enumerate(arrays.pop("bert/encoder/layers/dense/kernel"))
+    return arrays | {f"bert/encoder/layer_{i}/dense/kernel": x for i, x in layers}
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("name", ["adam", "lamb"])
+def test_layer_decay_and_freezing_scale_whole_updates(name, stacked):
+    """Weight decay included; each layer has its factor, in a stack too."""
+    random = np.random.default_rng(0)
+    params, grads = layered(random), layered(random)
+
+    def updates(decay, frozen, grads):
+        trees = ({**params}, {**grads})
+        trees = (stack(tree) if stacked else tree for tree in trees)
+        own, all_grads = (traverse_util.unflatten_dict(x, sep="/") for x in trees)
+        products = jax.vjp(lambda x: stop_frozen(frozen, x), own)[1]
+        config = FineTuneOptimizer(weight_decay=0.5, name=name, layer_decay=decay)
+        optimizer = bert_optimizer(config, frozen)
+        found = optimizer.update(*products(all_grads), optimizer.init(own), own)[0]
+        flat = traverse_util.flatten_dict(jax.device_get(found), sep="/")
+        return unstack(flat) if stacked else flat
+
+    powers = {"embeddings": 4, "layer_0": 3, "layer_1": 2, "layer_2": 1}
+    for frozen in ("", "embeddings", "embeddings|layer_[01]"):
+        # The norm that clips the gradients is the norm of the trained parameters.
+        stays = {path for path in params if frozen and re.search(frozen, path)}
+        trained = {k: grad * (k not in stays) for k, grad in grads.items()}
+        count = {"": -1, "embeddings": 0}.get(frozen, 2)
+        plain = updates(1.0, "", trained)
+        for path, update in updates(0.5, first_layers(count), grads).items():
+            if path in stays:  # -0.0 would change a parameter of -0.0
+                assert not np.any(update) and not np.any(np.signbit(update)), path
+                continue
+            power = sum(n for part, n in powers.items() if part in path)
+            expected = plain[path] * 0.5**power
+            np.testing.assert_allclose(update, expected, rtol=1e-5, err_msg=path)
 
 
 def test_the_trust_ratio_of_stacked_layers_is_each_layers_own():
