@@ -32,7 +32,8 @@ def main(argv: list[str]) -> None:
     # A finished run is reported from what it wrote.
     if not any(Path(workdir, name).exists() for name in ("results.json", "sweep.json")):
         check_checkpoint(config.init_from, "init_from")
-        FAMILIES[config.family](config.data).source.check()
+        if not (flags["sweep"] and config.sweep.folds):  # folds need no file of dev
+            FAMILIES[config.family](config.data).source.check()
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.training.sweep import run_one, run_sweep
 

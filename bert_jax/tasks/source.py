@@ -1,12 +1,15 @@
 """Sources: the splits of a task, their rows and the names of their classes."""
 
+import collections
 import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bert_jax.data.corpus import TFDS, find_dataset
 from bert_jax.errors import UserError, listed
@@ -213,6 +216,40 @@ def _read_hub(directory: str, split: str) -> Any:
     if split.partition("[")[0] not in known:
         raise UserError(f"{directory} has no split {split}; it has {', '.join(known)}")
     return datasets.load_dataset(*names, split=split)
+
+
+# Rows for dev
+
+
+def share_of_rows(classes: Sequence[Hashable], share: float, seed: int) -> set[int]:
+    """Numbers of the rows that become dev, drawn with ``seed``.
+
+    Each class keeps its share of the rows (the method of Sainte-Laguë: row i of the n rows
+    of a class, from 0, has the place (i + 1/2) / n, and the first places become dev). One
+    row of each class is always left. classes: the class of each row.
+    """
+    order = np.random.default_rng(seed).permutation(len(classes)).tolist()
+    sizes, drawn, places = collections.Counter(classes), collections.Counter(), {}
+    for row in order:
+        name = classes[row]
+        drawn[name] += 1
+        is_last = drawn[name] == sizes[name]
+        places[row] = 1 if is_last else (drawn[name] - 0.5) / sizes[name]
+    count = min(max(round(share * len(order)), 1), len(order) - len(sizes))
+    return {*sorted(order, key=places.get)[:count]}
+
+
+def fold_rows(classes: Sequence[Hashable], count: int, seed: int) -> list[set[int]]:
+    """Numbers of the rows of each fold, drawn with ``seed``.
+
+    The rows of a class are dealt to the folds in turn. A class with one row is in no fold,
+    so that the rows outside a fold have all classes. classes: the class of each row.
+    """
+    sizes = collections.Counter(classes)
+    order = np.random.default_rng(seed).permutation(len(classes)).tolist()
+    order = [row for row in order if sizes[classes[row]] > 1]
+    order.sort(key=lambda row: str(classes[row]))
+    return [{*order[fold::count]} for fold in range(count)]
 
 
 # Names of classes

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import write_text
 from bert_jax.tasks import rows as read
 from bert_jax.tasks.rows import Placed, Record, Row
-from bert_jax.tasks.source import ROWS, Source
+from bert_jax.tasks.source import ROWS, Source, fold_rows, share_of_rows
 
 # "mean" and "cls" are poolings, which make a vector of a sequence.
 Head = Literal["sequence", "token", "choice", "span", "mean", "cls"]
@@ -136,7 +136,8 @@ class Task(abc.ABC):
           row is a dictionary with the task's ``columns``, or a tuple in their order; see
           :func:`rows.placed_rows`. A test split without labels is predicted. If all labels
           of a split are -1, the split has no labels.
-        held_out: share of the training rows that become dev, drawn with ``seed``.
+        held_out: share of the training rows that become dev, drawn with ``seed``. Each
+          class of a classification keeps its share.
         """
         given: dict[str, list[Record]] = {}
         for split, data in splits.items():
@@ -151,12 +152,33 @@ class Task(abc.ABC):
                 (where, self.values(where, row, labelled=True))
                 for where, row in reader(data, split)
             ]
+        dev: set[int] = set()
         if held_out:
-            # The draw is a set of row numbers, so that all rows stay in order.
-            rows, count = given["train"], max(round(held_out * len(given["train"])), 1)
-            dev = {*np.random.default_rng(seed).permutation(len(rows))[:count].tolist()}
-            given["train"] = [row for i, row in enumerate(rows) if i not in dev]
-            given["dev"] = [row for i, row in enumerate(rows) if i in dev]
+            classes = [self.class_of(*record) for record in given["train"]]
+            dev = share_of_rows(classes, held_out, seed)
+        return self._with_given(given, dev)
+
+    def folds(self, count: int, seed: int = 0) -> list[Self]:
+        """A task for each fold of the training rows: the fold is dev, the rest is train.
+
+        Each class of a classification keeps its share in every fold. The folds are drawn
+        with ``seed``. There is no test split.
+        """
+        records = self.source.records("train")
+        rows = [(x, self.values(x, row, labelled=True)) for x, row in records]
+        drawn = fold_rows([self.class_of(*row) for row in rows], count, seed)
+        return [self._with_given({"train": rows}, dev) for dev in drawn]
+
+    def class_of(self, where: str, values: Mapping[str, Any]) -> Hashable:
+        """The class of a training row, of which dev gets its share; None: no classes."""
+        del where, values
+
+    def _with_given(self, given: dict[str, list[Record]], dev: set[int]) -> Self:
+        """The task with these rows. dev: numbers of training rows that become dev."""
+        if dev:
+            rows = given["train"]
+            own = {"train": [row for i, row in enumerate(rows) if i not in dev]}
+            given = given | own | {"dev": [rows[i] for i in sorted(dev)]}
         # The name is a setting, so that a run with other rows has other settings.
         content = json.dumps(given, sort_keys=True, default=str).encode()
         name = ROWS + hashlib.sha256(content).hexdigest()[:12]

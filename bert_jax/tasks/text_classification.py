@@ -259,6 +259,11 @@ class Classification(base.Task):
     def golds(self, row: Row) -> Sequence[str]:
         return [row.label]
 
+    def class_of(self, where: str, values: Mapping[str, Any]) -> str | None:
+        if self.regression:
+            return None
+        return str(read.value_of(where, values, self.columns["label"]))
+
     def _classes(self, where: str, value: Any) -> Sequence[Any]:
         """The classes in the label of a row, by name or number."""
         return [value]
@@ -372,6 +377,7 @@ class MultiLabel(Classification):
     family = "multi_label"
     config_class = MultiLabelConfig
     problem_type = SEVERAL_LABELS
+    class_of = base.Task.class_of
     label_names = ("label", "labels")
     table_metrics = ("f1_micro", "f1_macro", "exact_match")
 

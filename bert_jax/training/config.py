@@ -229,6 +229,12 @@ class SweepConfig:
     )
     epochs: tuple[int, ...] = setting((3, 4), "numbers of epochs", least=1)
     seeds: tuple[int, ...] = setting((0, 1, 2), "seeds of each point", **_SEED)
+    folds: int = setting(
+        0,
+        "number of folds of the training rows, drawn with each seed. Each fold is dev of a "
+        "run (cross-validation). 0: the task's own dev",
+        least=0,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

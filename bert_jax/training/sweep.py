@@ -3,9 +3,10 @@
 A finished run has a file that is written last: results.json of a fine-tuning, part.json of
 another part of a study. The same command runs the runs that are not finished.
 
-A sweep trains every point of a grid with every seed. Its runs are in sweep/, and sweep.json
-and sweep.md contain the table. best/ and predictions/ belong to the best run. The weights
-of all other runs are deleted.
+A sweep trains every point of a grid with every seed and, with ``sweep.folds``, on every
+fold of the training rows. Its runs are in sweep/, and sweep.json and sweep.md contain the
+table. best/ and predictions/ belong to the best run. The weights of all other runs are
+deleted.
 
 A study pretrains variants with several seeds, fine-tunes them and scores minimal pairs. Its
 folder contains
@@ -140,11 +141,12 @@ class _Runs:
     _end(name), which deletes weights that are not needed any more.
     configs: the config of each run by the run's name, in the order in which they run. A
       name is the path of the run's folder.
+    folds: number of folds that the runs of a variant and a seed have; 0: none.
     variants: task and name of each run of a variant; "" for a run without a task.
     """
 
-    def __init__(self, folder: Path, log: Log, seeds: Sequence[int]):
-        self.folder, self.log, self.seeds = folder, log, seeds
+    def __init__(self, folder: Path, log: Log, seeds: Sequence[int], folds: int = 0):
+        self.folder, self.log, self.seeds, self.folds = folder, log, seeds, folds
         self.configs: dict[str, Any] = {}
         self.variants: dict[str, list[tuple[str, str]]] = {}
 
@@ -182,7 +184,8 @@ class _Runs:
 
         "variants" contains for each variant:
           scores: by metric, the "mean", "deviation" and "scores" of the seeds, and the
-            "difference" of the mean from the first variant's mean.
+            "difference" of the mean from the first variant's mean. With folds also the
+            "standard_error" of the mean.
           diverged: number of runs that diverged.
           tokens, flops: of one pretraining.
           seconds: mean of the pretrainings.
@@ -192,6 +195,10 @@ class _Runs:
             name: _summary([(task, results[run] or {}) for task, run in runs])
             for name, runs in self.variants.items()
         }
+        for scores in (s for v in variants.values() for s in v["scores"].values()):
+            if self.folds:
+                error = scores["deviation"] / len(scores["scores"]) ** 0.5
+                scores["standard_error"] = error
         first, *others = (variant["scores"] for variant in variants.values())
         for scores in others:
             for metric in scores.keys() & first.keys():
@@ -207,10 +214,12 @@ class _Runs:
     def write_table(self, path: Path, **more: Any) -> Results:
         """Writes the table, with more values, as JSON and as Markdown, and logs it."""
         content = self.table() | more
+        over = f"standard error over {self.folds} folds and" if self.folds else ""
         text = "\n".join(_table_lines(content["variants"])) + (
-            f"\n\nMean ± deviation over the seeds {', '.join(map(str, self.seeds))}; in "
-            f"brackets the difference from {next(iter(self.variants))} ± its standard "
-            f"error. {content['finished']} of {content['parts']} runs are finished."
+            f"\n\nMean ± {over or 'deviation over'} the seeds "
+            f"{', '.join(map(str, self.seeds))}; in brackets the difference from "
+            f"{next(iter(self.variants))} ± its standard error. {content['finished']} of "
+            f"{content['parts']} runs are finished."
         )
         write_json(path, content)
         write_text(path.with_suffix(".md"), f"{text}\n")
@@ -261,7 +270,7 @@ def _cell(scores: Results | None) -> str:
         return "-"
     cell = f"{scores['mean']:.1f}"
     if len(scores["scores"]) > 1:
-        cell += f" ± {scores['deviation']:.1f}"
+        cell += f" ± {scores.get('standard_error', scores['deviation']):.1f}"
     if difference := scores.get("difference"):
         error = difference["standard_error"]
         cell += f" ({difference['mean']:+.1f}"
@@ -297,17 +306,27 @@ class _Sweep(_Runs):
     def __init__(
         self, config: FineTuneConfig, workdir: RunFolder, log: Log, change: bool
     ):
-        grid = config.sweep
-        super().__init__(workdir.local / SWEEP, log, grid.seeds)
+        grid, task = config.sweep, FAMILIES[config.family](config.data)
+        super().__init__(workdir.local / SWEEP, log, grid.seeds, grid.folds)
         self.config, self.workdir, self.change = config, workdir, change
-        for seed, size, rate, epochs in itertools.product(
-            grid.seeds, grid.batch_size, grid.learning_rate, grid.epochs
-        ):
-            optimizer = replace(config.optimizer, learning_rate=rate)
-            settings = {"batch_size": size, "epochs": epochs, "seed": seed}
-            point = f"batch{size}-rate{rate:g}-epochs{epochs}"
-            run_config = replace(config, optimizer=optimizer, **settings)
-            self.add(point, "", f"{point}-seed{seed}", run_config)
+        # Settings that differ between the runs.
+        self.free = (*_GRID, *["data.dir"] * bool(grid.folds))
+        self.tasks: dict[str, Task | None] = {}  # a task if the run is on a fold
+        self.prepared: tuple[Task | None, Prepared] | None = None  # of the last run
+        for seed in grid.seeds:
+            folds = task.folds(grid.folds, seed) if grid.folds else [None]
+            for (number, fold), size, rate, epochs in itertools.product(
+                enumerate(folds), grid.batch_size, grid.learning_rate, grid.epochs
+            ):
+                optimizer = replace(config.optimizer, learning_rate=rate)
+                settings = {"batch_size": size, "epochs": epochs, "seed": seed}
+                point = f"batch{size}-rate{rate:g}-epochs{epochs}"
+                name = f"{point}-seed{seed}"
+                if fold:
+                    name, settings["data"] = f"{name}-fold{number}", fold.config
+                self.tasks[name] = fold
+                run_config = replace(config, optimizer=optimizer, **settings)
+                self.add(point, "", name, run_config)
 
     def missing(self) -> list[str]:
         if (self.workdir.local / "config.json").exists():
@@ -317,13 +336,12 @@ class _Sweep(_Runs):
         self._keep_best()
         return super().missing()
 
-    @functools.cached_property
-    def prepared(self) -> Prepared:
-        return prepare(self.config, self.workdir.local, self.log)
-
     def _run(self, name: str) -> Results:
-        folder = self.workdir.child(f"{SWEEP}/{name}")
-        arguments = self.prepared, folder, self.log, self.change
+        fold, folder = self.tasks[name], self.workdir.child(f"{SWEEP}/{name}")
+        if self.prepared is None or self.prepared[0] is not fold:
+            local = self.workdir.local
+            self.prepared = fold, prepare(self.config, local, self.log, fold)
+        arguments = self.prepared[1], folder, self.log, self.change
         return finetune(self.configs[name], *arguments)
 
     def _end(self, name: str) -> None:
@@ -337,7 +355,7 @@ class _Sweep(_Runs):
         """
         scores = {}
         for path in sorted(self.folder.glob(f"*/{RESULTS}")):
-            results = finished(path.parent, self.config, _GRID)
+            results = finished(path.parent, self.config, self.free)
             scores[path.parent.name] = [*scores_of(results).values()]
         best = max(filter(scores.get, scores), key=scores.get, default="")
         for name in scores:
@@ -358,7 +376,7 @@ class _Sweep(_Runs):
             raise UserError(
                 f"every run in {self.folder} diverged; lower sweep.learning_rate"
             )
-        results = finished(self.folder / best, self.config, _GRID)
+        results = finished(self.folder / best, self.config, self.free)
         if not (workdir / BEST).exists():
             raise UserError(
                 f"{workdir / BEST} is missing; put it back, or delete "

@@ -3,12 +3,13 @@
 import sys
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tasks import source
-from bert_jax.tasks.source import in_order_of, names_by_number
+from bert_jax.tasks.source import in_order_of, names_by_number, share_of_rows
 
 SPLITS = {
     "train": [{"text": "good", "label": 1}, {"text": "bad", "label": 0}],
@@ -195,9 +196,53 @@ def test_rows_stand_in_for_files():
     drawn = {
         task.with_rows(train=rows, held_out=0.34, seed=i).config.dir for i in range(9)
     }
-    assert len(drawn) == 3  # each row is dev with some seed
+    assert (
+        len(drawn) == 2
+    )  # each row of x is dev with some seed, and y is always learned
     signs = [("bad", "-1")] * 5 + [("good", "1")]  # -1 may be a class
     assert len(task.with_rows(train=signs, held_out=0.1).read("dev")) == 1
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.1, 1), (0.34, 1), (0.5, 1), (0.9, 3)])
+def test_each_class_keeps_its_share_of_dev(share, most):
+    """With a share of 0.9 the large classes replace the rows that small ones keep."""
+    sizes = {"a": 61, "b": 24, "c": 10, "d": 2, "e": 2, "f": 1}
+    classes = np.random.default_rng(0).permutation(
+        np.repeat([*sizes], [*sizes.values()])
+    )
+    draws = [share_of_rows(classes.tolist(), share, seed) for seed in range(20)]
+    for dev in draws:
+        assert len(dev) == round(share * 100)
+        for name, size in sizes.items():
+            count = sum(classes[row] == name for row in dev)
+            assert count < size and abs(count - share * size) < most
+    assert draws[0] == share_of_rows(classes.tolist(), share, 0)
+    # Without classes the draw is the start of a permutation, and any row may be dev.
+    assert share_of_rows([None] * 100, share, 3) == {
+        *np.random.default_rng(3).permutation(100)[: round(share * 100)].tolist()
+    }
+    assert share_of_rows(["a", "b"], share, 0) == set()
+
+
+def test_each_row_is_dev_in_one_fold():
+    rows = [(f"text {i}", "abbcccccc"[i % 9]) for i in range(90)] + [("text", "d")]
+    task = bert_jax.tasks.classification().with_rows(train=rows, test=rows)
+    folds = task.folds(4, seed=1)
+    assert [fold.config.dir for fold in folds] == [
+        fold.config.dir for fold in task.folds(4, seed=1)
+    ]
+    assert folds[0].config != task.folds(4, seed=2)[0].config
+    dev = [row.where for fold in folds for row in fold.read("dev")]
+    assert sorted(dev) == sorted(row.where for row in task.read("train")[:-1])
+    counts = {"a": 10, "b": 20, "c": 60}
+    for fold in folds:
+        assert fold.source.eval_splits == ("dev",) and fold.labels == (*"abcd",)
+        train, dev = ([row.label for row in fold.read(s)] for s in ("train", "dev"))
+        assert len(train) + len(dev) == 91 and "d" in train
+        assert all(abs(dev.count(x) - n / 4) < 1 for x, n in counts.items())
+    numbers = bert_jax.tasks.classification(regression=True)
+    numbers = numbers.with_rows(train=[(f"text {i}", i) for i in range(7)])
+    assert sorted(len(fold.read("dev")) for fold in numbers.folds(3)) == [2, 2, 3]
 
 
 @pytest.mark.parametrize("data", [{"text": ["a", "b"]}, ("a", "b"), "a.csv"])

@@ -227,6 +227,31 @@ def test_points_may_be_added_in_any_order(made, run):
     assert (copy / "best/model.safetensors").read_text() == best
 
 
+def test_each_fold_is_dev_of_a_run_and_the_table_has_the_standard_error(run, tmp_path):
+    grid = SweepConfig(**GRID | {"folds": 3})
+    content, names, log = run(tmp_path, sweep=grid)
+    assert names == [
+        f"batch8-rate{rate}-epochs2-seed{seed}-fold{fold}"
+        for seed in (0, 1)
+        for fold in range(3)
+        for rate in ("1e-05", "0.01")
+    ]
+    dirs = {}
+    for name in names:
+        own = json.loads((tmp_path / "sweep" / name / "config.json").read_text())
+        dirs.setdefault(own["data"]["dir"], []).append(name)
+    assert [len(runs) for runs in dirs.values()] == [2] * 6  # the points share a fold
+    variant = content["variants"]["batch8-rate1e-05-epochs2"]["scores"]["pearson"]
+    assert variant["standard_error"] == statistics.stdev(variant["scores"]) / 6**0.5
+    assert len(variant["scores"]) == 6
+    mean, error = statistics.mean(variant["scores"]), variant["standard_error"]
+    assert f"| batch8-rate1e-05-epochs2  | {mean:.1f} ± {error:.1f}" in log[-2]
+    assert "Mean ± standard error over 3 folds and the seeds 0, 1; in" in log[-2]
+    # Like any sweep, it resumes where it was.
+    (tmp_path / "sweep" / names[4] / "results.json").unlink()
+    assert run(tmp_path, sweep=grid)[:2] == (content, [names[4]])
+
+
 def test_a_best_model_that_was_deleted_is_reported(made, run):
     whole, copy = made
     shutil.rmtree(copy / "best")
