@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.errors import UserError
+from bert_jax.model.heads import normalized
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.objective import Batch, Params, rngs
 from bert_jax.parallel.mesh import traced_on
@@ -187,25 +189,58 @@ class Span(Head):
         return 0.5 * sum(losses)
 
 
+@dataclasses.dataclass(frozen=True)
 class Vectors(Head):
-    """Vectors u and v, of length 1, of the two texts of a pair (Reimers et al., 2019).
+    """Vectors, of length 1, of the texts of a row (Reimers et al., 2019).
 
-    With a label from 0 to 1, the squared error of their cosine (sentence-transformers'
-    CosineSimilarityLoss). Without, cross-entropy over 20 times the cosines of u with the v
-    of all pairs of the batch (its MultipleNegativesRankingLoss; Henderson et al., 2017).
-    That loss belongs to a whole batch, which cannot be split.
+    The vectors u and v belong to the pair, the vectors n to the negatives of the row.
+    loss:
+      "cosine": the squared error of the cosine of u and v. The label is from 0 to 1.
+        (sentence-transformers' CosineSimilarityLoss)
+      "contrastive": cross-entropy over 20 times the cosines of u with the v and n of all
+        rows of the batch. The right one is the v of the row. This loss belongs to a whole
+        batch, which cannot be split. (MultipleNegativesRankingLoss; Henderson et al., 2017)
+      "triplet": the mean of max(0, cos(u, n) - cos(u, v) + margin) over the negatives.
+        (TripletLoss with the distance 1 - cosine; Schroff et al., 2015)
+    matryoshka: widths. The loss is the sum of the losses of vectors that are cut to each
+      width and scaled to length 1. Empty: the loss of whole vectors. (MatryoshkaLoss;
+      Kusupati et al., 2022)
     """
 
     reads_tokens = True
+    loss: str = "cosine"
+    margin: float = 0.5
+    matryoshka: tuple[int, ...] = ()
 
-    def losses(self, vectors_U2W: jax.Array, batch: Batch) -> jax.Array:
-        u_UW, v_UW = vectors_U2W[:, 0], vectors_U2W[:, 1]
-        if "label" in batch:
-            return jnp.square(jnp.sum(u_UW * v_UW, axis=-1) - batch["label"])
-        cosines_UU = jnp.einsum("UW,VW->UV", u_UW, v_UW, precision="highest")
-        is_pair_U = batch["weights"][None] > 0
-        scores_UU = jnp.where(is_pair_U, CONTRAST * cosines_UU, PADDED_SCORE)
-        return _cross_entropy(scores_UU, jnp.arange(len(scores_UU)))
+    def losses(self, vectors_UCW: jax.Array, batch: Batch) -> jax.Array:
+        if not self.matryoshka:
+            return self._losses(vectors_UCW, batch)
+        W = vectors_UCW.shape[-1]
+        if max(self.matryoshka) > W:
+            came = f"data.matryoshka={self.matryoshka}"
+            raise UserError(f"{came}, expected at most {W}, the width of the vectors")
+        parts = [normalized(vectors_UCW[..., :width]) for width in self.matryoshka]
+        return sum(self._losses(part, batch) for part in parts)
+
+    def _losses(self, vectors_UCW: jax.Array, batch: Batch) -> jax.Array:
+        u_UW, others_UNW = vectors_UCW[:, 0], vectors_UCW[:, 1:]
+        if self.loss == "cosine":
+            cosine_U = jnp.sum(u_UW * others_UNW[:, 0], axis=-1)
+            return jnp.square(cosine_U - batch["label"])
+        if self.loss == "contrastive":
+            others_VW = others_UNW.swapaxes(0, 1).reshape(-1, u_UW.shape[-1])
+            cosines_UV = jnp.einsum("UW,VW->UV", u_UW, others_VW, precision="highest")
+            is_text_V = jnp.tile(batch["weights"], others_UNW.shape[1])[None] > 0
+            scores_UV = jnp.where(is_text_V, CONTRAST * cosines_UV, PADDED_SCORE)
+            return _cross_entropy(scores_UV, jnp.arange(len(scores_UV)))
+        if others_UNW.shape[1] == 1:
+            raise UserError(
+                "the training rows have no negatives, which data.loss=triplet needs; add a "
+                "column negative, or negative_1, negative_2, ..."
+            )
+        cosines_UN = jnp.sum(u_UW[:, None] * others_UNW, axis=-1)
+        above_UN = cosines_UN[:, 1:] - cosines_UN[:, :1] + self.margin
+        return jnp.mean(jax.nn.relu(above_UN), axis=-1)
 
 
 # By the head of a task; see tasks/task.py.
@@ -235,7 +270,7 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
     """Logits of a batch; dropout if there is a ``key``.
 
     With "slots" (U, C) the result is the scores of U examples' choices, or the vectors of
-    U pairs, (U, 2, W).
+    the C texts of U rows, (U, C, W).
     """
     inputs, method = [Tokens.of_batch(batch)], "__call__"
     if "hidden" in batch:  # the features of the frozen encoder of a BertWithBiLstm

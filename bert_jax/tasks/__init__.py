@@ -5,7 +5,7 @@ A row is a dictionary, or a tuple in this order:
 classification   "text", "label"
 pairs            "text_a", "text_b", "label"
 multi_label      "text", "label" (a list of names)
-sentence_vectors "text_a", "text_b", "label" (a number, or none)
+sentence_vectors "text_a", "text_b", "label" (a number, or none), "negative" (or none)
 glue, sick       the columns of the data set, or as above
 tagging          "words", "tags"
 choices          "context", "choices", "label" (the number of the right one, from 0)

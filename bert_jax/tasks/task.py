@@ -127,6 +127,11 @@ class Task(abc.ABC):
         """Number of logits of a sequence or a token."""
         return 2 if self.head == "span" else len(self.labels) or 1
 
+    @property
+    def loss_settings(self) -> dict[str, Any]:
+        """Settings of the head's loss; see objectives/heads.py."""
+        return {}
+
     # Rows
 
     def with_rows(self, *, held_out: float = 0, seed: int = 0, **splits: Any) -> Self:

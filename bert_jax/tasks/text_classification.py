@@ -119,13 +119,17 @@ class MultiLabelConfig(TextConfig):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """A text or two. label: a name, a number or a tuple of names; None if unknown."""
+    """A text or two. label: a name, a number or a tuple of names; None if unknown.
+
+    negatives: texts of another meaning than text_a, for vectors.
+    """
 
     where: str
     text_a: str
     text_b: str | None = None
     label: Any = None
     id: Any = None
+    negatives: tuple[str, ...] = ()
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -184,7 +188,6 @@ class Classification(base.Task):
         self.regression = layout.regression or getattr(config, "regression", False)
         own = CORRELATIONS if self.regression else self.table_metrics
         self.metrics = layout.metrics or own
-        self.main_metric = self.metrics[0]
         usual = _PAIR if config.pair else {"text_a": ("text",)}
         self.columns = {}
         for name, others in (usual | {"label": self.label_names}).items():
@@ -209,6 +212,10 @@ class Classification(base.Task):
         task.columns = _PAIR | {"label": cls.label_names}
         task.optional = ("text_b",)
         return task
+
+    @property
+    def main_metric(self) -> str:
+        return self.metrics[0]
 
     @property
     def problem_type(self) -> str | None:

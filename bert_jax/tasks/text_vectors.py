@@ -1,12 +1,18 @@
 """Vectors of texts, trained on pairs: their cosine measures how close two texts are.
 
 Both texts go through the same encoder, each on its own, and become one vector by pooling
-(Reimers and Gurevych, 2019, "Sentence-BERT"). ``model.encode`` gives these vectors.
+(Reimers and Gurevych, 2019, "Sentence-BERT"). ``model.encode`` gives these vectors. A pair
+may have negatives: texts that are less close to the first text than the second text is.
 Metrics: Pearson's and Spearman's correlation of the cosine with the label, on STS-B, SICK,
-and any table of pairs with a number.
+and any table of pairs with a number. Without labels: the share of rows whose second text is
+closer to the first text than every negative.
 """
 
+import contextlib
 import dataclasses
+import functools
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +21,7 @@ from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting, setting_like
+from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
 from bert_jax.tasks.layouts import TABLE
 from bert_jax.tasks.task import Answers, Features, Outputs, with_id
@@ -22,6 +29,7 @@ from bert_jax.tasks.text_classification import Classification, Row, TableConfig
 
 TASKS = ("stsb", "sick_relatedness", TABLE)
 POOLINGS = ("mean", "cls")
+_NEGATIVES = re.compile(r"negatives?(_\d+)?")  # names of the columns of negatives
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +42,25 @@ class SentenceVectorsConfig(TableConfig):
     loss: str = setting(
         "cosine",
         "cosine: the cosine of a pair is its label, scaled to 0 to 1 over the training "
-        "rows; contrastive: a text's partner against all other texts of the batch",
-        one_of=("cosine", "contrastive"),
+        "rows; contrastive: a text's partner against all other texts of the batch, with "
+        "their negatives; triplet: a text's partner against the row's negatives",
+        one_of=("cosine", "contrastive", "triplet"),
     )
     positive_from: float = setting(
-        0.0, "contrastive: the least label of a training pair; 0: pairs need no label"
+        0.0,
+        "contrastive, triplet: the least label of a training pair; 0: pairs need no label",
+    )
+    margin: float = setting(
+        0.5,
+        "triplet: a partner's cosine should be larger than a negative's by this much",
+        least=0,
+        most=2,
+    )
+    matryoshka: tuple[int, ...] = setting(
+        (),
+        "widths such as (384, 128, 64): the loss is the sum of the losses of vectors that "
+        "are cut to each width and scaled to length 1; empty: the loss of whole vectors",
+        least=1,
     )
     pooling: str = setting(
         "",
@@ -60,7 +82,7 @@ class SentenceVectors(Classification):
     def __init__(self, config: SentenceVectorsConfig):
         super().__init__(config)
         self.regression, self.metrics = True, ("pearson", "spearman")
-        self.main_metric, self.head = "pearson", config.pooling or "mean"
+        self.head, self.cosine = config.pooling or "mean", config.loss == "cosine"
         self.whole_batch = config.loss == "contrastive"
 
     @classmethod
@@ -71,6 +93,17 @@ class SentenceVectors(Classification):
         longest = checkpoint.extra.get("modules", {}).get("max_length", positions)
         return cls(SentenceVectorsConfig(pooling=checkpoint.head, max_length=longest))
 
+    @functools.cached_property
+    def main_metric(self) -> str:
+        """The metric is "accuracy" if rows of dev have negatives and no labels."""
+        dev = () if self.cosine else self.source.records(self.source.eval_splits[0])
+        return "pearson" if all(map(self._has_label, dev)) else "accuracy"
+
+    @property
+    def loss_settings(self) -> dict[str, Any]:
+        names = ("loss", "margin", "matryoshka")
+        return {name: getattr(self.config, name) for name in names}
+
     def fitted(self, positions: int, pooling: str) -> "SentenceVectors":
         task = super().fitted(positions, pooling)
         if not self.config.pooling and pooling in POOLINGS:
@@ -79,36 +112,77 @@ class SentenceVectors(Classification):
         return task
 
     def labelled(self, split: str) -> bool:
-        unused = self.whole_batch and not self.config.positive_from
+        unused = not self.cosine and not self.config.positive_from
         return super().labelled(split) and not (split == "train" and unused)
+
+    def values(self, where: str, row: read.Row, *, labelled: bool) -> dict[str, Any]:
+        """In a tuple, texts after the second are negatives; a number is a label."""
+        third = row[2] if isinstance(row, tuple) and len(row) > 2 else None
+        with contextlib.suppress(TypeError, ValueError):
+            third = float(third)
+        if self.cosine or not isinstance(third, str | list):
+            return super().values(where, row, labelled=labelled)
+        pair = super().values(where, row[:2], labelled=False)
+        return pair | {"negative": third if isinstance(third, list) else [*row[2:]]}
+
+    def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
+        negatives: list[str] = []
+        for name in filter(_NEGATIVES.fullmatch, () if self.cosine else values):
+            found = read.value_of(where, values, [name])
+            texts = found if isinstance(found, list) else [found]
+            negatives += [read.text_of(where, {name: x}, [name]) for x in texts]
+        # A row of dev with negatives needs no label.
+        labelled &= not negatives or self._has_label((where, values))
+        row = super().row(where, values, labelled)
+        return dataclasses.replace(row, negatives=tuple(negatives))
+
+    def _has_label(self, record: read.Record) -> bool:
+        return any(record[1].get(n) not in (None, "") for n in self.columns["label"])
 
     def read(self, split: str) -> list[Row]:
         rows, least = super().read(split), self.config.positive_from
-        if split == "train" and self.whole_batch:
-            return [row for row in rows if not least or row.label >= least]
+        if split == "train" and not self.cosine:
+            return [row for row in rows if row.label is None or row.label >= least]
         if split == "train" and len({row.label for row in rows}) < 2:
             came = f"{self.config.dir}: all training pairs have one label"
             raise UserError(f"{came}; expected two at least, or data.loss=contrastive")
         return rows
 
     def encode(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
+        """The texts of a row are its pair and its negatives, as many in every row."""
         room = self.config.max_length - 2
-        texts = [text for row in rows for text in (row.text_a, row.text_b)]
-        parts = tokenizer.encode_batch(texts)
+        counts = {2 + len(row.negatives): row.where for row in rows} or {2: ""}
+        if len(counts) > 1:
+            few, many = (f"{n - 2} ({where})" for n, where in [*counts.items()][:2])
+            came = f"rows have {few} and {many} negatives"
+            raise UserError(f"{came}; expected as many negatives in all rows")
+        texts = [text for row in rows for text in (*row.texts, *row.negatives)]
+        parts, (count,) = tokenizer.encode_batch(texts), counts
         joined = [sequences.join(tokenizer, part[:room]) for part in parts]
-        long = np.array([len(part) > room for part in parts]).reshape(-1, 2)
+        long = np.array([len(part) > room for part in parts]).reshape(-1, count)
         labels, targets = [row.label for row in rows], {}
-        if rows and not self.whole_batch and None not in labels:
+        if rows and self.cosine and None not in labels:
             low, high = min(labels), max(labels)
             scaled = (np.array(labels) - low) / max(high - low, 1e-9)
             targets = {"label": scaled.astype(np.float32)}
-        more = {"choices": 2, "truncated": int(long.any(axis=1).sum())}
-        numbers = np.repeat(np.arange(len(rows)), 2)
+        more = {"choices": count, "truncated": int(long.any(axis=1).sum())}
+        numbers = np.repeat(np.arange(len(rows)), count)
         return base.joined_features(joined, numbers, targets, **more)
 
     def decode(self, rows: list[Row], features: Features, outputs: Outputs) -> Answers:
-        """{"value": the cosine}."""
-        vectors = np.asarray(outputs, np.float64).reshape(len(rows), 2, -1)
-        cosines = (vectors[:, 0] * vectors[:, 1]).sum(axis=1)
-        answers = zip(rows, cosines.tolist(), strict=True)
-        return [with_id(row, {"value": cosine}) for row, cosine in answers]
+        """{"value": the cosine, "negatives": the cosines of text_a and negatives}."""
+        vectors = np.asarray(outputs, np.float64).reshape(
+            len(rows), features.choices, -1
+        )
+        cosines = (vectors[:, :1] * vectors[:, 1:]).sum(axis=2).tolist()
+        answers = []
+        for row, (value, *others) in zip(rows, cosines, strict=True):
+            answer = {"value": value} | ({"negatives": others} if others else {})
+            answers.append(with_id(row, answer))
+        return answers
+
+    def score(self, rows: list[Row], answers: Answers) -> base.Scores:
+        if all(row.label is not None for row in rows):
+            return super().score(rows, answers)
+        right = [answer["value"] > max(answer["negatives"]) for answer in answers]
+        return {"accuracy": 100 * float(np.mean(right))}

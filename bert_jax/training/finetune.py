@@ -217,6 +217,7 @@ class _FineTuning:
             ENCODER if config.freeze else first_layers(config.freeze_layers),
             self._class_weights(),
             config.label_smoothing,
+            **self.task.loss_settings,
         )
         self.batches = EpochBatches(
             prepared.train.features,

@@ -25,19 +25,115 @@ def task(**settings):
     return SentenceVectors(SentenceVectorsConfig(**settings))
 
 
-def test_losses_are_those_of_sentence_transformers(golden):
-    """tests/golden/torch/make.py; a padded pair is no one's partner."""
-    theirs = np.load(golden / "torch" / "losses.npz")
-    vectors = np.stack([theirs["u"], theirs["v"]], axis=1)
+@pytest.fixture(scope="module")
+def theirs(golden):
+    """Vectors, labels and losses of sentence-transformers; tests/golden/torch/make.py."""
+    return np.load(golden / "torch" / "losses.npz")
+
+
+def rows_of(theirs, negatives):
+    """Vectors of length 1 of the texts of seven rows, and one row of padding."""
+    pair = np.stack([theirs["u"], theirs["v"]], axis=1)
+    vectors = np.concatenate([pair, theirs["negatives"][:, :negatives]], axis=1)
     vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
-    losses = jax.jit(Vectors(None).losses)
-    found = losses(vectors, {"label": theirs["scores"]})
-    np.testing.assert_allclose(found.mean(), theirs["cosine"], rtol=1e-5)
-    padded = np.concatenate([vectors, vectors[:1]])
-    weights = np.array([1] * 7 + [0], np.float32)
-    found = losses(padded, {"weights": weights})[:7]
-    np.testing.assert_allclose(found.mean(), theirs["contrastive"], rtol=1e-5)
+    return np.concatenate([vectors, vectors[:1]])
+
+
+@pytest.mark.parametrize("widths", [(), (8, 5, 2)])
+@pytest.mark.parametrize(
+    ("name", "loss", "negatives"),
+    [
+        ("cosine", "cosine", 0),
+        ("contrastive", "contrastive", 0),
+        ("hard", "contrastive", 2),
+        ("triplet", "triplet", 1),
+    ],
+)
+def test_losses_are_those_of_sentence_transformers(
+    name, loss, negatives, widths, theirs
+):
+    """A padded row is no one's partner, and its negatives are no one's negatives."""
+    losses = jax.jit(Vectors(None, loss=loss, matryoshka=widths).losses)
+    batch = {"weights": np.array([1] * 7 + [0], np.float32)}
+    if loss == "cosine":
+        batch["label"] = np.append(theirs["scores"], 0)
+    found = losses(rows_of(theirs, negatives), batch)[:7].mean()
+    expected = theirs[name + "_matryoshka" * bool(widths)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert PADDED_SCORE < -1e9
+
+
+def test_losses_with_negatives_by_hand(theirs):
+    """Softmax over the texts of all rows; a margin over the mean of two negatives."""
+    vectors = rows_of(theirs, 2)[:7].astype(np.float64)
+    cosines = np.einsum("uw,vnw->uvn", vectors[:, 0], vectors[:, 1:])
+    own = cosines[range(7), range(7)]
+    exponents = np.exp(20 * cosines).sum(axis=(1, 2))
+    batch = {"weights": np.ones(7, np.float32)}
+    found = Vectors(None, loss="contrastive").losses(np.float32(vectors), batch)
+    expected = np.log(exponents) - 20 * own[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    found = Vectors(None, loss="triplet", margin=0.2).losses(np.float32(vectors), batch)
+    above = np.maximum(own[:, 1:] - own[:, :1] + 0.2, 0)
+    np.testing.assert_allclose(found, above.mean(axis=1), rtol=1e-5, atol=1e-7)
+    with pytest.raises(UserError, match="no negatives, which data"):
+        Vectors(None, loss="triplet").losses(vectors[:, :2], batch)
+    with pytest.raises(UserError, match=r"matryoshka=\(9,\), expected at most 8"):
+        Vectors(None, matryoshka=(9,)).losses(vectors[:, :2], batch)
+
+
+TRIPLETS = [("it is good", "good", "bad"), ("it is", "red", "a good ship")]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(*pair, more, more) for *pair, more in TRIPLETS],
+        [(*pair, [more, more]) for *pair, more in TRIPLETS],
+        [dict(text_a=a, text_b=b, negatives=[n, n]) for a, b, n in TRIPLETS],
+        [
+            dict(text_a=a, text_b=b, negative_1=n, negative_2=n, other=3)
+            for a, b, n in TRIPLETS
+        ],
+    ],
+)
+def test_negatives_are_further_texts_of_a_row(rows, vocabulary):
+    own = task(loss="triplet").with_rows(train=rows, dev=rows)
+    read = own.read("train")
+    assert [row.negatives for row in read] == [(n, n) for _, _, n in TRIPLETS]
+    features = own.encode(read, vocabulary)
+    assert features.choices == 4 and features.targets == {}
+    assert features.row.tolist() == [0] * 4 + [1] * 4
+    for ids, text in zip(features.input_ids, [*TRIPLETS[0], "bad"], strict=False):
+        assert ids.tolist()[1:-1] == vocabulary.encode(text).tolist()
+    # Without labels, dev counts the rows whose second text is closest.
+    assert own.main_metric == "accuracy" and own.read("dev") == [
+        dataclasses.replace(row, where=row.where.replace("train", "dev"))
+        for row in read
+    ]
+    outputs = np.eye(2)[[0, 0, 1, 1, 0, 1, 1, 0]]
+    answers = own.decode(read, features, list(outputs))
+    assert answers == [
+        {"value": 1, "negatives": [0, 0]},
+        {"value": 0, "negatives": [0, 1]},
+    ]
+    assert own.score(read, answers) == {"accuracy": 50}
+
+
+def test_labels_are_no_negatives(vocabulary):
+    own = task(loss="contrastive").with_rows(train=TRIPLETS, dev=PAIRS)
+    assert own.main_metric == "pearson"
+    assert [row.label for row in own.read("dev")] == [5, 1, 2]
+    lines = [("it is good", "good", "4.5")]  # as a line of text has them
+    assert own.with_rows(train=TRIPLETS, dev=lines).read("dev")[0].label == 4.5
+    uneven = [TRIPLETS[0], TRIPLETS[1][:2]]
+    read = own.with_rows(train=uneven, dev=PAIRS).read("train")
+    with pytest.raises(
+        UserError, match=r"have 1 \(train, row 0\) and 0 \(train, row 1\) negatives"
+    ):
+        own.encode(read, vocabulary)
+    ignored = task().with_rows(train=[*PAIRS], dev=PAIRS).read("train")
+    assert not any(row.negatives for row in ignored)
 
 
 def test_a_pair_is_two_sequences(vocabulary):
@@ -123,6 +219,37 @@ def test_a_run_learns_and_encode_gives_its_vectors(
         f'"pooling_mode_{"cls_token" if pooling == "cls" else "mean_tokens"}": true'
         in text
     )
+
+
+def test_triplets_train_a_model_without_labels(checkpoint_dir, one_device, tmp_path):
+    """On one of two folds, as a task of its own; the vectors also work when cut."""
+    words, random = ["sea", "ship", "blue", "it", "is"], np.random.default_rng(0)
+    rows = []
+    for i in range(24):
+        a, b, c = (" ".join(random.permutation(words)[:3]) for _ in range(3))
+        clue, other = ("good", "bad")[:: 1 if i % 2 else -1]
+        rows.append((f"{clue} {a}", f"{b} {clue}", f"{other} {c}"))
+    own = task(loss="triplet", margin=0.3, matryoshka=(16, 4), max_length=16)
+    with one_device():
+        model = bert_jax.finetune(
+            own.with_rows(train=rows).folds(2)[0],
+            init_from=checkpoint_dir,
+            workdir=tmp_path,
+            epochs=3,
+            batch_size=8,
+            learning_rate=1e-2,
+            accumulation=2,
+            buckets=1,
+            log=[].append,
+        )
+    assert model.scores["dev"] == {"accuracy": pytest.approx(100)}
+    assert model.evaluate(rows)["accuracy"] > 95
+    assert load(tmp_path).extra["data"]["matryoshka"] == [16, 4]
+    a, b, c = model.encode([*rows[0]], dimensions=4)
+    assert model.similarity(a, b) > model.similarity(a, c) + 0.3
+    answer = model.predict(rows[0])
+    assert answer["value"] > answer["negatives"][0] + 0.3
+    assert [*model.predict(rows[0][:2])] == ["value"]
 
 
 def test_a_run_keeps_the_modules_of_its_checkpoint(settings, one_device, tmp_path):

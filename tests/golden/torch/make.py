@@ -2,8 +2,8 @@
 
 two_way.npz: two LSTMs with projections in each direction, as torch.nn.LSTM computes them,
 on embeddings; each layer's output, the layers mixed, and the loss of both directions.
-losses.npz: those of several labels at once and of sentence vectors, the latter as
-sentence-transformers has them.
+losses.npz: the losses of several labels at once, and the losses of sentence vectors as
+sentence-transformers computes them.
 
     python tests/golden/torch/make.py     (torch 2.13, sentence-transformers 5)
 """
@@ -14,7 +14,10 @@ import numpy as np
 import torch
 from sentence_transformers.losses import (
     CosineSimilarityLoss,
+    MatryoshkaLoss,
     MultipleNegativesRankingLoss,
+    TripletDistanceMetric,
+    TripletLoss,
 )
 
 FOLDER = Path(__file__).parent
@@ -22,6 +25,7 @@ FOLDER = Path(__file__).parent
 VOCABULARY, WIDTH, CELLS, LAYERS = 61, 24, 40, 3
 LENGTHS = (9, 4, 6)
 WAYS = ("forward", "backward")
+MATRYOSHKA = (8, 5, 2)
 
 
 def two_way() -> dict[str, np.ndarray]:
@@ -78,20 +82,33 @@ class Given(torch.nn.Module):
     def forward(self, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"sentence_embedding": vectors}
 
+    def get_embedding_dimension(self) -> int:
+        return MATRYOSHKA[0]
+
 
 def losses() -> dict[str, np.ndarray]:
     """Logits and vectors, labels, and the losses of them."""
     torch.manual_seed(1)
     logits, labels = torch.randn(6, 5) * 2, (torch.rand(6, 5) < 0.4).float()
     u, v, scores = torch.randn(7, 8), torch.randn(7, 8), torch.rand(7)
-    cosine = CosineSimilarityLoss(Given())
-    contrastive = MultipleNegativesRankingLoss(Given())
-    found = {
-        "multi_label": torch.nn.BCEWithLogitsLoss()(logits, labels),
-        "cosine": cosine([u, v], scores),
-        "contrastive": contrastive([u, v], scores),
-    }
+    negatives = torch.randn(7, 2, 8)
+    model = Given()
+    triplet = TripletLoss(model, TripletDistanceMetric.COSINE, triplet_margin=0.5)
+    cosine, contrastive = (
+        CosineSimilarityLoss(model),
+        MultipleNegativesRankingLoss(model),
+    )
+    texts = {"cosine": [u, v], "contrastive": [u, v]}
+    texts |= {"hard": [u, v, *negatives.unbind(1)], "triplet": [u, v, negatives[:, 0]]}
+    own = {"cosine": cosine, "contrastive": contrastive}
+    own |= {"hard": contrastive, "triplet": triplet}
+    found = {"multi_label": torch.nn.BCEWithLogitsLoss()(logits, labels)}
+    for name, loss in own.items():
+        found[name] = loss(texts[name], scores)
+        matryoshka = MatryoshkaLoss(model, loss, list(MATRYOSHKA))
+        found[f"{name}_matryoshka"] = matryoshka(texts[name], scores)
     given = {"logits": logits, "labels": labels, "u": u, "v": v, "scores": scores}
+    given["negatives"] = negatives
     return {name: value.numpy() for name, value in (given | found).items()}
 
 
