@@ -42,6 +42,8 @@ class Embedder(Inference):
       [CLS]; "none", the vector of each token. Empty: the pooling that a model of sentence
       vectors was trained with, otherwise "mean".
     normalize: whether to scale every vector to length 1; None: as the model does.
+    dimensions: number of first numbers of a vector to keep, for models that were trained so
+      (Matryoshka); 0: all. Vectors are cut before they are scaled to length 1.
     max_length: 0: the length of a model of sentence vectors, otherwise the size of the
       position table. A longer text loses its end; in a pair the longer text loses its end.
     batch_size, dtype, show_progress: see Inference. Vectors are float32.
@@ -62,6 +64,7 @@ class Embedder(Inference):
         layers: Sequence[int] = (-1,),
         pooling: Pooling | Literal[""] = "",
         normalize: bool | None = None,
+        dimensions: int = 0,
         **options: Any,
     ):
         super().__init__(checkpoint, **options)
@@ -99,7 +102,8 @@ class Embedder(Inference):
         self._activations = modules.get("activations", [])
         self._dense = jax.device_get(checkpoint.params.get("dense", {}))
         self._normalize = modules.get("normalize") if normalize is None else normalize
-        self._layers, self._model = layers, BertModel(config, checkpoint.compute)
+        self._layers, self._dimensions = layers, dimensions
+        self._model = BertModel(config, checkpoint.compute)
         self._run = self._runner(self._vectors, params)
 
     def __call__(
@@ -141,6 +145,12 @@ class Embedder(Inference):
             vectors = jnp.matmul(vectors, layer["kernel"], precision="highest")
             bias = jnp.broadcast_to(layer.get("bias", 0), vectors.shape)
             vectors = ACTIVATIONS[activation](vectors + bias)
+        if not 0 <= self._dimensions <= vectors.shape[-1]:
+            came = (
+                f"dimensions={self._dimensions}, expected at most {vectors.shape[-1]}"
+            )
+            raise UserError(f"{came}, the width of the vectors")
+        vectors = vectors[..., : self._dimensions or None]
         return normalized(vectors) if self._normalize else vectors
 
 

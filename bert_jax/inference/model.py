@@ -16,13 +16,14 @@ from bert_jax.inference.embed import Embedder, Pooling
 from bert_jax.inference.evaluation import Columns, on_devices, text_features
 from bert_jax.inference.predict import Logits, Predictor
 from bert_jax.inference.pretrained import FillMask, NextSentence, Scorer
+from bert_jax.inference.search import cosines, near_pairs, nearest
 from bert_jax.interop.checkpoint import Checkpoint, check_types, check_vocabulary
 from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.layers import with_scan
 from bert_jax.settings import with_arguments
-from bert_jax.tasks.rows import is_single, placed_rows, row_texts
+from bert_jax.tasks.rows import given_columns, is_single, placed_rows, row_texts
 from bert_jax.tasks.task import Task
 
 
@@ -200,6 +201,65 @@ class Bert(Checkpoint):
         own = {"layers": layers, "pooling": pooling, "normalize": normalize}
         vectors = self._kept(Embedder, *options, **own)(texts, columns=columns)
         return vectors[0] if is_single(texts) else vectors
+
+    def similarity(
+        self, a: Any, b: Any, *, columns: Columns = ()
+    ) -> float | np.ndarray:
+        """The cosines of texts with texts, float32 (len(a), len(b)).
+
+        A single text has no axis: a text and a list give (len(b),), two texts a number.
+
+        a, b: texts as for ``encode``, or vectors from ``encode``, which has more settings.
+        columns: name of the column of the text in a frame; (): "text".
+        """
+        found = np.asarray(cosines(*(self._vectors(x, columns) for x in (a, b))))
+        return found if found.ndim else float(found)
+
+    def search(
+        self, queries: Any, corpus: Any, top: int = 10, *, columns: Columns = ()
+    ) -> list[Any]:
+        """The texts of a corpus with the largest cosines to a query, the largest first.
+
+        >>> model.search("a meal", ["It rains.", "A man eats pasta."], top=1)
+        [{'row': 1, 'cosine': 0.51, 'text': 'A man eats pasta.'}]
+
+        Several queries give a list with one entry for each query. The search is exact.
+
+        queries, corpus: texts as for ``encode``, or vectors from ``encode``, which has more
+          settings. Vectors of the corpus save time in later searches, and the answers then
+          have no "text".
+        top: number of texts for a query.
+        columns: name of the column of the text in a frame; (): "text".
+        """
+        texts: list[str] = []
+        if not _is_numbers(corpus):
+            rows = row_texts(placed_rows(corpus), given_columns(columns), most=1)
+            corpus = texts = [row.texts[0] for row in rows]
+        wanted = self._vectors(queries, columns)
+        several = wanted if wanted.ndim > 1 else wanted[None]
+        best = (x.tolist() for x in nearest(several, self._vectors(corpus), top))
+        found = [
+            [
+                {"row": row, "cosine": cosine} | ({"text": texts[row]} if texts else {})
+                for row, cosine in zip(*answer, strict=True)
+            ]
+            for answer in zip(*best, strict=True)
+        ]
+        return found[0] if wanted.ndim == 1 else found
+
+    def duplicates(
+        self, texts: Any, threshold: float = 0.9, *, columns: Columns = ()
+    ) -> list[tuple[int, int, float]]:
+        """Pairs (i, j, cosine) of rows with at least this cosine, the largest first.
+
+        texts: texts as for ``encode``, or vectors from ``encode``, which has more settings.
+          All pairs are compared.
+        columns: name of the column of the text in a frame; (): "text".
+        """
+        return near_pairs(self._vectors(texts, columns), threshold)
+
+    def _vectors(self, data: Any, columns: Columns = ()) -> Any:
+        return data if _is_numbers(data) else self.encode(data, columns=columns)
 
     def score(
         self,
@@ -422,6 +482,11 @@ def load(path: os.PathLike | str, **changes: Any) -> Bert:
     """
     changes = {name: value for name, value in changes.items() if value is not None}
     return Bert(**vars(load_checkpoint(path, **changes)))
+
+
+def _is_numbers(data: Any) -> bool:
+    """Whether the data is an array of numbers, and not of texts."""
+    return isinstance(data, np.ndarray | jax.Array) and data.dtype.kind not in "OSTU"
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

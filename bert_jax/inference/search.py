@@ -1,0 +1,82 @@
+"""Exact search among vectors by their cosines, in blocks.
+
+No array has a number for each pair of a large set. Vectors are any arrays of numbers, also
+float16 and bfloat16, of any length. Cosines are float32. A vector of zeros has the cosine 0
+with all vectors.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.model.heads import normalized
+
+BLOCK = 4096  # vectors; the cosines of two blocks take 64 MiB
+
+
+@jax.jit
+def cosines(a: Any, b: Any) -> jax.Array:
+    """The cosines of vectors, (..., W) and (..., W): (A, B), (A,), (B,) or ().
+
+    Raises UserError for vectors of another width.
+    """
+    if a.shape[-1] != b.shape[-1]:
+        raise UserError(
+            f"the vectors have {a.shape[-1]} and {b.shape[-1]} dimensions; expected as "
+            "many, from one model with one value of dimensions="
+        )
+    a, b = (normalized(x.astype(jnp.float32)) for x in (a, b))
+    return jnp.matmul(a, b.T, precision="highest")
+
+
+def nearest(queries: Any, corpus: Any, top: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of the corpus with the largest cosines, and these cosines, for each query.
+
+    queries: (Q, W). corpus: (N, W). Both results are (Q, top), or (Q, N) if N is smaller;
+    int32 and float32. The largest cosine is first, and of equal cosines the first row.
+    """
+    if top < 1:
+        raise UserError(f"top={top}, expected at least 1")
+    rows = np.zeros((len(queries), min(top, len(corpus))), np.int32)
+    values = np.full(rows.shape, -2, np.float32)
+    for first in range(0, len(corpus), BLOCK):
+        block = corpus[first : first + BLOCK]
+        for start in range(0, len(queries), BLOCK):
+            part = slice(start, start + BLOCK)
+            best = rows[part], values[part]
+            rows[part], values[part] = _merged(*best, queries[part], block, first)
+    return rows, values
+
+
+@jax.jit
+def _merged(rows: Any, values: Any, queries: Any, block: Any, first: Any) -> Any:
+    """The best rows so far, (Q, top), merged with the rows of a block from ``first``."""
+    new = cosines(queries, block)
+    numbers = jnp.broadcast_to(
+        first + jnp.arange(len(block), dtype=np.int32), new.shape
+    )
+    # Of equal values top_k takes the first, which has the smaller row.
+    best, places = jax.lax.top_k(jnp.concatenate([values, new], 1), values.shape[1])
+    rows = jnp.concatenate([rows, numbers], 1)
+    return jnp.take_along_axis(rows, places, 1), best
+
+
+def near_pairs(vectors: Any, threshold: float) -> list[tuple[int, int, float]]:
+    """All pairs (i, j, cosine), i < j, with at least this cosine; the largest first.
+
+    Pairs of equal cosines are in the order of their rows. vectors: (N, W).
+    """
+    found = []
+    for first in range(0, len(vectors), BLOCK):
+        for second in range(first, len(vectors), BLOCK):
+            parts = (vectors[start : start + BLOCK] for start in (first, second))
+            values = np.asarray(cosines(*parts))
+            i, j = np.nonzero(values >= threshold)
+            kept = first + i < second + j
+            i, j = i[kept], j[kept]
+            pairs = (first + i).tolist(), (second + j).tolist(), values[i, j].tolist()
+            found += zip(*pairs, strict=True)
+    return sorted(found, key=lambda pair: (-pair[2], *pair[:2]))

@@ -1,0 +1,119 @@
+"""Cosines, nearest rows and duplicates against plain numpy, in blocks of three rows."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax.errors import UserError
+from bert_jax.inference import search
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(search, "BLOCK", 3)
+
+
+def vectors(count, seed=0, kind=np.float32):
+    """Vectors of eight whole numbers; a few are equal."""
+    random = np.random.default_rng(seed)
+    found = random.integers(-3, 4, (count, 8)) + 0.5
+    found[count // 2 :: 3] = found[0]
+    return found.astype(kind)
+
+
+def plain(a, b):
+    a, b = (np.asarray(x, np.float64) for x in (a, b))
+    norms = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=1)
+    return a @ b.T / norms
+
+
+@pytest.mark.parametrize(
+    ("kind", "top"),
+    [
+        *((np.float32, top) for top in (1, 4, 20)),
+        *((kind, 4) for kind in (np.float16, jnp.bfloat16, np.float64, np.int8)),
+    ],
+)
+def test_the_nearest_rows_are_those_of_a_full_sort(kind, top):
+    queries, corpus = vectors(5, 1, kind), vectors(11, 2, kind)
+    cosines = plain(queries, corpus)
+    rows, values = search.nearest(queries, corpus, top)
+    assert rows.shape == values.shape == (5, min(top, 11))
+    assert values.dtype == np.float32
+    # Rounded, so that equal vectors have equal cosines: they are in the order of rows.
+    order = np.argsort(-cosines.round(6), axis=1, kind="stable")[:, :top]
+    np.testing.assert_array_equal(rows, order)
+    expected = np.take_along_axis(cosines, order, axis=1)
+    np.testing.assert_allclose(values, expected, atol=1e-6)
+
+
+def test_all_pairs_above_the_threshold_are_found():
+    own = vectors(13)
+    cosines = plain(own, own).round(6)
+    for threshold in (0.3, 0.9, 1.1):
+        expected = [
+            (-cosines[i, j], i, j)
+            for i in range(13)
+            for j in range(i + 1, 13)
+            if cosines[i, j] >= threshold
+        ]
+        found = search.near_pairs(own, threshold)
+        assert [(i, j) for i, j, _ in found] == [(i, j) for _, i, j in sorted(expected)]
+        np.testing.assert_allclose(
+            [cosine for *_, cosine in found],
+            [-c for c, *_ in sorted(expected)],
+            atol=1e-6,
+        )
+
+
+def test_what_has_no_rows_and_what_cannot_be():
+    rows, values = search.nearest(vectors(2), vectors(4)[:0], 3)
+    assert rows.shape == values.shape == (2, 0)
+    rows, _ = search.nearest(vectors(2)[:0], vectors(4), 3)
+    assert rows.shape == (0, 3)
+    assert search.near_pairs(vectors(4)[:0], 0.5) == []
+    assert not np.asarray(search.cosines(np.zeros((1, 8)), vectors(3))).any()
+    with pytest.raises(UserError, match=r"top=0, expected at least 1"):
+        search.nearest(vectors(2), vectors(4), 0)
+    with pytest.raises(UserError, match=r"have 8 and 5 dimensions; expected as many"):
+        search.nearest(vectors(2), vectors(4)[:, :5], 1)
+
+
+def test_a_model_searches_texts_and_vectors(checkpoint_dir):
+    model = bert_jax.load(checkpoint_dir)
+    texts = ["a good ship", "a bad ship", "the sea", "a good ship", "is it ?"]
+    encoded = model.encode(texts)
+    cosines = plain(encoded, encoded)
+    found = model.similarity(texts[:2], encoded)
+    assert found.shape == (2, 5) and found.dtype == np.float32
+    np.testing.assert_allclose(found, cosines[:2], atol=1e-6)
+    assert model.similarity(texts[0], texts).shape == (5,)
+    assert model.similarity(texts[0], encoded[1]) == pytest.approx(cosines[0, 1])
+    answers = model.search(texts[0], texts, top=3)
+    assert [answer["row"] for answer in answers[:2]] == [0, 3]
+    assert answers[2] == {
+        "row": int(np.argsort(-cosines[0])[2]),
+        "cosine": pytest.approx(np.sort(cosines[0])[-3]),
+        "text": texts[np.argsort(-cosines[0])[2]],
+    }
+    several = model.search(np.array(texts[:2]), encoded, top=9)
+    assert [len(own) for own in several] == [5, 5]
+    for own, other in zip(several[0][:3], answers, strict=True):
+        same = pytest.approx(other["cosine"])
+        assert own == {"row": other["row"], "cosine": same}
+    rows = [{"review": text} for text in texts]
+    assert model.search(texts[0], rows, 3, columns="review") == answers
+    assert model.search(texts[:1], []) == [[]]
+    pairs = model.duplicates(texts, 0.9999)
+    assert (
+        [pair[:2] for pair in pairs]
+        == [(0, 3)]
+        == [pair[:2] for pair in model.duplicates(encoded, 0.9999)]
+    )
+    # The first dimensions are cut before vectors get length 1.
+    short = model.encode(texts, dimensions=4, normalize=True)
+    expected = encoded[:, :4] / np.linalg.norm(encoded[:, :4], axis=1, keepdims=True)
+    np.testing.assert_allclose(short, expected, atol=1e-6)
+    with pytest.raises(UserError, match=r"dimensions=99, expected at most \d+, the w"):
+        model.encode(texts, dimensions=99)
