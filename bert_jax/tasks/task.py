@@ -157,7 +157,7 @@ class Task(abc.ABC):
                 (where, self.values(where, row, labelled=True))
                 for where, row in reader(data, split)
             ]
-        dev: set[int] = set()
+        dev = None
         if held_out:
             classes = [self.class_of(*record) for record in given["train"]]
             dev = share_of_rows(classes, held_out, seed)
@@ -178,10 +178,15 @@ class Task(abc.ABC):
         """The class of a training row, of which dev gets its share; None: no classes."""
         del where, values
 
-    def _with_given(self, given: dict[str, list[Record]], dev: set[int]) -> Self:
+    def _with_given(self, given: dict[str, list[Record]], dev: set[int] | None) -> Self:
         """The task with these rows. dev: numbers of training rows that become dev."""
-        if dev:
+        if dev is not None:
             rows = given["train"]
+            if rows and not dev:
+                raise UserError(
+                    "train has too few rows to use some for dev; expected at least two of "
+                    "a class, and as many as folds; give more rows, or dev=rows"
+                )
             own = {"train": [row for i, row in enumerate(rows) if i not in dev]}
             given = given | own | {"dev": [rows[i] for i in sorted(dev)]}
         # The name is a setting, so that a run with other rows has other settings.

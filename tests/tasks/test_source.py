@@ -243,6 +243,10 @@ def test_each_row_is_dev_in_one_fold():
     numbers = bert_jax.tasks.classification(regression=True)
     numbers = numbers.with_rows(train=[(f"text {i}", i) for i in range(7)])
     assert sorted(len(fold.read("dev")) for fold in numbers.folds(3)) == [2, 2, 3]
+    with pytest.raises(UserError, match="too few rows to use some for dev; expected"):
+        numbers.folds(8)
+    with pytest.raises(UserError, match="too few rows to use some for dev; expected"):
+        task.with_rows(train=[("a", "x"), ("b", "y")], held_out=0.1)
 
 
 @pytest.mark.parametrize("data", [{"text": ["a", "b"]}, ("a", "b"), "a.csv"])
