@@ -42,8 +42,8 @@ class Embedder(Inference):
       [CLS]; "none", the vector of each token. Empty: the pooling that a model of sentence
       vectors was trained with, otherwise "mean".
     normalize: whether to scale every vector to length 1; None: as the model does.
-    dimensions: number of first numbers of a vector to keep, for models that were trained so
-      (Matryoshka); 0: all. Vectors are cut before they are scaled to length 1.
+    dimensions: number of first numbers of a vector to keep, for a model that was trained
+      with ``matryoshka``; 0: all. Vectors are cut before they are scaled to length 1.
     max_length: 0: the length of a model of sentence vectors, otherwise the size of the
       position table. A longer text loses its end; in a pair the longer text loses its end.
     batch_size, dtype, show_progress: see Inference. Vectors are float32.

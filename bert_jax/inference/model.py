@@ -176,6 +176,7 @@ class Bert(Checkpoint):
         layers: Sequence[int] = (-1,),
         pooling: Pooling | Literal[""] = "",
         normalize: bool | None = None,
+        dimensions: int = 0,
         batch_size: int = 32,
         max_length: int = 0,
         dtype: str | None = None,
@@ -191,6 +192,8 @@ class Bert(Checkpoint):
         pooling: "mean" of all tokens, "cls", "pooler", or "none": a list of the vectors of
           each text's tokens, (tokens, W); "": as the model was trained, otherwise "mean".
         normalize: whether to scale every vector to length 1; None: as the model does.
+        dimensions: number of first numbers of a vector to keep, for a model that was
+          trained with ``matryoshka``; 0: all. Vectors are cut before they are scaled.
         batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
         max_length: maximum number of tokens of a text, with [CLS] and [SEP]; 0: the length
           of a model of sentence vectors, otherwise the size of the position table.
@@ -199,6 +202,7 @@ class Bert(Checkpoint):
         """
         options = batch_size, max_length, dtype, show_progress
         own = {"layers": layers, "pooling": pooling, "normalize": normalize}
+        own["dimensions"] = dimensions
         vectors = self._kept(Embedder, *options, **own)(texts, columns=columns)
         return vectors[0] if is_single(texts) else vectors
 
