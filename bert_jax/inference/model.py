@@ -89,7 +89,7 @@ class Bert(Checkpoint):
         parameters = sum(x.size for x in jax.tree.leaves(self.params["bert"]))
         parameters -= (c.word_rows - c.vocab_size) * c.hidden_size
         return (
-            f"Bert({about}; {c.num_layers} layers, width {c.hidden_size}, "
+            f"Bert({about}; {counted(c.num_layers, 'layer')}, width {c.hidden_size}, "
             f"{c.num_heads} heads, {c.vocab_size:,} tokens, {c.max_positions} positions, "
             f"{parameters:,} parameters in the encoder)"
         )
@@ -156,7 +156,9 @@ class Bert(Checkpoint):
         rows, single = first, is_single(first)
         if second is not None:
             single = isinstance(first, str)
-            firsts, seconds = ([x] if single else [*x] for x in (first, second))
+            firsts, seconds = (
+                [x] if isinstance(x, str) else [*x] for x in (first, second)
+            )
             if len(firsts) != len(seconds):
                 raise UserError(
                     f"there are {counted(len(firsts), 'first text')} and "
