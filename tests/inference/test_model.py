@@ -13,6 +13,7 @@ import bert_jax
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder
+from bert_jax.inference.model import Bert
 from bert_jax.inference.predict import Logits, Predictor
 from bert_jax.inference.pretrained import FillMask, NextSentence, Scorer
 from bert_jax.interop.checkpoint import Checkpoint
@@ -296,7 +297,7 @@ def test_a_method_lists_the_options_of_its_class_with_their_defaults(method, kin
                 expected.setdefault(name, argument)
     if method in ("logits", "evaluate"):
         expected.pop("top")
-    method = getattr(bert_jax.inference.model.Bert, method)
+    method = getattr(Bert, method)
     found = inspect.signature(method).parameters
     assert all(x.kind != x.VAR_KEYWORD for x in found.values())
     assert {name: str(found[name]) for name in expected} == {
@@ -347,6 +348,13 @@ def test_what_does_not_fit_is_named(model):
         model("ship " * 40)
     with pytest.raises(UserError, match="there are 2 first texts and 1 second text;"):
         model.next_sentence(["the ship", "ships"], ["."])
+    with pytest.raises(UserError, match="there are 2 first texts and 1 second text;"):
+        model.next_sentence(["the ship", "ships"], "it")  # not its letters
+    for top in (0, TOKENIZER.vocab_size + 1):
+        with pytest.raises(
+            UserError, match=rf"top={top}, expected 1 to 12, the number"
+        ):
+            model.fill_mask("[MASK]", top=top)
     with pytest.raises(
         UserError, match=r"row 1 has 1 text; expected the two of a pair"
     ):
