@@ -8,7 +8,7 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -61,11 +61,14 @@ class Tokenizer(abc.ABC):
     marks (Unicode's Mn) are removed. continuation: bool (vocab_size,), tokens that continue
     the word before them; whole-word masking joins them. kind: "wordpiece", "sentencepiece"
     or "tokenizers". dtype: type of the ids, uint16, or uint32 if the vocabulary needs it.
+    model_max_length: size of the position table of the model that the tokenizer was loaded
+    with; None without a model.
     """
 
     kind: ClassVar[str]
     file_name: ClassVar[str]  # of the vocabulary, as transformers names it
     strip_accents = False
+    model_max_length: int | None = None
 
     def __init__(
         self, tokens: Sequence[str], continuation: Sequence[bool], lower_case: bool
@@ -93,8 +96,8 @@ class Tokenizer(abc.ABC):
         """
 
     @abc.abstractmethod
-    def decode(self, ids: Sequence[int]) -> str:
-        """Tokens joined to words again; special tokens are kept."""
+    def join(self, ids: Sequence[int]) -> str:
+        """Text of token ids; see :meth:`decode`."""
 
     @abc.abstractmethod
     def vocabulary_bytes(self) -> bytes:
@@ -106,15 +109,123 @@ class Tokenizer(abc.ABC):
         mask = np.array([self.mask_id], self.dtype)
         return np.concatenate([ids for part in parts for ids in (mask, part)][1:])
 
-    def __call__(self, text: str, pair: str | None = None) -> dict[str, list[int]]:
-        """input_ids, token_type_ids and attention_mask of [CLS] text [SEP] (pair [SEP])."""
+    def __call__(
+        self,
+        texts: str | Iterable[str],
+        pairs: str | Iterable[str] | None = None,
+        *,
+        padding: bool | str | int = True,
+        truncation: bool | str = True,
+        max_length: int | None = None,
+        allow_mask: bool = True,
+    ) -> dict[str, np.ndarray]:
+        """The arrays that a model reads: [CLS] text [SEP], or [CLS] text [SEP] pair [SEP].
+
+        >>> batch = model.tokenizer(["The cat sat.", "A dog."])
+        >>> batch["input_ids"].shape
+        (2, 6)
+
+        texts: one text; or a list, an array or a column of texts.
+        pairs: the second text of each text.
+        padding: True or "longest": every row is as long as the longest row. "max_length":
+          every row has max_length tokens. A number: every row has this number of tokens.
+        truncation: whether a row with more than max_length tokens is cut. In a pair the
+          longer text loses tokens first (True means "longest_first", as in transformers).
+        max_length: maximum number of tokens of a row, with [CLS] and [SEP]. None: the
+          number of ``padding``, or else ``model_max_length``. A tokenizer without a model
+          has no maximum.
+        allow_mask: whether "[MASK]" in a text is the mask token. Text that spells another
+          special token is ordinary text.
+
+        Returns input_ids, token_type_ids (1 for the second text and the [SEP] after it) and
+        attention_mask (0 for padding), int32 (texts, L), or (L,) for a single text. Raises
+        UserError for a missing text, and for rows that are longer than the padding.
+        """
+        if truncation not in (True, False, "longest_first"):
+            raise UserError(f"truncation={truncation!r}, expected True or False")
+        columns = [_listed_texts(texts, "texts")]
+        columns += [] if pairs is None else [_listed_texts(pairs, "pairs")]
+        if len(columns[-1]) != len(columns[0]):
+            counts = f"{len(columns[0]):,} texts and {len(columns[1]):,} pairs"
+            raise UserError(f"there are {counts}; expected a second text for each text")
+        number = padding if type(padding) is int else None  # True is no number
+        limit = number or self.model_max_length if max_length is None else max_length
+        cut = limit if truncation else None
+        rows = [self._row(row, cut, allow_mask) for row in zip(*columns, strict=True)]
+        longest = max((len(ids) for ids, _ in rows), default=0)
+        widths = {"True": longest, "longest": longest, "max_length": limit}
+        width = widths.get(str(padding), number)
+        if width is None:
+            needed = 'True, "longest", a number, or "max_length" with a max_length'
+            raise UserError(f"padding={padding!r}, expected {needed}")
+        if width < longest:
+            came = f"the longest row has {longest} tokens, expected at most {width}"
+            raise UserError(f"{came}; raise padding, or use truncation=True")
+        arrays = np.zeros((3, len(rows), width), np.int32)
+        arrays[0] = self.pad_id
+        for i, (ids, types) in enumerate(rows):
+            arrays[:, i, : len(ids)] = ids, types, [1] * len(ids)
+        found = arrays[:, 0] if isinstance(texts, str) else arrays
+        return dict(zip(JSON_SETTINGS["model_input_names"], found, strict=True))
+
+    def _row(
+        self, texts: Sequence[str], limit: int | None, allow_mask: bool
+    ) -> tuple[list[int], list[int]]:
+        """Token ids and token types of a text or a pair, at most ``limit`` tokens."""
+        parts = [self.encode(text, allow_mask=allow_mask) for text in texts]
+        if limit is not None:
+            room = limit - 1 - len(parts)
+            if room < 0:
+                raise UserError(f"max_length={limit}, expected at least {limit - room}")
+            kept = _longest_first(*map(len, parts), room=room)
+            parts = [part[:n] for part, n in zip(parts, kept, strict=False)]
         ids, types = [self.cls_id], [0]
-        for number, part in enumerate([text] if pair is None else [text, pair]):
-            tokens = [*self.encode(part).tolist(), self.sep_id]
+        for number, part in enumerate(parts):
+            tokens = [*part.tolist(), self.sep_id]
             ids += tokens
             types += [number] * len(tokens)
-        ones = [1] * len(ids)
-        return {"input_ids": ids, "token_type_ids": types, "attention_mask": ones}
+        return ids, types
+
+    def __len__(self) -> int:
+        """The number of tokens of the vocabulary."""
+        return self.vocab_size
+
+    def __repr__(self) -> str:
+        names = "lower_case", "strip_accents", "model_max_length"
+        rules = (f"{name}={getattr(self, name)}" for name in names)
+        return f"{type(self).__name__}({len(self):,} tokens, {', '.join(rules)})"
+
+    def decode(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
+        """Text of token ids (L,); a list of texts for rows of token ids.
+
+        Tokens are joined to words again. skip_special_tokens: leave out [CLS], [SEP],
+        [PAD], [MASK] and [UNK].
+        """
+        if any(map(np.ndim, ids[:1])):
+            return [self.decode(row, skip_special_tokens) for row in ids]
+        return self.join(self._known_ids(ids, skip_special_tokens))
+
+    def convert_ids_to_tokens(
+        self, ids: Any, skip_special_tokens: bool = False
+    ) -> str | list[str]:
+        """The token of an id, or the tokens of several ids."""
+        if np.ndim(ids) == 0:
+            return self.tokens[self._known_ids([ids])[0]]
+        return [self.tokens[i] for i in self._known_ids(ids, skip_special_tokens)]
+
+    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int]:
+        """The id of a token, or the ids of several; the id of [UNK] for other texts."""
+        if isinstance(tokens, str):
+            return self.ids.get(tokens, self.unk_id)
+        return [self.ids.get(token, self.unk_id) for token in tokens]
+
+    def _known_ids(self, ids: Iterable, skip_special_tokens: bool = False) -> list[int]:
+        """The ids as integers. Raises UserError for an id without a token."""
+        found = [int(i) for i in ids]
+        if wrong := [i for i in found if not 0 <= i < len(self)]:
+            raise UserError(f"{wrong[0]} is no token id; expected 0 to {len(self) - 1}")
+        skipped = {self.ids[token] for token in SPECIAL_TOKENS * skip_special_tokens}
+        return [i for i in found if i not in skipped]
 
     def tokenize(self, text: str) -> list[str]:
         """The tokens of a text."""
@@ -134,6 +245,11 @@ class Tokenizer(abc.ABC):
     def has_fingerprint(self, fingerprint: str) -> bool:
         """Whether a store or a run with this fingerprint has this vocabulary."""
         return fingerprint == self.fingerprint()
+
+    @property
+    def _state(self) -> dict[str, Any]:
+        """What a pickle needs besides the arguments of the constructor."""
+        return {"model_max_length": self.model_max_length}
 
     def config(self) -> dict:
         """Content of tokenizer_config.json, which transformers reads too."""
@@ -208,9 +324,9 @@ class WordPieceTokenizer(Tokenizer):
                 ids.append(self.unk_id)
         return np.array(ids, self.dtype).tobytes()
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Tokens joined by spaces, continuations to the word before them."""
-        return " ".join(self.tokens[i] for i in ids).replace(f" {PREFIX}", "")
+    def join(self, ids: Sequence[int]) -> str:
+        """Words with spaces between them, but no space before a full stop or a comma."""
+        return self.library.decode(ids, skip_special_tokens=False)
 
     def vocabulary_bytes(self) -> bytes:
         """One token a line."""
@@ -231,7 +347,7 @@ class WordPieceTokenizer(Tokenizer):
 
     def __reduce__(self):
         """Pickles without the cache."""
-        return WordPieceTokenizer, (self.tokens, *self._rules)
+        return WordPieceTokenizer, (self.tokens, *self._rules), self._state
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -286,7 +402,7 @@ class SentencePieceTokenizer(Tokenizer):
             model_proto=model.SerializeToString()
         )
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def join(self, ids: Sequence[int]) -> str:
         """Tokens joined, spaces where the tokens have them and around special ones."""
         text = "".join(
             f" {self.tokens[i]} " if self._special[i] else self.tokens[i] for i in ids
@@ -315,7 +431,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __reduce__(self):
         """Pickles as its file."""
-        return SentencePieceTokenizer, (self._model, self.lower_case)
+        return SentencePieceTokenizer, (self._model, self.lower_case), self._state
 
 
 class LibraryTokenizer(Tokenizer):
@@ -352,8 +468,8 @@ class LibraryTokenizer(Tokenizer):
         lower_case = normalizer.normalize_str("A") == "a"
         super().__init__(tokens, np.logical_and(continues, words), lower_case)
         self.strip_accents = normalizer.normalize_str("\u00e9") == "e"
-        pair, own = self.library.encode("a", "b"), self("a", "b")
-        expected = [own["input_ids"], own["token_type_ids"]]
+        pair = self.library.encode("a", "b")
+        expected = [*self._row(("a", "b"), None, False)]
         if self.library.post_processor and [pair.ids, pair.type_ids] != expected:
             raise UserError(
                 f"its post_processor makes {' '.join(pair.tokens)!r} with types "
@@ -375,9 +491,9 @@ class LibraryTokenizer(Tokenizer):
     def _with_mask(self) -> tokenizers.Tokenizer:
         return _from_parts(self.parts, set(SPECIAL_TOKENS) - {MASK})
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of the ids; special tokens are kept."""
-        return self.library.decode(list(map(int, ids)), skip_special_tokens=False)
+    def join(self, ids: Sequence[int]) -> str:
+        """Text as the decoder of the file joins it."""
+        return self.library.decode(ids, skip_special_tokens=False)
 
     def vocabulary_bytes(self) -> bytes:
         """The tokenizer.json."""
@@ -393,7 +509,7 @@ class LibraryTokenizer(Tokenizer):
 
     def __reduce__(self):
         """Pickles as its file."""
-        return LibraryTokenizer, (self._content,)
+        return LibraryTokenizer, (self._content,), self._state
 
 
 def _from_parts(parts: dict, ordinary: Collection[str]) -> tokenizers.Tokenizer:
@@ -405,6 +521,35 @@ def _from_parts(parts: dict, ordinary: Collection[str]) -> tokenizers.Tokenizer:
     library.no_truncation()
     library.no_padding()
     return library
+
+
+def _listed_texts(texts: Any, name: str) -> list[str]:
+    """One text, or several, as a list. Raises UserError for anything else."""
+    frame = isinstance(texts, Mapping | bytes) or hasattr(texts, "columns")
+    if frame or not isinstance(texts, Iterable):
+        expected = "a text, or a list, an array or a column of texts"
+        raise UserError(
+            f"{name} is of type {type(texts).__name__}; expected {expected}"
+        )
+    found = [texts] if isinstance(texts, str) else [*texts]
+    for i, text in enumerate(found):
+        if not isinstance(text, str):
+            advice = "drop missing values, and give second texts as pairs=[...]"
+            raise UserError(f"{name}[{i}] is {text!r:.80}, expected a text; {advice}")
+    return found
+
+
+def _longest_first(first: int, second: int = 0, *, room: int) -> tuple[int, int]:
+    """Numbers of tokens that two texts keep, with the rule of transformers.
+
+    Both are cut to half of the room, but a text with fewer tokens keeps all. With an odd
+    room the longer text has one token more. Google's rule (see data/sequences.py) gives
+    this token to the first text.
+    """
+    if first + second <= room:
+        return first, second
+    shorter = min(first, second, room // 2)
+    return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
 
 
 def _continue(tokens: Sequence[str], prefix: str) -> list[bool]:

@@ -54,6 +54,8 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
         checkpoint = stretched(checkpoint, positions, path)
     compute = dataclasses.replace(checkpoint.compute, **compute_changes)
     tokenizer, config = checkpoint.tokenizer, checkpoint.config
+    if tokenizer is not None:
+        tokenizer.model_max_length = config.max_positions
     if tokenizer is not None and tokenizer.vocab_size != config.vocab_size:
         if tokenizer.vocab_size > config.vocab_size:
             raise UserError(

@@ -15,6 +15,7 @@ from bert_jax.data.tokenizer import (
     WordPieceTokenizer,
 )
 from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.errors import UserError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TOKENS = [*SPECIAL, "the", "a", "##b", "##ab", ".", "[", "]"]
@@ -224,9 +225,143 @@ def test_special_tokens_continuation_and_decode(small):
     assert [small.tokens[i] for i in asked] == ["[MASK]", "the", "[MASK]", "."]
     assert asked.dtype == small.dtype == np.uint16
     assert np.flatnonzero(small.continuation).tolist() == [7, 8]
-    assert small.decode(small.encode("The abab the.")) == "the abab the ."
+    assert small.decode(small.encode("The abab the.")) == "the abab the."
     assert small.encode("").shape == (0,)
     assert small.encode_batch([]) == []
+
+
+TEXTS = "The cat sat.", "", "na\u00efve [MASK] \u732b!", "a b c d e f g h"
+PAIRS = "A dog barked at it.", "x y", "", "i j k l m n o p"
+CAT, NAIVE = [101, 1996, 4937, 2938, 1012, 102], [101, 15743, 103, 100, 999, 102]
+LETTERS = [101, *range(1037, 1045), 102, *range(1045, 1054), 102]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "max_length", "rows", "firsts"),
+    [
+        (None, None, [CAT, [101, 102], NAIVE, LETTERS[:10]], [6, 2, 6, 10]),
+        (None, 9, [CAT, [101, 102], NAIVE, [*LETTERS[:8], 102]], [6, 2, 6, 9]),
+        (
+            *(PAIRS, 10),
+            [
+                [101, 1996, 4937, 2938, 102, 1037, 3899, 17554, 2012, 102],
+                [101, 102, 1060, 1061, 102],
+                [*NAIVE, 102],
+                [101, 1037, 1038, 1039, 102, 1045, 1046, 1047, 1048, 102],
+            ],
+            [5, 2, 6, 5],
+        ),
+    ],
+)
+def test_batches_are_those_of_transformers(pairs, max_length, rows, firsts, uncased):
+    """The numbers are those of its BertTokenizer 5.24 (padding=True, truncation=True)."""
+    batch = uncased(TEXTS, pairs, max_length=max_length)
+    longest = max(map(len, rows))
+    padded = [row + [0] * (longest - len(row)) for row in rows]
+    types = [
+        [int(a <= i < len(r)) for i in range(longest)]
+        for r, a in zip(rows, firsts, strict=True)
+    ]
+    mask = [[int(i < len(r)) for i in range(longest)] for r in rows]
+    assert list(batch) == ["input_ids", "token_type_ids", "attention_mask"]
+    for array, expected in zip(batch.values(), (padded, types, mask), strict=True):
+        assert array.dtype == np.int32
+        assert array.tolist() == expected
+    longer_first = uncased("A dog barked at it.", "The cat sat.", max_length=10)
+    expected = [101, 1037, 3899, 17554, 2012, 102, 1996, 4937, 2938, 102]
+    assert longer_first["input_ids"].tolist() == expected
+    for i, row in enumerate(rows):
+        alone = uncased(TEXTS[i], pairs and pairs[i], max_length=max_length)
+        assert alone["input_ids"].tolist() == row
+
+
+def test_padding_and_truncation(uncased, mixed):
+    ids = uncased(TEXTS, padding=8)["input_ids"]
+    assert ids.tolist()[3] == [*LETTERS[:7], 102] and ids.shape == (4, 8)
+    longest = uncased(TEXTS, max_length=12, padding="max_length")
+    assert longest["attention_mask"].sum(axis=1).tolist() == [6, 2, 6, 10]
+    assert longest["input_ids"].shape == (4, 12)
+    assert uncased([])["input_ids"].shape == (0, 0)
+    known = pickle.loads(pickle.dumps(uncased))
+    known.model_max_length = 5
+    assert uncased("a " * 999)["input_ids"].shape == (1001,)  # no model, no maximum
+    assert known(TEXTS, padding="max_length")["input_ids"].shape == (4, 5)
+    assert known(TEXTS, truncation=False)["input_ids"].shape == (4, 10)
+    assert pickle.loads(pickle.dumps(known)).model_max_length == 5
+    ordinary = uncased("[MASK]", allow_mask=False)["input_ids"].tolist()
+    assert ordinary == [101, *uncased.encode("[MASK]"), 102]
+    # Another padding id and another kind of tokenizer.
+    for tokenizer in (WordPieceTokenizer(TOKENS[::-1], True), mixed):
+        batch = tokenizer(["the", "the a the"])["input_ids"]
+        assert batch[0, -1] == tokenizer.pad_id and batch[1, -1] == tokenizer.sep_id
+
+
+def test_texts_of_any_column(uncased):
+    expected = uncased([*TEXTS])["input_ids"].tolist()
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"text": TEXTS}, index=[7, 5, 3, 1])
+    for texts in (
+        frame["text"],
+        np.array(TEXTS),
+        frame["text"].to_numpy(),
+        iter(TEXTS),
+    ):
+        assert uncased(texts)["input_ids"].tolist() == expected
+    with pytest.raises(UserError, match="texts is of type DataFrame; expected a text"):
+        uncased(frame)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "message"),
+    [
+        ((["a", None],), {}, r"texts\[1\] is None, expected a text"),
+        ((["a", float("nan")],), {}, r"texts\[1\] is nan, expected a text"),
+        ((["a", "b"], ["c", 3]), {}, r"pairs\[1\] is 3, expected a text"),
+        (([("a", "b")],), {}, r"texts\[0\] is \('a', 'b'\), .* second texts as pairs="),
+        ((["a", "b"], ["c"]), {}, "2 texts and 1 pairs"),
+        ((None,), {}, "texts is of type NoneType; expected a text, or a list"),
+        (({"text": "a"},), {}, "texts is of type dict; expected"),
+        (("a",), {"max_length": 1}, "max_length=1, expected at least 2"),
+        (("a", "b"), {"max_length": 2}, "max_length=2, expected at least 3"),
+        (("a",), {"padding": "max_length"}, "with a max_length"),
+        (("a",), {"padding": False}, "padding=False, expected True"),
+        (("a",), {"padding": "right"}, "padding='right', expected True"),
+        (
+            ("a b c",),
+            {"padding": 4, "truncation": False},
+            "5 tokens, expected at most 4",
+        ),
+        (("a",), {"truncation": "only_first"}, "expected True or False"),
+    ],
+)
+def test_wrong_texts_and_arguments_are_one_line(arguments, settings, message, uncased):
+    with pytest.raises(UserError, match=message):
+        uncased(*arguments, **settings)
+
+
+def test_ids_become_text_and_tokens_as_in_transformers(uncased, mixed):
+    ids = uncased(TEXTS)["input_ids"]
+    texts = uncased.decode(ids)
+    assert texts[0] == "[CLS] the cat sat. [SEP] [PAD] [PAD] [PAD] [PAD]"
+    assert texts[2] == "[CLS] naive [MASK] [UNK]! [SEP] [PAD] [PAD] [PAD] [PAD]"
+    texts = uncased.decode(ids.tolist(), skip_special_tokens=True)
+    assert texts == ["the cat sat.", "", "naive!", "a b c d e f g h"]
+    tokens = ["[CLS]", "naive", "[MASK]", "[UNK]", "!", "[SEP]"]
+    assert uncased.convert_ids_to_tokens(NAIVE) == tokens
+    assert uncased.convert_ids_to_tokens(NAIVE, True) == ["naive", "!"]
+    assert uncased.convert_ids_to_tokens(np.int32(1996)) == "the"
+    assert uncased.convert_tokens_to_ids(tokens) == NAIVE
+    assert uncased.convert_tokens_to_ids("no such token") == uncased.unk_id == 100
+    for wrong in (-100, 30522):
+        with pytest.raises(
+            UserError, match=f"{wrong} is no token id; expected 0 to 30521"
+        ):
+            uncased.decode([1996, wrong])
+    assert len(uncased) == 30522
+    rules = "lower_case=True, strip_accents=True, model_max_length=None"
+    assert repr(uncased) == f"WordPieceTokenizer(30,522 tokens, {rules})"
+    ids = mixed("the cat \u732b")["input_ids"]
+    assert mixed.decode(ids, skip_special_tokens=True) == "the cat \u732b"
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])

@@ -78,6 +78,12 @@ def test_a_run_without_pairs_has_no_nsp_head(workdir, tmp_path):
     assert config["architectures"] == ["BertForMaskedLM"]
 
 
+def test_a_tokenizer_knows_the_position_table(workdir):
+    assert bert_jax.load(workdir).tokenizer.model_max_length == 19
+    longer = bert_jax.load(workdir, max_positions=50)
+    assert longer.tokenizer(["a " * 99])["input_ids"].shape == (1, 50)
+
+
 def test_a_hugging_face_folder(folders):
     checkpoint = bert_jax.load(str(folders / "sequence"), dtype="bfloat16")
     assert (checkpoint.source, checkpoint.head) == ("huggingface", "sequence")
