@@ -24,6 +24,9 @@ from bert_jax.errors import UserError, printable
 from bert_jax.files import ending, new_file, read_json
 from bert_jax.runs import Run, read_references, read_runs
 
+__all__ = ["Picture", "attention_heads", "attention_lines", "confusion_matrix"]
+__all__ += ["curves", "save", "save_confusions"]
+
 # Matplotlib logs which fonts it looks for and does not find.
 logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
 try:
@@ -59,6 +62,10 @@ _STYLE = {
     "font.family": ["DejaVu Sans", *_CJK],
 }
 _styled = matplotlib.rc_context(_STYLE)
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 class Picture(Figure):

@@ -23,10 +23,6 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, str(ROOT))
 
 import bert_jax  # noqa: E402
-from bert_jax.tasks.families import FAMILIES  # noqa: E402
-
-# bert_jax.tasks imports them for type checkers alone; Sphinx takes its signatures apart.
-vars(bert_jax.tasks).update({kind.__name__: kind for kind in FAMILIES.values()})
 
 project = "bert_jax"
 author = "the bert_jax authors"
@@ -52,12 +48,11 @@ nitpicky = True
 # The names of other packages: a build needs no network.
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!bert_jax\b).*"),
-    (r"py:class", r"bert_jax\.[\w.]+\.T"),  # variables of types
+    (r"py:class", r"bert_jax\.[\w.]+\.(T|Function)"),  # variables of types
 ]
 
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # Flax's own would be repeated for each module
-autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True, "special-members": "__call__"}
 python_maximum_signature_line_length = 88
 
@@ -130,8 +125,10 @@ def api() -> Iterator[tuple[str, str]]:
     homes = [getattr(item, "__module__", item.__name__) for item in public]
     face = list(dict.fromkeys(homes))
     pages = {"bert_jax": ("What `import bert_jax` gives, and what that returns.", face)}
+    # The first page shows the functions of tasks, as functions of bert_jax.tasks.
+    shown = {*face, "bert_jax.tasks.functions"}
     for folder, text in FOLDERS.items():
-        pages[folder] = (text, [m for m in modules(folder) if m not in face])
+        pages[folder] = (text, [m for m in modules(folder) if m not in shown])
     table, contents = [], []
     apart = {*face, "bert_jax.__main__", "bert_jax.train"}
     shared = [m for m in modules("") if m.count(".") == 1 and m not in apart]
@@ -217,8 +214,12 @@ def process_docstring(app, what, name, item, options, lines) -> None:
 
 
 def process_signature(app, what, name, item, options, signature, returns):
-    """Defaults that a function makes are shown as such, so that Sphinx can read on."""
-    return (signature or "").replace("<factory>", "...") or signature, returns
+    """Defaults that are functions or types are shown by their names."""
+    text = (signature or "").replace("<factory>", "...")
+    text = re.sub(
+        r"<(?:built-in |)(?:function|class) '?(?:\w+\.)*(\w+)'?>", r"\1", text
+    )
+    return text or signature, returns
 
 
 def skip_member(app, what, name, item, skip, options) -> bool | None:

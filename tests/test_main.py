@@ -70,6 +70,9 @@ def test_help_of_the_package_shows_its_functions():
     for signature in ("finetune(task: ", "load(", "pretrain(config: "):
         assert f"\n    {signature}" in text
     assert dir(bert_jax) == ["__version__", *bert_jax.__all__]
+    assert dir(bert_jax.figures) == sorted(bert_jax.figures.__all__)
+    for name in bert_jax.figures.__all__:
+        assert callable(getattr(bert_jax.figures, name))
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
         bert_jax.lode()
 

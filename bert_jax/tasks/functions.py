@@ -1,0 +1,89 @@
+"""The functions of ``bert_jax.tasks``: each makes a task from its settings.
+
+A function shows the settings of its family's config as arguments.
+"""
+
+from typing import Any
+
+from bert_jax.settings import from_settings, with_arguments
+from bert_jax.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
+from bert_jax.tasks.question_answering import Squad, SquadConfig
+from bert_jax.tasks.task import Task
+from bert_jax.tasks.text_classification import (
+    Classification,
+    ClassificationConfig,
+    MultiLabel,
+    MultiLabelConfig,
+)
+from bert_jax.tasks.text_vectors import SentenceVectors, SentenceVectorsConfig
+from bert_jax.tasks.word_tagging import Tagging, TaggingConfig
+
+
+@with_arguments(ClassificationConfig, leave_out=("task",))
+def glue(name: str, **settings: Any) -> Classification:
+    """One of GLUE's: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli."""
+    return _task(Classification, settings, task=name)
+
+
+@with_arguments(ClassificationConfig, leave_out=("task",))
+def sick(name: str, **settings: Any) -> Classification:
+    """SICK's "entailment" or "relatedness"."""
+    return _task(Classification, settings, task=f"sick_{name}")
+
+
+@with_arguments(ClassificationConfig, leave_out=("task",))
+def classification(**settings: Any) -> Classification:
+    """Classes of texts, or numbers with ``regression=True``."""
+    return _task(Classification, settings, task="table")
+
+
+@with_arguments(ClassificationConfig, leave_out=("task",))
+def pairs(
+    *, text_a: str = "text_a", text_b: str = "text_b", **settings: Any
+) -> Classification:
+    """As :func:`classification`, of two texts.
+
+    text_a: the column of the first text. text_b: the column of the second text.
+    """
+    columns = {"text_a": text_a, "text_b": text_b}
+    return _task(Classification, settings | columns, task="table")
+
+
+@with_arguments(MultiLabelConfig, leave_out=("task",))
+def multi_label(**settings: Any) -> MultiLabel:
+    """Any number of classes for a text."""
+    return _task(MultiLabel, settings)
+
+
+@with_arguments(SentenceVectorsConfig, leave_out=("task",))
+def sentence_vectors(name: str = "table", **settings: Any) -> SentenceVectors:
+    """Vectors of texts whose cosine measures how close two texts are.
+
+    name: "stsb" or "sick_relatedness" for rows of this data set.
+    """
+    return _task(SentenceVectors, settings, task=name)
+
+
+@with_arguments(TaggingConfig)
+def tagging(**settings: Any) -> Tagging:
+    """A tag for each word, such as the names of people and places."""
+    return _task(Tagging, settings)
+
+
+@with_arguments(MultipleChoiceConfig)
+def choices(**settings: Any) -> MultipleChoice:
+    """The right one of some texts that may follow a context, two or more of them."""
+    return _task(MultipleChoice, settings)
+
+
+@with_arguments(SquadConfig)
+def squad(**settings: Any) -> Squad:
+    """The part of a text that answers a question.
+
+    With ``version_2=True`` (SQuAD 2.0) there may be none: "is_impossible" is True.
+    """
+    return _task(Squad, settings)
+
+
+def _task(kind: type[Task], settings: dict[str, Any], **own: Any) -> Any:
+    return kind(from_settings(kind.config_class, settings | own, "data"))
