@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+import tempfile
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -437,6 +438,21 @@ class Bert(Checkpoint):
         from bert_jax.interop.huggingface import save_huggingface
 
         save_huggingface(folder, self, own=True)
+
+    def push_to_hub(
+        self, name: str, *, private: bool | None = None, token: str | None = None
+    ) -> str:
+        """Uploads what ``save`` writes to the Hugging Face Hub. Returns the address.
+
+        name: "org/name", or "name" for a model of your own. private: whether only you, or
+        the organisation, can read a new model; None: as the hub decides. token: of an
+        account that may write there; None: as ``hf auth login`` has saved it.
+        """
+        from bert_jax.interop.hub import push
+
+        with tempfile.TemporaryDirectory() as folder:
+            self.save(folder)
+            return push(folder, name, private, token)
 
     @functools.cached_property
     def _cache(self) -> dict[Any, Any]:
