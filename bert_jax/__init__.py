@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bert_jax import tasks as tasks
     from bert_jax.inference.model import load as load
     from bert_jax.training.from_python import finetune as finetune
-    from bert_jax.training.pretrain import pretrain as pretrain
+    from bert_jax.training.from_python import pretrain as pretrain
 
 __version__ = "0.1.0"
 __all__ = ["figures", "finetune", "load", "pretrain", "tasks"]
@@ -20,7 +20,7 @@ __all__ = ["figures", "finetune", "load", "pretrain", "tasks"]
 _FUNCTIONS = {
     "finetune": "bert_jax.training.from_python",
     "load": "bert_jax.inference.model",
-    "pretrain": "bert_jax.training.pretrain",
+    "pretrain": "bert_jax.training.from_python",
 }
 
 

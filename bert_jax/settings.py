@@ -9,9 +9,10 @@ import inspect
 import json
 import math
 import operator
+import textwrap
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bert_jax.errors import UserError, hint
@@ -127,49 +128,68 @@ def setting_like(kind: Any, name: str, default: Any) -> Any:
 
 
 def with_arguments(
-    *kinds: type, leave_out: Collection[str] = (), given: bool = True
+    *kinds: type,
+    leave_out: Collection[str] = (),
+    first: Sequence[str] = (),
+    given: bool = True,
 ) -> Callable[[Function], Function]:
     """Decorates a function that takes settings as ``**settings``, for help and completion.
 
     Its signature and its docstring get the settings of some dataclasses, each with its
     type, default and meaning. A group of settings is a dictionary.
 
-    leave_out: names that are no arguments. given: False if the default of each argument is
-    None, which leaves a setting as it is elsewhere.
+    leave_out: names that are no arguments. first: names that come first; groups come last.
+    given: False if the default of each argument is None, which leaves a setting as it is
+    elsewhere.
     """
 
     def decorate(function: Function) -> Function:
-        signature, meanings = inspect.signature(function), []
+        signature, groups = inspect.signature(function), {}
         arguments = [
             x for x in signature.parameters.values() if x.kind != x.VAR_KEYWORD
         ]
+        settings: dict[str, tuple[inspect.Parameter, str]] = {}
         names = {*leave_out, *signature.parameters}
         for kind, field in ((k, f) for k in kinds for f in dataclasses.fields(k)):
-            if field.name in names:
-                continue
-            names.add(field.name)
-            annotation, default = typing.get_type_hints(kind)[field.name], field.default
+            name, found, text = field.name, settings, field.metadata.get("doc", "")
+            annotation, default = typing.get_type_hints(kind)[name], field.default
             if dataclasses.is_dataclass(annotation):
+                found, text = groups, _keys(annotation)
                 annotation, default = dict, {}
             elif field.default_factory is not REQUIRED:
                 default = field.default_factory()
-            default = inspect.Parameter.empty if default is REQUIRED else default
-            arguments.append(
-                inspect.Parameter(
-                    field.name,
+            if name not in names:
+                default = inspect.Parameter.empty if default is REQUIRED else default
+                argument = inspect.Parameter(
+                    name,
                     inspect.Parameter.KEYWORD_ONLY,
                     default=default if given else None,
                     annotation=annotation if given else annotation | None,
                 )
-            )
-            if meaning := field.metadata.get("doc"):
-                meanings.append(f"{field.name}: {meaning}.")
+                found.setdefault(name, (argument, f"{name}: {text}."))
+        order = {name: settings[name] for name in first} | settings
+        doc = inspect.getdoc(function)
+        for title, found in (
+            ("Settings", order),
+            ("Groups of settings, each a dictionary with these keys", groups),
+        ):
+            arguments += [argument for argument, _ in found.values()]
+            if found:
+                lines = (
+                    textwrap.fill(line, 80, subsequent_indent="  ")
+                    for _, line in found.values()
+                )
+                doc += f"\n\n{title}:\n\n" + "\n".join(lines)
         function.__signature__ = signature.replace(parameters=arguments)
-        doc = f"{inspect.getdoc(function)}\n\nSettings:\n\n"
-        function.__doc__ = doc + "\n".join(meanings)
+        function.__doc__ = doc
         return function
 
     return decorate
+
+
+def _keys(group: type) -> str:
+    """The names of the settings of a group."""
+    return ", ".join(field.name for field in dataclasses.fields(group))
 
 
 def from_settings(kind: type[T], value: Any, name: str) -> T:
@@ -227,6 +247,15 @@ def _from_group(kind: type[T], values: Mapping[str, Any], name: str) -> T:
 def to_dict(config: Any) -> dict[str, Any]:
     """A config as JSON holds it: nested dicts, lists for tuples."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def plain(node: Any) -> Any:
+    """Replaces each dataclass and each ConfigDict by a dictionary, also in tuples."""
+    if dataclasses.is_dataclass(node):
+        return to_dict(node)
+    if hasattr(node, "items"):
+        return {key: plain(value) for key, value in node.items()}
+    return tuple(map(plain, node)) if isinstance(node, tuple | list) else node
 
 
 def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,8 +1,10 @@
 """A config file states what it is about; the command line can change every setting."""
 
 import dataclasses
+import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,10 @@ import pytest
 from bert_jax.commands import config_file
 from bert_jax.commands.config_file import parse
 from bert_jax.errors import UserError
-from bert_jax.settings import from_settings, setting
+from bert_jax.interop.architecture import read_architecture
+from bert_jax.interop.config_json import read_config
+from bert_jax.interop.load import load
+from bert_jax.settings import from_settings, setting, to_dict
 from bert_jax.training.config import finetune_config, train_config
 
 USAGE = "usage:\n  command"
@@ -222,10 +227,64 @@ def test_a_wrong_command_line_answers_without_jax(command, flags, message, golde
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "ml_collections" in modules
+    assert "bert_jax.settings" in modules
     assert not modules & {"jax", "flax", "optax", "sklearn"}
 
 
 def test_infinity_is_a_number():
     assert config_file._value("inf", 1.0) == math.inf
     assert config_file._value("inf", "a") == "inf"
+
+
+def test_a_checkpoint_gives_the_sizes_that_a_config_does_not_name(
+    golden, tmp_path, monkeypatch, capsys
+):
+    """Dropout is the run's own, and a run that has started knows the sizes itself."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(golden / "huggingface/pretraining", "checkpoint")
+    line = ["--config", "further", "--config.init_from=checkpoint"]
+
+    def model(*flags):
+        return parse([*line, "--phases[0].sequence_length=16", *flags], USAGE, read)
+
+    read = train_config
+    found = model().config.model
+    known = read_config(Path("checkpoint/config.json"))
+    assert found == dataclasses.replace(
+        known, hidden_dropout=0.1, attention_dropout=0.1
+    )
+    changed = model(
+        "--model.max_positions=64", "--model.hidden_dropout=0.2"
+    ).config.model
+    assert changed == dataclasses.replace(found, max_positions=64, hidden_dropout=0.2)
+    with pytest.raises(SystemExit):
+        model("--print_config")
+    assert "\nmodel.hidden_size = 24  # " in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"=128 is over the position table of 19"):
+        parse(line, USAGE, read)
+    with pytest.raises(UserError, match=r"no model\.vocab_size, .*; give the sizes"):
+        parse(line[:2], USAGE, read)
+    with pytest.raises(UserError, match=r"did you mean --model\.hidden_size"):
+        model("--model.hiden_size=24")
+    # A vocabulary with fewer tokens than the word table has rows.
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+    Path("checkpoint/vocab.txt").write_text("\n".join(tokens))
+    assert model().config.model == dataclasses.replace(found, vocab_size=6)
+    Path("runs/further").mkdir(parents=True)
+    Path("runs/further/config.json").write_text(json.dumps(to_dict(model().config)))
+    shutil.rmtree("checkpoint")
+    assert model().config.model == dataclasses.replace(found, vocab_size=6)
+    for flag in ("--workdir=runs/other", "--init_from=./other"):
+        with pytest.raises(
+            UserError, match=r"checkpoint does not|other does not exist"
+        ):
+            model(flag)
+
+
+@pytest.mark.parametrize("kind", ["run", "google"])
+def test_a_checkpoint_of_any_origin_gives_its_sizes(kind, golden):
+    path = golden / {"run": "v0_1_0/runs/mlm_nsp", "google": "google_bert"}[kind]
+    found, tokenizer = read_architecture(path)
+    model = load(path)
+    assert found == vars(model.config)
+    assert (tokenizer is None) == (model.tokenizer is None)

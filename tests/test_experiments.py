@@ -21,7 +21,13 @@ FILES = sorted(EXPERIMENTS.glob("*.py"))
 STUDIES = sorted(EXPERIMENTS.glob("ablations/*.py"))
 
 
+# A checkpoint with 19 positions, for the experiment that continues a checkpoint.
+CHECKPOINT = Path(__file__).parent / "golden/huggingface/pretraining"
+FURTHER = f"--config.init_from={CHECKPOINT}", "--config.model.max_positions=128"
+
+
 def load(name, *flags):
+    flags = [*FURTHER, *flags] if name == "further.py" else flags
     line = ["--config", f"{EXPERIMENTS}/{name}", *flags]
     return parse(line, "usage: x", train_config).config
 

@@ -97,7 +97,7 @@ def test_a_sweep_and_its_second_call(command, whole, files):
     second = command(*arguments, *RESUMED)
     assert second.returncode == 0, second.stderr
     assert "==" not in second.stdout
-    assert second.stdout.splitlines() == output.splitlines()[-6:]
+    assert second.stdout.splitlines() == output.splitlines()[-8:]
 
 
 @pytest.mark.long

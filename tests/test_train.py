@@ -60,7 +60,11 @@ def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
     assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["10", "14"]
     assert "the [MASK] of the sea  ->" in output
     assert "most frequent token" in output
-    assert output.splitlines()[-1] == f"picture: {workdir / 'curves.png'}"
+    *_, picture, first, second = output.splitlines()
+    assert picture == f"picture: {workdir / 'curves.png'}"
+    assert first.startswith(f"next: bert_jax predict --checkpoint {workdir} --text ")
+    tuned = f"--config table --config.init_from={workdir} --data.dir=DIR"
+    assert second == f"next: bert_jax finetune {tuned}"
     assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 

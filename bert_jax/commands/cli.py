@@ -279,6 +279,15 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
         startup.keep_freed_memory()
 
 
+def print_next(*commands: str) -> None:
+    """Prints commands that use a finished run. Only process 0 prints them."""
+    from bert_jax.parallel.processes import is_leader
+
+    if is_leader():
+        for command in commands:
+            print_line(f"next: {command}")
+
+
 def log_to_screen() -> None:
     """Prints log lines and progress of this package, not of other libraries."""
     logger = logging.getLogger("bert_jax")

@@ -15,12 +15,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ml_collections import ConfigDict
-
 from bert_jax.commands.cli import argument_parser
 from bert_jax.errors import UserError, hint
+from bert_jax.interop.architecture import (
+    has_phases,
+    with_any_sizes,
+    with_architecture,
+)
 from bert_jax.progress import print_line
-from bert_jax.settings import all_settings, describe, to_dict
+from bert_jax.settings import all_settings, describe, plain, to_dict
 
 # Names of configs that are an argument of another file.
 _ARGUMENTS = {
@@ -59,8 +62,9 @@ def parse(
 
     read: makes the config, a dataclass, from plain values. flags: the command's other
     flags with their defaults. --help and --print_config, which prints all settings, end
-    the process. Raises UserError for a missing file, an unknown setting and a value of the
-    wrong type.
+    the process. A pretraining that continues a checkpoint has the checkpoint's sizes; see
+    :func:`with_architecture`. Raises UserError for a missing file, an unknown setting and
+    a value of the wrong type.
     """
     parser = argument_parser(usage)
     parser.add_argument("--config", required=True, metavar="NAME[:ARGUMENT]")
@@ -71,8 +75,9 @@ def parse(
         else:
             parser.add_argument(f"--{name}", type=type(default), default=default)
     given = parser.parse_known_args(argv)[0].config
-    config = read(load_file(given, "get_config", named_configs()))
-    names = [found.full for found in all_settings(config)]
+    found = load_file(given, "get_config", named_configs())
+    config = read(with_any_sizes(found))
+    names = [setting.full for setting in all_settings(config)]
     settings = to_dict(config)
     for name in names:
         group, key = _place(settings, name)
@@ -83,13 +88,18 @@ def parse(
         if name in args:
             group, key = _place(settings, name)
             group[key] = _value(args[name], group[key])
-    config = read(settings)
+    if has_phases(found):
+        own = {*found.get("model", ()), *(name for name in names if name in args)}
+        model = settings["model"].items()
+        settings["model"] = {k: v for k, v in model if {k, f"model.{k}"} & own}
+    file, _, argument = given.partition(":")
+    name = "-".join(filter(None, (Path(file).stem, argument)))
+    workdir = args["workdir"] or f"runs/{name}"
+    config = read(with_architecture(settings, workdir))
     if args["print_config"]:
         print_line("\n".join(describe(config)))
         raise SystemExit(0)
-    file, _, argument = given.partition(":")
-    name = "-".join(filter(None, (Path(file).stem, argument)))
-    return CommandLine(config, args["workdir"] or f"runs/{name}", args)
+    return CommandLine(config, workdir, args)
 
 
 def _place(settings: dict[str, Any], name: str) -> tuple[Any, Any]:
@@ -136,14 +146,7 @@ def load_file(config: str, function: str, known: Mapping[str, str]) -> dict[str,
         raise UserError(f"{file}: {error!r}; expected {function}()") from error
     finally:
         sys.path.remove(folder)
-    return _plain(settings)
-
-
-def _plain(node: Any) -> Any:
-    """Replaces each ConfigDict by a dict, also within tuples."""
-    if isinstance(node, Mapping | ConfigDict):
-        return {key: _plain(node[key]) for key in node}
-    return tuple(map(_plain, node)) if isinstance(node, tuple) else node
+    return plain(settings)
 
 
 def named_configs() -> dict[str, str]:

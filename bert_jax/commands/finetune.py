@@ -16,6 +16,7 @@ usage:
   bert_jax finetune --config squad --init_from=DIR --data.dir=DIR
 """
 
+import shlex
 from pathlib import Path
 
 from bert_jax.commands import cli
@@ -40,3 +41,8 @@ def main(argv: list[str]) -> None:
     cli.start(flags, workdir)
     train = run_sweep if flags["sweep"] else run_one
     train(config, workdir, change_settings=flags["change_settings"])
+    command = f"--checkpoint {shlex.quote(workdir)}"
+    cli.print_next(
+        f"bert_jax predict {command} --input FILE",
+        f"bert_jax evaluate {command} --data FILE",
+    )

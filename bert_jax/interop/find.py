@@ -118,11 +118,11 @@ def hub_name(path: os.PathLike | str) -> tuple[str, str | None] | None:
     return match["name"], match["revision"]
 
 
-def from_hub(path: os.PathLike | str) -> Path:
+def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
     """The folder, in huggingface_hub's cache, of a model ``NAME`` or ``NAME@REVISION``.
 
-    Downloads the missing files: config, vocabulary, the folders in modules.json and one
-    form of the weights: safetensors before PyTorch's before Google's.
+    Downloads the missing files: config, vocabulary, and with ``weights`` the folders in
+    modules.json and one form of the weights: safetensors before PyTorch's before Google's.
     If the hub does not answer, the cache is used. Raises UserError with the way to get the
     files.
     """
@@ -130,6 +130,8 @@ def from_hub(path: os.PathLike | str) -> Path:
     if (folder / "config.json").is_file():
         with naming(path):  # before the weights of another kind of model come
             read_config(folder / "config.json")
+    if not weights:
+        return folder
     parts = [f"{part}/*" for _, part in list_modules(folder) if part]
     for form in _WEIGHTS:
         folder = _download(path, [*_SMALL, *form, *parts, BILSTM])

@@ -191,7 +191,7 @@ class Source:
             return self.path(split)
         if self.config.dir.startswith(TFDS):
             return find_dataset(f"{self.config.dir}:{self._hub_split(split)}")
-        return _read_hub(self.config.dir, self._hub_split(split))
+        return read_hub(self.config.dir, self._hub_split(split))
 
     def _with_names(
         self, placed: Iterable[Placed], column: str, names: Sequence[str]
@@ -207,7 +207,7 @@ class Source:
 
 
 @functools.cache
-def _read_hub(directory: str, split: str) -> Any:
+def read_hub(directory: str, split: str) -> Any:
     """A split of the data set hf:NAME or hf:NAME:CONFIG."""
     with reading(directory, "a data set of the hub"):
         import datasets

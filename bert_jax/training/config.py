@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from bert_jax.data.examples import ExampleConfig, Phase
 from bert_jax.data.store import read_info
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote
+from bert_jax.interop.architecture import with_architecture
 from bert_jax.interop.config_json import with_compute
 from bert_jax.model.config import (
     POOLINGS,
@@ -118,7 +120,9 @@ class DataConfig:
     corpus: tuple[str, ...] = setting((), "inputs, as for prepare, to prepare here")
     language: str = setting("en", "language of corpus, for the ends of sentences")
     vocabulary_size: int = setting(
-        30_522, "tokens of the vocabulary that is trained on corpus", least=1
+        30_522,
+        "tokens of the vocabulary that is trained on corpus, if init_from has none",
+        least=1,
     )
     lower_case: bool = setting(True, "whether that vocabulary has no capitals")
     keep_accents: bool = setting(
@@ -136,7 +140,8 @@ class DataConfig:
         """Raises UserError if there is no text on this machine, before JAX is imported."""
         if not self.path and not self.corpus:
             raise UserError(
-                "the config names no text; set data.path to the output of bert_jax prepare"
+                "the config names no text; set data.path to the output of bert_jax "
+                "prepare, or data.corpus to files"
             )
         if self.path and not is_remote(self.path):
             read_info(Path(self.path))
@@ -332,9 +337,20 @@ class StudyConfig:
         check_ranges(self)
 
 
-def train_config(settings: Mapping[str, Any]) -> TrainConfig:
-    """Builds a TrainConfig from nested mappings, checking every name and type."""
-    return from_settings(TrainConfig, with_compute(settings), "")
+def train_config(
+    settings: Mapping[str, Any], workdir: os.PathLike | str = ""
+) -> TrainConfig:
+    """Builds a TrainConfig from nested mappings, checking every name and type.
+
+    A model without vocab_size has as many tokens as the vocabulary that is trained on
+    data.corpus. workdir: see :func:`with_architecture`.
+    """
+    settings = dict(with_architecture(with_compute(settings), workdir))
+    model, data = settings.get("model"), settings.get("data")
+    if isinstance(model, Mapping) and isinstance(data, Mapping) and data.get("corpus"):
+        size = data.get("vocabulary_size", DataConfig.vocabulary_size)
+        settings["model"] = {"vocab_size": size, **model}
+    return from_settings(TrainConfig, settings, "")
 
 
 def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:

@@ -26,7 +26,9 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError, naming
+from bert_jax.files import read_json
 from bert_jax.inference.pretrained import FillMask
+from bert_jax.interop.architecture import read_architecture
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.load import load
 from bert_jax.interop.surgery import stretched, with_new_words
@@ -51,7 +53,13 @@ from bert_jax.parallel.processes import on_every_host, on_leader
 from bert_jax.progress import Progress, print_line
 from bert_jax.remote import local_copy
 from bert_jax.settings import to_dict
-from bert_jax.training.config import DataConfig, TrainConfig
+from bert_jax.training.config import (
+    Change,
+    DataConfig,
+    TrainConfig,
+    changed_settings,
+    shown,
+)
 from bert_jax.training.metrics import Reporter
 from bert_jax.training.run import Job, Log, draw_run, open_workdir, run
 from bert_jax.training.workdir import RunFolder
@@ -86,7 +94,13 @@ def pretrain(
 def _pretrain(
     config: TrainConfig, mesh: Mesh, folder: RunFolder, log: Log, change_settings: bool
 ) -> dict[str, float] | None:
-    store, tokenizer = open_text(config.data, folder, log)
+    store, tokenizer = open_text(config.data, folder, log, config.init_from)
+    size, wanted = config.model.vocab_size, config.data.vocabulary_size
+    trained = not config.data.path and not config.init_from
+    if trained and tokenizer.vocab_size < size == wanted:
+        log(f"the text gives a vocabulary of {tokenizer.vocab_size:,} tokens only")
+        model = dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size)
+        config = dataclasses.replace(config, model=model)
     if tokenizer.vocab_size != config.model.vocab_size:
         raise UserError(
             f"model.vocab_size={config.model.vocab_size}, but the vocabulary of the "
@@ -147,6 +161,12 @@ def _pretrain(
         "tokens": store.info.tokens,
         "vocabulary": store.info.vocabulary_fingerprint,
     }
+    identity = to_dict(config) | {"text": text}
+
+    def unused_changes() -> list[Change]:
+        path = folder.local / "config.json"
+        return changed_settings(read_json(path, "the config of a run"), identity)
+
     # A resumed run has its own parameters.
     starts = config.init_from and not newest_step(folder.checkpoints)
     state, _, first = run(
@@ -155,7 +175,7 @@ def _pretrain(
             objective=objective,
             batches=batches,
             mesh=mesh,
-            identity=to_dict(config) | {"text": text},
+            identity=identity,
             change_settings=change_settings,
             tokenizer=tokenizer,
             initial_params=_initial_params(config, tokenizer, log) if starts else None,
@@ -170,7 +190,10 @@ def _pretrain(
     )
     finished = first == config.total_steps
     if finished:
-        log(f"finished before, after {config.total_steps:,} steps")
+        line = f"finished before, after {config.total_steps:,} steps"
+        if changes := change_settings and on_leader(unused_changes):
+            line += f"; no step is left for the changed settings ({shown(changes)})"
+        log(line)
     model = getattr(objective, "model", None)
     if config.prompts and isinstance(model, BertForPreTraining):
         params = on_every_host(state.params)
@@ -198,9 +221,12 @@ def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
 
 
 def open_text(
-    config: DataConfig, folder: RunFolder, log: Log
+    config: DataConfig, folder: RunFolder, log: Log, init_from: str = ""
 ) -> tuple[TokenStore, Tokenizer]:
     """Opens config.path, or config.corpus, prepared once into the workdir's text/.
+
+    init_from: a checkpoint whose vocabulary the corpus is prepared with. Without one the
+    vocabulary is trained on the corpus.
 
     Process 0 prepares the text. All processes must call this function.
     """
@@ -211,7 +237,7 @@ def open_text(
         directory = folder.prepared(
             "text",
             last="index.json",
-            make=lambda directory: prepare_corpus(config, directory, log),
+            make=lambda directory: prepare_corpus(config, directory, log, init_from),
         )
     store = TokenStore(directory)
     tokenizer = load_tokenizer(directory)
@@ -223,7 +249,8 @@ def open_text(
     prepared = store.info.settings
     inputs, language = tuple(prepared["inputs"]), prepared.get("language", "en")
     found = inputs, language, tokenizer.lower_case
-    expected = config.corpus, config.language, config.lower_case
+    lower_case = tokenizer.lower_case if init_from else config.lower_case
+    expected = config.corpus, config.language, lower_case
     if found != expected and not config.path:
         raise UserError(
             f"{directory} was prepared with (data.corpus, language, lower_case)={found}, "
@@ -232,16 +259,26 @@ def open_text(
     return store, tokenizer
 
 
-def prepare_corpus(config: DataConfig, directory: Path, log: Log) -> None:
-    """Writes vocabulary and store of config.corpus."""
+def prepare_corpus(
+    config: DataConfig, directory: Path, log: Log, init_from: str = ""
+) -> None:
+    """Writes vocabulary and store of config.corpus. init_from: see :func:`open_text`."""
     log(f"preparing {', '.join(config.corpus)} in {directory}")
-    documents = read_documents(config.corpus, Reading(language=config.language))
-    tokenizer = train_vocabulary(
-        itertools.chain.from_iterable(documents),
-        config.vocabulary_size,
-        lower_case=config.lower_case,
-        keep_accents=config.keep_accents,
-    )
+    if init_from:
+        _, tokenizer = read_architecture(init_from)
+        if tokenizer is None:
+            raise UserError(
+                f"{init_from} has no vocabulary for data.corpus; put its vocab.txt beside "
+                "its config.json"
+            )
+    else:
+        documents = read_documents(config.corpus, Reading(language=config.language))
+        tokenizer = train_vocabulary(
+            itertools.chain.from_iterable(documents),
+            config.vocabulary_size,
+            lower_case=config.lower_case,
+            keep_accents=config.keep_accents,
+        )
     report = prepare(config.corpus, tokenizer, directory, language=config.language)
     log(f"{directory}: {report}")
 

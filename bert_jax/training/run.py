@@ -343,7 +343,9 @@ def check_owner(
     identity: the settings. free: settings that may differ, see :func:`changed_settings`.
     """
     path = workdir / "config.json"
-    expected = "the config of a run; copy it from where the run was"
+    expected = (
+        "the config of a run; copy it from where the run was, or use another workdir"
+    )
     with naming(path), reading(path, expected):
         changes = changed_settings(read_json(path, expected), identity, free)
     if changes:

@@ -40,9 +40,9 @@ def hub(monkeypatch):
     module.load_dataset = load_dataset
     module.get_dataset_split_names = lambda *names: list(SPLITS)
     monkeypatch.setitem(sys.modules, "datasets", module)
-    source._read_hub.cache_clear()
+    source.read_hub.cache_clear()
     yield calls
-    source._read_hub.cache_clear()
+    source.read_hub.cache_clear()
 
 
 def test_a_data_set_of_the_hub(hub):
@@ -166,7 +166,7 @@ def test_a_hub_needs_its_library_and_a_split(hub, monkeypatch):
     with pytest.raises(UserError, match=r"has no split validation; it has train, test"):
         task.read("dev")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    source._read_hub.cache_clear()
+    source.read_hub.cache_clear()
     with pytest.raises(
         UserError, match=r"^hf:org/reviews needs .*pip install datasets"
     ):

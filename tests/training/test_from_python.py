@@ -220,7 +220,7 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
     # A finished run is not run again, and other rows are another run.
     log.clear()
     bert_jax.finetune(task, **arguments)
-    assert [line[:16] for line in log] == ["finished before:"]
+    assert [line[:16] for line in log] == ["finished before:", "next: model.pred"]
     with pytest.raises(UserError, match=r"another run \(data.dir: 'rows:"):
         bert_jax.finetune(task, **arguments | {"train": rows[1:]})
 

@@ -22,7 +22,10 @@ from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.train_state import read_params
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.settings import to_dict
+from bert_jax.training import from_python
 from bert_jax.training import pretrain as pretraining
 from bert_jax.training.config import train_config
 from bert_jax.training.pretrain import pretrain
@@ -325,6 +328,19 @@ def test_a_finished_run_takes_more_steps_on_request(one_phase_of, tmp_path):
     lines.clear()
     pretrain(config(more), tmp_path, lines.append)
     assert "finished before, after 12 steps" in lines
+    rate, written = "--config.optimizer.learning_rate=0.5", tmp_path / "config.json"
+    before = written.read_text()
+    pretrain(config(more, rate), tmp_path, lines.append, change_settings=True)
+    assert lines[-1] == (
+        "finished before, after 12 steps; no step is left for the changed settings "
+        "(optimizer.learning_rate: 0.001 -> 0.5)"
+    )
+    assert written.read_text() == before
+    written.unlink()
+    with pytest.raises(
+        UserError, match=r"config\.json does not exist; .* another work"
+    ):
+        pretrain(config(more), tmp_path, lines.append)
 
 
 def test_a_run_whose_last_checkpoint_is_damaged_is_not_finished(
@@ -346,3 +362,93 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_not_finished(
     assert not any("finished before" in line for line in lines)
     assert any("[MASK] of .  ->  " in line for line in lines)
     assert len(drawn) == 1
+
+
+def test_text_and_a_checkpoint_are_all_that_a_run_needs(
+    start, small_store, tmp_path, capsys
+):
+    """Sizes and vocabulary are the checkpoint's, also when the checkpoint is gone."""
+    config, tokenizer, path, _ = start
+    text = small_store[0].parent / "text.txt"
+    few = dict(steps=2, batch_size=8, eval_batches=1, holdout=0.2)
+    few["data"] = {"holdout": few.pop("holdout"), "threads": 1}
+    few["model"] = {"hidden_dropout": 0.0}
+    checkpoint = shutil.copytree(path, tmp_path / "checkpoint")
+    workdir = tmp_path / "run"
+    arguments = dict(text=text, init_from=checkpoint, workdir=workdir, verbose=0, **few)
+    model = bert_jax.pretrain(**arguments)
+    written = json.loads((workdir / "config.json").read_text())
+    assert written["data"]["corpus"] == [str(text)]
+    assert model.tokenizer.fingerprint() == tokenizer.fingerprint()
+    sizes = dataclasses.replace(config.model, hidden_dropout=0.0)
+    assert model.config == BertConfig(**written["model"]) == sizes
+    phase = {"steps": 2, "batch_size": 8, "sequence_length": 32, "max_predictions": 5}
+    assert written["phases"] == [phase]
+    rates = {name: written["optimizer"][name] for name in ("learning_rate", "warmup")}
+    assert rates == {"learning_rate": 2e-5, "warmup": 0.1}
+    # The same run, with every size named and the text prepared before.
+    data = dataclasses.replace(
+        config.data, path=str(small_store[0]), holdout=0.2, threads=1
+    )
+    del written["text"]
+    named = train_config(written | {"data": to_dict(data)})
+    metrics = pretrain(named, tmp_path / "named", lambda line: None)
+    assert model.scores == metrics
+    for name in ("bert", "mlm", "nsp"):
+        expected = read_params(tmp_path / "named/checkpoints")[name]
+        jax.tree.map(np.testing.assert_array_equal, model.params[name], expected)
+    assert capsys.readouterr() == ("", "")
+    shutil.rmtree(checkpoint)
+    lines = []
+    again = bert_jax.pretrain(**arguments | {"verbose": 1}, log=lines.append)
+    assert again.scores == model.scores and "mlm accuracy" in repr(again)
+    assert lines[-2] == "finished before, after 2 steps"
+    assert lines[-1].startswith("next: model.fill_mask('The [MASK] is here.'), or ")
+    with pytest.raises(UserError, match=r"checkpoint does not exist; expected"):
+        bert_jax.pretrain(**arguments | {"workdir": tmp_path / "other"})
+
+
+def test_a_small_text_has_a_small_vocabulary(one_device, tmp_path):
+    """The model has as many tokens as the text gives."""
+    text = tmp_path / "notes.txt"
+    text.write_text("The sea was calm.\nThe whale slept.\n\n" * 9)
+    sizes = dict(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
+    settings = {"model": sizes, "data": {"threads": 1}, "eval_every": 0}
+    lines = []
+    model = bert_jax.pretrain(
+        settings, tmp_path / "run", text=[text], steps=1, log=lines.append,
+        batch_size=8, sequence_length=16, learning_rate=1e-3,
+    )  # fmt: skip
+    assert model.config.vocab_size == model.tokenizer.vocab_size < 2000
+    assert f"gives a vocabulary of {model.config.vocab_size:,} tokens only" in lines[2]
+    assert model.scores == {}
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (
+            dict(steps=2),
+            r"there is no model\.vocab_size, model\.hidden_size, .*init_from",
+        ),
+        (dict(phases=[]), "steps is missing; give the number of steps"),
+        (dict(max_steps=3), "^max_steps is not an argument of pretrain; did you mean"),
+        (dict(lr=1), "did you mean learning_rate"),
+    ],
+)
+def test_what_a_pretraining_lacks_is_named(settings, message, start, tmp_path):
+    if "phases" in settings:
+        settings = settings | {"init_from": start[2]}
+    with pytest.raises(UserError, match=message):
+        bert_jax.pretrain(text="notes.txt", workdir=tmp_path, **settings)
+
+
+@pytest.mark.parametrize(
+    ("length", "rate", "most"),
+    [(128, 0.15, 20), (512, 0.15, 77), (64, 0.4, 26), (100, 0.15, 15), (5, 0.9, 2)],
+)
+def test_the_masked_tokens_of_a_phase_follow_from_its_length(length, rate, most):
+    """The first two are the original's."""
+    config = {"model": {}, "data": {"examples": {"mask_rate": rate}}}
+    phase = from_python._one_phase({"steps": 1, "sequence_length": length}, config)
+    assert (phase["max_predictions"], phase["batch_size"]) == (most, 32)

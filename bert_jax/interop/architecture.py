@@ -1,0 +1,111 @@
+"""The architecture and the tokenizer of a checkpoint, which a pretraining continues.
+
+Nothing here reads weights or imports JAX, so that ``--print_config`` and a wrong command
+line answer at once.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
+from bert_jax.errors import UserError, naming
+from bert_jax.files import is_remote, open_remote, parse_json, read_json
+from bert_jax.interop.config_json import config_from_dict, with_compute
+from bert_jax.interop.find import find_files, from_hub, hub_name
+from bert_jax.model.config import BertConfig
+from bert_jax.remote import local_copy
+from bert_jax.settings import from_settings
+
+# Settings that a run chooses anew. They have the defaults of BertConfig.
+_CHOSEN = ("hidden_dropout", "attention_dropout")
+_SIZES = [
+    field.name
+    for field in dataclasses.fields(BertConfig)
+    if field.default is dataclasses.MISSING
+]
+
+
+def read_architecture(
+    path: os.PathLike | str,
+) -> tuple[dict[str, Any], Tokenizer | None]:
+    """The settings of the model of a checkpoint, and its tokenizer.
+
+    path: as for ``bert_jax.load``. vocab_size is the number of tokens of the tokenizer, if
+    there is one. The word table may have more rows.
+    """
+    if hub_name(path):
+        folder = from_hub(path, weights=False)
+    else:
+        local = local_copy(path, model=True)
+        _, place = find_files(local, open_remote(path) if is_remote(path) else local)
+        folder = place if place.is_dir() else place.parent  # a prefix of Google's files
+    names = ("config.json", "bert_config.json")
+    file = next(
+        (folder / n for n in names if (folder / n).is_file()), folder / names[0]
+    )
+    settings = with_compute(read_json(file, "the config of a checkpoint"))
+    with naming(file):
+        if isinstance(settings.get("model"), Mapping):  # a workdir
+            config = from_settings(BertConfig, settings["model"], "model")
+        else:
+            config = config_from_dict(settings)
+    model, tokenizer = vars(config), None
+    if find_vocabulary(folder):
+        tokenizer = load_tokenizer(folder)
+        model = model | {"vocab_size": tokenizer.vocab_size}
+    return model, tokenizer
+
+
+def with_architecture(
+    settings: Mapping[str, Any], workdir: os.PathLike | str = ""
+) -> Mapping[str, Any]:
+    """Settings of a pretraining. Missing sizes of ``model`` are added from ``init_from``.
+
+    The checkpoint gives all settings of the model that ``settings`` does not have, except
+    the dropout. If the checkpoint is not there any more, the config.json of a run in
+    ``workdir`` that started from it has them.
+    """
+    given, path = settings.get("model", {}), settings.get("init_from")
+    if not isinstance(given, Mapping) or not has_phases(settings):
+        return settings
+    missing = [f"model.{name}" for name in _SIZES if name not in given]
+    if not path and missing[1:]:
+        raise UserError(
+            f"there is no {', '.join(missing)}; give the sizes of a new model, or set "
+            "init_from to a checkpoint, which has them"
+        )
+    if not path or not missing:
+        return settings
+    try:
+        known, _ = read_architecture(path)
+    except UserError:
+        folder = open_remote(workdir) if is_remote(workdir) else Path(workdir)
+        file = folder / "config.json"
+        run = parse_json(file.read_bytes(), file, "a run") if file.is_file() else {}
+        if not has_phases(run) or run.get("init_from") != path:
+            raise
+        known = run["model"]
+    known = {name: known[name] for name in known if name not in _CHOSEN}
+    return {**settings, "model": known | dict(given)}
+
+
+def with_any_sizes(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings of which the names and the types count, not the sizes of the model.
+
+    Those need a checkpoint if the config file does not have them.
+    """
+    model = settings.get("model", {})
+    if not has_phases(settings) or not isinstance(model, Mapping):
+        return settings
+    sizes = dict.fromkeys(_SIZES, 1) | {"max_positions": 1 << 30}
+    sizes["hidden_size"] = model.get("num_heads", 1)
+    return {**settings, "model": sizes | dict(model)}
+
+
+def has_phases(settings: Mapping[str, Any]) -> bool:
+    """Whether settings are those of a pretraining."""
+    return {"phases", "optimizer"} <= settings.keys()
