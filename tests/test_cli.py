@@ -8,6 +8,7 @@ import pwd
 import shlex
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import jax
@@ -57,6 +58,29 @@ def test_freed_memory_is_kept_where_steps_run_on_the_cpu_alone(monkeypatch, plat
     cli.start()
     assert kept == [True] * (platform == "cpu")
     assert not jax.config.values["jax_cpu_enable_async_dispatch"]  # steps in order
+
+
+@pytest.mark.parametrize(
+    ("devices", "processes", "flags", "expected"),
+    [
+        (-1, False, "", ""),
+        (8, False, "", "{}=false"),
+        (-1, True, "--a=1", "--a=1 {}=false"),
+        (-1, False, "--xla_force_host_platform_device_count=2", "--xla_f{}=false"),
+        (8, True, "{}=true", "{}=true"),
+    ],
+)
+def test_collectives_of_several_cpu_devices_run_in_one_order(
+    devices, processes, flags, expected, monkeypatch
+):
+    name = "--xla_cpu_enable_concurrency_optimized_scheduler"
+    expected = expected.replace("--xla_f", f"{flags} ").format(name)
+    monkeypatch.setenv("XLA_FLAGS", flags.format(name))
+    given = types.SimpleNamespace(jax_num_cpu_devices=devices)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "config", given)
+        startup.order_collectives(processes)
+    assert os.environ["XLA_FLAGS"] == expected
 
 
 @pytest.fixture

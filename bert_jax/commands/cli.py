@@ -261,6 +261,7 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
     of_several = flags and (flags["distributed"] or flags["coordinator_address"])
     startup.keep_programs(workdir if of_several or is_remote(workdir) else "")
     startup.run_steps_in_order()
+    startup.order_collectives(bool(of_several))
     startup.hide_cancelled_work()
     if flags is not None:
         from bert_jax.parallel import processes

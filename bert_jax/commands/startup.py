@@ -63,6 +63,23 @@ def run_steps_in_order() -> None:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
+def order_collectives(processes: bool) -> None:
+    """Runs the collectives of several CPU devices in one order.
+
+    XLA's scheduler for CPUs may start independent collectives in another order on each
+    device. The devices then wait for each other until XLA ends the process.
+
+    processes: whether the run has several processes. Must be called before JAX has devices.
+    """
+    import jax
+
+    name, flags = "xla_cpu_enable_concurrency_optimized_scheduler", "XLA_FLAGS"
+    given = os.environ.get(flags, "")
+    several = jax.config.jax_num_cpu_devices > 1 or "device_count" in given
+    if (several or processes) and name not in given:
+        os.environ[flags] = f"{given} --{name}=false".strip()
+
+
 def keep_programs(workdir: str) -> None:
     """Keeps programs that take over a second to compile in ~/.cache/bert_jax.
 

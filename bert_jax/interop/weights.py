@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import jax.numpy as jnp
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.errors import UserError, naming
@@ -51,7 +52,14 @@ def write_safetensors(
     """Writes a safetensors file with the permissions that the umask gives a new file."""
     path.touch()
     mode = path.stat().st_mode
-    save_file(tensors, path, metadata)  # only the owner could read the library's file
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:
+        raise UserError(
+            f"{path} could not be written ({error}); make room, and run the same command "
+            "again"
+        ) from error
+    # Only the owner could read the library's file.
     path.chmod(mode)
 
 

@@ -123,7 +123,13 @@ class RunFolder:
         """
         if self._remote is None or not is_leader():
             return
-        owner = (self._remote / LOCK).read_text() if self._token else ""
+        try:
+            owner = (self._remote / LOCK).read_text() if self._token else ""
+        except FileNotFoundError as error:
+            raise UserError(
+                f"{self._remote / LOCK} was deleted, so another run may use the workdir; "
+                "this run stops without a save: run the same command again"
+            ) from error
         if owner != self._token:
             raise UserError(
                 f"{self._remote} now belongs to {lock_owner(owner)}, which started later; "

@@ -8,9 +8,11 @@ import zipfile
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from bert_jax.errors import UserError
+from bert_jax.interop import weights
 from bert_jax.interop.weights import read_torch
 
 # What a pickle of a tensor says: ("storage", type, key, device, count).
@@ -237,3 +239,16 @@ def test_big_endian_numbers_are_refused(folder, tmp_path):
             after.writestr(name, b"big" if name.endswith("byteorder") else content)
     with pytest.raises(UserError, match="big-endian"):
         read_torch(path)
+
+
+def test_a_full_disk_is_one_line_with_the_file(tmp_path, monkeypatch):
+    """The library's exception is no OSError."""
+
+    def full(*args):
+        raise SafetensorError(
+            "Error while serializing: I/O error: No space left on device (os error 28)"
+        )
+
+    monkeypatch.setattr(weights, "save_file", full)
+    with pytest.raises(UserError, match=r"a\.safetensors could not .* No space left"):
+        weights.write_safetensors(tmp_path / "a.safetensors", {"a": np.zeros(3)})

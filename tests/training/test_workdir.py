@@ -203,6 +203,17 @@ def test_the_newest_run_owns_a_workdir_in_a_bucket(bucket, other_machine):
     assert (epath.Path(bucket) / "a.txt").read_text() == "22"
 
 
+def test_a_deleted_owner_file_stops_the_run_with_one_line(bucket):
+    folder = RunFolder(bucket)
+    with folder.held():
+        folder.fetch()
+        (epath.Path(bucket) / ".lock").unlink()
+        with pytest.raises(
+            UserError, match=rf"^{bucket}/\.lock was deleted, so another"
+        ):
+            folder.upload()
+
+
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 def test_small_files_are_uploaded_in_one_request_each(bucket, monkeypatch):
     """An upload of several requests fails if the last answer is lost."""
