@@ -11,7 +11,7 @@ from bert_jax.progress import print_line
 
 COMMANDS = (
     *("train", "finetune", "study", "vocabulary", "prepare", "predict", "evaluate"),
-    *("embed", "score", "convert", "inspect", "plot", "aot"),
+    *("embed", "score", "convert", "inspect", "plot", "aot", "doctor"),
 )
 # Earlier names of commands, and the commands that replace them.
 OLD_NAMES = {

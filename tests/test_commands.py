@@ -47,7 +47,7 @@ COMMANDS = {
     "plot": "plot {checkpoint} --output {new}/curves.svg",
 }
 # These read no checkpoint, or as init_from, which the tests of objectives try.
-OTHERS = {"aot", "study", "finetune", "prepare", "train", "vocabulary"}
+OTHERS = {"aot", "doctor", "study", "finetune", "prepare", "train", "vocabulary"}
 # What is said by those that do not work.
 NO_RUN = "holds no metrics.jsonl"
 NO_MLM = "has no MLM head"

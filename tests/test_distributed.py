@@ -383,6 +383,20 @@ def test_sigterm_takes_effect_at_the_next_step(
 
 
 @pytest.mark.long
+def test_the_doctor_finds_two_processes_ready(tmp_path):
+    logs = tmp_path / "logs"
+    job = start(2, logs, "--workdir", tmp_path / "run", command="doctor")
+    code, output = finish(job, logs)
+    assert code == 0, output
+    lines = [line for line in output.splitlines() if re.match("ok |failed |", line)]
+    assert sum(line.startswith("ok ") for line in lines) == 12  # two of both
+    assert "ok devices: 4 x cpu, processes: 2" in output
+    assert "ok collective: the sum of 1 to 4 over the devices is 10" in output
+    assert output.count("\nready\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["caches", "logs"]
+
+
+@pytest.mark.long
 def test_a_missing_process_ends_the_others(config_file, tmp_path):
     """JAX ends them with its own error, in which RegisterTask names the step."""
     arguments = ("--config", config_file, "--workdir", tmp_path, "--join_timeout=5")

@@ -1,0 +1,64 @@
+"""Checks whether this machine, or a job of several, can train. Run it before a long run.
+
+Each check prints a line: versions, room on the disk, the devices that JAX sees, the speed
+of a product, the chosen attention, a sum over all devices, a training step whose numbers
+are known, a save and a restore. The last line is "ready", or the first failed check, and
+then the exit code is 2. Nothing is left behind. Paste all lines into a report of a bug.
+
+--workdir: folder or bucket of the runs to come (runs).
+--step_timeout: seconds after which a check has failed that does not end (120).
+On several hosts start the command on each host, with the flags of bert_jax train. Process 0
+prints all lines, and the others print their failed checks.
+
+usage:
+  bert_jax doctor [--workdir D]
+"""
+
+import logging
+
+from bert_jax.commands import cli
+from bert_jax.progress import print_line
+
+
+def main(argv: list[str]) -> int:
+    """Parses the command line and runs all checks."""
+    parser = cli.argument_parser(__doc__)
+    parser.add_argument("--workdir", default="runs")
+    for name, default in (cli.JOB_FLAGS | {"step_timeout": 120}).items():
+        kind = {"type": type(default)} if default is not False else {}
+        action = "store_true" if default is False else "store"
+        parser.add_argument(f"--{name}", default=default, action=action, **kind)
+    flags = vars(parser.parse_args(argv))
+    workdir, seconds = flags.pop("workdir"), flags.pop("step_timeout")
+    import jax
+
+    from bert_jax.training import checks
+
+    def devices() -> str:
+        cli.start(flags | {"step_timeout": 0})
+        flags["process_id"] = jax.process_index()
+        logging.getLogger("bert_jax").setLevel(logging.WARNING)
+        return checks.devices()
+
+    def log(line: str) -> None:
+        if flags["process_id"] < 1 or line.startswith("failed"):
+            print_line(line)
+
+    every = {
+        "versions": checks.versions,
+        "room": lambda: checks.room(workdir),
+        "devices": devices,
+        "product": checks.product,
+        "attention": checks.attention,
+        "collective": checks.collective,
+        "step in float32": lambda: checks.step("float32"),
+        "step in bfloat16": lambda: checks.step("bfloat16"),
+        "save": lambda: checks.save(workdir),
+    }
+    first = checks.run_checks(every, log, seconds)
+    last = {"processes": lambda: checks.processes(first)}
+    # All processes compare their results, also the process that fails.
+    others = checks.run_checks(last, log, seconds)
+    first = first or others
+    log(f"not ready: {first}" if first else "ready")
+    return 2 if first else 0

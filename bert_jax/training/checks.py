@@ -1,0 +1,262 @@
+"""The checks of ``bert_jax doctor``: whether the processes of a job can train.
+
+A check is a function that returns facts in one line, or raises an exception with what it
+found. All processes of a job call the same checks in the same order.
+"""
+
+import faulthandler
+import functools
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import threading
+import timeit
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.data.examples import ExampleConfig
+from bert_jax.errors import UserError
+from bert_jax.files import is_remote
+from bert_jax.interop.train_state import CheckpointStore
+from bert_jax.model.config import BertConfig, ComputeConfig, MeshConfig
+from bert_jax.model.kernels.attention_fused import choose_attention
+from bert_jax.model.kernels.device import activation_dtype
+from bert_jax.objectives.mlm_nsp import pretraining
+from bert_jax.parallel.mesh import AXES, make_mesh, process_rows, put_batch, slices
+from bert_jax.parallel.processes import check_same, on_leader
+from bert_jax.progress import print_line
+from bert_jax.training.config import OptimizerConfig
+from bert_jax.training.metrics import peak_flops
+from bert_jax.training.optimizer import bert_optimizer, make_schedule
+from bert_jax.training.state import abstract_state, init_state
+from bert_jax.training.step import compile_step
+
+GIB = 1 << 30
+LIBRARIES = (
+    *("bert_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
+    *("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "nvidia-cudnn-cu12"),
+)
+# Loss and gradient norm of tiny_step() in float32 on a CPU, and the largest relative
+# differences from them. Programs for one to four CPU devices, and the kernel of splash,
+# differ by 1e-6 in float32 and by 6e-3 in bfloat16 (docs/guides/first_contact.md).
+STORED = 5.504397, 3.164875
+TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
+ADVICE = {
+    "room": "make room on the disk, or use another --workdir",
+    "devices": "pip install 'bert_jax[gpu]' or 'bert_jax[tpu]', update the driver, and "
+    "end other programs that use the device",
+    "product": "use another machine",
+    "collective": "start the same command on all hosts, and open the ports between them",
+    "step in bfloat16": "train with compute.attention_impl=plain or compute.dtype="
+    "float32, and report it with all lines of this command",
+    "save": "use a --workdir that all hosts share and may write, or log in to the bucket",
+    "processes": "install the same versions everywhere, and look into its output",
+}
+
+
+def run_checks(
+    checks: Mapping[str, Callable[[], str]], log: Callable[[str], None], seconds: float
+) -> str:
+    """Runs all checks, and returns the line of the first one that failed, or "".
+
+    log: receives a line for each check. A check that needs more than ``seconds`` ends the
+    process with code 2, because a driver or a collective that hangs cannot be stopped.
+    """
+    lines: list[str] = []
+
+    def fail(name: str, reason: str) -> None:
+        advice = ADVICE.get(name, "report it with all lines of this command")
+        lines.append(f"{name}: {reason}; {advice}")
+        log(f"failed {lines[-1]}")
+
+    def give_up(name: str) -> None:
+        fail(name, f"no answer in {seconds:g} s")
+        log(f"not ready: {lines[0]}")
+        faulthandler.dump_traceback(sys.__stderr__)
+        os._exit(2)
+
+    for name, check in checks.items():
+        timer = threading.Timer(seconds, give_up, [name])
+        timer.daemon = True
+        timer.start()
+        try:
+            log(f"ok {name}: {check()}")
+        except UserError as error:
+            fail(name, str(error))
+        except Exception as error:
+            print_line(traceback.format_exc().rstrip(), sys.stderr)
+            fail(name, " ".join(f"{type(error).__name__}: {error}".split())[:500])
+        finally:
+            timer.cancel()
+    return lines[0] if lines else ""
+
+
+def versions() -> str:
+    """The libraries and the machine."""
+    installed = {x.name: x.version for x in importlib.metadata.distributions()}
+    found = [f"{name} {installed[name]}" for name in LIBRARIES if name in installed]
+    python = f"Python {platform.python_version()}"
+    return ", ".join([*found, python, platform.platform(), f"{os.cpu_count()} cores"])
+
+
+def room(workdir: str) -> str:
+    """The memory of the host, and the room on the disk of ``workdir``."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+    disk = shutil.disk_usage(Path() if is_remote(workdir) else _place(workdir)).free
+    facts = f"{memory:.0f} GiB of memory, {disk / GIB:.1f} GiB free on the disk"
+    if disk < 2 * GIB:
+        raise UserError(f"{facts}, and a checkpoint of BASE has 1.3 GB")
+    return facts
+
+
+def devices(drivers: Path = Path("/dev")) -> str:
+    """The devices that JAX uses. drivers: folder in which each device has a file."""
+    count, first = jax.device_count(), jax.local_devices()[0]
+    patterns = ("nvidia[0-9]*", "accel[0-9]*", "vfio/[0-9]*")  # of GPUs, and of TPUs
+    files = [file for pattern in patterns for file in drivers.glob(pattern)]
+    if first.platform == "cpu" and files and not jax.config.jax_platforms:
+        raise UserError(f"JAX uses the CPU, but there is {files[0]}")
+    memory = (first.memory_stats() or {}).get("bytes_limit", 0) / GIB
+    facts = f"{count} x {first.device_kind}, processes: {jax.process_count()}, "
+    facts += f"{memory:.1f} GiB each, " if memory else ""
+    return facts + f"driver: {' '.join(first.client.platform_version.split())}"
+
+
+def product() -> str:
+    """The speed of a product of bfloat16 matrices on each device of this process."""
+    local, seconds = jax.local_devices(), 0.0
+    multiply = jax.jit(jnp.matmul)
+    size = 512 if local[0].platform == "cpu" else 8192
+    for device in local:
+        ones = jax.device_put(np.ones((size, size), jnp.bfloat16), device)
+        if not (multiply(ones, ones) == size).all():
+            raise UserError(
+                f"{device} computes {multiply(ones, ones)}, expected {size}"
+            )
+        run = functools.partial(lambda x: multiply(x, x).block_until_ready(), ones)
+        seconds = max(seconds, timeit.timeit(run, number=8) / 8)
+    flops, peak = 2 * size**3 / seconds, peak_flops(local[:1])
+    share = f", {flops / peak:.0%} of the peak {peak / 1e12:g}" if peak else ""
+    return f"{flops / 1e12:.2f} TFLOP/s on the slowest device{share}"
+
+
+def attention() -> str:
+    """The attention that runs choose."""
+    dtype = activation_dtype("auto").name
+    choose = functools.partial(choose_attention, "auto", dtype=dtype, causal=False)
+    cases = ((128, 0.0), (512, 0.0), (512, 0.1))
+    names = [choose(length=length, dropout_rate=rate) for length, rate in cases]
+    return (
+        "{} for 128 tokens, {} for 512, {} with attention dropout, in {} (splash needs a "
+        "TPU; cudnn bfloat16 and a GPU from Ampere on)".format(*names, dtype)
+    )
+
+
+def collective() -> str:
+    """A sum over all devices of all processes."""
+    numbers = _numbers()
+    replicated = NamedSharding(numbers.sharding.mesh, PartitionSpec())
+    add = jax.jit(lambda x: x.sum(axis=0), out_shardings=replicated)
+    sums = [int(shard.data[0]) for shard in add(numbers).addressable_shards]
+    count = len(numbers)
+    if {*sums} != {count * (count + 1) // 2}:
+        raise UserError(f"the sum of 1 to {count} over the devices is {sums}")
+    return f"the sum of 1 to {count} over the devices is {sums[0]}"
+
+
+def step(dtype: str) -> str:
+    """A training step of a tiny BERT on all devices, beside its stored numbers."""
+    found, limit = tiny_step(dtype), TOLERANCES[dtype]
+    difference = np.max(np.abs(np.divide(found, STORED) - 1))
+    facts = (
+        "loss {:.6g} and gradient norm {:.6g}, on a CPU {:.6g} and {:.6g}; relative "
+        "difference {:.1g}, expected at most {:g}"
+    ).format(*found, *STORED, difference, limit)
+    if not difference <= limit:
+        raise UserError(facts)
+    return facts
+
+
+def tiny_step(dtype: str) -> tuple[float, float]:
+    """Loss and gradient norm of a step with known parameters and tokens.
+
+    Every device has the same rows, so the numbers do not depend on the number of devices.
+    The rows are long enough for the TPU's kernel of attention.
+    """
+    mesh, settings = _mesh(), OptimizerConfig(learning_rate=1e-3)
+    config = BertConfig(96, 128, 2, 2, 64, hidden_dropout=0, attention_dropout=0)
+    objective = pretraining(config, ComputeConfig(dtype), ExampleConfig())
+    optimizer = bert_optimizer(settings)
+    abstract = abstract_state(objective, optimizer, mesh)
+    random = np.random.RandomState(0)  # NumPy keeps its numbers in all versions
+    rows = {
+        "input_ids": random.randint(0, 96, (2, 512)),
+        "token_type_ids": random.randint(0, 2, (2, 512)),
+        "attention_mask": np.arange(512) < [[512], [300]],
+        "mlm_positions": random.randint(0, 300, (2, 20)),
+        "mlm_ids": random.randint(0, 96, (2, 20)),
+        "nsp_labels": random.randint(0, 2, 2),
+    }
+    own = process_rows(mesh, 2 * mesh.size) % 2
+    batch = {name: np.int32(array)[own] for name, array in rows.items()}
+    batch["mlm_weights"] = np.ones((len(own), 20), np.float32)
+    params = jax.tree.map(
+        lambda x: np.float32(random.normal(0, 0.2, x.shape)), abstract.params
+    )
+    schedule = jax.device_put(make_schedule(settings, 1), abstract.step.sharding)
+    with jax.default_matmul_precision("highest"):
+        state = init_state(objective, optimizer, abstract, 0, params)
+        train_step = compile_step(objective, settings, abstract)
+        _, sums = train_step(state, put_batch(batch, mesh), schedule)
+    return float(sums["step_loss"]), float(sums["grad_norm"])
+
+
+def save(workdir: str) -> str:
+    """Saves and restores an array of all devices beside ``workdir``, and deletes it.
+
+    The checksum of the array proves that no bit has changed.
+    """
+    place, tree = _place(workdir) / ".doctor", {"numbers": _numbers()}
+    try:
+        with CheckpointStore(place, 1) as store:
+            store.save(1, tree, {})
+            store.wait()
+            store.restore(tree, print_line)
+    finally:
+        on_leader(lambda: place.exists() and place.rmtree())
+    return f"{tree['numbers'].nbytes / 1e6:.1f} MB saved in {place} and restored"
+
+
+def processes(first: str) -> str:
+    """Compares all processes. first: the first failed check of this process."""
+    check_same([jax.__version__, first], "their versions or checks")
+    return f"{jax.process_count()} with the same versions and results"
+
+
+def _mesh() -> Mesh:
+    return make_mesh(MeshConfig(replica=slices(jax.devices())))
+
+
+def _numbers() -> jax.Array:
+    """int32 (devices, 65536): a row of ones, a row of twos and so on, for each device."""
+    mesh = _mesh()
+    rows = np.repeat(np.arange(1, mesh.size + 1, dtype=np.int32)[:, None], 1 << 16, 1)
+    place = NamedSharding(mesh, PartitionSpec(AXES))
+    return jax.make_array_from_callback(rows.shape, place, rows.__getitem__)
+
+
+def _place(workdir: str) -> epath.Path:
+    """The workdir if it is in a bucket, else the nearest folder above that exists."""
+    if is_remote(workdir):
+        return epath.Path(workdir)
+    path = epath.Path(workdir).absolute()
+    return next(folder for folder in (path, *path.parents) if folder.exists())

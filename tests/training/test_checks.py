@@ -1,0 +1,145 @@
+"""The checks of ``bert_jax doctor``, each with a planted failure."""
+
+import threading
+
+import jax
+import numpy as np
+import pytest
+from etils import epath
+
+from bert_jax.commands import cli, doctor
+from bert_jax.errors import UserError
+from bert_jax.training import checks
+
+NAMES = [
+    *("versions", "room", "devices", "product", "attention", "collective"),
+    *("step in float32", "step in bfloat16", "save", "processes"),
+]
+
+
+def raises(error):
+    def function(*args, **kwargs):
+        raise error
+
+    return function
+
+
+def test_a_machine_that_trains_is_ready(tmp_path, capsys, monkeypatch):
+    """With the real step in float32; the step in bfloat16 would compile as long."""
+    step = checks.tiny_step
+    numbers = {"float32": step("float32"), "bfloat16": (5.5, 3.2)}
+    monkeypatch.setattr(checks, "tiny_step", numbers.get)
+    monkeypatch.setattr(cli, "start", lambda flags: None)
+    assert doctor.main(["--workdir", str(tmp_path / "runs/a")]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [f"ok {n}" for n in NAMES]
+    assert last == "ready"
+    assert f"jax {jax.__version__}" in lines[0] and "8 x cpu" in lines[2]
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_later_checks_run_and_the_first_failure_ends_the_report(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "start", raises(ValueError("no\ndriver")))
+    for name in ("tiny_step", "_numbers"):
+        monkeypatch.setattr(checks, name, raises(UserError("wrong")))
+    assert doctor.main([]) == 2
+    out, err = capsys.readouterr()
+    *lines, last = out.splitlines()
+    assert [line.split(":")[0].split(" ", 1) for line in lines] == [
+        ["failed" if n not in (0, 1, 3, 4, 9) else "ok", name]
+        for n, name in enumerate(NAMES)
+    ]
+    assert last == f"not ready: {lines[2].removeprefix('failed ')}"
+    assert last.startswith("not ready: devices: ValueError: no driver; pip install")
+    assert err.count("Traceback") == 1 and "no\ndriver" in err
+
+
+def test_a_check_that_hangs_ends_the_process_with_its_name(monkeypatch):
+    ended, codes, lines = threading.Event(), [], []
+
+    def leave(code):
+        codes.append(code)
+        ended.set()
+
+    monkeypatch.setattr(checks.os, "_exit", leave)
+    monkeypatch.setattr(checks.faulthandler, "dump_traceback", lambda file: None)
+    every = {"room": raises(UserError("full")), "save": lambda: str(ended.wait(60))}
+    checks.run_checks(every, lines.append, 0.01)
+    assert codes == [2]
+    assert lines[1].startswith("failed save: no answer in 0.01 s; use a --workdir that")
+    assert lines[2] == f"not ready: {lines[0].removeprefix('failed ')}"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "loss", "met"),
+    [
+        ("float32", 5.5044, True),
+        ("float32", 5.506, False),
+        ("bfloat16", 5.506, True),
+        ("bfloat16", 5.7, False),
+        ("bfloat16", np.nan, False),
+    ],
+)
+def test_a_step_with_other_numbers_fails(dtype, loss, met, monkeypatch):
+    monkeypatch.setattr(checks, "tiny_step", lambda _: (loss, 3.16488))
+    if met:
+        assert checks.step(dtype).startswith(f"loss {loss:g} and gradient norm 3.16488")
+        return
+    with pytest.raises(UserError, match=rf"^loss {loss:g} .* on a CPU 5\.5044 and"):
+        checks.step(dtype)
+
+
+def test_a_wrong_sum_fails(monkeypatch):
+    assert checks.collective() == "the sum of 1 to 8 over the devices is 36"
+    wrong = checks._numbers() + 1
+    monkeypatch.setattr(checks, "_numbers", lambda: wrong)
+    with pytest.raises(UserError, match=r"^the sum of 1 to 8 over .* is \[44, 44"):
+        checks.collective()
+
+
+def test_a_wrong_product_fails(monkeypatch):
+    monkeypatch.setattr(checks.jnp, "matmul", lambda x, y: x @ y + 8)
+    with pytest.raises(UserError, match=r"computes .*520.*, expected 512"):
+        checks.product()
+
+
+def test_a_full_disk_fails(monkeypatch, tmp_path):
+    usage = checks.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(
+        checks.shutil, "disk_usage", lambda _: usage._replace(free=1 << 30)
+    )
+    with pytest.raises(UserError, match=r"1\.0 GiB free on the disk, and a checkpoint"):
+        checks.room(str(tmp_path))
+
+
+@pytest.mark.parametrize("file", ["nvidia0", "accel0", "vfio/0"])
+def test_an_accelerator_that_jax_does_not_use_fails(file, tmp_path):
+    before = jax.config.jax_platforms
+    try:
+        jax.config.update("jax_platforms", None)
+        assert "8 x cpu" in checks.devices(tmp_path)
+        (tmp_path / "vfio").mkdir()
+        (tmp_path / file).touch()
+        with pytest.raises(UserError, match=f"JAX uses the CPU, but there is .*{file}"):
+            checks.devices(tmp_path)
+        jax.config.update("jax_platforms", "cpu")
+        assert "8 x cpu" in checks.devices(tmp_path)
+    finally:
+        jax.config.update("jax_platforms", before)
+
+
+def test_a_place_that_cannot_be_written_fails(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"file/\.doctor could not be written"):
+        checks.save(str(tmp_path / "file"))
+    forbidden = raises(PermissionError(13, "Permission denied"))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(epath.Path(tmp_path)), "mkdir", forbidden)
+        with pytest.raises(UserError, match="Permission denied"):
+            checks.save(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_save_in_a_bucket_leaves_nothing(bucket):
+    assert checks.save(f"{bucket}/runs/a").endswith("and restored")
+    assert not epath.Path(bucket).exists()
