@@ -143,11 +143,12 @@ def score(config):
 @pytest.fixture
 def run(config, monkeypatch):
     """A function that runs a sweep of made-up runs: its result, and the runs it ran."""
-    monkeypatch.setattr(sweep, "prepare", lambda *_: None)
+    monkeypatch.setattr(sweep, "prepare", lambda config, workdir, log, fold: fold)
 
     def run(workdir, diverges=lambda config: False, **changes):
         def finetune(config, prepared, folder, log, change_settings):
             place = folder.local
+            assert prepared is None or prepared.config == config.data  # its own fold
             for name in ("best/model.safetensors", "predictions/dev_predictions.tsv"):
                 write_json(place / name, place.name)
             write_json(place / "config.json", to_dict(config))
