@@ -55,7 +55,7 @@ class Output:
         return f"Output({counted(len(self.tokens), 'text')}: {shown})"
 
 
-# What a model is for, by its head or its family of tasks.
+# The task of a model by its head, if it has no family of tasks.
 _TASKS = {"none": "encoder without a head", "sequence": "classification"}
 _TASKS |= {"token": "tagging", "choice": "multiple choice"}
 _TASKS |= {"span": "question answering"}
@@ -187,7 +187,7 @@ class Bert(Checkpoint):
     ) -> np.ndarray | list[np.ndarray]:
         """Vectors of texts, float32 (texts, W), or (W,) of a single text.
 
-        texts: a text or a pair, or rows of them.
+        texts: a text or a pair, or rows of texts and pairs.
         columns: names of the columns of the text or texts; (): "text_a" or "text", and
           "text_b" if rows have it. A model of sentence vectors reads "text".
         layers: indices of the hidden states that are concatenated: 0 is the embeddings, -1
@@ -353,7 +353,7 @@ class Bert(Checkpoint):
         Labels of texts and numbers: (rows, outputs), in the order of ``model.labels``.
         Choices: (rows, choices). Otherwise a list with an array for each row: tags and
         spans (tokens, outputs), with [CLS] and [SEP], and choices, if rows have different
-        numbers of them. A single row has no axis of rows. Logits in inference/predict.py
+        numbers of choices. A single row has no axis of rows. Logits in inference/predict.py
         has the rule for rows of several windows.
 
         rows, columns: see :meth:`predict`.
@@ -403,7 +403,8 @@ class Bert(Checkpoint):
     ) -> Output:
         """The encoder's output for texts or pairs, all in one batch.
 
-        texts: a text or a pair, or rows of them. A text that is too long is an error.
+        texts: a text or a pair, or rows of texts and pairs. A text that is too long is an
+          error.
         hidden_states, attentions: whether the Output has them.
         """
         check_vocabulary(self, "the checkpoint")

@@ -232,7 +232,7 @@ class Logits(Predictor):
 
     Labels of texts and numbers: (rows, outputs), and choices: (rows, choices). Otherwise a
     list with an array for each row: tags and spans (tokens, outputs), with [CLS] and [SEP],
-    and choices, if rows have different numbers of them. If a row has several windows,
+    and choices, if rows have different numbers of choices. If a row has several windows,
     labels have the mean of their logits, and tags and spans have the tokens of all windows,
     one window after the other.
     """
