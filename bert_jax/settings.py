@@ -176,7 +176,9 @@ def with_arguments(
             arguments += [argument for argument, _ in found.values()]
             if found:
                 lines = (
-                    textwrap.fill(line, 80, subsequent_indent="  ")
+                    textwrap.fill(
+                        line, 80, subsequent_indent="  ", break_on_hyphens=False
+                    )
                     for _, line in found.values()
                 )
                 doc += f"\n\n{title}:\n\n" + "\n".join(lines)

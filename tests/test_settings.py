@@ -199,11 +199,20 @@ def test_functions_show_their_settings_with_types_defaults_and_meanings():
     assert (shown["compute"].annotation, shown["compute"].default) == (dict, {})
     own = {field.name for field in dataclasses.fields(FineTuneConfig)}
     own |= {field.name for field in dataclasses.fields(FineTuneOptimizer)}
-    assert own - {"family", "data", "optimizer"} <= shown.keys()
+    assert own - {"family", "data", "optimizer", "sweep"} <= shown.keys()
     assert all(x.kind != x.VAR_KEYWORD for x in shown.values())
     page = inspect.getdoc(bert_jax.finetune)
     meaning = FineTuneConfig.__dataclass_fields__["epochs"].metadata["doc"]
     assert f"\nepochs: {meaning}.\n" in page
+    # Common settings come first, and groups with their keys last.
+    names = [*shown]
+    assert names.index("epochs") < names.index("batch_size") < names.index("tracker")
+    assert names[-4:] == ["compute", "mesh", "model", "features"]
+    keys = "remat, scan_layers, float32_gradients."
+    assert f"\ncompute: dtype, attention_impl, {keys}\n" in page
+    pretrain = inspect.signature(bert_jax.pretrain).parameters
+    assert (pretrain["batch_size"].default, pretrain["warmup"].default) == (32, 0.1)
+    assert [*pretrain][-4:] == ["compute", "mesh", "model", "data"]
     # An argument of load that is not given keeps the value of the files.
     dtype = inspect.signature(bert_jax.load).parameters["dtype"]
     assert (dtype.annotation, dtype.default) == (str | None, None)

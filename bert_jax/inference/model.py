@@ -486,7 +486,12 @@ class Bert(Checkpoint):
         return with_scan(self._on_devices().params, False)["bert"]
 
 
-@with_arguments(BertConfig, ComputeConfig, given=False)
+@with_arguments(
+    BertConfig,
+    ComputeConfig,
+    first=("dtype", "max_positions", "activation", "pooling"),
+    given=False,
+)
 def load(path: os.PathLike | str, **changes: Any) -> Bert:
     """Loads a BERT and its tokenizer. ``Bert`` has methods to predict, encode, score, save.
 

@@ -203,8 +203,12 @@ def _one_phase(given: Mapping[str, int], config: Mapping[str, Any]) -> dict[str,
 @with_arguments(
     FineTuneConfig,
     FineTuneOptimizer,
-    leave_out=("family", "data", "optimizer"),
-    first=("epochs", "batch_size", "learning_rate", "warmup", "evaluations", "seed"),
+    leave_out=("family", "data", "optimizer", "sweep"),
+    first=(
+        *("epochs", "batch_size", "learning_rate", "warmup", "seed", "evaluations"),
+        *("patience", "main_metric", "class_weights", "label_smoothing"),
+        *("freeze", "freeze_layers", "layer_decay", "train_rows"),
+    ),
 )
 def finetune(
     task: Task,

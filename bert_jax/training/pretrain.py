@@ -34,7 +34,6 @@ from bert_jax.interop.load import load
 from bert_jax.interop.surgery import stretched, with_new_words
 from bert_jax.interop.train_state import newest_step
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.model.config import BertConfig
 from bert_jax.objectives.heads import jit_whole
 from bert_jax.objectives.objective import (
     Params,
@@ -304,12 +303,13 @@ def _initial_params(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Para
     if wanted > positions:
         log(f"{path}: its table of {positions} positions is stretched to {wanted}")
         checkpoint = stretched(checkpoint, wanted, path)
-    for field in dataclasses.fields(BertConfig):
-        name, value = field.name, getattr(checkpoint.config, field.name)
-        if name not in _FREE and getattr(config.model, name) != value:
+    for name, value in vars(checkpoint.config).items():
+        own = getattr(config.model, name)
+        # The files of Google have "gelu" for both forms.
+        same = own == value or (value, own) == ("gelu", "gelu_tanh")
+        if name not in _FREE and not same:
             raise UserError(
-                f"model.{name}={getattr(config.model, name)!r}, but {path} has "
-                f"{value!r}; set model.{name}={value}"
+                f"model.{name}={own!r}, but {path} has {value!r}; set model.{name}={value}"
             )
     log(f"starts with the parameters of {path}")
     return checkpoint.params

@@ -81,6 +81,13 @@ def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
     other = dataclasses.replace(config, model=model)
     with pytest.raises(UserError, match=r"model.num_heads=4, but .* has 2"):
         pretraining._initial_params(other, tokenizer, print)
+    model = dataclasses.replace(config.model, activation="relu")
+    other = dataclasses.replace(config, model=model)
+    with pytest.raises(UserError, match=r"model.activation='relu', but .* has 'gelu'"):
+        pretraining._initial_params(other, tokenizer, print)
+    model = dataclasses.replace(model, activation="gelu_tanh")  # as Google means "gelu"
+    other = dataclasses.replace(config, model=model)
+    assert "mlm" in pretraining._initial_params(other, tokenizer, print)
     tokens = tokenizer.tokens.copy()
     tokens[-1], tokens[-2] = tokens[-2], tokens[-1]
     (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n")
