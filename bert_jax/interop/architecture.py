@@ -20,7 +20,7 @@ from bert_jax.model.config import BertConfig
 from bert_jax.remote import local_copy
 from bert_jax.settings import from_settings
 
-# Settings that a run chooses anew. They have the defaults of BertConfig.
+# Settings that are not taken from a checkpoint. They have the defaults of BertConfig.
 _CHOSEN = ("hidden_dropout", "attention_dropout")
 _SIZES = [
     field.name
@@ -94,9 +94,9 @@ def with_architecture(
 
 
 def with_any_sizes(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings of which the names and the types count, not the sizes of the model.
+    """Settings with arbitrary sizes of the model, for the names of all settings.
 
-    Those need a checkpoint if the config file does not have them.
+    The sizes may need a checkpoint that only the command line names.
     """
     model = settings.get("model", {})
     if not has_phases(settings) or not isinstance(model, Mapping):
@@ -107,5 +107,5 @@ def with_any_sizes(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def has_phases(settings: Mapping[str, Any]) -> bool:
-    """Whether settings are those of a pretraining."""
+    """Whether the settings describe a pretraining."""
     return {"phases", "optimizer"} <= settings.keys()

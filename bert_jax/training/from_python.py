@@ -128,8 +128,8 @@ def pretrain(
       file returns them, or a TrainConfig. None: a run of one phase of ``steps``.
     workdir: folder of the run. The same call resumes an interrupted run. None: a new
       temporary folder.
-    text: a file, a folder, a pattern such as "notes/*.txt", or a list of them; or the
-      output of ``bert_jax prepare``.
+    text: a file, a folder, a pattern such as "notes/*.txt", or a list of these inputs; or
+      the output of ``bert_jax prepare``.
     init_from: a checkpoint, as for ``bert_jax.load``, whose parameters, sizes and
       vocabulary the run starts with. Without it ``model`` needs the sizes of a new model,
       and the vocabulary is trained on the text.
