@@ -525,7 +525,7 @@ def _from_parts(parts: dict, ordinary: Collection[str]) -> tokenizers.Tokenizer:
 
 def _listed_texts(texts: Any, name: str) -> list[str]:
     """One text, or several, as a list. Raises UserError for anything else."""
-    frame = isinstance(texts, Mapping | bytes) or hasattr(texts, "columns")
+    frame = isinstance(texts, Mapping | bytes | set) or hasattr(texts, "columns")
     if frame or not isinstance(texts, Iterable):
         expected = "a text, or a list, an array or a column of texts"
         raise UserError(
