@@ -54,7 +54,7 @@ def unwatched() -> Iterator[None]:
 
 
 def show_progress(show: bool) -> None:
-    """Sets whether this process shows bars. Of several processes only the first does."""
+    """Sets whether this process shows bars. Only process 0 of several does."""
     global _show
     _show = show
 

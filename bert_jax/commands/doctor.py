@@ -6,7 +6,7 @@ are known, a save and a restore. The last line is "ready", or the first failed c
 then the exit code is 2. Nothing is left behind. Paste all lines into a report of a bug.
 
 --workdir: folder or bucket of the runs to come (runs).
---step_timeout: seconds after which a check has failed that does not end (120).
+--step_timeout: seconds after which a check without an end fails (120; 0: never).
 On several hosts start the command on each host, with the flags of bert_jax train. Process 0
 prints all lines, and the others print their failed checks.
 
@@ -17,6 +17,7 @@ usage:
 import logging
 
 from bert_jax.commands import cli
+from bert_jax.files import reading
 from bert_jax.progress import print_line
 
 
@@ -30,9 +31,10 @@ def main(argv: list[str]) -> int:
         parser.add_argument(f"--{name}", default=default, action=action, **kind)
     flags = vars(parser.parse_args(argv))
     workdir, seconds = flags.pop("workdir"), flags.pop("step_timeout")
-    import jax
+    with reading("JAX", "libraries that fit: pip install -c constraints.txt -e ."):
+        import jax
 
-    from bert_jax.training import checks
+        from bert_jax.training import checks
 
     def devices() -> str:
         cli.start(flags | {"step_timeout": 0})

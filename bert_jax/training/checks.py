@@ -52,8 +52,8 @@ STORED = 5.504397, 3.164875
 TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
 ADVICE = {
     "room": "make room on the disk, or use another --workdir",
-    "devices": "pip install 'bert_jax[gpu]' or 'bert_jax[tpu]', update the driver, and "
-    "end other programs that use the device",
+    "devices": "pip install 'bert_jax[gpu]' or 'bert_jax[tpu]', update the driver, end "
+    "other programs that use the device, and start all processes",
     "product": "use another machine",
     "collective": "start the same command on all hosts, and open the ports between them",
     "step in bfloat16": "train with compute.attention_impl=plain or compute.dtype="
@@ -68,8 +68,8 @@ def run_checks(
 ) -> str:
     """Runs all checks, and returns the line of the first one that failed, or "".
 
-    log: receives a line for each check. A check that needs more than ``seconds`` ends the
-    process with code 2, because a driver or a collective that hangs cannot be stopped.
+    log: receives a line for each check. A check that needs more than ``seconds`` (0: no
+    limit) ends the process with code 2, because a driver that hangs cannot be stopped.
     """
     lines: list[str] = []
 
@@ -85,7 +85,7 @@ def run_checks(
         os._exit(2)
 
     for name, check in checks.items():
-        timer = threading.Timer(seconds, give_up, [name])
+        timer = threading.Timer(seconds or threading.TIMEOUT_MAX, give_up, [name])
         timer.daemon = True
         timer.start()
         try:
@@ -213,7 +213,8 @@ def tiny_step(dtype: str) -> tuple[float, float]:
         lambda x: np.float32(random.normal(0, 0.2, x.shape)), abstract.params
     )
     schedule = jax.device_put(make_schedule(settings, 1), abstract.step.sharding)
-    with jax.default_matmul_precision("highest"):
+    # Only products of float32 have a precision to choose.
+    with jax.default_matmul_precision("highest" if dtype == "float32" else None):
         state = init_state(objective, optimizer, abstract, 0, params)
         train_step = compile_step(objective, settings, abstract)
         _, sums = train_step(state, put_batch(batch, mesh), schedule)

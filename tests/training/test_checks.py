@@ -1,5 +1,6 @@
 """The checks of ``bert_jax doctor``, each with a planted failure."""
 
+import sys
 import threading
 
 import jax
@@ -143,3 +144,9 @@ def test_a_place_that_cannot_be_written_fails(tmp_path, monkeypatch):
 def test_a_save_in_a_bucket_leaves_nothing(bucket):
     assert checks.save(f"{bucket}/runs/a").endswith("and restored")
     assert not epath.Path(bucket).exists()
+
+
+def test_libraries_that_do_not_fit_are_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(UserError, match=r"^JAX needs a library .* pip install"):
+        doctor.main([])
