@@ -64,23 +64,26 @@ ADVICE = {
 
 
 def run_checks(
-    checks: Mapping[str, Callable[[], str]], log: Callable[[str], None], seconds: float
-) -> str:
-    """Runs all checks, and returns the line of the first one that failed, or "".
+    checks: Mapping[str, Callable[[], str]],
+    failed: list[str],
+    log: Callable[[str], None],
+    seconds: float,
+) -> None:
+    """Runs all checks; without devices only the checks before.
 
-    log: receives a line for each check. A check that needs more than ``seconds`` (0: no
-    limit) ends the process with code 2, because a driver that hangs cannot be stopped.
+    failed: list that receives the line of each failed check. log: receives a line for each
+    check. A check that needs more than ``seconds`` (0: no limit) ends the process with code
+    2, because a driver that hangs cannot be stopped.
     """
-    lines: list[str] = []
 
     def fail(name: str, reason: str) -> None:
         advice = ADVICE.get(name, "report it with all lines of this command")
-        lines.append(f"{name}: {reason}; {advice}")
-        log(f"failed {lines[-1]}")
+        failed.append(f"{name}: {reason}; {advice}")
+        log(f"failed {failed[-1]}")
 
     def give_up(name: str) -> None:
         fail(name, f"no answer in {seconds:g} s")
-        log(f"not ready: {lines[0]}")
+        log(f"not ready: {failed[0]}")
         faulthandler.dump_traceback(sys.__stderr__)
         os._exit(2)
 
@@ -94,10 +97,11 @@ def run_checks(
             fail(name, str(error))
         except Exception as error:
             print_line(traceback.format_exc().rstrip(), sys.stderr)
-            fail(name, " ".join(f"{type(error).__name__}: {error}".split())[:500])
+            fail(name, repr(error)[:500])
+            if name == "devices":
+                break
         finally:
             timer.cancel()
-    return lines[0] if lines else ""
 
 
 def versions() -> str:
@@ -237,9 +241,9 @@ def save(workdir: str) -> str:
     return f"{tree['numbers'].nbytes / 1e6:.1f} MB saved in {place} and restored"
 
 
-def processes(first: str) -> str:
-    """Compares all processes. first: the first failed check of this process."""
-    check_same([jax.__version__, first], "their versions or checks")
+def processes(failed: list[str]) -> str:
+    """Compares all processes. failed: the lines of the failed checks of this process."""
+    check_same([jax.__version__, *failed], "their versions or checks")
     return f"{jax.process_count()} with the same versions and results"
 
 

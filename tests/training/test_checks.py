@@ -40,23 +40,31 @@ def test_a_machine_that_trains_is_ready(tmp_path, capsys, monkeypatch):
 
 
 def test_later_checks_run_and_the_first_failure_ends_the_report(capsys, monkeypatch):
-    monkeypatch.setattr(cli, "start", raises(ValueError("no\ndriver")))
+    monkeypatch.setattr(cli, "start", raises(UserError("no port")))
     for name in ("tiny_step", "_numbers"):
-        monkeypatch.setattr(checks, name, raises(UserError("wrong")))
+        monkeypatch.setattr(checks, name, raises(ValueError("wr\nong")))
     assert doctor.main([]) == 2
     out, err = capsys.readouterr()
     *lines, last = out.splitlines()
     assert [line.split(":")[0].split(" ", 1) for line in lines] == [
-        ["failed" if n not in (0, 1, 3, 4, 9) else "ok", name]
+        ["ok" if n in (0, 1, 3, 4, 9) else "failed", name]
         for n, name in enumerate(NAMES)
     ]
     assert last == f"not ready: {lines[2].removeprefix('failed ')}"
-    assert last.startswith("not ready: devices: ValueError: no driver; pip install")
-    assert err.count("Traceback") == 1 and "no\ndriver" in err
+    assert last.startswith("not ready: devices: no port; pip install")
+    assert lines[5].startswith("failed collective: ValueError('wr\\nong'); start the")
+    assert err.count("Traceback") == 4
+
+
+def test_without_a_driver_no_later_check_runs(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "start", raises(RuntimeError("no driver")))
+    assert doctor.main([]) == 2
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and "devices: RuntimeError('no driver'); pip" in last
 
 
 def test_a_check_that_hangs_ends_the_process_with_its_name(monkeypatch):
-    ended, codes, lines = threading.Event(), [], []
+    ended, codes, failed, lines = threading.Event(), [], [], []
 
     def leave(code):
         codes.append(code)
@@ -65,7 +73,7 @@ def test_a_check_that_hangs_ends_the_process_with_its_name(monkeypatch):
     monkeypatch.setattr(checks.os, "_exit", leave)
     monkeypatch.setattr(checks.faulthandler, "dump_traceback", lambda file: None)
     every = {"room": raises(UserError("full")), "save": lambda: str(ended.wait(60))}
-    checks.run_checks(every, lines.append, 0.01)
+    checks.run_checks(every, failed, lines.append, 0.01)
     assert codes == [2]
     assert lines[1].startswith("failed save: no answer in 0.01 s; use a --workdir that")
     assert lines[2] == f"not ready: {lines[0].removeprefix('failed ')}"
