@@ -61,16 +61,16 @@ class Head:
         """The class of each prediction. That of padding does not matter."""
         return batch["label"]
 
-    def total_weight(self, batch: Batch) -> jax.Array:
-        """The sum of the predictions that count, each with the weight of its class."""
-        weights = self.loss_weights(batch)
-        if self.class_weights:
-            weights *= jnp.array(self.class_weights)[self.labels(batch)]
-        return jnp.sum(weights)
+    def by_class(self, weights: jax.Array, batch: Batch) -> jax.Array:
+        """The ``loss_weights``, each times the weight of its class."""
+        if not self.class_weights:
+            return weights
+        return weights * jnp.array(self.class_weights)[self.labels(batch)]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         least = 1e-30 if self.class_weights else 1.0
-        return {"loss": jnp.maximum(self.total_weight(batch), least)}
+        weights = self.by_class(self.loss_weights(batch), batch)
+        return {"loss": jnp.maximum(jnp.sum(weights), least)}
 
     def class_losses(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
         """Cross-entropy as in torch's CrossEntropyLoss(weight, label_smoothing).
@@ -94,7 +94,7 @@ class Head:
         losses = self.losses(self.logits(params, batch, key), batch)
         return {
             "loss": jnp.sum(jnp.where(weights > 0, losses * weights, 0.0)),
-            "weight": self.total_weight(batch),
+            "weight": jnp.sum(self.by_class(weights, batch)),
         }
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
