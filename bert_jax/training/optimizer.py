@@ -99,8 +99,8 @@ def by_layer(
 ) -> np.ndarray:
     """``value`` of a parameter's name, or of the name of each layer stacked in it.
 
-    The names are those of layers that are not stacked, such as
-    bert/encoder/layer_0/attention/query/kernel, so a model means the same in both forms.
+    A layer has the same name in both forms of a model, such as
+    bert/encoder/layer_0/attention/query/kernel, so a pattern does not depend on the form.
     The result can be multiplied with the parameter.
     """
     name, stacked, rest = path_name(path).partition("encoder/layers/")
