@@ -41,8 +41,6 @@ from bert_jax.data.pipeline import split_documents
 from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore
 from bert_jax.data.vocabulary_training import train_vocabulary
-from bert_jax.training.config import train_config
-from bert_jax.training.pretrain import pretrain
 
 jax.devices()
 
@@ -142,45 +140,41 @@ for position, token, weight in zip(
 # always the more frequent answer.
 
 # %%
-config = train_config(
-    dict(
-        model=dict(
-            vocab_size=tokenizer.vocab_size,
-            hidden_size=128,
-            num_layers=2,
-            num_heads=2,
-            intermediate_size=512,
-            max_positions=64,
-            hidden_dropout=0.0,  # a run this short does not learn by heart
-            attention_dropout=0.0,
-            initializer_range=0.05,
+settings = dict(
+    model=dict(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=128,
+        num_layers=2,
+        num_heads=2,
+        intermediate_size=512,
+        max_positions=64,
+        hidden_dropout=0.0,  # a run this short does not learn by heart
+        attention_dropout=0.0,
+        initializer_range=0.05,
+    ),
+    compute=dict(dtype="auto"),  # bfloat16 where the processor is faster with it
+    data=dict(path=str(FOLDER / "tokens"), holdout=0.05, examples=dict(mask_rate=0.4)),
+    optimizer=dict(learning_rate=1.5e-3, warmup_steps=STEPS // 17, beta2=0.98),
+    phases=[
+        dict(
+            steps=STEPS * 5 // 7,
+            batch_size=32,
+            sequence_length=32,
+            max_predictions=13,
         ),
-        compute=dict(dtype="auto"),  # bfloat16 where the processor is faster with it
-        data=dict(
-            path=str(FOLDER / "tokens"), holdout=0.05, examples=dict(mask_rate=0.4)
+        dict(
+            steps=STEPS * 2 // 7,
+            batch_size=16,
+            sequence_length=64,
+            max_predictions=26,
         ),
-        optimizer=dict(learning_rate=1.5e-3, warmup_steps=STEPS // 17, beta2=0.98),
-        phases=[
-            dict(
-                steps=STEPS * 5 // 7,
-                batch_size=32,
-                sequence_length=32,
-                max_predictions=13,
-            ),
-            dict(
-                steps=STEPS * 2 // 7,
-                batch_size=16,
-                sequence_length=64,
-                max_predictions=26,
-            ),
-        ],
-        log_every=max(STEPS // 14, 1),
-        eval_every=max(STEPS // 7, 1),
-        eval_batches=2 if SHORT else 50,
-        checkpoint_every=STEPS,
-    )
+    ],
+    log_every=max(STEPS // 14, 1),
+    eval_every=max(STEPS // 7, 1),
+    eval_batches=2 if SHORT else 50,
+    checkpoint_every=STEPS,
 )
-scores = pretrain(config, FOLDER / "run")
+scores = bert_jax.pretrain(settings, FOLDER / "run").scores
 
 # %% [markdown]
 # `pretrain` writes its numbers to `metrics.jsonl` in the folder of the run. This draws

@@ -10,6 +10,7 @@ import pytest
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.interop.load import load
+from bert_jax.training import from_python
 
 WORDS = [f"w{i}" for i in range(40)]
 
@@ -202,7 +203,7 @@ def test_own_metrics_choose_the_best_model_and_a_callback_stops(
 
 
 def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
-    checkpoint_dir, tmp_path
+    checkpoint_dir, tmp_path, capsys
 ):
     task, frame = classification()
     rows = frame.to_dict("records")
@@ -219,6 +220,9 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
     assert len(written.splitlines()) == 1 + len(rows)
     # A finished run is not run again, and other rows are another run.
     log.clear()
+    capsys.readouterr()
+    bert_jax.finetune(task, **arguments, verbose=0)
+    assert (log, capsys.readouterr()) == ([], ("", ""))
     bert_jax.finetune(task, **arguments)
     assert [line[:16] for line in log] == ["finished before:", "next: model.pred"]
     with pytest.raises(UserError, match=r"another run \(data.dir: 'rows:"):
@@ -309,6 +313,14 @@ def test_a_label_of_minus_one_is_none_in_a_test_split():
     sentiment = [("a", -1), ("b", 0), ("c", 1)]
     task = bert_jax.tasks.classification().with_rows(train=sentiment)
     assert task.labels == ("-1", "0", "1")
+
+
+def test_a_split_may_be_a_data_set_of_a_hub(monkeypatch):
+    monkeypatch.setattr(from_python, "read_hub", lambda *names: names)
+    for split, own in {"train": "train", "dev": "validation", "test": "test"}.items():
+        assert from_python._from_hub("hf:org/a:b", split) == ("hf:org/a:b", own)
+    rows = [("hf:a", "b")]
+    assert from_python._from_hub(rows, "train") is rows
 
 
 def test_a_text_is_no_file():
