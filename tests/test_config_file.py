@@ -242,6 +242,9 @@ def test_a_checkpoint_gives_the_sizes_that_a_config_does_not_name(
     """Dropout is the run's own, and a run that has started knows the sizes itself."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(golden / "huggingface/pretraining", "checkpoint")
+    file = Path("checkpoint/config.json")
+    settings = json.loads(file.read_text()) | {"hidden_dropout_prob": 0.3}
+    file.write_text(json.dumps(settings))
     line = ["--config", "further", "--config.init_from=checkpoint"]
 
     def model(*flags):
