@@ -144,54 +144,46 @@ def with_arguments(
     """
 
     def decorate(function: Function) -> Function:
-        signature, groups = inspect.signature(function), {}
-        arguments = [
-            x for x in signature.parameters.values() if x.kind != x.VAR_KEYWORD
-        ]
-        settings: dict[str, tuple[inspect.Parameter, str]] = {}
+        signature, meanings, groups = inspect.signature(function), {}, set()
+        arguments = {
+            name: x
+            for name, x in signature.parameters.items()
+            if x.kind != x.VAR_KEYWORD
+        }
         names = {*leave_out, *signature.parameters}
         for kind, field in ((k, f) for k in kinds for f in dataclasses.fields(k)):
-            name, found, text = field.name, settings, field.metadata.get("doc", "")
+            name, meaning = field.name, field.metadata.get("doc")
+            if name in names:
+                continue
+            names.add(name)
             annotation, default = typing.get_type_hints(kind)[name], field.default
             if dataclasses.is_dataclass(annotation):
-                found, text = groups, _keys(annotation)
-                annotation, default = dict, {}
+                keys = ", ".join(x.name for x in dataclasses.fields(annotation))
+                annotation, default, meaning = dict, {}, f"a dictionary of {keys}"
+                groups.add(name)
             elif field.default_factory is not REQUIRED:
                 default = field.default_factory()
-            if name not in names:
-                default = inspect.Parameter.empty if default is REQUIRED else default
-                argument = inspect.Parameter(
-                    name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=default if given else None,
-                    annotation=annotation if given else annotation | None,
-                )
-                found.setdefault(name, (argument, f"{name}: {text}."))
-        order = {name: settings[name] for name in first} | settings
-        doc = inspect.getdoc(function)
-        for title, found in (
-            ("Settings", order),
-            ("Groups of settings, each a dictionary with these keys", groups),
-        ):
-            arguments += [argument for argument, _ in found.values()]
-            if found:
-                lines = (
-                    textwrap.fill(
-                        line, 80, subsequent_indent="  ", break_on_hyphens=False
-                    )
-                    for _, line in found.values()
-                )
-                doc += f"\n\n{title}:\n\n" + "\n".join(lines)
-        function.__signature__ = signature.replace(parameters=arguments)
-        function.__doc__ = doc
+            default = inspect.Parameter.empty if default is REQUIRED else default
+            arguments[name] = inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=default if given else None,
+                annotation=annotation if given else annotation | None,
+            )
+            text = f"{name}: {meaning}."
+            meanings[name] = textwrap.fill(
+                text, 80, subsequent_indent="  ", break_on_hyphens=False
+            )
+        rank = {name: i for i, name in enumerate(first)}
+        order = sorted(meanings, key=lambda x: (x in groups, rank.get(x, len(rank))))
+        own = [x for name, x in arguments.items() if name not in meanings]
+        own += [arguments[name] for name in order]
+        function.__signature__ = signature.replace(parameters=own)
+        doc = f"{inspect.getdoc(function)}\n\nSettings:\n\n"
+        function.__doc__ = doc + "\n".join(meanings[name] for name in order)
         return function
 
     return decorate
-
-
-def _keys(group: type) -> str:
-    """The names of the settings of a group."""
-    return ", ".join(field.name for field in dataclasses.fields(group))
 
 
 def from_settings(kind: type[T], value: Any, name: str) -> T:

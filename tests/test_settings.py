@@ -208,10 +208,10 @@ def test_functions_show_their_settings_with_types_defaults_and_meanings():
     names = [*shown]
     assert names.index("epochs") < names.index("batch_size") < names.index("tracker")
     assert names[-4:] == ["compute", "mesh", "model", "features"]
-    keys = "remat, scan_layers, float32_gradients."
-    assert f"\ncompute: dtype, attention_impl, {keys}\n" in page
+    keys = "dtype, attention_impl, remat, scan_layers,\n  float32_gradients."
+    assert f"\ncompute: a dictionary of {keys}\n" in page
     pretrain = inspect.signature(bert_jax.pretrain).parameters
-    assert (pretrain["batch_size"].default, pretrain["warmup"].default) == (32, 0.1)
+    assert (pretrain["beta2"].default, pretrain["log_every"].default) == (0.999, 100)
     assert [*pretrain][-4:] == ["compute", "mesh", "model", "data"]
     # An argument of load that is not given keeps the value of the files.
     dtype = inspect.signature(bert_jax.load).parameters["dtype"]

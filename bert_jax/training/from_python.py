@@ -11,16 +11,15 @@ from dataclasses import fields
 from typing import Any
 
 from etils import epath
+from ml_collections import ConfigDict
 
-from bert_jax.data.examples import ExampleConfig, Phase
+from bert_jax.data.examples import Phase
 from bert_jax.errors import UserError, hint
 from bert_jax.inference.model import Bert, load
-from bert_jax.interop.architecture import with_architecture
-from bert_jax.model.config import BertConfig
 from bert_jax.objectives.objective import eval_summary
 from bert_jax.progress import hidden_bars, print_line
 from bert_jax.runs import read_runs
-from bert_jax.settings import plain, setting, setting_like, with_arguments
+from bert_jax.settings import from_settings, plain, with_arguments
 from bert_jax.tasks.source import HUB, read_hub
 from bert_jax.tasks.task import Metrics, Task
 from bert_jax.training import pretrain as pretraining
@@ -37,31 +36,8 @@ from bert_jax.training.run import Log
 from bert_jax.training.sweep import run_one
 
 HELD_OUT = 0.1  # share of the training rows that become dev, if dev is not given
-_FURTHER = 2e-5  # learning rate of a pretraining that continues a checkpoint (Google's)
-
-
-@dataclasses.dataclass(frozen=True)
-class _OnePhase(Phase):
-    """Defaults of a pretraining of one phase."""
-
-    steps: int = setting(0, "steps of training, instead of the phases of the config")
-    batch_size: int = setting_like(Phase, "batch_size", 32)
-    sequence_length: int = setting(
-        128, "tokens of a sequence, at most; fewer if the model has fewer positions"
-    )
-    max_predictions: int = setting(
-        0, "masked tokens of a sequence, at most; 0: the mask_rate of its tokens"
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Optimizer(OptimizerConfig):
-    """Defaults of a pretraining without a config."""
-
-    learning_rate: float = setting(
-        1e-4, f"peak of the schedule; with init_from the default is {_FURTHER:g}"
-    )
-    warmup: float = setting_like(OptimizerConfig, "warmup", 0.1)
+# Defaults of a pretraining without config. RATES: without and with init_from, as Google's.
+RATES, WARMUP, BATCH_SIZE, LENGTH = (1e-4, 2e-5), 0.1, 32, 128
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
@@ -97,20 +73,18 @@ class FineTuned(Bert):
         return f"{super().__repr__()}, {'; '.join(scores)}, in {self.workdir}"
 
 
-@with_arguments(
-    TrainConfig,
-    _OnePhase,
-    _Optimizer,
-    leave_out=("optimizer", "phases"),
-    first=("steps", "batch_size", "sequence_length", "learning_rate", "warmup", "seed"),
-)
+@with_arguments(TrainConfig, OptimizerConfig, leave_out=("optimizer", "phases"))
 def pretrain(
     config: TrainConfig | Mapping[str, Any] | None = None,
     workdir: os.PathLike | str | None = None,
     *,
     text: os.PathLike | str | Sequence[os.PathLike | str] = (),
     init_from: os.PathLike | str = "",
-    phases: Sequence[Mapping[str, int]] = (),
+    steps: int | None = None,
+    batch_size: int | None = None,
+    sequence_length: int | None = None,
+    learning_rate: float | None = None,
+    warmup: float | None = None,
     log: Log = print_line,
     verbose: int = 1,
     change_settings: bool = False,
@@ -125,7 +99,7 @@ def pretrain(
     [[('museum', 0.12), ...]]
 
     config: settings that differ from the defaults below, as ``get_config`` of a config
-      file returns them, or a TrainConfig. None: a run of one phase of ``steps``.
+      file returns them, or a TrainConfig. The other arguments replace its settings.
     workdir: folder of the run. The same call resumes an interrupted run. None: a new
       temporary folder.
     text: a file, a folder, a pattern such as "notes/*.txt", or a list of these inputs; or
@@ -133,47 +107,51 @@ def pretrain(
     init_from: a checkpoint, as for ``bert_jax.load``, whose parameters, sizes and
       vocabulary the run starts with. Without it ``model`` needs the sizes of a new model,
       and the vocabulary is trained on the text.
-    phases: several phases with their own steps, batch_size, sequence_length and
-      max_predictions, instead of ``steps``.
+    steps: steps of training.
+    batch_size: sequences of a step, over all devices. None: 32.
+    sequence_length: tokens of a sequence, at most. None: 128, or fewer if the model has
+      fewer positions. For several lengths give ``phases``, a list of dictionaries with
+      steps, batch_size, sequence_length and max_predictions.
+    learning_rate: peak of the schedule. None: 2e-5 with init_from, otherwise 1e-4.
+    warmup: share of all steps until the peak. None: 0.1.
     log: function that receives each line of the report.
     verbose: 0 shows no lines and no progress bars.
     change_settings: resume an unfinished run of ``workdir`` with other settings than
       before, such as more steps. Its config.json lists the changes.
-    settings: see below. They replace settings of ``config``.
+    settings: see below.
 
     Raises UserError for wrong settings or files.
     """
-    given = _grouped("pretrain", plain(settings), TrainConfig, _Optimizer, _OnePhase)
-    one = {f.name: given.pop(f.name) for f in fields(Phase) if f.name in given}
-    given |= {"init_from": os.fspath(init_from)} if init_from else {}
-    given |= {"phases": phases} if phases else {}
+    new = {"init_from": os.fspath(init_from)} if init_from else {}
+    peak = {"learning_rate": learning_rate, "warmup": warmup}
+    settings |= {name: value for name, value in peak.items() if value is not None}
+    new |= _grouped("pretrain", plain(settings), TrainConfig, OptimizerConfig)
     if text:
         inputs = [text] if isinstance(text, str | os.PathLike) else text
-        given["data"] = given.get("data", {}) | _text([*map(os.fspath, inputs)])
+        new["data"] = new.get("data", {}) | _text([*map(os.fspath, inputs)])
     if config is None:
-        rate = _FURTHER if init_from else _Optimizer.learning_rate
-        config = {"optimizer": {"learning_rate": rate}, "data": {}}
-        if "warmup_steps" not in given["optimizer"]:
-            config["optimizer"]["warmup"] = _Optimizer.warmup
-    config = _merged(plain(config), given)
-    if one or "phases" not in config:
-        config = {**with_architecture({"phases": (), **config}, workdir or "")}
-        config["phases"] = [_one_phase(one, config)]
-    found, log = train_config(config, workdir or ""), log if verbose else _silent
+        optimizer = {"learning_rate": RATES[bool(init_from)], "warmup": WARMUP}
+        config = {"optimizer": optimizer, "data": {}}
+    merged = ConfigDict({"phases": (), **plain(config)}, type_safe=False)
+    merged.update(new)
+    found = train_config(plain(merged), workdir or "")
+    if steps or batch_size or sequence_length or not found.phases:
+        phase = _phase(found, steps, batch_size, sequence_length)
+        found = dataclasses.replace(found, phases=(phase,))
     workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
+    log = log if verbose else lambda line: None
     with hidden_bars(not verbose):
         pretraining.pretrain(found, workdir, log, change_settings=change_settings)
         model = load(workdir)
-    lines = [x for x in read_runs([workdir])[0].metrics if x["split"] == "eval"]
-    own = {f.name: getattr(model, f.name) for f in fields(model)}
-    scores = {
-        k: v for k, v in (lines or [{}])[-1].items() if k not in ("step", "split")
-    }
     log(
         "next: model.fill_mask('The [MASK] is here.'), or "
         f"bert_jax.finetune(task, init_from={str(workdir)!r}, train=rows)"
     )
-    return Pretrained(**own, scores=scores, workdir=workdir)
+    scores = {}
+    for line in read_runs([workdir])[0].metrics:
+        if line.pop("split") == "eval":
+            scores = {name: line[name] for name in line if name != "step"}
+    return Pretrained(**vars(model), scores=scores, workdir=workdir)
 
 
 def _text(inputs: list[str]) -> dict[str, Any]:
@@ -183,21 +161,17 @@ def _text(inputs: list[str]) -> dict[str, Any]:
     return {"corpus": inputs, "path": ""}
 
 
-def _one_phase(given: Mapping[str, int], config: Mapping[str, Any]) -> dict[str, int]:
-    """A phase with defaults for the settings that are not given."""
-    if "steps" not in given:
-        raise UserError(
-            "steps is missing; give the number of steps, such as steps=1000"
-        )
-    model, examples = config["model"], config["data"].get("examples", {})
-    positions = model.get("max_positions", BertConfig.max_positions)
-    share = examples.get("mask_rate", ExampleConfig.mask_rate)
-    length = given.get("sequence_length", min(_OnePhase.sequence_length, positions))
-    phase = {"batch_size": _OnePhase.batch_size, "sequence_length": length} | given
-    most = math.ceil(round(share * length, 6))
-    return phase | {
-        "max_predictions": given.get("max_predictions") or min(most, length - 3)
-    }
+def _phase(
+    config: TrainConfig, steps: int | None, batch_size: int | None, length: int | None
+) -> Phase:
+    """The only phase of a run, with defaults for None."""
+    if not steps:
+        raise UserError("steps is missing; give the number of steps, such as 1000")
+    length = length or min(LENGTH, config.model.max_positions)
+    masked = math.ceil(round(config.data.examples.mask_rate * length, 6))
+    phase = {"steps": steps, "batch_size": batch_size or BATCH_SIZE}
+    phase |= {"sequence_length": length, "max_predictions": min(masked, length - 3)}
+    return from_settings(Phase, phase, "phases[0]")
 
 
 @with_arguments(
@@ -264,7 +238,7 @@ def finetune(
             "bert_jax.tasks.classification()"
         )
     settings = _grouped("finetune", settings, FineTuneConfig, FineTuneOptimizer)
-    log = log if verbose else _silent
+    log = log if verbose else lambda line: None
     if train is None and not (task.config.dir and dev is test is None):
         raise UserError(
             "there is nothing to learn from; give train=rows (dev and test need it), or "
@@ -309,35 +283,15 @@ def _from_hub(rows: Any, split: str) -> Any:
     return rows
 
 
-def _silent(line: str) -> None:
-    del line
-
-
 def _grouped(
-    function: str, settings: dict[str, Any], config: type, optimizer: type, *more: type
+    function: str, settings: dict[str, Any], config: type, optimizer: type
 ) -> dict[str, Any]:
-    """Settings with the optimizer's in their group.
-
-    Raises UserError for a name that none of the types has.
-    """
+    """Settings with the optimizer's in their group. Raises UserError for other names."""
     names = [field.name for field in fields(optimizer)]
-    known = [
-        field.name for kind in (config, optimizer, *more) for field in fields(kind)
-    ]
+    known = [field.name for field in fields(config)] + names
     for name in settings:
         if name not in known:
             near = hint(name, known) or f"expected one of {', '.join(sorted(known))}"
             raise UserError(f"{name} is not an argument of {function}; {near}")
-    own = {name: settings[name] for name in names if name in settings}
-    others = {name: value for name, value in settings.items() if name not in names}
-    return others | {"optimizer": settings.get("optimizer", {}) | own}
-
-
-def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Settings with changes. A group is merged, any other setting is replaced."""
-    groups = {
-        name: _merged(old[name], value)
-        for name, value in new.items()
-        if isinstance(value, dict) and isinstance(old.get(name), dict)
-    }
-    return old | new | groups
+    own = {name: settings.pop(name) for name in names if name in settings}
+    return settings | {"optimizer": settings.get("optimizer", {}) | own}

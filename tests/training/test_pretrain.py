@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 import bert_jax
 from bert_jax.commands.config_file import parse
+from bert_jax.data.examples import Phase
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import StalledError, UserError
@@ -439,7 +440,8 @@ def test_a_small_text_has_a_small_vocabulary(one_device, tmp_path):
             r"there is no model\.vocab_size, model\.hidden_size, .*init_from",
         ),
         (dict(phases=[]), "steps is missing; give the number of steps"),
-        (dict(max_steps=3), "^max_steps is not an argument of pretrain; did you mean"),
+        (dict(phases=[], batch_size=8), "steps is missing; give the number of steps"),
+        (dict(stepz=3), "^stepz is not an argument of pretrain; expected one of"),
         (dict(lr=1), "did you mean learning_rate"),
     ],
 )
@@ -454,8 +456,9 @@ def test_what_a_pretraining_lacks_is_named(settings, message, start, tmp_path):
     ("length", "rate", "most"),
     [(128, 0.15, 20), (512, 0.15, 77), (64, 0.4, 26), (100, 0.15, 15), (5, 0.9, 2)],
 )
-def test_the_masked_tokens_of_a_phase_follow_from_its_length(length, rate, most):
+def test_the_masked_tokens_of_a_phase_follow_from_its_length(
+    configure, length, rate, most
+):
     """The first two are the original's."""
-    config = {"model": {}, "data": {"examples": {"mask_rate": rate}}}
-    phase = from_python._one_phase({"steps": 1, "sequence_length": length}, config)
-    assert (phase["max_predictions"], phase["batch_size"]) == (most, 32)
+    config = configure(f"--config.data.examples.mask_rate={rate}")
+    assert from_python._phase(config, 1, None, length) == Phase(1, 32, length, most)
