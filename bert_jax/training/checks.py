@@ -16,6 +16,7 @@ import timeit
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,9 +28,12 @@ from bert_jax.data.examples import ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote
 from bert_jax.interop.train_state import CheckpointStore
+from bert_jax.model.attention import attend_plain
 from bert_jax.model.config import BertConfig, ComputeConfig, MeshConfig
+from bert_jax.model.kernels.attention import attend
 from bert_jax.model.kernels.attention_fused import choose_attention
 from bert_jax.model.kernels.device import activation_dtype
+from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.mlm_nsp import pretraining
 from bert_jax.parallel.mesh import AXES, make_mesh, process_rows, put_batch, slices
 from bert_jax.parallel.processes import check_same, on_leader
@@ -50,14 +54,15 @@ LIBRARIES = (
 # differ by 1e-6 in float32 and by 6e-3 in bfloat16 (docs/guides/first_contact.md).
 STORED = 5.504397, 3.164875
 TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
+_REPORT = "report it with all lines of this command"
 ADVICE = {
     "room": "make room on the disk, or use another --workdir",
     "devices": "pip install 'bert_jax[gpu]' or 'bert_jax[tpu]', update the driver, end "
     "other programs that use the device, and start all processes",
     "product": "use another machine",
     "collective": "start the same command on all hosts, and open the ports between them",
-    "step in bfloat16": "train with compute.attention_impl=plain or compute.dtype="
-    "float32, and report it with all lines of this command",
+    "attention": f"train with compute.attention_impl=plain, and {_REPORT}",
+    "step in bfloat16": f"train with compute.dtype=float32, and {_REPORT}",
     "save": "use a --workdir that all hosts share and may write, or log in to the bucket",
     "processes": "install the same versions everywhere, and look into its output",
 }
@@ -77,7 +82,7 @@ def run_checks(
     """
 
     def fail(name: str, reason: str) -> None:
-        advice = ADVICE.get(name, "report it with all lines of this command")
+        advice = ADVICE.get(name, _REPORT)
         failed.append(f"{name}: {reason}; {advice}")
         log(f"failed {failed[-1]}")
 
@@ -154,15 +159,30 @@ def product() -> str:
 
 
 def attention() -> str:
-    """The attention that runs choose."""
+    """The attention that runs choose, compared with the formula over 512 tokens."""
     dtype = activation_dtype("auto").name
     choose = functools.partial(choose_attention, "auto", dtype=dtype, causal=False)
     cases = ((128, 0.0), (512, 0.0), (512, 0.1))
     names = [choose(length=length, dropout_rate=rate) for length, rate in cases]
-    return (
+    facts = (
         "{} for 128 tokens, {} for 512, {} with attention dropout, in {} (splash needs a "
         "TPU; cudnn bfloat16 and a GPU from Ampere on)".format(*names, dtype)
     )
+    values = np.random.RandomState(0).normal(size=(4, 2, 512, 2, 64))
+    mask_BL = jnp.int32(np.arange(512) < [[512], [300]])
+    tokens = Tokens.of_mask(mask_BL, mask_BL, mask_BL)
+    used = mask_BL[..., None, None]  # vectors of padding have no meaning
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(function, q, k, v, grad):
+        outputs, gradients = jax.vjp(function, q, k, v)
+        return outputs * used, *gradients(grad * used)
+
+    attends = tokens.attends(None, False)
+    with jax.default_matmul_precision("highest"):
+        expected = run(lambda *x: attend_plain(*x, attends), *jnp.float32(values))
+    found = run(lambda *x: attend(*x, tokens), *jnp.asarray(values, dtype))
+    return _compare(facts, found, expected, dtype)
 
 
 def collective() -> str:
@@ -179,15 +199,9 @@ def collective() -> str:
 
 def step(dtype: str) -> str:
     """A training step of a tiny BERT on all devices, beside its stored numbers."""
-    found, limit = tiny_step(dtype), TOLERANCES[dtype]
-    difference = np.max(np.abs(np.divide(found, STORED) - 1))
-    facts = (
-        "loss {:.6g} and gradient norm {:.6g}, on a CPU {:.6g} and {:.6g}; relative "
-        "difference {:.1g}, expected at most {:g}"
-    ).format(*found, *STORED, difference, limit)
-    if not difference <= limit:
-        raise UserError(facts)
-    return facts
+    found = tiny_step(dtype)
+    facts = "loss {:.6g} and gradient norm {:.6g}, on a CPU {:.6g} and {:.6g}"
+    return _compare(facts.format(*found, *STORED), found, STORED, dtype)
 
 
 def tiny_step(dtype: str) -> tuple[float, float]:
@@ -245,6 +259,18 @@ def processes(failed: list[str]) -> str:
     """Compares all processes. failed: the lines of the failed checks of this process."""
     check_same([jax.__version__, *failed], "their versions or checks")
     return f"{jax.process_count()} with the same versions and results"
+
+
+def _compare(facts: str, found: Any, expected: Any, dtype: str) -> str:
+    """The facts and the largest difference, relative to the largest number of an array."""
+    # NumPy, because a maximum of XLA on a CPU loses NaN.
+    pairs = zip(map(np.float32, found), map(np.float32, expected), strict=True)
+    difference = np.max([np.max(np.abs(a - b)) / np.max(np.abs(b)) for a, b in pairs])
+    facts += f"; relative difference {difference:.1g}, expected at most "
+    facts += f"{TOLERANCES[dtype]:g}"
+    if not difference <= TOLERANCES[dtype]:
+        raise UserError(facts)
+    return facts
 
 
 def _mesh() -> Mesh:

@@ -4,6 +4,7 @@ import sys
 import threading
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from etils import epath
@@ -96,6 +97,28 @@ def test_a_step_with_other_numbers_fails(dtype, loss, met, monkeypatch):
         return
     with pytest.raises(UserError, match=rf"^loss {loss:g} .* on a CPU 5\.5044 and"):
         checks.step(dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "met"),
+    [
+        ("float32", 1, True),
+        ("float32", 1.01, False),
+        ("bfloat16", 1, True),
+        ("bfloat16", 1.05, False),
+        ("bfloat16", np.nan, False),
+    ],
+)
+def test_attention_with_other_numbers_fails(dtype, scale, met, monkeypatch):
+    right = checks.attend
+    monkeypatch.setattr(checks, "activation_dtype", lambda _: jnp.dtype(dtype))
+    monkeypatch.setattr(checks, "attend", lambda q, *rest: right(q * scale, *rest))
+    start = "xla for 128 tokens, xla for 512, xla with attention dropout, in "
+    if met:
+        assert checks.attention().startswith(start + dtype)
+        return
+    with pytest.raises(UserError, match=f"^{start}{dtype} .* relative difference"):
+        checks.attention()
 
 
 def test_a_wrong_sum_fails(monkeypatch):
