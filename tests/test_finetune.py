@@ -93,6 +93,8 @@ def test_a_sweep_and_its_second_call(command, whole, files):
         for picture in ("curves.png", "predictions/dev.confusion.png"):
             content = (workdir / "sweep" / name / picture).read_bytes()
             assert content.startswith(b"\x89PNG")
+    next_line = f"next: bert_jax evaluate --checkpoint {workdir} --data FILE"
+    assert output.splitlines()[-1] == next_line
     arguments = ("--sweep", "--config", files / "config.py", "--workdir", workdir)
     second = command(*arguments, *RESUMED)
     assert second.returncode == 0, second.stderr

@@ -18,6 +18,7 @@ import bert_jax
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop import load
+from bert_jax.interop.architecture import read_architecture
 from bert_jax.interop.find import check_checkpoint, hub_name
 
 COMMIT = {"main": "a" * 40, "old": "b" * 40}
@@ -184,6 +185,14 @@ def test_a_name_is_downloaded_once_and_only_what_is_needed(hub, models):
     same(model.params, expected.params)
     same(bert_jax.load("bert_jax/tiny").params, expected.params)
     assert len(hub.sent) == 4
+
+
+def test_the_architecture_of_a_name_comes_without_the_weights(hub, models):
+    model, tokenizer = read_architecture("bert_jax/tiny")
+    assert sorted(hub.sent) == ["config.json", "tokenizer_config.json", "vocab.txt"]
+    expected = bert_jax.load(models["bert_jax/tiny", "main"])
+    assert model == vars(expected.config)
+    assert tokenizer.fingerprint() == expected.tokenizer.fingerprint()
 
 
 def test_a_revision_is_chosen_with_an_at(hub, models):

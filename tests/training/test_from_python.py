@@ -272,7 +272,7 @@ def test_pairs_without_labels_need_dev(checkpoint_dir, tmp_path):
     arguments = dict(
         init_from=checkpoint_dir, train=pairs, epochs=1, log=[].append, workdir=tmp_path
     )
-    with pytest.raises(UserError, match=r"^train, row \d+: no column 'label'"):
+    with pytest.raises(UserError, match=r"^train, row \d+: no label and no negative"):
         bert_jax.finetune(task, **arguments)
     labelled = [(*pair, i % 3) for i, pair in enumerate(pairs[:6])]
     model = bert_jax.finetune(task, **arguments, dev=labelled)
