@@ -122,6 +122,10 @@ def pretrain(
 
     Raises UserError for wrong settings or files.
     """
+    if isinstance(config, str | os.PathLike):
+        raise UserError(
+            f"config={config!r}, expected a dictionary of settings; files are text="
+        )
     new = {"init_from": os.fspath(init_from)} if init_from else {}
     peak = {"learning_rate": learning_rate, "warmup": warmup}
     settings |= {name: value for name, value in peak.items() if value is not None}
