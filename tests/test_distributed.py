@@ -251,6 +251,23 @@ def test_fine_tuning_goes_on_with_other_hosts(
     assert not (epath.Path(bucket) / "checkpoints").exists()
 
 
+@pytest.mark.long
+def test_two_processes_stop_early_together(finetune_folder, tmp_path):
+    """Dev scores are stuck at a tiny learning rate, and a killed run keeps its count."""
+    logs, workdir = tmp_path / "logs", tmp_path / "run"
+    arguments = ("--config", finetune_folder / "config.py", "--workdir", workdir)
+    arguments += ("--epochs=6", "--patience=3", "--optimizer.learning_rate=1e-9")
+    job = start(2, logs, *arguments, command="finetune")
+    wait_for_step(job, 5)  # two steps an epoch: one evaluation was not better
+    kill_process_1(workdir)
+    check_lost(*finish(job, logs))
+    code, output = finish(start(2, logs, *arguments, command="finetune"), logs)
+    assert code == 0, output
+    assert re.search(r"resuming at step [246]\b", output), output
+    assert "stopped early after step 8 of 12: 3 evaluations without" in output
+    assert json.loads((workdir / "results.json").read_text())["stopped_at"] == 8
+
+
 def test_processes_of_different_runs_end_with_one_line(one_phase, tmp_path):
     config = tmp_path / "seeds.py"
     config.write_text(

@@ -29,7 +29,8 @@ class Objective(Protocol):
 
     sum_names: the names of all sums that ``sums`` returns.
     rules: sharding of parameters that no rule of parallel/sharding.py matches.
-    frozen: optional pattern of the paths of parameters that are not trained.
+    frozen: optional pattern of the paths of parameters that are not trained. Layer i of an
+      encoder is encoder/layer_i, with stacked layers too.
     """
 
     sum_names: tuple[str, ...]

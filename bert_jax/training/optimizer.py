@@ -90,7 +90,7 @@ def bert_optimizer(
         updates, state = chain.update(grads, state, params)
         return scale_layers(updates, config.layer_decay, frozen), state
 
-    # The state is the state of the chain, so the settings may change during a run.
+    # The state has the form that it has without layer_decay.
     return optax.GradientTransformation(chain.init, update)
 
 
