@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import math
 import time
 import zlib
 from collections.abc import Callable
@@ -308,7 +309,8 @@ class _FineTuning:
             progress.get("best"),
             progress.get("evaluations_since_best", 0) + 1,
         )
-        if step and (best is None or scores[metric] > best["scores"][metric]):
+        least = -math.inf if best is None else best["scores"][metric]
+        if step and (best is None or math.isnan(least) or scores[metric] > least):
             whole = on_every_host(params)
             on_leader(lambda: self._save_best(task, jax.device_get(whole), scores))
             progress["best"], since = {"epoch": epoch, "scores": scores}, 0
