@@ -26,7 +26,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote
+from bert_jax.files import is_remote, open_remote
 from bert_jax.interop.train_state import CheckpointStore
 from bert_jax.model.attention import attend_plain
 from bert_jax.model.config import BertConfig, ComputeConfig, MeshConfig
@@ -208,7 +208,7 @@ def tiny_step(dtype: str) -> tuple[float, float]:
     """Loss and gradient norm of a step with known parameters and tokens.
 
     Every device has the same rows, so the numbers do not depend on the number of devices.
-    The rows are long enough for the TPU's kernel of attention.
+    Rows of 512 tokens use the TPU's kernel of attention.
     """
     mesh, settings = _mesh(), OptimizerConfig(learning_rate=1e-3)
     config = BertConfig(96, 128, 2, 2, 64, hidden_dropout=0, attention_dropout=0)
@@ -231,7 +231,7 @@ def tiny_step(dtype: str) -> tuple[float, float]:
         lambda x: np.float32(random.normal(0, 0.2, x.shape)), abstract.params
     )
     schedule = jax.device_put(make_schedule(settings, 1), abstract.step.sharding)
-    # Only products of float32 have a precision to choose.
+    # The TPU's kernel of attention does not compile with a precision for bfloat16.
     with jax.default_matmul_precision("highest" if dtype == "float32" else None):
         state = init_state(objective, optimizer, abstract, 0, params)
         train_step = compile_step(objective, settings, abstract)
@@ -288,6 +288,6 @@ def _numbers() -> jax.Array:
 def _place(workdir: str) -> epath.Path:
     """The workdir if it is in a bucket, else the nearest folder above that exists."""
     if is_remote(workdir):
-        return epath.Path(workdir)
+        return open_remote(workdir)
     path = epath.Path(workdir).absolute()
     return next(folder for folder in (path, *path.parents) if folder.exists())
