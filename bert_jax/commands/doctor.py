@@ -3,7 +3,7 @@
 Each check prints a line: versions, room on the disk, the devices that JAX sees, the speed
 of a product, the chosen attention, a sum over all devices, a training step whose numbers
 are known, a save and a restore. The last line is "ready", or the first failed check, and
-then the exit code is 2. Nothing is left behind. Paste all lines into a report of a bug.
+then the exit code is 2. The workdir stays as it was. Paste all lines into a bug report.
 
 --workdir: folder or bucket of the runs to come (runs).
 --step_timeout: seconds after which a check without an end fails (120; 0: never).

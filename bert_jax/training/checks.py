@@ -245,13 +245,18 @@ def save(workdir: str) -> str:
     The checksum of the array proves that no bit has changed.
     """
     place, tree = _place(workdir) / ".doctor", {"numbers": _numbers()}
+
+    def clear() -> None:
+        on_leader(lambda: place.exists() and place.rmtree())
+
+    clear()  # of a killed process
     try:
         with CheckpointStore(place, 1) as store:
             store.save(1, tree, {})
             store.wait()
             store.restore(tree, print_line)
     finally:
-        on_leader(lambda: place.exists() and place.rmtree())
+        clear()
     return f"{tree['numbers'].nbytes / 1e6:.1f} MB saved in {place} and restored"
 
 
