@@ -254,7 +254,9 @@ class FineTuneConfig(RunConfig):
         False, "train only the head, pooler and LSTM's layer weights"
     )
     freeze_layers: int = setting(
-        -1, "train neither the embeddings nor this many first layers; -1: all", least=-1
+        -1,
+        "train neither the embeddings nor the first n layers; -1: train all",
+        least=-1,
     )
     class_weights: dict[str, float] | str = setting(
         factory=dict, doc="weights of labels in the loss, by default 1; or balanced"
