@@ -349,6 +349,8 @@ def test_every_block_runs(page, workspace, capsys):
     names = {"a": "It was late.", "b": "The door was shut."}
     names["texts"] = ["It is a [MASK] day.", "Nobody came to the [MASK]."]
     names["rows"] = [("It is a fine day", "good"), ("Nobody came", "bad")] * 8
+    if page.name == "README.md":  # its programs run as they are pasted
+        names.clear()
     for block in filter(is_run, blocks(page)):
         try:
             if block.language == "sh":
