@@ -51,15 +51,20 @@ def model(folder):
     return bert_jax.load(folder)
 
 
+@jax.jit
+def by_hand(params, *arrays):
+    """The outputs of the model."""
+    model = BertForPreTraining(CONFIG)
+    return model.apply({"params": params}, *arrays, deterministic=True)
+
+
 def test_blanks_have_their_likeliest_tokens(model):
     """As the model run by hand, alone and beside another text."""
     text = "the [MASK] sees [MASK] ."
     ids = np.array([TOKENIZER.cls_id, *TOKENIZER.encode(text, allow_mask=True), 3])
     places = np.flatnonzero(ids == TOKENIZER.mask_id)
     inputs = jnp.array([ids, 0 * ids, 0 * ids + 1])[:, None]
-    output = BertForPreTraining(CONFIG).apply(
-        {"params": model.params}, *inputs, jnp.array([places]), deterministic=True
-    )
+    output = by_hand(model.params, *inputs, jnp.array([places]))
     logits = np.asarray(output.mlm_logits_BMW[0])[:, : TOKENIZER.vocab_size]
     expected = np.asarray(jax.nn.softmax(logits))
     blanks = model.fill_mask(text, top=3)
@@ -77,12 +82,7 @@ def test_next_sentence_is_the_nsp_heads_first_class(model):
     one = model.next_sentence("the sailor sees", "the ship .")
     ids = TOKENIZER("the sailor sees", "the ship .")
     arrays = [jnp.array([ids[name]]) for name in ids]
-    output = BertForPreTraining(CONFIG).apply(
-        {"params": model.params},
-        *arrays,
-        jnp.zeros((1, 1), jnp.int32),
-        deterministic=True,
-    )
+    output = by_hand(model.params, *arrays, jnp.zeros((1, 1), jnp.int32))
     assert one == pytest.approx(float(jax.nn.softmax(output.nsp_logits_B2)[0, 0]), 1e-5)
     alone = {name: model.params[name] for name in ("bert", "nsp")}
     bare = dataclasses.replace(model, params=alone)

@@ -38,7 +38,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def checkpoint():
-    params = MlmNsp(BertForPreTraining(CONFIG)).init(jax.random.key(0))
+    params = jax.jit(MlmNsp(BertForPreTraining(CONFIG)).init)(jax.random.key(0))
     return Checkpoint(CONFIG, jax.device_get(params), TOKENIZER, head="pretraining")
 
 
@@ -199,7 +199,7 @@ def test_a_left_to_right_model_gives_the_log_likelihood():
     """Packed and at once, as one token after the other from those before it."""
     config = dataclasses.replace(CONFIG, causal=True)
     model = BertForPreTraining(config)
-    params = jax.device_get(Causal(model).init(jax.random.key(0)))
+    params = jax.device_get(jax.jit(Causal(model).init)(jax.random.key(0)))
     checkpoint = Checkpoint(config, params, TOKENIZER, head="pretraining")
     scores = Scorer(checkpoint)(TEXTS)
 

@@ -121,13 +121,13 @@ def test_pretraining_heads_are_those_of_transformers(folder, theirs):
     checkpoint = bert_jax.load(folder / "pretraining", scan_layers=True)
     positions_BM = np.repeat(np.arange(11)[None], 3, 0)
     with jax.default_matmul_precision("highest"):
-        output = BertForPreTraining(checkpoint.config, checkpoint.compute).apply(
+        model = BertForPreTraining(checkpoint.config, checkpoint.compute)
+        output = jax.jit(partial(model.apply, deterministic=True))(
             {"params": checkpoint.params},
             theirs["input_ids"],
             theirs["token_type_ids"],
             theirs["attention_mask"],
             positions_BM,
-            deterministic=True,
         )
     close(
         output.mlm_logits_BMW[..., : checkpoint.config.vocab_size],

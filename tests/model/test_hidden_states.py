@@ -54,7 +54,8 @@ def run(compute, params, inputs, **options):
 
 
 def test_the_last_is_what_the_model_gives(params, inputs, states):
-    output = BertModel(CONFIG).apply({"params": params}, *inputs, deterministic=True)
+    apply = functools.partial(BertModel(CONFIG).apply, deterministic=True)
+    output = jax.jit(apply)({"params": params}, *inputs)
     assert output.hidden_states == []
     assert [x.shape for x in states.hidden_states] == [(B, L, 16)] * 4
     np.testing.assert_allclose(states.hidden_states[-1], output.sequence_BLD, atol=1e-5)
@@ -63,11 +64,10 @@ def test_the_last_is_what_the_model_gives(params, inputs, states):
 
 def test_each_is_its_layer_of_the_one_before(params, inputs, states):
     tokens = Tokens.of_mask(*inputs)
+    apply = jax.jit(Layer(CONFIG, ComputeConfig(), True).apply)
     for i in range(CONFIG.num_layers):
         layer = {"params": params["encoder"][f"layer_{i}"]}
-        given = Layer(CONFIG, ComputeConfig(), True).apply(
-            layer, states.hidden_states[i], tokens
-        )
+        given = apply(layer, states.hidden_states[i], tokens)
         np.testing.assert_allclose(states.hidden_states[i + 1], given, atol=1e-5)
 
 

@@ -76,7 +76,8 @@ def test_the_forget_gates_of_the_encoder_start_with_a_bias_of_1():
     config = BertConfig(96, 8, 2, 2, 6, encoder="lstm")
     inputs = jnp.zeros((1, 2, 8)), tokens_of(jnp.ones((1, 2), jnp.int32))
     encoder = TwoWayLstm(config, ComputeConfig(), LayerMix())
-    params = encoder.init(jax.random.key(0), *inputs, deterministic=True)["params"]
+    init = jax.jit(partial(encoder.init, deterministic=True))
+    params = init(jax.random.key(0), *inputs)["params"]
     for i, way in itertools.product(range(2), WAYS):
         bias = params[f"layer_{i}_{way}_inputs"]["bias"].reshape(4, 6)
         assert np.array_equal(bias, np.repeat([[0], [1], [0], [0]], 6, axis=1))
@@ -107,9 +108,10 @@ def test_the_last_states_of_a_text_are_the_same_alone_and_in_a_batch():
     features, mask = make_batch()
     model = BiLstm(SMALL, LABELS, by_token=False)
 
+    apply = jax.jit(partial(model.apply, deterministic=True))
+
     def ends(features, mask):
-        inputs = features, tokens_of(mask)
-        return model.apply({"params": parameters()}, *inputs, deterministic=True)
+        return apply({"params": parameters()}, features, tokens_of(mask))
 
     together = ends(features, mask)
     assert together.shape == (3, 1, 5)
@@ -172,24 +174,19 @@ def tagger():
 
 def test_tagging_features_is_tagging_tokens(tagger):
     model, params, tokens = tagger
-    whole = model.apply({"params": params}, tokens, deterministic=True)
-    features = model.apply(
-        {"params": {"bert": params["bert"]}}, tokens, method="features"
-    )
+
+    def apply(params, *inputs, model=model, **options):
+        return jax.jit(partial(model.apply, **options))({"params": params}, *inputs)
+
+    whole = apply(params, tokens, deterministic=True)
+    features = apply({"bert": params["bert"]}, tokens, method="features")
     assert (features.shape, features.dtype) == ((3, 9, 12), np.float32)
-    tagged = model.apply(
-        {"params": {"bilstm": params["bilstm"]}},
-        features,
-        tokens,
-        deterministic=True,
-        method="tag",
-    )
+    bilstm = {"bilstm": params["bilstm"]}
+    tagged = apply(bilstm, features, tokens, deterministic=True, method="tag")
     np.testing.assert_allclose(tagged, whole, atol=1e-6)
     scanned = BertWithBiLstm(BERT, LABELS, SMALL, ComputeConfig(scan_layers=True))
     bert = params["bert"] | {"encoder": stack_layers(params["bert"]["encoder"])}
-    stacked = scanned.apply(
-        {"params": params | {"bert": bert}}, tokens, deterministic=True
-    )
+    stacked = apply(params | {"bert": bert}, tokens, model=scanned, deterministic=True)
     np.testing.assert_allclose(stacked, whole, atol=1e-5)
 
 

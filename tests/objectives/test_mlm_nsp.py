@@ -132,16 +132,16 @@ def test_a_subclass_may_have_another_loss(small_model_config, make_batch):
             return sums | {"mlm_loss": jnp.zeros(())} if part == "mlm" else sums
 
     own = OnlyPairs(BertForPreTraining(small_model_config))
-    params, batch = own.init(jax.random.key(1)), make_batch(0)
-    expected = objective(small_model_config).eval_sums(params, batch)
-    sums = own.eval_sums(params, batch)
+    params, batch = jax.jit(own.init)(jax.random.key(1)), make_batch(0)
+    expected = jax.jit(objective(small_model_config).eval_sums)(params, batch)
+    sums = jax.jit(own.eval_sums)(params, batch)
     assert expected["mlm_loss"] > 1 and sums["mlm_loss"] == 0
     assert sums["nsp_loss"] == expected["nsp_loss"] > 0
 
 
 def test_eval_sums_add_over_batches(small_model_config, make_batch):
     both = objective(small_model_config)
-    params = both.init(jax.random.key(1))
+    params = jax.jit(both.init)(jax.random.key(1))
     evaluate = jax.jit(both.eval_sums)
     halves = [make_batch(5, rows=8), make_batch(6, rows=8)]
     whole = {k: np.concatenate([h[k] for h in halves]) for k in halves[0]}
@@ -180,8 +180,9 @@ def test_the_log_shows_accuracies_beside_those_of_guessing():
 def test_without_next_sentence_nothing_is_said_of_it(small_model_config, make_batch):
     """The loss of an NSP head that nobody trains is ln 2, whatever is learned."""
     mlm = objective(small_model_config, next_sentence=False)
-    params, batch = mlm.init(jax.random.key(1)), make_batch(5)
-    metrics = eval_metrics(mlm, [jax.device_get(mlm.eval_sums(params, batch))])
+    params, batch = jax.jit(mlm.init)(jax.random.key(1)), make_batch(5)
+    sums = jax.device_get(jax.jit(mlm.eval_sums)(params, batch))
+    metrics = eval_metrics(mlm, [sums])
     assert metrics["loss"] == metrics["mlm_loss"]
     assert not any(name.startswith("nsp") for name in metrics)
     assert "nsp" not in mlm.summary(metrics) + eval_summary(metrics)

@@ -236,7 +236,7 @@ def test_muon_moves_the_encoders_kernels_in_all_directions_alike():
     def update(name):
         config = dataclasses.replace(SHORT, name=name, weight_decay=0.0)
         optimizer = bert_optimizer(config)
-        got = optimizer.update(grads, optimizer.init(grads), grads)[0]
+        got = jax.jit(optimizer.update)(grads, optimizer.init(grads), grads)[0]
         return traverse_util.flatten_dict(got)
 
     muon, adam, flat = update("muon"), update("adam"), traverse_util.flatten_dict(grads)
@@ -269,7 +269,7 @@ def test_muon_turns_each_of_the_stacked_layers_alone():
     def update(encoder):
         muon = scale_by_muon()
         grads = {"encoder": encoder}
-        return muon.update(grads, muon.init(grads), grads)[0]["encoder"]
+        return jax.jit(muon.update)(grads, muon.init(grads), grads)[0]["encoder"]
 
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *layers)
     together = update({"layers": stacked})["layers"]
