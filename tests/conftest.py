@@ -1,6 +1,5 @@
 """Fixtures and guard rails for every test."""
 
-import contextlib
 import csv
 import functools
 import gc
@@ -29,7 +28,7 @@ from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.heads import make_model
 from bert_jax.model.tokens import Tokens
-from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.parallel.mesh import make_mesh
 from bert_jax.progress import Progress, show_progress
 from bert_jax.tasks import source
 from bert_jax.training import finetune, pretrain
@@ -277,6 +276,31 @@ def _no_pictures():
         for module in (finetune, pretrain):
             monkeypatch.setattr(module, "draw_run", lambda folder, log: None)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_device():
+    """Runs use one device, unless their config or the test asks for more.
+
+    The compiler takes longer for eight devices.
+    """
+
+    def make(config, devices=None):
+        sizes = config.replica, config.data, config.model
+        alone = devices is None and max(sizes) == 1
+        return make_mesh(config, [DEVICE] if alone else devices)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for module in (finetune, pretrain):
+            monkeypatch.setattr(module, "make_mesh", make)
+        yield
+
+
+@pytest.fixture
+def eight_devices(monkeypatch):
+    """Runs use all devices, as they do for users."""
+    for module in (finetune, pretrain):
+        monkeypatch.setattr(module, "make_mesh", make_mesh)
 
 
 @pytest.fixture(autouse=True)
@@ -596,21 +620,6 @@ def settings(tmp_path_factory, checkpoint_dir):
         }
 
     return make
-
-
-@pytest.fixture(scope="session")
-def one_device():
-    """What runs on one device instead of all: it is faster."""
-
-    @contextlib.contextmanager
-    def patch():
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(
-                finetune, "make_mesh", lambda config: make_mesh(MeshConfig(), [DEVICE])
-            )
-            yield
-
-    return patch
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,6 @@ from bert_jax.data.pipeline import TrainingBatches, split_documents
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import pretrain
 from bert_jax.training.config import finetune_config, train_config
 from bert_jax.training.sweep import Study, run_one, run_sweep
@@ -124,10 +123,7 @@ def test_prepared_text_gives_the_same_first_batch():
     "objective",
     [pytest.param(n, marks=[pytest.mark.long] * (n != "mlm_nsp")) for n in OBJECTIVES],
 )
-def test_an_unfinished_pretraining_is_resumed(objective, folder, monkeypatch):
-    monkeypatch.setattr(
-        pretrain, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1])
-    )
+def test_an_unfinished_pretraining_is_resumed(objective, folder):
     workdir = f"runs/{objective}"
     # The exported folder was saved at step 4, too.
     same_when_saved(bert_jax.load(workdir), objective, folder / "saved")
@@ -138,11 +134,10 @@ def test_an_unfinished_pretraining_is_resumed(objective, folder, monkeypatch):
     assert steps(workdir, "eval") == ([0, 6], True)
 
 
-def test_an_unfinished_fine_tuning_is_resumed(folder, one_device):
+def test_an_unfinished_fine_tuning_is_resumed(folder):
     workdir = "runs/finetune_unfinished"
     log = []
-    with one_device():
-        results = run_one(finetune_config(settings(workdir)), workdir, log.append)
+    results = run_one(finetune_config(settings(workdir)), workdir, log.append)
     assert "resuming at step 6" in log
     assert steps(workdir, "train") == (list(range(1, 9)), True)
     assert 0 <= results["scores"]["dev"]["accuracy"] <= 100
@@ -161,7 +156,7 @@ def test_a_finished_fine_tuning_is_not_run_again(folder):
     assert set(scores) == {"accuracy", "f1_macro"}
 
 
-def test_a_sweep_runs_what_is_not_finished(folder, one_device):
+def test_a_sweep_runs_what_is_not_finished(folder):
     workdir = Path("runs/sweep")
     runs = sorted(path.name for path in (workdir / "sweep").iterdir() if path.is_dir())
     own = settings(workdir / "sweep" / runs[0])
@@ -176,8 +171,7 @@ def test_a_sweep_runs_what_is_not_finished(folder, one_device):
     assert found["scores"]["accuracy"]["scores"] == point["scores"]
     assert not [line for line in log if line.startswith("== ")]
     (workdir / "sweep" / runs[1] / "results.json").unlink()
-    with one_device():
-        run_sweep(finetune_config(own), workdir, log.append)
+    run_sweep(finetune_config(own), workdir, log.append)
     assert [line for line in log if line.startswith("== ")] == [f"== {runs[1]}"]
 
 

@@ -14,12 +14,11 @@ from bert_jax.training.sweep import run_one
 
 
 @pytest.fixture(scope="module")
-def finished(settings, tmp_path_factory, one_device):
+def finished(settings, tmp_path_factory):
     """The settings, the workdir and the results of a run."""
     given = settings("classification", epochs=2)
     workdir = tmp_path_factory.mktemp("run")
-    with one_device():
-        results = run_one(finetune_config(given), workdir, [].append)
+    results = run_one(finetune_config(given), workdir, [].append)
     return given, workdir, results
 
 

@@ -186,7 +186,7 @@ FAMILIES = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("what", FAMILIES)
-def test_it_is_fine_tuned(what, settings, checkpoint_dir, one_device, tmp_path):
+def test_it_is_fine_tuned(what, settings, checkpoint_dir, tmp_path):
     """In all families, with a BiLSTM on top or not; predictions are of what was saved."""
     config = json.loads((checkpoint_dir / "config.json").read_text())
     shutil.copytree(checkpoint_dir, tmp_path / "decoder")
@@ -195,8 +195,7 @@ def test_it_is_fine_tuned(what, settings, checkpoint_dir, one_device, tmp_path):
     config = finetune_config(
         settings(what, init_from=str(tmp_path / "decoder"), **FAMILIES[what])
     )
-    with one_device():
-        results = run_one(config, tmp_path / "run", [].append)
+    results = run_one(config, tmp_path / "run", [].append)
     best = load(tmp_path / "run")
     assert best.config.causal
     scores = results["scores"]["dev"]
@@ -216,7 +215,9 @@ def test_what_it_cannot_learn_is_refused(config):
         pretraining(config, ComputeConfig(), pairs)
 
 
-def test_a_run_learns_and_its_checkpoint_is_a_decoder(one_phase_of, tmp_path):
+def test_a_run_learns_and_its_checkpoint_is_a_decoder(
+    one_phase_of, eight_devices, tmp_path
+):
     """On eight devices; perplexity falls below that of the frequencies."""
     flags = (
         "--config.objective=bert_jax.objectives.causal",

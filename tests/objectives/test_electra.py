@@ -146,7 +146,7 @@ def test_tokens_are_drawn_from_the_generators_distribution(objective, params, ba
 
 @pytest.mark.long
 def test_a_run_begins_with_a_bert_and_ends_with_one(
-    one_phase_of, small_store, tmp_path, metric_lines
+    one_phase_of, small_store, eight_devices, tmp_path, metric_lines
 ):
     """On eight devices; the discriminator is what a checkpoint is loaded as."""
     flags = (

@@ -197,7 +197,9 @@ def test_what_it_cannot_learn_is_refused(config):
 
 
 @pytest.mark.long
-def test_a_run_goes_on_scores_and_is_kept_in_our_own_form(one_phase_of, tmp_path):
+def test_a_run_goes_on_scores_and_is_kept_in_our_own_form(
+    one_phase_of, eight_devices, tmp_path
+):
     """On eight devices; then in our own form, since transformers has none."""
     flags = (
         "--config.objective=bert_jax.objectives.two_way",
@@ -260,13 +262,12 @@ def test_a_text_has_the_same_vector_alone_and_among_others(encoder):
 
 @pytest.mark.long
 @pytest.mark.parametrize("what, freeze", [("classification", True), ("tagging", False)])
-def test_it_is_fine_tuned(what, freeze, settings, encoder, one_device, tmp_path):
+def test_it_is_fine_tuned(what, freeze, settings, encoder, tmp_path):
     """Frozen, the head, the pooler and the weights of the layers learn."""
     config = finetune_config(
         settings(what, init_from=str(encoder), freeze=freeze, epochs=12)
     )
-    with one_device():
-        results = run_one(config, tmp_path, [].append)
+    results = run_one(config, tmp_path, [].append)
     assert results["scores"]["dev"][results["main_metric"]] > 70
     before, after = load(encoder).params["bert"], load(tmp_path).params["bert"]
     moved = {

@@ -107,12 +107,9 @@ def test_scores_are_those_of_scikit_learn(vocabulary):
     assert all(error.confidence >= 0.5 for error in errors)
 
 
-def test_a_run_learns_predicts_and_is_written_for_transformers(
-    settings, one_device, tmp_path
-):
+def test_a_run_learns_predicts_and_is_written_for_transformers(settings, tmp_path):
     config = finetune_config(settings("multi_label", epochs=8))
-    with one_device():
-        results = run_one(config, tmp_path, [].append)
+    results = run_one(config, tmp_path, [].append)
     assert results["main_metric"] == "f1_micro"
     assert results["scores"]["dev"]["exact_match"] > 90
     written = json.loads((tmp_path / "best" / "config.json").read_text())

@@ -190,12 +190,9 @@ def test_what_cannot_be_is_refused(settings, model_config, tmp_path):
         pytest.param({}, marks=pytest.mark.long),
     ],
 )
-def test_a_run_learns_and_encode_gives_its_vectors(
-    data, settings, one_device, tmp_path
-):
+def test_a_run_learns_and_encode_gives_its_vectors(data, settings, tmp_path):
     config = finetune_config(settings("sentence_vectors", data=data, epochs=8))
-    with one_device():
-        results = run_one(config, tmp_path, [].append)
+    results = run_one(config, tmp_path, [].append)
     assert results["main_metric"] == "pearson"
     assert results["scores"]["dev"]["pearson"] > 85
     pooling = data.get("pooling", "mean")
@@ -221,7 +218,7 @@ def test_a_run_learns_and_encode_gives_its_vectors(
     )
 
 
-def test_triplets_train_a_model_without_labels(checkpoint_dir, one_device, tmp_path):
+def test_triplets_train_a_model_without_labels(checkpoint_dir, tmp_path):
     """On one of two folds, as a task of its own; the vectors also work when cut."""
     words, random = ["sea", "ship", "blue", "it", "is"], np.random.default_rng(0)
     rows = []
@@ -230,18 +227,17 @@ def test_triplets_train_a_model_without_labels(checkpoint_dir, one_device, tmp_p
         clue, other = ("good", "bad")[:: 1 if i % 2 else -1]
         rows.append((f"{clue} {a}", f"{b} {clue}", f"{other} {c}"))
     own = task(loss="triplet", margin=0.3, matryoshka=(16, 4), max_length=16)
-    with one_device():
-        model = bert_jax.finetune(
-            own.with_rows(train=rows).folds(2)[0],
-            init_from=checkpoint_dir,
-            workdir=tmp_path,
-            epochs=3,
-            batch_size=8,
-            learning_rate=1e-2,
-            accumulation=2,
-            buckets=1,
-            log=[].append,
-        )
+    model = bert_jax.finetune(
+        own.with_rows(train=rows).folds(2)[0],
+        init_from=checkpoint_dir,
+        workdir=tmp_path,
+        epochs=3,
+        batch_size=8,
+        learning_rate=1e-2,
+        accumulation=2,
+        buckets=1,
+        log=[].append,
+    )
     assert model.scores["dev"] == {"accuracy": pytest.approx(100)}
     assert model.evaluate(rows)["accuracy"] > 95
     assert load(tmp_path).extra["data"]["matryoshka"] == [16, 4]
@@ -252,7 +248,7 @@ def test_triplets_train_a_model_without_labels(checkpoint_dir, one_device, tmp_p
     assert [*model.predict(rows[0][:2])] == ["value"]
 
 
-def test_a_run_keeps_the_modules_of_its_checkpoint(settings, one_device, tmp_path):
+def test_a_run_keeps_the_modules_of_its_checkpoint(settings, tmp_path):
     given = settings("sentence_vectors", epochs=1)
     encoder = load(given["init_from"])
     modules = {
@@ -267,8 +263,7 @@ def test_a_run_keeps_the_modules_of_its_checkpoint(settings, one_device, tmp_pat
     checkpoint = dataclasses.replace(encoder, head="cls", params=params, extra=extra)
     save_huggingface(tmp_path / "given", checkpoint)
     config = finetune_config(given | {"init_from": str(tmp_path / "given")})
-    with one_device():
-        run_one(config, tmp_path / "run", [].append)
+    run_one(config, tmp_path / "run", [].append)
     found = load(tmp_path / "run")
     assert (found.head, found.extra["data"]["pooling"]) == ("cls", "cls")
     own = {"max_length": config.data.max_length}

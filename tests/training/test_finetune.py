@@ -34,22 +34,15 @@ HEADS = {"classification": "sequence", "regression": "sequence", "tagging": "tok
 DROPOUT = dict(hidden_dropout=0.1, attention_dropout=0.1)
 
 
-@pytest.fixture(autouse=True)
-def _on_one_device(one_device):
-    with one_device():
-        yield
-
-
 @pytest.fixture(scope="module")
-def finished(settings, tmp_path_factory, one_device):
+def finished(settings, tmp_path_factory):
     """A function of what: config, workdir, results, and what was said."""
 
     @functools.cache
     def make(what):
         config = finetune_config(settings(what))
         workdir, said = tmp_path_factory.mktemp(what) / "run", []
-        with one_device():
-            results = run_one(config, workdir, said.append)
+        results = run_one(config, workdir, said.append)
         return config, workdir, results, said
 
     return make
@@ -152,11 +145,10 @@ def test_what_a_run_leaves(finished):
 
 
 @pytest.fixture(scope="module")
-def short(settings, tmp_path_factory, one_device):
+def short(settings, tmp_path_factory):
     """The workdir and the results of a short run with dropout."""
     workdir = tmp_path_factory.mktemp("short") / "run"
-    with one_device():
-        return workdir, run_one(short_config(settings), workdir, [].append)
+    return workdir, run_one(short_config(settings), workdir, [].append)
 
 
 def short_config(settings, **changes):
@@ -372,7 +364,7 @@ def test_an_interrupted_run_does_not_resume_on_other_rows_or_settings(
 ):
     """A file keeps its name and its length, and one label differs."""
     data, workdir = tmp_path / "data", tmp_path / "run"
-    config = settings("classification", epochs=2, model=DROPOUT)
+    config = settings("classification", epochs=2, model=DROPOUT, log_every=1)
     shutil.copytree(config["data"]["dir"], data)
     config = finetune_config(config | {"data": config["data"] | {"dir": str(data)}})
 
@@ -427,9 +419,8 @@ def test_a_loss_that_is_not_finite_keeps_the_best_model_so_far(
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
 
 
-def test_eight_devices_train_as_one(short, settings, tmp_path, monkeypatch):
+def test_eight_devices_train_as_one(short, settings, tmp_path):
     workdir, results = short
-    monkeypatch.setattr(finetune, "make_mesh", make_mesh)
     mesh = dict(mesh=dict(data=4, model=2, fsdp=True))
     eight = run_one(short_config(settings, **mesh), tmp_path / "run", [].append)
     for a, b in zip(metrics(workdir), metrics(tmp_path / "run"), strict=True):
@@ -478,9 +469,8 @@ def test_a_run_starts_from_the_head_of_its_checkpoint(short, settings, tmp_path)
     ],
 )
 def test_what_cannot_run_is_one_line_and_leaves_nothing(
-    changes, message, settings, tmp_path, monkeypatch
+    changes, message, settings, eight_devices, tmp_path
 ):
-    monkeypatch.setattr(finetune, "make_mesh", make_mesh)
     config = finetune_config(settings("classification", **changes))
     with pytest.raises(UserError) as error:
         run_one(config, tmp_path / "run", [].append)

@@ -15,12 +15,6 @@ from bert_jax.training import from_python
 WORDS = [f"w{i}" for i in range(40)]
 
 
-@pytest.fixture(autouse=True)
-def _on_one_device(one_device):
-    with one_device():
-        yield
-
-
 def texts(count=24, seed=0):
     """Texts with one of two clues, and the number of the clue."""
     random = np.random.default_rng(seed)

@@ -5,18 +5,16 @@ import json
 import shutil
 import statistics
 
-import jax
 import pytest
 
 from bert_jax.commands import study as command
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.files import locked, write_json
 from bert_jax.interop.load import load
-from bert_jax.parallel.mesh import make_mesh
 from bert_jax.runs import read_runs
 from bert_jax.settings import from_settings, to_dict
-from bert_jax.training import pretrain, sweep
 from bert_jax.training import run as engine
+from bert_jax.training import sweep
 from bert_jax.training.config import StudyConfig, SweepConfig, finetune_config
 from bert_jax.training.sweep import Study, flops, run_one, run_sweep
 
@@ -26,12 +24,6 @@ NAMES = [
     for seed in (0, 1)
     for rate in ("1e-05", "0.01")
 ]
-
-
-@pytest.fixture(autouse=True)
-def _on_one_device(one_device):
-    with one_device():
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +37,7 @@ def ran(log):
 
 
 @pytest.fixture(scope="module")
-def whole(config, tmp_path_factory, one_device):
+def whole(config, tmp_path_factory):
     """A sweep without interruption: workdir, result, log, and the compiled steps."""
     workdir, log, steps = tmp_path_factory.mktemp("sweep") / "runs", [], []
     real = engine.compile_step
@@ -54,7 +46,7 @@ def whole(config, tmp_path_factory, one_device):
         steps.append(real(*arguments, **settings))
         return steps[-1]
 
-    with one_device(), pytest.MonkeyPatch.context() as monkeypatch:
+    with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(engine, "compile_step", counted)
         content = run_sweep(config, workdir, log.append)
     return workdir, content, log, steps
@@ -358,7 +350,7 @@ def one_variant(study, name="left", **changes):
 
 
 @pytest.fixture(scope="module")
-def resumed(study, tmp_path_factory, one_device):
+def resumed(study, tmp_path_factory):
     """A study that was interrupted and resumed: its folder, and the parts of both calls."""
     folder, first, second = tmp_path_factory.mktemp("resumed"), [], []
 
@@ -367,13 +359,9 @@ def resumed(study, tmp_path_factory, one_device):
         if line.startswith("step 2/4"):
             raise KeyboardInterrupt
 
-    with one_device(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            pretrain, "make_mesh", lambda config: make_mesh(config, jax.devices()[:1])
-        )
-        with pytest.raises(KeyboardInterrupt):
-            Study(one_variant(study), folder, interrupt).run()
-        Study(one_variant(study), folder, second.append).run()
+    with pytest.raises(KeyboardInterrupt):
+        Study(one_variant(study), folder, interrupt).run()
+    Study(one_variant(study), folder, second.append).run()
     return folder, ran(first), ran(second)
 
 
