@@ -269,6 +269,7 @@ def test_two_processes_stop_early_together(finetune_folder, tmp_path):
     assert json.loads((workdir / "results.json").read_text())["stopped_at"] == 8
 
 
+@pytest.mark.long
 def test_processes_of_different_runs_end_with_one_line(one_phase, tmp_path):
     config = tmp_path / "seeds.py"
     config.write_text(

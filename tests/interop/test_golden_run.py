@@ -145,7 +145,9 @@ def train(config, compute, params, batches, mesh_config, devices):
     [
         (MeshConfig(), 1, False),
         pytest.param(MeshConfig(), 8, False, marks=pytest.mark.long),
-        (MeshConfig(replica=2, data=2, model=2), 8, True),
+        pytest.param(
+            MeshConfig(replica=2, data=2, model=2), 8, True, marks=pytest.mark.long
+        ),
     ],
     ids=["one device", "data=8", "replica=2,data=2,model=2, scanned"],
 )

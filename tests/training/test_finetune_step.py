@@ -139,8 +139,17 @@ def pack(head, arrays, parts):
     return batches[0]
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize("head", (*HEADS, "regression"))
+@pytest.mark.parametrize(
+    ("head", "accumulation"),
+    [
+        *((head, 1) for head in (*HEADS, "regression")),
+        ("token", 2),
+        *(
+            pytest.param(head, 2, marks=pytest.mark.long)
+            for head in ("sequence", "choice", "span", "regression")
+        ),
+    ],
+)
 def test_packed_rows_change_nothing(
     head, accumulation, gradients_of, make_arrays, max_difference
 ):
@@ -169,7 +178,8 @@ def test_the_forward_pass_has_no_dropout_and_gives_float32(
     assert logits.dtype == jnp.float32
     assert logits.is_fully_replicated
     assert np.array_equal(logits, forward(params, batch))
-    assert objective.logits(params, batch, None).dtype == jnp.float32
+    logits = jax.eval_shape(objective.logits, params, batch, None)
+    assert logits.dtype == jnp.float32
 
 
 @pytest.mark.parametrize(
