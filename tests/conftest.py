@@ -116,8 +116,12 @@ def kills(pytestconfig) -> int | None:
     return pytestconfig.getoption("--kills")
 
 
-# Files that take minutes begin first, so that no worker ends with one of them alone.
-LONGEST = ("test_distributed.py", "test_train.py")
+# Files that take longest begin first, so that no worker ends with one of them alone.
+LONGEST = (
+    *("test_distributed.py", "test_train.py", "test_kills.py", "test_finetune.py"),
+    *("test_finetune_step.py", "test_from_python.py", "test_pretrain.py"),
+    *("test_run.py", "test_step.py", "test_sweep.py"),
+)
 
 
 def pytest_collection_modifyitems(
