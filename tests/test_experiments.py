@@ -119,6 +119,7 @@ def test_two_phases_share_one_schedule():
     assert config.total_steps == 10**6
 
 
+@pytest.mark.long  # reads the whole text
 def test_tiny_fills_in_sentences_that_it_did_not_train_on():
     config = load("tiny.py")
     assert len(config.prompts) >= 3
