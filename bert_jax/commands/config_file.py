@@ -5,9 +5,7 @@
 
 import argparse
 import ast
-import functools
 import math
-import operator
 import re
 import runpy
 import sys
@@ -17,13 +15,9 @@ from typing import Any, NamedTuple
 
 from bert_jax.commands.cli import argument_parser
 from bert_jax.errors import UserError, hint
-from bert_jax.interop.architecture import (
-    has_phases,
-    with_any_sizes,
-    with_architecture,
-)
+from bert_jax.interop.architecture import with_any_sizes, with_architecture
 from bert_jax.progress import print_line
-from bert_jax.settings import all_settings, describe, plain, to_dict
+from bert_jax.settings import all_settings, describe, plain
 
 # Names of configs that are an argument of another file.
 _ARGUMENTS = {
@@ -75,23 +69,15 @@ def parse(
         else:
             parser.add_argument(f"--{name}", type=type(default), default=default)
     given = parser.parse_known_args(argv)[0].config
-    found = load_file(given, "get_config", named_configs())
-    config = read(with_any_sizes(found))
-    names = [setting.full for setting in all_settings(config)]
-    settings = to_dict(config)
-    for name in names:
-        group, key = _place(settings, name)
-        bare = {"nargs": "?", "const": "True"} if isinstance(group[key], bool) else {}
+    settings = load_file(given, "get_config", named_configs())
+    known = {x.full: x.value for x in all_settings(read(with_any_sizes(settings)))}
+    for name, value in known.items():
+        bare = {"nargs": "?", "const": "True"} if isinstance(value, bool) else {}
         parser.add_argument(f"--{name}", f"--config.{name}", **_HIDDEN, **bare)
     args = vars(parser.parse_args(argv))
-    for name in names:
+    for name, value in known.items():
         if name in args:
-            group, key = _place(settings, name)
-            group[key] = _value(args[name], group[key])
-    if has_phases(found):
-        own = {*found.get("model", ()), *(name for name in names if name in args)}
-        model = settings["model"].items()
-        settings["model"] = {k: v for k, v in model if {k, f"model.{k}"} & own}
+            _change(settings, name, _value(args[name], value))
     file, _, argument = given.partition(":")
     name = "-".join(filter(None, (Path(file).stem, argument)))
     workdir = args["workdir"] or f"runs/{name}"
@@ -102,11 +88,13 @@ def parse(
     return CommandLine(config, workdir, args)
 
 
-def _place(settings: dict[str, Any], name: str) -> tuple[Any, Any]:
-    """The group of a setting, such as phases[1].steps, and its key in the group."""
-    parts = re.findall(r"\w+", name)
-    *groups, key = [int(part) if part.isdecimal() else part for part in parts]
-    return functools.reduce(operator.getitem, groups, settings), key
+def _change(settings: dict[str, Any], name: str, value: Any) -> None:
+    """Changes a setting, such as phases[1].steps, in nested dictionaries."""
+    *groups, key = re.findall(r"\w+", name)
+    for group in groups:
+        index = group.isdecimal()
+        settings = settings[int(group)] if index else settings.setdefault(group, {})
+    settings[key] = value
 
 
 def _value(text: str, old: Any) -> Any:
@@ -121,7 +109,7 @@ def _value(text: str, old: Any) -> Any:
     except (SyntaxError, ValueError):
         words = {"true": True, "false": False, "inf": math.inf, "nan": math.nan}
         value = words.get(text.lower(), text)
-    if isinstance(old, list) and not isinstance(value, list | tuple):
+    if isinstance(old, tuple) and not isinstance(value, list | tuple):
         return [value]
     return value
 

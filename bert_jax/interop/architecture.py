@@ -43,10 +43,9 @@ def read_architecture(
         local = local_copy(path, model=True)
         _, place = find_files(local, open_remote(path) if is_remote(path) else local)
         folder = place if place.is_dir() else place.parent  # a prefix of Google's files
-    names = ("config.json", "bert_config.json")
-    file = next(
-        (folder / n for n in names if (folder / n).is_file()), folder / names[0]
-    )
+    file = folder / "config.json"
+    if not file.is_file():
+        file = folder / "bert_config.json"
     settings = with_compute(read_json(file, "the config of a checkpoint"))
     with naming(file):
         if isinstance(settings.get("model"), Mapping):  # a workdir
@@ -70,7 +69,7 @@ def with_architecture(
     ``workdir`` that started from it has them.
     """
     given, path = settings.get("model", {}), settings.get("init_from")
-    if not isinstance(given, Mapping) or not has_phases(settings):
+    if not isinstance(given, Mapping) or not _is_pretraining(settings):
         return settings
     missing = [f"model.{name}" for name in _SIZES if name not in given]
     if not path and missing[1:]:
@@ -84,9 +83,10 @@ def with_architecture(
         known, _ = read_architecture(path)
     except UserError:
         folder = open_remote(workdir) if is_remote(workdir) else Path(workdir)
-        file = folder / "config.json"
-        run = parse_json(file.read_bytes(), file, "a run") if file.is_file() else {}
-        if not has_phases(run) or run.get("init_from") != path:
+        run = {}
+        if (file := folder / "config.json").is_file():
+            run = parse_json(file.read_bytes(), file, "a run")
+        if run.get("init_from") != path:
             raise
         known = run["model"]
     known = {name: known[name] for name in known if name not in _CHOSEN}
@@ -98,14 +98,13 @@ def with_any_sizes(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
     The sizes may need a checkpoint that only the command line names.
     """
-    model = settings.get("model", {})
-    if not has_phases(settings) or not isinstance(model, Mapping):
+    if not _is_pretraining(settings):
         return settings
+    model = settings.get("model", {})
     sizes = dict.fromkeys(_SIZES, 1) | {"max_positions": 1 << 30}
     sizes["hidden_size"] = model.get("num_heads", 1)
-    return {**settings, "model": sizes | dict(model)}
+    return {**settings, "model": sizes | model}
 
 
-def has_phases(settings: Mapping[str, Any]) -> bool:
-    """Whether the settings describe a pretraining."""
+def _is_pretraining(settings: Mapping[str, Any]) -> bool:
     return {"phases", "optimizer"} <= settings.keys()

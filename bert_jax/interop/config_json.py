@@ -107,5 +107,5 @@ def with_compute(settings: Mapping[str, Any]) -> dict[str, Any]:
     model, moved = split_changes(model) if isinstance(model, Mapping) else (model, {})
     if not moved:
         return dict(settings)
-    compute = {**settings.get("compute", {}), **moved}
+    compute = {**moved, **settings.get("compute", {})}
     return {**settings, "model": model, "compute": compute}

@@ -7,7 +7,6 @@ import numbers
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from etils import epath
@@ -99,7 +98,8 @@ def pretrain(
     [[('museum', 0.12), ...]]
 
     config: settings that differ from the defaults below, as ``get_config`` of a config
-      file returns them, or a TrainConfig. The other arguments replace its settings.
+      file returns them, or a TrainConfig. The other arguments replace its settings. A
+      group "optimizer" of it needs a learning_rate.
     workdir: folder of the run. The same call resumes an interrupted run. None: a new
       temporary folder.
     text: a file, a folder, a pattern such as "notes/*.txt", or a list of these inputs; or
@@ -107,11 +107,13 @@ def pretrain(
     init_from: a checkpoint, as for ``bert_jax.load``, whose parameters, sizes and
       vocabulary the run starts with. Without it ``model`` needs the sizes of a new model,
       and the vocabulary is trained on the text.
-    steps: steps of training.
-    batch_size: sequences of a step, over all devices. None: 32.
-    sequence_length: tokens of a sequence, at most. None: 128, or fewer if the model has
-      fewer positions. For several lengths give ``phases``, a list of dictionaries with
-      steps, batch_size, sequence_length and max_predictions.
+    steps: steps of training. With steps, batch_size or sequence_length the run has one
+      phase, which has the other values of the first phase of ``config``. For several
+      lengths give ``phases``, a list of dictionaries with steps, batch_size,
+      sequence_length and max_predictions.
+    batch_size: sequences of a step, over all devices. None: 32 without ``config``.
+    sequence_length: tokens of a sequence, at most. None without ``config``: 128, or fewer
+      if the model has fewer positions.
     learning_rate: peak of the schedule. None: 2e-5 with init_from, otherwise 1e-4.
     warmup: share of all steps until the peak. None: 0.1.
     log: function that receives each line of the report.
@@ -126,22 +128,25 @@ def pretrain(
         raise UserError(
             f"config={config!r}, expected a dictionary of settings; files are text="
         )
-    new = {"init_from": os.fspath(init_from)} if init_from else {}
-    peak = {"learning_rate": learning_rate, "warmup": warmup}
-    settings |= {name: value for name, value in peak.items() if value is not None}
-    new |= _grouped("pretrain", plain(settings), TrainConfig, OptimizerConfig)
+    common = {"learning_rate": learning_rate, "warmup": warmup}
+    common["init_from"] = os.fspath(init_from) or None
+    settings |= {name: value for name, value in common.items() if value is not None}
+    new = _grouped("pretrain", plain(settings), TrainConfig, OptimizerConfig)
     if text:
         inputs = [text] if isinstance(text, str | os.PathLike) else text
         new["data"] = new.get("data", {}) | _text([*map(os.fspath, inputs)])
-    if config is None:
-        optimizer = {"learning_rate": RATES[bool(init_from)], "warmup": WARMUP}
-        config = {"optimizer": optimizer, "data": {}}
-    merged = ConfigDict({"phases": (), **plain(config)}, type_safe=False)
+    given = plain(config or {})
+    rate = RATES[bool(init_from or given.get("init_from"))]
+    defaults = {"optimizer": {"learning_rate": rate, "warmup": WARMUP}}
+    defaults |= {"data": {}, "phases": ()}
+    merged = ConfigDict(defaults | given, type_safe=False)
     merged.update(new)
-    found = train_config(plain(merged), workdir or "")
-    if steps or batch_size or sequence_length or not found.phases:
-        phase = _phase(found, steps, batch_size, sequence_length)
-        found = dataclasses.replace(found, phases=(phase,))
+    found = _with_phase(
+        train_config(plain(merged), workdir or ""),
+        steps=steps,
+        batch_size=batch_size,
+        sequence_length=sequence_length,
+    )
     workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
     log = log if verbose else lambda line: None
     with hidden_bars(not verbose):
@@ -154,7 +159,8 @@ def pretrain(
     scores = {}
     for line in read_runs([workdir])[0].metrics:
         if line.pop("split") == "eval":
-            scores = {name: line[name] for name in line if name != "step"}
+            scores = line
+    scores.pop("step", None)
     return Pretrained(**vars(model), scores=scores, workdir=workdir)
 
 
@@ -165,17 +171,25 @@ def _text(inputs: list[str]) -> dict[str, Any]:
     return {"corpus": inputs, "path": ""}
 
 
-def _phase(
-    config: TrainConfig, steps: int | None, batch_size: int | None, length: int | None
-) -> Phase:
-    """The only phase of a run, with defaults for None."""
-    if not steps:
+def _with_phase(config: TrainConfig, **given: int | None) -> TrainConfig:
+    """A config with a phase of the given values, or ``config`` if no value is given."""
+    given = {name: value for name, value in given.items() if value is not None}
+    if config.phases and not given:
+        return config
+    length = min(LENGTH, config.model.max_positions)
+    phase = {"batch_size": BATCH_SIZE, "sequence_length": length}
+    if config.phases:
+        phase = vars(config.phases[0])
+    phase = phase | given
+    if "steps" not in phase:
         raise UserError("steps is missing; give the number of steps, such as 1000")
-    length = length or min(LENGTH, config.model.max_positions)
-    masked = math.ceil(round(config.data.examples.mask_rate * length, 6))
-    phase = {"steps": steps, "batch_size": batch_size or BATCH_SIZE}
-    phase |= {"sequence_length": length, "max_predictions": min(masked, length - 3)}
-    return from_settings(Phase, phase, "phases[0]")
+    length = phase["sequence_length"]
+    if not config.phases or "sequence_length" in given:
+        masked = math.ceil(round(config.data.examples.mask_rate * length, 6))
+        phase["max_predictions"] = min(masked, length - 3)
+    return dataclasses.replace(
+        config, phases=(from_settings(Phase, phase, "phases[0]"),)
+    )
 
 
 @with_arguments(
@@ -275,9 +289,8 @@ def finetune(
     with hidden_bars(not verbose):
         results = run_one(config, workdir, log, task, **options)
         model = load(workdir)
-    own = {f.name: getattr(model, f.name) for f in fields(model)}
     log("next: model.predict(rows), model.evaluate(rows), or model.save(folder)")
-    return FineTuned(**own, scores=results["scores"], workdir=workdir)
+    return FineTuned(**vars(model), scores=results["scores"], workdir=workdir)
 
 
 def _from_hub(rows: Any, split: str) -> Any:
@@ -291,8 +304,8 @@ def _grouped(
     function: str, settings: dict[str, Any], config: type, optimizer: type
 ) -> dict[str, Any]:
     """Settings with the optimizer's in their group. Raises UserError for other names."""
-    names = [field.name for field in fields(optimizer)]
-    known = [field.name for field in fields(config)] + names
+    names = [field.name for field in dataclasses.fields(optimizer)]
+    known = [field.name for field in dataclasses.fields(config)] + names
     for name in settings:
         if name not in known:
             near = hint(name, known) or f"expected one of {', '.join(sorted(known))}"

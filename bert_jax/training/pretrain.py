@@ -26,7 +26,6 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError, naming
-from bert_jax.files import read_json
 from bert_jax.inference.pretrained import FillMask
 from bert_jax.interop.architecture import read_architecture
 from bert_jax.interop.checkpoint import Checkpoint
@@ -52,13 +51,7 @@ from bert_jax.parallel.processes import on_every_host, on_leader
 from bert_jax.progress import Progress, print_line
 from bert_jax.remote import local_copy
 from bert_jax.settings import to_dict
-from bert_jax.training.config import (
-    Change,
-    DataConfig,
-    TrainConfig,
-    changed_settings,
-    shown,
-)
+from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.metrics import Reporter
 from bert_jax.training.run import Job, Log, draw_run, open_workdir, run
 from bert_jax.training.workdir import RunFolder
@@ -160,12 +153,6 @@ def _pretrain(
         "tokens": store.info.tokens,
         "vocabulary": store.info.vocabulary_fingerprint,
     }
-    identity = to_dict(config) | {"text": text}
-
-    def unused_changes() -> list[Change]:
-        path = folder.local / "config.json"
-        return changed_settings(read_json(path, "the config of a run"), identity)
-
     # A resumed run has its own parameters.
     starts = config.init_from and not newest_step(folder.checkpoints)
     state, _, first = run(
@@ -174,7 +161,7 @@ def _pretrain(
             objective=objective,
             batches=batches,
             mesh=mesh,
-            identity=identity,
+            identity=to_dict(config) | {"text": text},
             change_settings=change_settings,
             tokenizer=tokenizer,
             initial_params=_initial_params(config, tokenizer, log) if starts else None,
@@ -189,10 +176,7 @@ def _pretrain(
     )
     finished = first == config.total_steps
     if finished:
-        line = f"finished before, after {config.total_steps:,} steps"
-        if changes := change_settings and on_leader(unused_changes):
-            line += f"; no step is left for the changed settings ({shown(changes)})"
-        log(line)
+        log(f"finished before, after {config.total_steps:,} steps")
     model = getattr(objective, "model", None)
     if config.prompts and isinstance(model, BertForPreTraining):
         params = on_every_host(state.params)
