@@ -46,7 +46,7 @@ class Embedder(Inference):
       with ``matryoshka``; 0: all. Vectors are cut before they are scaled to length 1.
     max_length: 0: the length of a model of sentence vectors, otherwise the size of the
       position table. A longer text loses its end; in a pair the longer text loses its end.
-    batch_size, dtype, show_progress: see Inference. Vectors are float32.
+    options: see Options. Vectors are float32.
 
     A model of sentence vectors with its own pooling applies its Dense modules too, and
     puts its default prompt before each text.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax import linen as nn
 from jax.sharding import Mesh
 
 from bert_jax.data import sequences
@@ -24,10 +25,11 @@ from bert_jax.model.config import ComputeConfig
 from bert_jax.model.heads import BertWithBiLstm
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.tokens import Tokens
-from bert_jax.objectives.heads import jit_whole
+from bert_jax.objectives.heads import jit_forward, jit_whole
 from bert_jax.parallel import mesh as meshes
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress
+from bert_jax.settings import check_ranges, setting, with_arguments
 from bert_jax.tasks.rows import Placed, count_rows, given_columns, placed_rows
 from bert_jax.tasks.task import Outputs, Task
 
@@ -100,21 +102,22 @@ def _with_outputs(
 
 def runner(
     checkpoint: Checkpoint,
-    function: Callable,
+    function: Callable | nn.Module,
     params: Any,
     *,
     batch_size: int,
     packed: bool = True,
     mesh: Mesh | None = None,
 ) -> Callable[..., list[np.ndarray]]:
-    """:func:`run_model` with a ``function`` of (params, batch).
+    """:func:`run_model` with a ``function`` of (params, batch), or a model's logits.
 
     packed: whether texts share rows; texts of an LSTM never do. mesh: None for one of all
     devices. The returned function raises UserError for pairs if the model has one token
     type, and for outputs that are not finite.
     """
     mesh = mesh or meshes.make_mesh(meshes.MeshConfig())
-    forward = jit_whole(mesh, function)
+    jit = jit_forward if isinstance(function, nn.Module) else jit_whole
+    forward = jit(mesh, function)
     params = on_devices(params, checkpoint.compute, mesh)
     settings = {
         "batch_size": batch_size,
@@ -162,16 +165,35 @@ class Answers(NamedTuple):
     answers: Sequence[Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options of every Inference."""
+
+    batch_size: int = setting(
+        32,
+        "number of rows of 32 tokens in a batch, which texts share; longer rows are fewer. "
+        "Accelerators are faster with more rows",
+        least=1,
+    )
+    max_length: int = setting(
+        0,
+        "maximum number of tokens of a sequence, with [CLS] and [SEP]; 0: as the model was "
+        "trained, or else the size of the position table",
+    )
+    dtype: str | None = setting(
+        None,
+        'dtype of products and activations, such as "bfloat16"; None: as loaded',
+    )
+    show_progress: bool | None = setting(
+        None, "whether to show a progress bar; None: on a terminal and in a notebook"
+    )
+
+
 class Inference:
     """Answers rows with a checkpoint: the base of Embedder, Predictor and Scorer.
 
     checkpoint: anything that ``bert_jax.load`` reads, or a Checkpoint.
-    batch_size: number of rows of 32 tokens in a batch, which texts share; longer rows are
-      fewer. Accelerators are faster with more rows than the default.
-    max_length: maximum number of tokens of a sequence, with [CLS] and [SEP]; 0: as the
-      checkpoint was trained.
-    dtype: a value of ComputeConfig.dtype; None for the checkpoint's own.
-    show_progress: whether to show a progress bar; None: on a terminal and in a notebook.
+    options: see Options.
 
     A subclass makes ``_run`` with ``_runner``. It has ``_rows(placed, columns)``, which
     checks rows, and ``_encode(rows)``, which returns their Features.
@@ -182,28 +204,25 @@ class Inference:
 
     tabs, doing, noun = True, "predicting", "text"
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint | os.PathLike | str,
-        *,
-        batch_size: int = 32,
-        max_length: int = 0,
-        dtype: str | None = None,
-        show_progress: bool | None = None,
-    ):
+    @with_arguments(Options)
+    def __init__(self, checkpoint: Checkpoint | os.PathLike | str, **options: Any):
+        """See the class."""
+        chosen = Options(**options)
+        check_ranges(chosen)
+        max_length, dtype = chosen.max_length, chosen.dtype
         self._name = "the checkpoint"
         if not isinstance(checkpoint, Checkpoint):
             self._name, checkpoint = os.fspath(checkpoint), load(checkpoint)
         checks.check_vocabulary(checkpoint, self._name)
         checks.check_length(max_length, checkpoint, "max_length")
-        if batch_size < 1:
-            raise UserError(f"batch_size={batch_size}, expected at least 1")
         if dtype:
             compute = dataclasses.replace(checkpoint.compute, dtype=dtype)
             checkpoint = dataclasses.replace(checkpoint, compute=compute)
         self.checkpoint, self.max_length = checkpoint, max_length
-        self._tokenizer, self._show = checkpoint.tokenizer, show_progress
-        self._runner = functools.partial(runner, checkpoint, batch_size=batch_size)
+        self._tokenizer, self.show_progress = checkpoint.tokenizer, chosen.show_progress
+        self._runner = functools.partial(
+            runner, checkpoint, batch_size=chosen.batch_size
+        )
 
     def __call__(self, rows: Any, *, columns: Columns = ()) -> Any:
         """An answer for each row, in order.
@@ -233,8 +252,9 @@ class Inference:
         """
         rows = self._rows(placed, given_columns(columns))
         parts = chunks(self._together(rows), size, self._cost)
-        unit, answered, truncated = f"{self.noun}s", 0, 0
-        with Progress(self.doing, total=total, unit=unit, show=self._show) as progress:
+        how = {"unit": f"{self.noun}s", "show": self.show_progress}
+        answered = truncated = 0
+        with Progress(self.doing, total=total, **how) as progress:
             for part in parts:
                 features = self._encode(part)
                 outputs = self._run(features, done=progress.part(len(part)))

@@ -14,7 +14,12 @@ import numpy as np
 from bert_jax.data.batching import Shape, packed_rows
 from bert_jax.errors import UserError, counted, listed
 from bert_jax.inference.embed import Embedder, Pooling
-from bert_jax.inference.evaluation import Columns, on_devices, text_features
+from bert_jax.inference.evaluation import (
+    Columns,
+    Options,
+    on_devices,
+    text_features,
+)
 from bert_jax.inference.predict import Logits, Predictor
 from bert_jax.inference.pretrained import FillMask, NextSentence, Scorer
 from bert_jax.inference.search import cosines, near_pairs, nearest
@@ -95,16 +100,14 @@ class Bert(Checkpoint):
             f"{parameters:,} parameters in the encoder)"
         )
 
+    @with_arguments(Options)
     def fill_mask(
         self,
         texts: Any,
         *,
         columns: Columns = (),
         top: int = 5,
-        batch_size: int = 32,
-        max_length: int = 0,
-        dtype: str | None = None,
-        show_progress: bool | None = None,
+        **options: Any,
     ) -> list[list[Any]]:
         """The likeliest tokens and their probabilities for each [MASK] of a text.
 
@@ -113,30 +116,22 @@ class Bert(Checkpoint):
         texts: a text, or rows of one text. A text that is too long is an error.
         columns: name of the column of the text; (): "text".
         top: number of tokens for a [MASK].
-        batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
-        max_length: maximum number of tokens of a text, with [CLS] and [SEP]; 0: the size of
-          the position table.
-        dtype: dtype of products and activations, such as "bfloat16"; None: as loaded.
-        show_progress: whether to show a bar; None: on a terminal and in a notebook.
         """
-        options = batch_size, max_length, dtype, show_progress
-        rows = self._kept(FillMask, *options, top=top)(texts, columns=columns)
+        rows = self._kept(FillMask, top=top, **options)(texts, columns=columns)
         answers = [
             [[(t["token"], t["probability"]) for t in blank] for blank in row["blanks"]]
             for row in rows
         ]
         return answers[0] if is_single(texts) else answers
 
+    @with_arguments(Options)
     def next_sentence(
         self,
         first: Any,
         second: Any = None,
         *,
         columns: Columns = (),
-        batch_size: int = 32,
-        max_length: int = 0,
-        dtype: str | None = None,
-        show_progress: bool | None = None,
+        **options: Any,
     ) -> float | np.ndarray:
         """The probability that the second text follows the first; an array for rows.
 
@@ -148,11 +143,6 @@ class Bert(Checkpoint):
         first, second: two texts, or two lists of texts. Without ``second``, first is a
           pair, or rows of pairs. In a pair that is too long the longer text loses its end.
         columns: names of the columns of the two texts; (): "text_a" or "text", "text_b".
-        batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
-        max_length: maximum number of tokens of a text, with [CLS] and [SEP]; 0: the size of
-          the position table.
-        dtype: dtype of products and activations, such as "bfloat16"; None: as loaded.
-        show_progress: whether to show a bar; None: on a terminal and in a notebook.
         """
         rows, single = first, is_single(first)
         if second is not None:
@@ -166,11 +156,11 @@ class Bert(Checkpoint):
                     f"{counted(len(seconds), 'second text')}; expected as many of each"
                 )
             rows = [*zip(firsts, seconds, strict=True)]
-        options = batch_size, max_length, dtype, show_progress
-        answers = self._kept(NextSentence, *options)(rows, columns=columns)
+        answers = self._kept(NextSentence, **options)(rows, columns=columns)
         found = np.array([answer["probability"] for answer in answers], float)
         return float(found[0]) if single else found
 
+    @with_arguments(Options)
     def encode(
         self,
         texts: Any,
@@ -180,10 +170,7 @@ class Bert(Checkpoint):
         pooling: Pooling | Literal[""] = "",
         normalize: bool | None = None,
         dimensions: int = 0,
-        batch_size: int = 32,
-        max_length: int = 0,
-        dtype: str | None = None,
-        show_progress: bool | None = None,
+        **options: Any,
     ) -> np.ndarray | list[np.ndarray]:
         """Vectors of texts, float32 (texts, W), or (W,) of a single text.
 
@@ -197,16 +184,10 @@ class Bert(Checkpoint):
         normalize: whether to scale every vector to length 1; None: as the model does.
         dimensions: number of first numbers of a vector to keep, for a model that was
           trained with ``matryoshka``; 0: all. Vectors are cut before they are scaled.
-        batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
-        max_length: maximum number of tokens of a text, with [CLS] and [SEP]; 0: the length
-          of a model of sentence vectors, otherwise the size of the position table.
-        dtype: dtype of products and activations, such as "bfloat16"; None: as loaded.
-        show_progress: whether to show a bar; None: on a terminal and in a notebook.
         """
-        options = batch_size, max_length, dtype, show_progress
-        own = {"layers": layers, "pooling": pooling, "normalize": normalize}
-        own["dimensions"] = dimensions
-        vectors = self._kept(Embedder, *options, **own)(texts, columns=columns)
+        options |= {"layers": layers, "pooling": pooling, "normalize": normalize}
+        encode = self._kept(Embedder, dimensions=dimensions, **options)
+        vectors = encode(texts, columns=columns)
         return vectors[0] if is_single(texts) else vectors
 
     def similarity(
@@ -268,6 +249,7 @@ class Bert(Checkpoint):
     def _vectors(self, data: Any, columns: Columns = ()) -> Any:
         return data if _is_numbers(data) else self.encode(data, columns=columns)
 
+    @with_arguments(Options)
     def score(
         self,
         texts: Any,
@@ -275,9 +257,7 @@ class Bert(Checkpoint):
         columns: Columns = (),
         rest_of_word: bool = False,
         batch_size: int = 64,
-        max_length: int = 0,
-        dtype: str | None = None,
-        show_progress: bool | None = None,
+        **options: Any,
     ) -> float | np.ndarray:
         """Pseudo-log-likelihoods, float64 (texts,), or a number for a single text.
 
@@ -285,16 +265,12 @@ class Bert(Checkpoint):
         columns: name of the column of the text; (): "text".
         rest_of_word: whether the later tokens of a masked token's word are masked too.
         batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
-        max_length: maximum number of tokens of a text, with [CLS] and [SEP]; 0: the size of
-          the position table.
-        dtype: dtype of products and activations, such as "bfloat16"; None: as loaded.
-        show_progress: whether to show a bar; None: on a terminal and in a notebook.
         """
-        options = batch_size, max_length, dtype, show_progress
-        score = self._kept(Scorer, *options, rest_of_word=rest_of_word)
-        scores = score(texts, columns=columns)
+        options |= {"rest_of_word": rest_of_word, "batch_size": batch_size}
+        scores = self._kept(Scorer, **options)(texts, columns=columns)
         return float(scores[0]) if is_single(texts) else scores
 
+    @with_arguments(Options)
     def predict(
         self,
         rows: Any,
@@ -302,10 +278,7 @@ class Bert(Checkpoint):
         columns: Columns = (),
         top: int | None = None,
         as_frame: bool = False,
-        batch_size: int = 32,
-        max_length: int = 0,
-        dtype: str | None = None,
-        show_progress: bool | None = None,
+        **options: Any,
     ) -> Any:
         """The answers of a fine-tuned model: a dictionary for each row.
 
@@ -325,28 +298,20 @@ class Bert(Checkpoint):
         as_frame: whether to return a pandas data frame: the columns and the index of the
           rows, and beside them the answers, in columns such as "predicted_label". Texts and
           tuples get the column names of the task.
-        batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
-        max_length: maximum number of tokens of a sequence, with [CLS] and [SEP]; 0: as
-          trained.
-        dtype: dtype of products and activations, such as "bfloat16"; None: as loaded.
-        show_progress: whether to show a bar; None: on a terminal and in a notebook.
         """
-        options = batch_size, max_length, dtype, show_progress
-        predict = self._kept(Predictor, *options, top=top)
+        predict = self._kept(Predictor, top=top, **options)
         if as_frame:
             return predict.frame(rows, columns=columns)
         answers = predict(rows, columns=columns)
         return answers[0] if is_single(rows) else answers
 
+    @with_arguments(Options)
     def logits(
         self,
         rows: Any,
         *,
         columns: Columns = (),
-        batch_size: int = 32,
-        max_length: int = 0,
-        dtype: str | None = None,
-        show_progress: bool | None = None,
+        **options: Any,
     ) -> np.ndarray | list[np.ndarray]:
         """The outputs of a fine-tuned model's head before softmax, float32.
 
@@ -357,26 +322,18 @@ class Bert(Checkpoint):
         has the rule for rows of several windows.
 
         rows, columns: see :meth:`predict`.
-        batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
-        max_length: maximum number of tokens of a sequence, with [CLS] and [SEP]; 0: as
-          trained.
-        dtype: dtype of products and activations, such as "bfloat16"; None: as loaded.
-        show_progress: whether to show a bar; None: on a terminal and in a notebook.
         """
-        predict = self._kept(Logits, batch_size, max_length, dtype, show_progress)
-        logits = predict(rows, columns=columns)
+        logits = self._kept(Logits, **options)(rows, columns=columns)
         return logits[0] if is_single(rows) else logits
 
+    @with_arguments(Options)
     def evaluate(
         self,
         data: Any,
         *,
         task: Task | None = None,
         columns: Columns = (),
-        batch_size: int = 32,
-        max_length: int = 0,
-        dtype: str | None = None,
-        show_progress: bool | None = None,
+        **options: Any,
     ) -> dict[str, float]:
         """Scores in percent of a fine-tuned model on rows with labels, or a file of rows.
 
@@ -384,13 +341,8 @@ class Bert(Checkpoint):
         task: the task of the data, for a model that was trained elsewhere; None: the
           model's own task. See Predictor.evaluate.
         columns: names of the columns of the text or texts; (): as trained.
-        batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
-        max_length: maximum number of tokens of a sequence, with [CLS] and [SEP]; 0: as
-          trained.
-        dtype: dtype of products and activations, such as "bfloat16"; None: as loaded.
-        show_progress: whether to show a bar; None: on a terminal and in a notebook.
         """
-        predict = self._kept(Predictor, batch_size, max_length, dtype, show_progress)
+        predict = self._kept(Predictor, **options)
         ((_, _, evaluation),) = predict.evaluate(data, task=task, columns=columns)
         return evaluation.scores
 
@@ -459,16 +411,14 @@ class Bert(Checkpoint):
     def _cache(self) -> dict[Any, Any]:
         return {}
 
-    def _kept(self, kind: type, *usual: Any, **own: Any) -> Any:
-        """An Inference of a kind, made once for each set of options.
-
-        usual: the options of every Inference, in their order. own: the options of the kind.
-        """
-        names = "batch_size", "max_length", "dtype", "show_progress"
-        options = dict(zip(names, usual, strict=True)) | own
-        key = kind, repr(options)
+    def _kept(
+        self, kind: type, show_progress: bool | None = None, **options: Any
+    ) -> Any:
+        """An Inference of a kind, made once for each set of options."""
+        key = kind, repr(sorted(options.items()))
         if key not in self._cache:
-            self._cache[key] = kind(self._on_devices(options["dtype"]), **options)
+            self._cache[key] = kind(self._on_devices(options.get("dtype")), **options)
+        self._cache[key].show_progress = show_progress
         return self._cache[key]
 
     def _on_devices(self, dtype: str | None = None) -> Checkpoint:

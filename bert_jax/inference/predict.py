@@ -1,6 +1,5 @@
 """Predictions and evaluations by a fine-tuned checkpoint."""
 
-import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -26,7 +25,6 @@ from bert_jax.interop.modules import EXTRA as MODULES
 from bert_jax.interop.surgery import head_params
 from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import make_model, packs
-from bert_jax.objectives.heads import eval_logits
 from bert_jax.progress import Progress
 from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
@@ -65,7 +63,7 @@ class Predictor(Inference):
       choices.
     top: number of the likeliest labels, choices or spans, which an answer has in "top",
       the likeliest first, instead of "probabilities" or "nbest"; None: all.
-    batch_size, max_length, dtype, show_progress: see Inference.
+    options: see Options.
 
     task: what answers the rows, such as a Task of bert_jax.tasks.
 
@@ -109,8 +107,7 @@ class Predictor(Inference):
             )
         self.tabs, self.max_length = task.tabs, task.config.max_length
         check_length(self.max_length, checkpoint, "max_length")
-        forward = functools.partial(eval_logits, model)
-        self._run = self._runner(forward, params, packed=packs(model))
+        self._run = self._runner(model, params, packed=packs(model))
 
     def placed(self, rows: Any) -> Iterator[Placed]:
         """The rows of any data, each with its place."""
@@ -201,9 +198,9 @@ class Predictor(Inference):
                     f"{name} has no rows; expected at least one with a label"
                 )
             split = Split(name, rows, task.encode(rows, self._tokenizer))
-            doing, total = f"predicting {name}", len(rows)
-            with Progress(doing, total=total, unit="rows", show=self._show) as progress:
-                outputs = self._run(split.features, done=progress.part(total))
+            how = {"total": len(rows), "unit": "rows", "show": self.show_progress}
+            with Progress(f"predicting {name}", **how) as progress:
+                outputs = self._run(split.features, done=progress.part(len(rows)))
             yield task, split, evaluate(task, split, outputs)
 
     def _matched(self, task: Task) -> Task:

@@ -103,7 +103,7 @@ class FillMask(_TokenInference):
     An answer is {"text", "blanks": for each [MASK] a list of {"token", "probability"}},
     and has the "id" of its row if that has one.
 
-    top: number of tokens for a [MASK]. batch_size, ...: see Inference.
+    top: number of tokens for a [MASK]. options: see Options.
     """
 
     mask = True
@@ -150,7 +150,7 @@ class NextSentence(Inference):
     An answer is {"first", "second", "probability"}, and has the "id" of its row if that
     has one. In a pair that is too long the longer text loses its end.
 
-    batch_size, ...: see Inference.
+    options: see Options.
     """
 
     def __init__(self, checkpoint: Checkpoint | Path | str, **options: Any):
@@ -238,7 +238,7 @@ class Scorer(_TokenInference):
     array([-17.2, -24.9])
 
     rest_of_word: whether the later tokens of a masked token's word are masked too.
-    batch_size, ...: see Inference.
+    options: see Options.
 
     An answer of ``stream`` has the "text", its "log_probability" (natural, summed over its
     tokens), the number of its "tokens", and the "id" of its row if that has one. An empty

@@ -293,8 +293,12 @@ def eval_logits(model: nn.Module, params: Any, batch: Batch) -> jax.Array:
     return forward(model, params, batch, None).astype(jnp.float32)
 
 
+@functools.lru_cache(maxsize=8)
 def jit_forward(mesh: Mesh, model: nn.Module) -> Callable:
-    """:func:`eval_logits` of (params, batch), whole on every device."""
+    """:func:`eval_logits` of (params, batch), whole on every device.
+
+    Calls with equal arguments share their programs.
+    """
     return jit_whole(mesh, functools.partial(eval_logits, model))
 
 

@@ -18,6 +18,7 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.config import BertConfig, FeatureConfig
 from bert_jax.model.heads import make_model
 from bert_jax.model.tokens import Tokens
+from bert_jax.objectives import heads
 from bert_jax.tasks.rows import line_rows
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import finetune, prepare
@@ -545,6 +546,25 @@ def test_vectors_have_no_logits(tmp_path):
     tiny(tmp_path / "m", "mean", 1)
     with pytest.raises(UserError, match="no logits; use encode"):
         Logits(tmp_path / "m")([("a", "b")])
+
+
+def test_methods_and_options_share_a_program(tmp_path, monkeypatch):
+    tiny(tmp_path / "m", "sequence", 3, labels=("x", "y", "z"))
+    traced, forward = [], heads.forward
+
+    def counted(*args):
+        traced.append(args)
+        return forward(*args)
+
+    monkeypatch.setattr(heads, "forward", counted)
+    heads.jit_forward.cache_clear()
+    rows, model = ["the film", "a man"], bert_jax.load(tmp_path / "m")
+    assert len(model.predict(rows)) == len(model.predict(rows, top=2)) == 2
+    model.predict(rows, show_progress=False)
+    model.logits(rows)
+    model.evaluate([*zip(rows, "xy", strict=True)])
+    bert_jax.load(tmp_path / "m").predict(rows)
+    assert len(traced) == 1
 
 
 # Data frames
