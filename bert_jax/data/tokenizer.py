@@ -181,9 +181,8 @@ class Tokenizer(abc.ABC):
             parts = [part[:n] for part, n in zip(parts, kept, strict=False)]
         ids, types = [self.cls_id], [0]
         for number, part in enumerate(parts):
-            tokens = [*part.tolist(), self.sep_id]
-            ids += tokens
-            types += [number] * len(tokens)
+            ids += [*part.tolist(), self.sep_id]
+            types += [number] * (len(part) + 1)
         return ids, types
 
     def __len__(self) -> int:
@@ -525,12 +524,9 @@ def _from_parts(parts: dict, ordinary: Collection[str]) -> tokenizers.Tokenizer:
 
 def _listed_texts(texts: Any, name: str) -> list[str]:
     """One text, or several, as a list. Raises UserError for anything else."""
-    frame = isinstance(texts, Mapping | bytes | set) or hasattr(texts, "columns")
-    if frame or not isinstance(texts, Iterable):
+    if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # its items are names
         expected = "a text, or a list, an array or a column of texts"
-        raise UserError(
-            f"{name} is of type {type(texts).__name__}; expected {expected}"
-        )
+        raise UserError(f"{name} is a table; expected {expected}")
     found = [texts] if isinstance(texts, str) else [*texts]
     for i, text in enumerate(found):
         if not isinstance(text, str):

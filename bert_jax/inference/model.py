@@ -150,11 +150,6 @@ class Bert(Checkpoint):
             firsts, seconds = (
                 [x] if isinstance(x, str) else [*x] for x in (first, second)
             )
-            if len(firsts) != len(seconds):
-                raise UserError(
-                    f"there are {counted(len(firsts), 'first text')} and "
-                    f"{counted(len(seconds), 'second text')}; expected as many of each"
-                )
             rows = [*zip(firsts, seconds, strict=True)]
         answers = self._kept(NextSentence, **options)(rows, columns=columns)
         found = np.array([answer["probability"] for answer in answers], float)
@@ -219,19 +214,18 @@ class Bert(Checkpoint):
         top: number of texts for a query.
         columns: name of the column of the text in a frame; (): "text".
         """
-        texts: list[str] = []
+        texts = None
         if not _is_numbers(corpus):
             rows = row_texts(placed_rows(corpus), given_columns(columns), most=1)
             corpus = texts = [row.texts[0] for row in rows]
         wanted = self._vectors(queries, columns)
-        several = wanted if wanted.ndim > 1 else wanted[None]
-        best = (x.tolist() for x in nearest(several, self._vectors(corpus), top))
+        best = nearest(np.atleast_2d(wanted), self._vectors(corpus), top)
         found = [
             [
                 {"row": row, "cosine": cosine} | ({"text": texts[row]} if texts else {})
                 for row, cosine in zip(*answer, strict=True)
             ]
-            for answer in zip(*best, strict=True)
+            for answer in zip(*(x.tolist() for x in best), strict=True)
         ]
         return found[0] if wanted.ndim == 1 else found
 

@@ -112,11 +112,7 @@ class FillMask(_TokenInference):
         self, checkpoint: Checkpoint | Path | str, *, top: int = 5, **options: Any
     ):
         super().__init__(checkpoint, **options)
-        self._top, tokens = top, self._tokenizer.vocab_size
-        if not 1 <= top <= tokens:
-            raise UserError(
-                f"top={top}, expected 1 to {tokens:,}, the number of tokens"
-            )
+        self._top = top
         self._run = self._runner(self._top_tokens, mlm_params(self.checkpoint))
 
     def _encode(self, rows: list[TokenizedText]) -> Features:

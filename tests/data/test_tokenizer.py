@@ -307,7 +307,7 @@ def test_texts_of_any_column(uncased):
         iter(TEXTS),
     ):
         assert uncased(texts)["input_ids"].tolist() == expected
-    with pytest.raises(UserError, match="texts is of type DataFrame; expected a text"):
+    with pytest.raises(UserError, match="texts is a table; expected a text, or a list"):
         uncased(frame)
 
 
@@ -319,8 +319,7 @@ def test_texts_of_any_column(uncased):
         ((["a", "b"], ["c", 3]), {}, r"pairs\[1\] is 3, expected a text"),
         (([("a", "b")],), {}, r"texts\[0\] is \('a', 'b'\), .* second texts as pairs="),
         ((["a", "b"], ["c"]), {}, "2 texts and 1 pairs"),
-        ((None,), {}, "texts is of type NoneType; expected a text, or a list"),
-        (({"text": "a"},), {}, "texts is of type dict; expected"),
+        (({"text": "a"},), {}, "texts is a table; expected"),
         (("a",), {"max_length": 1}, "max_length=1, expected at least 2"),
         (("a", "b"), {"max_length": 2}, "max_length=2, expected at least 3"),
         (("a",), {"padding": "max_length"}, "with a max_length"),
