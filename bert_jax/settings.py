@@ -144,43 +144,46 @@ def with_arguments(
     """
 
     def decorate(function: Function) -> Function:
-        signature, meanings, groups = inspect.signature(function), {}, set()
-        arguments = {
-            name: x
-            for name, x in signature.parameters.items()
-            if x.kind != x.VAR_KEYWORD
-        }
-        names = {*leave_out, *signature.parameters}
+        signature, shown = inspect.signature(function), {}
+        own = [x for x in signature.parameters.values() if x.kind != x.VAR_KEYWORD]
         for kind, field in ((k, f) for k in kinds for f in dataclasses.fields(k)):
-            name, meaning = field.name, field.metadata.get("doc")
-            if name in names:
+            name, meaning, default = (
+                field.name,
+                field.metadata.get("doc"),
+                field.default,
+            )
+            if name in leave_out or name in signature.parameters or name in shown:
                 continue
-            names.add(name)
-            annotation, default = typing.get_type_hints(kind)[name], field.default
-            if dataclasses.is_dataclass(annotation):
+            annotation = typing.get_type_hints(kind)[name]
+            is_group = dataclasses.is_dataclass(annotation)
+            if is_group:
                 keys = ", ".join(x.name for x in dataclasses.fields(annotation))
                 annotation, default, meaning = dict, {}, f"a dictionary of {keys}"
-                groups.add(name)
             elif field.default_factory is not REQUIRED:
                 default = field.default_factory()
-            default = inspect.Parameter.empty if default is REQUIRED else default
-            arguments[name] = inspect.Parameter(
+            if not given:
+                annotation, default = annotation | None, None
+            rank = first.index(name) if name in first else len(first)
+            parameter = inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=default if given else None,
-                annotation=annotation if given else annotation | None,
+                default=default,
+                annotation=annotation,
             )
-            text = f"{name}: {meaning}."
-            meanings[name] = textwrap.fill(
-                text, 80, subsequent_indent="  ", break_on_hyphens=False
+            text = textwrap.fill(
+                f"{name}: {meaning}.",
+                80,
+                subsequent_indent="  ",
+                break_on_hyphens=False,
             )
-        rank = {name: i for i, name in enumerate(first)}
-        order = sorted(meanings, key=lambda x: (x in groups, rank.get(x, len(rank))))
-        own = [x for name, x in arguments.items() if name not in meanings]
-        own += [arguments[name] for name in order]
-        function.__signature__ = signature.replace(parameters=own)
-        doc = f"{inspect.getdoc(function)}\n\nSettings:\n\n"
-        function.__doc__ = doc + "\n".join(meanings[name] for name in order)
+            shown[name] = (is_group, rank), parameter, text
+        _, parameters, texts = zip(
+            *sorted(shown.values(), key=lambda x: x[0]), strict=True
+        )
+        function.__signature__ = signature.replace(parameters=[*own, *parameters])
+        function.__doc__ = "\n".join(
+            [f"{inspect.getdoc(function)}\n\nSettings:\n", *texts]
+        )
         return function
 
     return decorate
@@ -201,16 +204,14 @@ def from_settings(kind: type[T], value: Any, name: str) -> T:
         items = enumerate(value)
         return tuple(from_settings(arguments[0], v, f"{name}[{i}]") for i, v in items)
     if origin is dict and isinstance(value, Mapping):
-        items = ((str(k), v) for k, v in value.items())
-        return {k: from_settings(arguments[1], v, f"{name}.{k}") for k, v in items}
+        items = value.items()
+        return {str(k): from_settings(arguments[1], v, f"{name}.{k}") for k, v in items}
     if origin is types.UnionType:
         for one in arguments:
             if isinstance(value, typing.get_origin(one) or one):
                 return from_settings(one, value, name)
-    is_number = isinstance(value, float) or (
-        type(value) is int and abs(value) < 1 << 63
-    )
-    if kind is float and is_number:
+    is_whole = type(value) is int and abs(value) < 1 << 63
+    if kind is float and (is_whole or isinstance(value, float)):
         return float(value)
     if type(value) is kind:
         return value

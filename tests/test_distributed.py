@@ -408,11 +408,12 @@ def test_the_doctor_finds_two_processes_ready(tmp_path):
     code, output = finish(job, logs)
     assert code == 0, output
     lines = [line for line in output.splitlines() if re.match("ok |failed |", line)]
-    assert sum(line.startswith("ok ") for line in lines) == 10  # of process 0
+    assert sum(line.startswith("ok ") for line in lines) == 9  # of process 0
     assert "ok devices: 4 x cpu, processes: 2" in output
     assert "ok collective: the sum of 1 to 4 over the devices is 10" in output
     assert output.count("\nready\n") == 1
-    assert {path.name for path in tmp_path.iterdir()} - {"caches"} == {"logs"}
+    assert {path.name for path in tmp_path.iterdir()} - {"caches"} == {"logs", "run"}
+    assert [*(tmp_path / "run").iterdir()] == []
 
 
 @pytest.mark.long

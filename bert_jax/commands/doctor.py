@@ -1,9 +1,9 @@
 """Checks whether this machine, or a job of several, can train. Run it before a long run.
 
-Each check prints a line: versions, room on the disk, the devices that JAX sees, the speed
-of a product, the chosen attention, a sum over all devices, a training step whose numbers
-are known, a save and a restore. The last line is "ready", or the first failed check, and
-then the exit code is 2. The workdir stays as it was. Paste all lines into a bug report.
+Each check prints a line: versions, the devices that JAX sees, the speed of a product, the
+chosen attention, a sum over all devices, a training step whose numbers are known, a save
+and a restore. The last line is "ready", or the first failed check, and then the exit code
+is 2. The files in the workdir stay as they were. Paste all lines into a bug report.
 
 --workdir: folder or bucket of the runs to come (runs).
 --step_timeout: seconds after which a check without an end fails (120; 0: never).
@@ -49,7 +49,6 @@ def main(argv: list[str]) -> int:
     failed: list[str] = []
     every = {
         "versions": checks.versions,
-        "room": lambda: checks.room(workdir),
         "devices": devices,
         "product": checks.product,
         "attention": checks.attention,

@@ -9,7 +9,6 @@ import functools
 import importlib.metadata
 import os
 import platform
-import shutil
 import sys
 import threading
 import timeit
@@ -44,7 +43,6 @@ from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import compile_step
 
-GIB = 1 << 30
 LIBRARIES = (
     *("bert_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
     *("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "nvidia-cudnn-cu12"),
@@ -56,7 +54,6 @@ STORED = 5.504397, 3.164875
 TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
 _REPORT = "report it with all lines of this command"
 ADVICE = {
-    "room": "make room on the disk, or use another --workdir",
     "devices": "pip install 'bert_jax[gpu]' or 'bert_jax[tpu]', update the driver, end "
     "other programs that use the device, and start all processes",
     "product": "use another machine",
@@ -117,16 +114,6 @@ def versions() -> str:
     return ", ".join([*found, python, platform.platform(), f"{os.cpu_count()} cores"])
 
 
-def room(workdir: str) -> str:
-    """The memory of the host, and the room on the disk of ``workdir``."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
-    disk = shutil.disk_usage(Path() if is_remote(workdir) else _place(workdir)).free
-    facts = f"{memory:.0f} GiB of memory, {disk / GIB:.1f} GiB free on the disk"
-    if disk < 2 * GIB:
-        raise UserError(f"{facts}, and a checkpoint of BASE has 1.3 GB")
-    return facts
-
-
 def devices(drivers: Path = Path("/dev")) -> str:
     """The devices that JAX uses. drivers: folder in which each device has a file."""
     count, first = jax.device_count(), jax.local_devices()[0]
@@ -134,7 +121,7 @@ def devices(drivers: Path = Path("/dev")) -> str:
     files = [file for pattern in patterns for file in drivers.glob(pattern)]
     if first.platform == "cpu" and files and not jax.config.jax_platforms:
         raise UserError(f"JAX uses the CPU, but there is {files[0]}")
-    memory = (first.memory_stats() or {}).get("bytes_limit", 0) / GIB
+    memory = (first.memory_stats() or {}).get("bytes_limit", 0) / 2**30
     facts = f"{count} x {first.device_kind}, processes: {jax.process_count()}, "
     facts += f"{memory:.1f} GiB each, " if memory else ""
     return facts + f"driver: {' '.join(first.client.platform_version.split())}"
@@ -240,11 +227,13 @@ def tiny_step(dtype: str) -> tuple[float, float]:
 
 
 def save(workdir: str) -> str:
-    """Saves and restores an array of all devices beside ``workdir``, and deletes it.
+    """Saves and restores an array of all devices in ``workdir``, and deletes it.
 
     The checksum of the array proves that no bit has changed.
     """
-    place, tree = _place(workdir) / ".doctor", {"numbers": _numbers()}
+    local = epath.Path(workdir).absolute
+    folder = open_remote(workdir) if is_remote(workdir) else local()
+    place, tree = folder / ".doctor", {"numbers": _numbers()}
 
     def clear() -> None:
         on_leader(lambda: place.exists() and place.rmtree())
@@ -288,11 +277,3 @@ def _numbers() -> jax.Array:
     rows = np.repeat(np.arange(1, mesh.size + 1, dtype=np.int32)[:, None], 1 << 16, 1)
     place = NamedSharding(mesh, PartitionSpec(AXES))
     return jax.make_array_from_callback(rows.shape, place, rows.__getitem__)
-
-
-def _place(workdir: str) -> epath.Path:
-    """The workdir if it is in a bucket, else the nearest folder above that exists."""
-    if is_remote(workdir):
-        return open_remote(workdir)
-    path = epath.Path(workdir).absolute()
-    return next(folder for folder in (path, *path.parents) if folder.exists())

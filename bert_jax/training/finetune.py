@@ -305,10 +305,8 @@ class _FineTuning:
         if metric not in scores:
             known = ", ".join(scores)
             raise UserError(f"main_metric={metric!r}, expected one of {known}")
-        best, since = (
-            progress.get("best"),
-            progress.get("evaluations_since_best", 0) + 1,
-        )
+        best = progress.get("best")
+        since = progress.get("evaluations_since_best", 0) + 1
         least = -math.inf if best is None else best["scores"][metric]
         if step and (best is None or math.isnan(least) or scores[metric] > least):
             whole = on_every_host(params)

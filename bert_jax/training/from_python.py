@@ -141,12 +141,9 @@ def pretrain(
     defaults |= {"data": {}, "phases": ()}
     merged = ConfigDict(defaults | given, type_safe=False)
     merged.update(new)
-    found = _with_phase(
-        train_config(plain(merged), workdir or ""),
-        steps=steps,
-        batch_size=batch_size,
-        sequence_length=sequence_length,
-    )
+    phase = {"steps": steps, "batch_size": batch_size}
+    phase["sequence_length"] = sequence_length
+    found = _with_phase(train_config(plain(merged), workdir or ""), **phase)
     workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
     log = log if verbose else lambda line: None
     with hidden_bars(not verbose):
@@ -176,20 +173,16 @@ def _with_phase(config: TrainConfig, **given: int | None) -> TrainConfig:
     given = {name: value for name, value in given.items() if value is not None}
     if config.phases and not given:
         return config
-    length = min(LENGTH, config.model.max_positions)
-    phase = {"batch_size": BATCH_SIZE, "sequence_length": length}
+    length = given.get("sequence_length", min(LENGTH, config.model.max_positions))
+    masked = math.ceil(round(config.data.examples.mask_rate * length, 6))
+    sizes = {"sequence_length": length, "max_predictions": min(masked, length - 3)}
+    phase = {"batch_size": BATCH_SIZE} | sizes
     if config.phases:
-        phase = vars(config.phases[0])
-    phase = phase | given
-    if "steps" not in phase:
+        phase = vars(config.phases[0]) | (sizes if "sequence_length" in given else {})
+    if "steps" not in phase | given:
         raise UserError("steps is missing; give the number of steps, such as 1000")
-    length = phase["sequence_length"]
-    if not config.phases or "sequence_length" in given:
-        masked = math.ceil(round(config.data.examples.mask_rate * length, 6))
-        phase["max_predictions"] = min(masked, length - 3)
-    return dataclasses.replace(
-        config, phases=(from_settings(Phase, phase, "phases[0]"),)
-    )
+    phase = from_settings(Phase, phase | given, "phases[0]")
+    return dataclasses.replace(config, phases=(phase,))
 
 
 @with_arguments(
@@ -274,12 +267,8 @@ def finetune(
                     "and below 1, such as 0.1; the scores on dev pick the best model"
                 )
             log(f"dev: {share:.0%} of the training rows, which are not learned from")
-        splits = {"train": train, "dev": dev, "test": test}
-        splits = {
-            name: _from_hub(rows, name)
-            for name, rows in splits.items()
-            if rows is not None
-        }
+        given = {"train": train, "dev": dev, "test": test}.items()
+        splits = {name: _from_hub(x, name) for name, x in given if x is not None}
         task = task.with_rows(held_out=share, seed=config.seed, **splits)
         config = dataclasses.replace(config, data=task.config)
     workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
