@@ -219,7 +219,8 @@ class Bert(Checkpoint):
             rows = row_texts(placed_rows(corpus), given_columns(columns), most=1)
             corpus = texts = [row.texts[0] for row in rows]
         wanted = self._vectors(queries, columns)
-        best = nearest(np.atleast_2d(wanted), self._vectors(corpus), top)
+        vectors = self._vectors(corpus, least=2)
+        best = nearest(np.atleast_2d(wanted), vectors, top)
         found = [
             [
                 {"row": row, "cosine": cosine} | ({"text": texts[row]} if texts else {})
@@ -238,10 +239,18 @@ class Bert(Checkpoint):
           All pairs are compared.
         columns: name of the column of the text in a frame; (): "text".
         """
-        return near_pairs(self._vectors(texts, columns), threshold)
+        return near_pairs(self._vectors(texts, columns, least=2), threshold)
 
-    def _vectors(self, data: Any, columns: Columns = ()) -> Any:
-        return data if _is_numbers(data) else self.encode(data, columns=columns)
+    def _vectors(self, data: Any, columns: Columns = (), least: int = 1) -> Any:
+        """The vectors of texts, or the data itself if it is vectors.
+
+        Raises UserError for an array with fewer axes than ``least``, or with more than two.
+        """
+        found = data if _is_numbers(data) else self.encode(data, columns=columns)
+        if not least <= found.ndim <= 2:
+            came = f"vectors have the shape {found.shape}"
+            raise UserError(f"{came}; expected (texts, W), or (W,) of a single text")
+        return found
 
     @with_arguments(Options)
     def score(

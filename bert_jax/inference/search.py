@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.heads import normalized
 
 BLOCK = 4096  # vectors; the cosines of two blocks take 64 MiB
+ROUNDING = 1e-6  # what the cosine of equal vectors may be below 1
 
 
 @jax.jit
@@ -48,6 +49,7 @@ def nearest(queries: Any, corpus: Any, top: int) -> tuple[np.ndarray, np.ndarray
             part = slice(start, start + BLOCK)
             best = rows[part], values[part]
             rows[part], values[part] = _merged(*best, queries[part], block, first)
+    _check_finite(values)
     return rows, values
 
 
@@ -55,6 +57,7 @@ def nearest(queries: Any, corpus: Any, top: int) -> tuple[np.ndarray, np.ndarray
 def _merged(rows: Any, values: Any, queries: Any, block: Any, first: Any) -> Any:
     """The best rows so far, (Q, top), merged with the rows of a block from ``first``."""
     new = cosines(queries, block)
+    new = jnp.where(jnp.isnan(new), jnp.inf, new)  # the largest, so that it is seen
     numbers = jnp.broadcast_to(
         first + jnp.arange(len(block), dtype=np.int32), new.shape
     )
@@ -67,16 +70,23 @@ def _merged(rows: Any, values: Any, queries: Any, block: Any, first: Any) -> Any
 def near_pairs(vectors: Any, threshold: float) -> list[tuple[int, int, float]]:
     """All pairs (i, j, cosine), i < j, with at least this cosine; the largest first.
 
-    Pairs of equal cosines are in the order of their rows. vectors: (N, W).
+    Pairs of equal cosines are in the order of their rows. vectors: (N, W). Pairs whose
+    cosine is less than ROUNDING below the threshold are found too.
     """
     found = []
     for first in range(0, len(vectors), BLOCK):
         for second in range(first, len(vectors), BLOCK):
             parts = (vectors[start : start + BLOCK] for start in (first, second))
             values = np.asarray(cosines(*parts))
-            i, j = np.nonzero(values >= threshold)
+            _check_finite(values)
+            i, j = np.nonzero(values >= threshold - ROUNDING)
             kept = first + i < second + j
             i, j = i[kept], j[kept]
             pairs = (first + i).tolist(), (second + j).tolist(), values[i, j].tolist()
             found += zip(*pairs, strict=True)
     return sorted(found, key=lambda pair: (-pair[2], *pair[:2]))
+
+
+def _check_finite(values: np.ndarray) -> None:
+    if not np.isfinite(values).all():
+        raise UserError("a vector has a number that is NaN or infinite; drop its row")

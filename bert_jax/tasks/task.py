@@ -1,6 +1,7 @@
 """The interface of a fine-tuning task: rows, sequences, answers and scores."""
 
 import abc
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -167,8 +168,10 @@ class Task(abc.ABC):
         """A task for each fold of the training rows: the fold is dev, the rest is train.
 
         Each class of a classification keeps its share in every fold. The folds are drawn
-        with ``seed``. There is no test split.
+        with ``seed``. There is no test split. count: 2 or more.
         """
+        if count < 2:
+            raise UserError(f"there are {count} folds, expected at least 2")
         records = self.source.records("train")
         rows = [(x, self.values(x, row, labelled=True)) for x, row in records]
         drawn = fold_rows([self.class_of(*row) for row in rows], count, seed)
@@ -276,12 +279,13 @@ class Task(abc.ABC):
             gold = [getattr(row, _GOLD.get(name, "label")) for row in rows]
             gold = [list(x) if isinstance(x, tuple) else x for x in gold]
             own = self.own_metrics(gold, [answer[name] for answer in answers])
-        if not isinstance(own, Mapping) or own.keys() & scores.keys():
-            raise UserError(
-                f"metrics returned {own!r:.200}, expected a dictionary of numbers with "
-                f"other names than {', '.join(scores)}"
-            )
-        return scores | {name: float(value) for name, value in own.items()}
+        if isinstance(own, Mapping) and not own.keys() & scores.keys():
+            with contextlib.suppress(TypeError, ValueError):  # of what is no number
+                return scores | {str(name): float(value) for name, value in own.items()}
+        raise UserError(
+            f"metrics returned {own!r:.200}, expected a dictionary of numbers with other "
+            f"names than {', '.join(scores)}"
+        )
 
     @abc.abstractmethod
     def export(self, rows: list[Any], answers: Answers, split: str) -> dict[str, str]:

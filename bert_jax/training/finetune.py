@@ -326,7 +326,8 @@ class _FineTuning:
         why = ""
         if 0 < self.config.patience <= since:
             why = f"{counted(since, 'evaluation')} without a better {self.main_metric}"
-        if self.callback and from_leader(lambda: bool(self.callback(step, scores))):
+        # A copy, which the callback may change.
+        if self.callback and from_leader(lambda: bool(self.callback(step, {**scores}))):
             why = "the callback returned True"
         if why and step < len(self.batches):
             self.log(f"stopped early after step {step} of {len(self.batches)}: {why}")

@@ -78,6 +78,23 @@ def test_what_has_no_rows_and_what_cannot_be():
         search.nearest(vectors(2), vectors(4), 0)
     with pytest.raises(UserError, match=r"have 8 and 5 dimensions; expected as many"):
         search.nearest(vectors(2), vectors(4)[:, :5], 1)
+    for wrong in (np.nan, np.inf):
+        own = vectors(7)
+        own[5, 2] = wrong
+        for find in (
+            lambda own=own: search.nearest(vectors(2), own, 3),
+            lambda own=own: search.near_pairs(own, 0.9),
+        ):
+            with pytest.raises(UserError, match="a vector has a number that is NaN"):
+                find()
+
+
+def test_equal_vectors_have_the_cosine_one():
+    """Their cosine is rounded, here to 0.99999976 and to 1.0000002."""
+    own = np.repeat(np.random.default_rng(0).normal(size=(40, 48)), 2, axis=0)
+    own = own.astype(np.float32)
+    pairs = [pair[:2] for pair in search.near_pairs(own, 1.0)]
+    assert sorted(pairs) == [(i, i + 1) for i in range(0, 80, 2)]
 
 
 def test_a_model_searches_texts_and_vectors(checkpoint_dir):
@@ -111,6 +128,15 @@ def test_a_model_searches_texts_and_vectors(checkpoint_dir):
         == [(0, 3)]
         == [pair[:2] for pair in model.duplicates(encoded, 0.9999)]
     )
+    for call in (
+        lambda: model.search(texts[0], encoded[0]),
+        lambda: model.duplicates(texts[0]),
+        lambda: model.similarity(texts, encoded[None]),
+    ):
+        with pytest.raises(
+            UserError, match=r"vectors have the shape .*expected .texts"
+        ):
+            call()
     # The first dimensions are cut before vectors get length 1.
     short = model.encode(texts, dimensions=4, normalize=True)
     expected = encoded[:, :4] / np.linalg.norm(encoded[:, :4], axis=1, keepdims=True)

@@ -173,7 +173,8 @@ def test_own_metrics_choose_the_best_model_and_a_callback_stops(
     settings = SETTINGS | {"epochs": 5, "class_weights": "balanced"}
 
     def third(step, scores):
-        seen.append((step, scores))
+        seen.append((step, dict(scores)))
+        scores.clear()  # the run keeps its scores
         return len(seen) == 3
 
     model = bert_jax.finetune(
@@ -189,11 +190,13 @@ def test_own_metrics_choose_the_best_model_and_a_callback_stops(
     assert [(line["step"], line["mine"]) for line in lines] == [
         *((0, 9), (2, 1), (4, 3), (6, 2))
     ]
-    arguments |= {"workdir": None, "metrics": lambda *_: {"accuracy": 1}}
-    with pytest.raises(
-        UserError, match=r"metrics returned .*other names than accuracy"
-    ):
-        bert_jax.finetune(task, **arguments, **settings)
+    arguments["workdir"] = None
+    for wrong in ({"accuracy": 1}, {"own": None}, {"own": np.ones(2)}):
+        arguments["metrics"] = lambda *_, wrong=wrong: wrong
+        with pytest.raises(
+            UserError, match=r"metrics returned .*other names than accuracy"
+        ):
+            bert_jax.finetune(task, **arguments, **settings)
 
 
 def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
