@@ -145,9 +145,6 @@ class Tokenizer(abc.ABC):
             raise UserError(f"truncation={truncation!r}, expected True or False")
         columns = [_listed_texts(texts, "texts")]
         columns += [] if pairs is None else [_listed_texts(pairs, "pairs")]
-        if len(columns[-1]) != len(columns[0]):
-            counts = f"{len(columns[0]):,} texts and {len(columns[1]):,} pairs"
-            raise UserError(f"there are {counts}; expected a second text for each text")
         number = padding if type(padding) is int else None  # True is no number
         limit = number or self.model_max_length if max_length is None else max_length
         cut = limit if truncation else None

@@ -170,19 +170,13 @@ class Options:
     """The options of every Inference."""
 
     batch_size: int = setting(
-        32,
-        "number of rows of 32 tokens in a batch, which texts share; longer rows are fewer. "
-        "Accelerators are faster with more rows",
-        least=1,
+        32, "number of rows of 32 tokens in a batch; longer rows are fewer", least=1
     )
     max_length: int = setting(
-        0,
-        "maximum number of tokens of a sequence, with [CLS] and [SEP]; 0: as the model was "
-        "trained, or else the size of the position table",
+        0, "maximum number of tokens of a sequence; 0: as trained, or all positions"
     )
     dtype: str | None = setting(
-        None,
-        'dtype of products and activations, such as "bfloat16"; None: as loaded',
+        None, 'of products and activations, such as "bfloat16"; None: as loaded'
     )
     show_progress: bool | None = setting(
         None, "whether to show a progress bar; None: on a terminal and in a notebook"
@@ -219,7 +213,7 @@ class Inference:
             compute = dataclasses.replace(checkpoint.compute, dtype=dtype)
             checkpoint = dataclasses.replace(checkpoint, compute=compute)
         self.checkpoint, self.max_length = checkpoint, max_length
-        self._tokenizer, self.show_progress = checkpoint.tokenizer, chosen.show_progress
+        self._tokenizer, self.show = checkpoint.tokenizer, chosen.show_progress
         self._runner = functools.partial(
             runner, checkpoint, batch_size=chosen.batch_size
         )
@@ -252,9 +246,8 @@ class Inference:
         """
         rows = self._rows(placed, given_columns(columns))
         parts = chunks(self._together(rows), size, self._cost)
-        how = {"unit": f"{self.noun}s", "show": self.show_progress}
-        answered = truncated = 0
-        with Progress(self.doing, total=total, **how) as progress:
+        unit, answered, truncated = f"{self.noun}s", 0, 0
+        with Progress(self.doing, total=total, unit=unit, show=self.show) as progress:
             for part in parts:
                 features = self._encode(part)
                 outputs = self._run(features, done=progress.part(len(part)))

@@ -14,12 +14,7 @@ import numpy as np
 from bert_jax.data.batching import Shape, packed_rows
 from bert_jax.errors import UserError, counted, listed
 from bert_jax.inference.embed import Embedder, Pooling
-from bert_jax.inference.evaluation import (
-    Columns,
-    Options,
-    on_devices,
-    text_features,
-)
+from bert_jax.inference.evaluation import Columns, Options, on_devices, text_features
 from bert_jax.inference.predict import Logits, Predictor
 from bert_jax.inference.pretrained import FillMask, NextSentence, Scorer
 from bert_jax.inference.search import cosines, near_pairs, nearest
@@ -102,12 +97,7 @@ class Bert(Checkpoint):
 
     @with_arguments(Options)
     def fill_mask(
-        self,
-        texts: Any,
-        *,
-        columns: Columns = (),
-        top: int = 5,
-        **options: Any,
+        self, texts: Any, *, columns: Columns = (), top: int = 5, **options: Any
     ) -> list[list[Any]]:
         """The likeliest tokens and their probabilities for each [MASK] of a text.
 
@@ -126,12 +116,7 @@ class Bert(Checkpoint):
 
     @with_arguments(Options)
     def next_sentence(
-        self,
-        first: Any,
-        second: Any = None,
-        *,
-        columns: Columns = (),
-        **options: Any,
+        self, first: Any, second: Any = None, *, columns: Columns = (), **options: Any
     ) -> float | np.ndarray:
         """The probability that the second text follows the first; an array for rows.
 
@@ -310,11 +295,7 @@ class Bert(Checkpoint):
 
     @with_arguments(Options)
     def logits(
-        self,
-        rows: Any,
-        *,
-        columns: Columns = (),
-        **options: Any,
+        self, rows: Any, *, columns: Columns = (), **options: Any
     ) -> np.ndarray | list[np.ndarray]:
         """The outputs of a fine-tuned model's head before softmax, float32.
 
@@ -350,11 +331,7 @@ class Bert(Checkpoint):
         return evaluation.scores
 
     def __call__(
-        self,
-        texts: Any,
-        *,
-        hidden_states: bool = False,
-        attentions: bool = False,
+        self, texts: Any, *, hidden_states: bool = False, attentions: bool = False
     ) -> Output:
         """The encoder's output for texts or pairs, all in one batch.
 
@@ -421,7 +398,7 @@ class Bert(Checkpoint):
         key = kind, repr(sorted(options.items()))
         if key not in self._cache:
             self._cache[key] = kind(self._on_devices(options.get("dtype")), **options)
-        self._cache[key].show_progress = show_progress
+        self._cache[key].show = show_progress
         return self._cache[key]
 
     def _on_devices(self, dtype: str | None = None) -> Checkpoint:

@@ -198,9 +198,9 @@ class Predictor(Inference):
                     f"{name} has no rows; expected at least one with a label"
                 )
             split = Split(name, rows, task.encode(rows, self._tokenizer))
-            how = {"total": len(rows), "unit": "rows", "show": self.show_progress}
-            with Progress(f"predicting {name}", **how) as progress:
-                outputs = self._run(split.features, done=progress.part(len(rows)))
+            doing, total = f"predicting {name}", len(rows)
+            with Progress(doing, total=total, unit="rows", show=self.show) as progress:
+                outputs = self._run(split.features, done=progress.part(total))
             yield task, split, evaluate(task, split, outputs)
 
     def _matched(self, task: Task) -> Task:
