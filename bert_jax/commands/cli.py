@@ -134,16 +134,27 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; {near}")
 
 
-def argument_parser(usage: str) -> argparse.ArgumentParser:
-    """The parser of a command whose docstring ends in ``bert_jax NAME ...``."""
+def argument_parser(
+    usage: str, flags: Mapping[str, str | int | bool] | None = None
+) -> argparse.ArgumentParser:
+    """The parser of a command whose docstring ends in ``bert_jax NAME ...``.
+
+    flags: flags with their defaults. A flag whose default is False takes no value.
+    """
     example = usage.strip().splitlines()[-1].split()
-    return _Parser(
+    parser = _Parser(
         " ".join(example[:2]),
         usage=argparse.SUPPRESS,  # the docstring contains the usage
         description=usage,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    for name, default in (flags or {}).items():
+        if default is False:
+            parser.add_argument(f"--{name}", action="store_true")
+        else:
+            parser.add_argument(f"--{name}", type=type(default), default=default)
+    return parser
 
 
 def check_unused(

@@ -60,14 +60,9 @@ def parse(
     :func:`with_architecture`. Raises UserError for a missing file, an unknown setting and
     a value of the wrong type.
     """
-    parser = argument_parser(usage)
-    parser.add_argument("--config", required=True, metavar="NAME[:ARGUMENT]")
     flags = {"workdir": "", "print_config": False, **(flags or {})}
-    for name, default in flags.items():
-        if default is False:
-            parser.add_argument(f"--{name}", action="store_true")
-        else:
-            parser.add_argument(f"--{name}", type=type(default), default=default)
+    parser = argument_parser(usage, flags)
+    parser.add_argument("--config", required=True, metavar="NAME[:ARGUMENT]")
     given = parser.parse_known_args(argv)[0].config
     settings = load_file(given, "get_config", named_configs())
     known = {x.full: x.value for x in all_settings(read(with_any_sizes(settings)))}

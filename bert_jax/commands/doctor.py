@@ -23,13 +23,8 @@ from bert_jax.progress import print_line
 
 def main(argv: list[str]) -> int:
     """Parses the command line and runs all checks."""
-    parser = cli.argument_parser(__doc__)
-    parser.add_argument("--workdir", default="runs")
-    for name, default in (cli.JOB_FLAGS | {"step_timeout": 120}).items():
-        kind = {"type": type(default)} if default is not False else {}
-        action = "store_true" if default is False else "store"
-        parser.add_argument(f"--{name}", default=default, action=action, **kind)
-    flags = vars(parser.parse_args(argv))
+    defaults = cli.JOB_FLAGS | {"workdir": "runs", "step_timeout": 120}
+    flags = vars(cli.argument_parser(__doc__, defaults).parse_args(argv))
     workdir, seconds = flags.pop("workdir"), flags.pop("step_timeout")
     with reading("JAX", "libraries that fit: pip install -c constraints.txt -e ."):
         import jax

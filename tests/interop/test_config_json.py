@@ -128,4 +128,7 @@ def test_settings_that_say_how_to_compute_have_a_group_of_their_own():
         "seed": 1,
     }
     assert with_compute(old) == with_compute(new) == new
+    # The command line changes the group "compute" of an older config file.
+    changed = with_compute(old | {"compute": {"dtype": "float32"}})
+    assert changed["compute"] == {"dtype": "float32", "remat": True}
     assert with_compute({"seed": 1}) == {"seed": 1}
