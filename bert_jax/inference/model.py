@@ -302,8 +302,10 @@ class Bert(Checkpoint):
         Labels of texts and numbers: (rows, outputs), in the order of ``model.labels``.
         Choices: (rows, choices). Otherwise a list with an array for each row: tags and
         spans (tokens, outputs), with [CLS] and [SEP], and choices, if rows have different
-        numbers of choices. A single row has no axis of rows. Logits in inference/predict.py
-        has the rule for rows of several windows.
+        numbers of choices. A single row has no axis of rows.
+
+        If a row has several windows, labels have the mean of their logits, and tags and
+        spans have the tokens of all windows, one window after the other.
 
         rows, columns: see :meth:`predict`.
         """

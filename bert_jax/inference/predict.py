@@ -225,14 +225,7 @@ class Predictor(Inference):
 
 
 class Logits(Predictor):
-    """The outputs of a fine-tuned model's head for rows, float32, before softmax.
-
-    Labels of texts and numbers: (rows, outputs), and choices: (rows, choices). Otherwise a
-    list with an array for each row: tags and spans (tokens, outputs), with [CLS] and [SEP],
-    and choices, if rows have different numbers of choices. If a row has several windows,
-    labels have the mean of their logits, and tags and spans have the tokens of all windows,
-    one window after the other.
-    """
+    """The outputs of a fine-tuned model's head for rows, as ``Bert.logits`` has them."""
 
     def __call__(
         self, rows: Any, *, columns: Columns = ()

@@ -548,7 +548,7 @@ def test_vectors_have_no_logits(tmp_path):
         Logits(tmp_path / "m")([("a", "b")])
 
 
-def test_methods_and_options_share_a_program(tmp_path, monkeypatch):
+def test_methods_and_options_share_a_program(tmp_path, monkeypatch, capsys):
     tiny(tmp_path / "m", "sequence", 3, labels=("x", "y", "z"))
     traced, forward = [], heads.forward
 
@@ -560,7 +560,10 @@ def test_methods_and_options_share_a_program(tmp_path, monkeypatch):
     heads.jit_forward.cache_clear()
     rows, model = ["the film", "a man"], bert_jax.load(tmp_path / "m")
     assert len(model.predict(rows)) == len(model.predict(rows, top=2)) == 2
-    model.predict(rows, show_progress=False)
+    for show in (True, False):  # the same Predictor shows a bar, or none
+        capsys.readouterr()
+        model.predict(rows, show_progress=show)
+        assert ("predicting" in capsys.readouterr().err) is show
     model.logits(rows)
     model.evaluate([*zip(rows, "xy", strict=True)])
     bert_jax.load(tmp_path / "m").predict(rows)
