@@ -243,7 +243,8 @@ def save(workdir: str) -> str:
         with CheckpointStore(place, 1) as store:
             store.save(1, tree, {})
             store.wait()
-            store.restore(tree, print_line)
+            if store.restore(tree, print_line) is None:
+                raise UserError(f"{place} does not have the array that was saved there")
     finally:
         clear()
     return f"{tree['numbers'].nbytes / 1e6:.1f} MB saved in {place} and restored"

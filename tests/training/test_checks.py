@@ -159,6 +159,10 @@ def test_a_place_that_cannot_be_written_fails(tmp_path, monkeypatch):
         patch.setattr(type(epath.Path(tmp_path)), "mkdir", forbidden)
         with pytest.raises(UserError, match="Permission denied"):
             checks.save(str(tmp_path))
+    with monkeypatch.context() as patch:  # a disk that loses what it saved
+        patch.setattr(checks.CheckpointStore, "save", lambda *_: None)
+        with pytest.raises(UserError, match="does not have the array that was saved"):
+            checks.save(str(tmp_path))
     (tmp_path / ".doctor/1").mkdir(parents=True)  # of a killed process
     (tmp_path / ".doctor/1/file").touch()
     assert "and restored" in checks.save(str(tmp_path))
