@@ -312,7 +312,7 @@ class _FineTuning:
             whole = on_every_host(params)
             on_leader(lambda: self._save_best(task, jax.device_get(whole), scores))
             progress["best"], since = {"epoch": epoch, "scores": scores}, 0
-        progress["evaluations_since_best"] = since if step else 0
+        progress["evaluations_since_best"] = since
         ends = step > 0 and self._ends(step, scores, since)
         seconds = progress.get("evaluation_seconds", 0.0)
         progress["evaluation_seconds"] = seconds + time.perf_counter() - started

@@ -216,7 +216,7 @@ def test_a_run_stops_without_better_scores_and_stays_stopped(
 ):
     """Killed between the best score and the stop, and after the stop. NaN is no score."""
     given_scores([np.nan, 90.0, 70.0, 90.0, 95.0, 95.0])
-    patient = dict(epochs=6, patience=2, log_every=5, checkpoint_every=3)
+    patient = dict(epochs=6, patience=2, log_every=5, checkpoint_every=5)
     config = short_config(settings, **patient)
     whole = run_one(config, tmp_path / "whole", [].append)
     assert (whole["stopped_at"], whole["steps"], whole["best_epoch"]) == (12, 18, 2)
