@@ -69,6 +69,8 @@ _OTHER_NAMES = {
     "gradient_checkpointing": ["remat"],
     "output_dir": ["workdir", "output"],
     "model_name_or_path": ["init_from", "checkpoint"],
+    "text": ["text_a"],
+    "columns": ["text_a"],
     "train_dataset": ["train"],
     "eval_dataset": ["dev"],
     "compute_metrics": ["metrics"],

@@ -275,11 +275,13 @@ def value_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> Any
     """
     name = next((name for name in names if name in values), None)
     if name is None:
+        in_table = ".csv" in where or ".tsv" in where
         raise UserError(
             f"{where}: no column {' or '.join(map(repr, names))}; the columns are "
-            f"{', '.join(values)}; rename one, or name it with columns= or --columns (to "
-            "train, with data.text_a, data.label); a CSV or TSV file needs a header, with "
-            "commas in .csv and tabs in .tsv"
+            f"{', '.join(values)}; rename one, or name it with columns= or --columns; to "
+            "train, with text_a= or label= of the task (--data.text_a, --data.label)"
+            + "; a table needs a header, with commas in .csv and tabs in .tsv"
+            * in_table
         )
     if values[name] is None:
         raise UserError(f'{where}: "{name}" is missing; fill it in or drop the row')

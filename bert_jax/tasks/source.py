@@ -170,7 +170,7 @@ class Source:
         raise UserError(
             f"{self.config.dir or 'data.dir'} has no {listed(names)} ({there}); "
             "set data.dir to the folder of the data set, or data.train, data.dev and "
-            "data.test to its files"
+            "data.test to its files; in Python task.with_rows(train=rows) needs no files"
         )
 
     def check(self) -> None:

@@ -2,11 +2,12 @@
 
 import copy
 import dataclasses
+import inspect
 import math
 import numbers
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -129,9 +130,9 @@ def pretrain(
             f"config={config!r}, expected a dictionary of settings; files are text="
         )
     common = {"learning_rate": learning_rate, "warmup": warmup}
-    common["init_from"] = os.fspath(init_from) or None
+    common["init_from"] = _path(init_from) or None
     settings |= {name: value for name, value in common.items() if value is not None}
-    new = _grouped("pretrain", plain(settings), TrainConfig, OptimizerConfig)
+    new = _grouped(pretrain, plain(settings), TrainConfig, OptimizerConfig)
     if text:
         inputs = [text] if isinstance(text, str | os.PathLike) else text
         new["data"] = new.get("data", {}) | _text([*map(os.fspath, inputs)])
@@ -248,7 +249,12 @@ def finetune(
             f"the task is {task!r}; expected one of bert_jax.tasks, such as "
             "bert_jax.tasks.classification()"
         )
-    settings = _grouped("finetune", settings, FineTuneConfig, FineTuneOptimizer)
+    if not (metrics is None or callable(metrics)):
+        raise UserError(
+            f"metrics={metrics!r:.60}, expected a function of labels and answers; a score "
+            "of the task needs no metrics, and main_metric gives its name"
+        )
+    settings = _grouped(finetune, settings, FineTuneConfig, FineTuneOptimizer)
     log = log if verbose else lambda line: None
     if train is None and not (task.config.dir and dev is test is None):
         raise UserError(
@@ -256,7 +262,7 @@ def finetune(
             "the task a dir of files"
         )
     settings |= {"family": task.family, "data": task.config}
-    config = finetune_config(settings | {"init_from": os.fspath(init_from)})
+    config = finetune_config(settings | {"init_from": _path(init_from)})
     if train is not None:
         share = 0.0
         if dev is None or isinstance(dev, numbers.Real):
@@ -282,6 +288,16 @@ def finetune(
     return FineTuned(**vars(model), scores=results["scores"], workdir=workdir)
 
 
+def _path(init_from: Any) -> str:
+    """The path or the name of a checkpoint. Raises UserError for anything else."""
+    if isinstance(init_from, str | os.PathLike):
+        return os.fspath(init_from)
+    raise UserError(
+        f"init_from is of type {type(init_from).__name__}, expected a path or a name; save "
+        "a model with model.save(folder), and give the folder"
+    )
+
+
 def _from_hub(rows: Any, split: str) -> Any:
     """Rows. "hf:NAME" is the data set of a hub: its split of the same name."""
     if isinstance(rows, str) and rows.startswith(HUB):
@@ -290,14 +306,15 @@ def _from_hub(rows: Any, split: str) -> Any:
 
 
 def _grouped(
-    function: str, settings: dict[str, Any], config: type, optimizer: type
+    function: Callable, settings: dict[str, Any], config: type, optimizer: type
 ) -> dict[str, Any]:
     """Settings with the optimizer's in their group. Raises UserError for other names."""
     names = [field.name for field in dataclasses.fields(optimizer)]
     known = [field.name for field in dataclasses.fields(config)] + names
     for name in settings:
         if name not in known:
-            near = hint(name, known) or f"expected one of {', '.join(sorted(known))}"
-            raise UserError(f"{name} is not an argument of {function}; {near}")
+            shown = sorted(inspect.signature(function).parameters)
+            near = hint(name, shown) or f"expected one of {', '.join(shown)}"
+            raise UserError(f"{name} is not an argument of {function.__name__}; {near}")
     own = {name: settings.pop(name) for name in names if name in settings}
     return settings | {"optimizer": settings.get("optimizer", {}) | own}

@@ -349,7 +349,10 @@ def check_owner(
     with naming(path), reading(path, expected):
         changes = changed_settings(read_json(path, expected), identity, free)
     if changes:
+        more = "or change_settings for the steps that are left"
+        if (workdir / RESULTS).exists():
+            more = f"or init_from={workdir} to train its model further"
         raise UserError(
             f"{workdir} holds another run ({shown(changes)}); use its settings, another "
-            "workdir, or change_settings for the steps that are left"
+            f"workdir, {more}"
         )

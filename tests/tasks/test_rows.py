@@ -98,7 +98,8 @@ def test_rows_of_frames():
         ("a b",),
         ("c",),
     ]
-    with pytest.raises(UserError, match="row 0: no column '7'; the columns are 0, 1"):
+    message = r"row 0: no column '7'; the columns are 0, 1; .*--data\.label\)$"
+    with pytest.raises(UserError, match=message):
         [*row_texts(placed_rows(frame), ["7"])]
 
 

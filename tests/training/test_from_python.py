@@ -222,7 +222,7 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
     assert (log, capsys.readouterr()) == ([], ("", ""))
     bert_jax.finetune(task, **arguments)
     assert [line[:16] for line in log] == ["finished before:", "next: model.pred"]
-    with pytest.raises(UserError, match=r"another run \(data.dir: 'rows:"):
+    with pytest.raises(UserError, match=r"another run \(data.dir: 'rows.* init_from="):
         bert_jax.finetune(task, **arguments | {"train": rows[1:]})
 
 
@@ -338,6 +338,9 @@ def test_a_text_is_no_file():
             {"lr": 1e-4},
             r"^lr is not an argument of finetune; did you mean learning_rate",
         ),
+        ({"callbacks": [print]}, r"finetune; did you mean callback\?"),
+        ({"eval_dataset": []}, r"finetune; did you mean dev\?"),
+        ({"metrics": "f1"}, "^metrics='f1', expected a function of labels and ans"),
         ({"dtype": "auto"}, "^dtype is not an argument of finetune; expected one of"),
         ({"train": [("good", "a")] * 9}, "8 rows with 1 different label"),
         *(
@@ -353,6 +356,8 @@ def test_a_wrong_argument_is_one_line(arguments, message, checkpoint_dir):
     task, _ = classification()
     with pytest.raises(UserError, match=message):
         bert_jax.finetune(task, init_from=checkpoint_dir, log=[].append, **arguments)
+    with pytest.raises(UserError, match=r"is of type dict, .*model\.save\(folder\)"):
+        bert_jax.finetune(task, init_from={}, train=[("a", "b")])
     with pytest.raises(UserError, match=r"^the task is 'x'; expected one of"):
         bert_jax.finetune("x", init_from=checkpoint_dir, train=[("a", "b")])
 

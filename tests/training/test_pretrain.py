@@ -443,7 +443,7 @@ def test_a_small_text_has_a_small_vocabulary(tmp_path):
         ),
         (dict(phases=[]), "steps is missing; give the number of steps"),
         (dict(phases=[], batch_size=8), "steps is missing; give the number of steps"),
-        (dict(stepz=3), "^stepz is not an argument of pretrain; expected one of"),
+        (dict(stepz=3), r"^stepz is not an argument of pretrain; did you mean steps\?"),
         (dict(config="notes.txt"), "^config='notes.txt', .*; files are text="),
         (dict(lr=1), "did you mean learning_rate"),
     ],
