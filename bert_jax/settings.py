@@ -5,6 +5,7 @@ Every setting is a field made by :func:`setting`. The config files, the command 
 """
 
 import dataclasses
+import functools
 import inspect
 import json
 import math
@@ -127,6 +128,11 @@ def setting_like(kind: Any, name: str, default: Any) -> Any:
     return dataclasses.field(default=default, metadata=field.metadata)
 
 
+_wrapped = functools.partial(
+    textwrap.fill, width=80, subsequent_indent="  ", break_on_hyphens=False
+)
+
+
 def with_arguments(
     *kinds: type,
     leave_out: Collection[str] = (),
@@ -146,44 +152,33 @@ def with_arguments(
     def decorate(function: Function) -> Function:
         signature, shown = inspect.signature(function), {}
         own = [x for x in signature.parameters.values() if x.kind != x.VAR_KEYWORD]
+        keyword, taken = (
+            inspect.Parameter.KEYWORD_ONLY,
+            {*leave_out, *(x.name for x in own)},
+        )
         for kind, field in ((k, f) for k in kinds for f in dataclasses.fields(k)):
-            name, meaning, default = (
-                field.name,
-                field.metadata.get("doc"),
-                field.default,
-            )
-            if name in leave_out or name in signature.parameters or name in shown:
+            if (name := field.name) in taken | shown.keys():
                 continue
-            annotation = typing.get_type_hints(kind)[name]
-            is_group = dataclasses.is_dataclass(annotation)
-            if is_group:
+            annotation, default = typing.get_type_hints(kind)[name], field.default
+            meaning = field.metadata.get("doc")
+            if is_group := dataclasses.is_dataclass(annotation):
                 keys = ", ".join(x.name for x in dataclasses.fields(annotation))
                 annotation, default, meaning = dict, {}, f"a dictionary of {keys}"
             elif field.default_factory is not REQUIRED:
                 default = field.default_factory()
             if not given:
                 annotation, default = annotation | None, None
-            rank = first.index(name) if name in first else len(first)
             parameter = inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=default,
-                annotation=annotation,
+                name, keyword, default=default, annotation=annotation
             )
-            text = textwrap.fill(
-                f"{name}: {meaning}.",
-                80,
-                subsequent_indent="  ",
-                break_on_hyphens=False,
-            )
+            text = _wrapped(f"{name}: {meaning}.")
+            rank = first.index(name) if name in first else len(first)
             shown[name] = (is_group, rank), parameter, text
-        _, parameters, texts = zip(
-            *sorted(shown.values(), key=lambda x: x[0]), strict=True
-        )
-        function.__signature__ = signature.replace(parameters=[*own, *parameters])
-        function.__doc__ = "\n".join(
-            [f"{inspect.getdoc(function)}\n\nSettings:\n", *texts]
-        )
+        order = sorted(shown.values(), key=operator.itemgetter(0))
+        parameters = [*own, *(parameter for _, parameter, _ in order)]
+        function.__signature__ = signature.replace(parameters=parameters)
+        page = [f"{inspect.getdoc(function)}\n\nSettings:\n", *(x for *_, x in order)]
+        function.__doc__ = "\n".join(page)
         return function
 
     return decorate

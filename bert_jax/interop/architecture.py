@@ -83,9 +83,8 @@ def with_architecture(
         known, _ = read_architecture(path)
     except UserError:
         folder = open_remote(workdir) if is_remote(workdir) else Path(workdir)
-        run = {}
-        if (file := folder / "config.json").is_file():
-            run = parse_json(file.read_bytes(), file, "a run")
+        file = folder / "config.json"
+        run = parse_json(file.read_bytes(), file, "a run") if file.is_file() else {}
         if run.get("init_from") != path:
             raise
         known = run["model"]

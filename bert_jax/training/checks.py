@@ -108,10 +108,14 @@ def run_checks(
 
 def versions() -> str:
     """The libraries and the machine."""
+    machine = platform.platform(), f"{os.cpu_count()} cores"
+    return ", ".join([*_libraries(), *machine])
+
+
+def _libraries() -> list[str]:
     installed = {x.name: x.version for x in importlib.metadata.distributions()}
     found = [f"{name} {installed[name]}" for name in LIBRARIES if name in installed]
-    python = f"Python {platform.python_version()}"
-    return ", ".join([*found, python, platform.platform(), f"{os.cpu_count()} cores"])
+    return [*found, f"Python {platform.python_version()}"]
 
 
 def devices(drivers: Path = Path("/dev")) -> str:
@@ -252,7 +256,7 @@ def save(workdir: str) -> str:
 
 def processes(failed: list[str]) -> str:
     """Compares all processes. failed: the lines of the failed checks of this process."""
-    check_same([jax.__version__, *failed], "their versions or checks")
+    check_same([*_libraries(), *failed], "their versions or checks")
     return f"{jax.process_count()} with the same versions and results"
 
 

@@ -120,6 +120,14 @@ def test_attention_with_other_numbers_fails(dtype, scale, met, monkeypatch):
         checks.attention()
 
 
+def test_processes_compare_their_libraries_and_failed_checks(monkeypatch):
+    compared = []
+    monkeypatch.setattr(checks, "check_same", lambda *values: compared.append(values))
+    checks.processes(["save: full"])
+    ((values, _),) = compared
+    assert f"jaxlib {jax.lib.__version__}" in values and values[-1] == "save: full"
+
+
 def test_a_wrong_sum_fails(monkeypatch):
     assert checks.collective() == "the sum of 1 to 8 over the devices is 36"
     wrong = checks._numbers() + 1
