@@ -117,6 +117,11 @@ class SentenceVectors(Classification):
 
     def values(self, where: str, row: read.Row, *, labelled: bool) -> dict[str, Any]:
         """In a tuple, texts after the second are negatives; a number is a label."""
+        if isinstance(row, str):
+            raise UserError(
+                f"{where} is one text, expected two texts, such as (text_a, text_b); for "
+                "vectors of single texts use model.encode or bert_jax embed"
+            )
         third = row[2] if isinstance(row, tuple) and len(row) > 2 else None
         with contextlib.suppress(TypeError, ValueError):
             third = float(third)

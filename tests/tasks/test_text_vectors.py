@@ -136,6 +136,12 @@ def test_labels_are_no_negatives(vocabulary):
     assert not any(row.negatives for row in ignored)
 
 
+def test_a_single_text_is_refused():
+    task = bert_jax.tasks.sentence_vectors()
+    with pytest.raises(UserError, match=r"row 0 is one text, .* use model\.encode"):
+        [*task.rows([("row 0", "a man")])]
+
+
 def test_a_pair_is_two_sequences(vocabulary):
     own = task().with_rows(train=PAIRS, dev=PAIRS)
     rows = own.read("train")
