@@ -278,7 +278,7 @@ class Task(abc.ABC):
             name = next(name for name in _GIVEN if name in answers[0])
             gold = [getattr(row, _GOLD.get(name, "label")) for row in rows]
             gold = [list(x) if isinstance(x, tuple) else x for x in gold]
-            own = self.own_metrics(gold, [answer[name] for answer in answers])
+            own = self.own_metrics(gold, [copy.copy(x[name]) for x in answers])
         if isinstance(own, Mapping) and not own.keys() & scores.keys():
             with contextlib.suppress(TypeError, ValueError):  # of what is no number
                 return scores | {str(name): float(value) for name, value in own.items()}

@@ -23,6 +23,20 @@ def task(**settings):
     return MultiLabel(MultiLabelConfig(**{"labels": LABELS} | settings))
 
 
+def test_own_metrics_cannot_change_answers():
+    own, (row,) = task(), task().rows([("row 0", ("text", ["a", "c"]))], labelled=True)
+    answers = [{"labels": ["a", "b"]}]
+
+    def metrics(gold, found):
+        same = len({*gold[0]} & {*found[0]})
+        gold[0].clear(), found[0].clear()
+        return {"same": same}
+
+    own.own_metrics = metrics
+    assert own.all_scores([row], answers)["same"] == 1
+    assert answers == [{"labels": ["a", "b"]}] and row.label == ("a", "c")
+
+
 def test_the_loss_is_that_of_transformers(golden):
     """BCEWithLogitsLoss over all outputs; tests/golden/torch/make.py."""
     theirs = np.load(golden / "torch" / "losses.npz")
