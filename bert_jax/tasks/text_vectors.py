@@ -136,8 +136,13 @@ class SentenceVectors(Classification):
             found = read.value_of(where, values, [name])
             texts = found if isinstance(found, list) else [found]
             negatives += [read.text_of(where, {name: x}, [name]) for x in texts]
-        needed = not negatives or self._has_label((where, values))
-        row = super().row(where, values, labelled and needed)
+        has_label = self._has_label((where, values))
+        if labelled and not (self.cosine or negatives or has_label):
+            raise UserError(
+                f"{where}: no label and no negative, so the row cannot be scored; give "
+                "dev=rows with labels or negatives"
+            )
+        row = super().row(where, values, labelled and (has_label or not negatives))
         return dataclasses.replace(row, negatives=tuple(negatives))
 
     def _has_label(self, record: read.Record) -> bool:

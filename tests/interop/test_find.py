@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import huggingface_hub.constants
 import jax
@@ -317,9 +318,10 @@ def test_what_may_be_a_name(path, expected):
     assert hub_name(path) == expected
 
 
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 COMMANDS = {
-    "train --config tests/../experiments/tiny.py": "--config.init_from",
-    "finetune --config tests/../experiments/finetune/glue.py:rte": "--config.init_from",
+    f"train --config {EXPERIMENTS}/tiny.py": "--config.init_from",
+    f"finetune --config {EXPERIMENTS}/finetune/glue.py:rte": "--config.init_from",
     "predict --input -": "--checkpoint",
     "embed --input - --output x.npz": "--checkpoint",
     "score --input -": "--checkpoint",
@@ -330,8 +332,11 @@ COMMANDS = {
 }
 
 
-def test_a_wrong_path_is_named_before_jax_is_imported():
-    """Which takes seconds; so do scikit-learn and flax."""
+def test_a_wrong_path_is_named_before_jax_is_imported(tmp_path):
+    """Which takes seconds; so do scikit-learn and flax.
+
+    The folder has no run: a run that resumes needs no checkpoint to start from.
+    """
     code = """if True:
         import importlib, sys
         from bert_jax.errors import UserError
@@ -344,7 +349,9 @@ def test_a_wrong_path_is_named_before_jax_is_imported():
                 print(error)
         print(*{'jax', 'flax', 'sklearn'} & sys.modules.keys())
     """.replace("COMMANDS", repr(COMMANDS))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
     *errors, imported = done.stdout.splitlines()
     assert len(errors) == len(COMMANDS)
     for error in errors:

@@ -173,7 +173,7 @@ def test_contrastive_pairs_need_no_label_or_one_that_is_high(vocabulary):
     assert features.targets == {} and own.warnings(rows, features) == []
     high = task(loss="contrastive", positive_from=2.0).with_rows(train=PAIRS)
     assert [row.label for row in high.read("train")] == [5, 2]
-    with pytest.raises(UserError, match=r"^dev, row 0: no column 'label'"):
+    with pytest.raises(UserError, match=r"^dev, row 0: no label and no neg"):
         own.with_rows(train=PAIRS, dev=[PAIRS[0][:2]]).read("dev")
     with pytest.raises(UserError, match="all training pairs have one label"):
         task().with_rows(train=PAIRS[:1]).read("train")
