@@ -252,7 +252,7 @@ def network(storage_server):
         | {
             "STORAGE_EMULATOR_HOST": address,
             "TENSORSTORE_GCS_HTTP_URL": address,
-            "JAX_NUM_CPU_DEVICES": "8",  # as here
+            "JAX_NUM_CPU_DEVICES": "1",  # as runs here
         },
     )
     server.shutdown()

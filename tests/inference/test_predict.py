@@ -403,8 +403,13 @@ def test_a_model_on_frozen_features_predicts_as_it_was_scored(settings, tmp_path
     assert [tag for a in answers for tag in a["tags"]] == written[2::3]
 
 
-def test_a_run_scores_and_writes_with_the_tuned_threshold(settings, tmp_path):
-    """SQuAD 2.0: the run's files are what predict gives, dev and test alike."""
+def test_a_run_scores_and_writes_with_the_tuned_threshold(
+    settings, tmp_path, eight_devices
+):
+    """SQuAD 2.0: the run's files are what predict gives, dev and test alike.
+
+    The threshold is the score of a row, so both need the same program.
+    """
     files = dict(train="train-v1.1.json", dev="dev-v1.1.json", test="dev-v1.1.json")
     data = dict(version_2=True, null_threshold=-1000.0, **files)
     config = finetune_config(settings("question_answering", epochs=1, data=data))
