@@ -121,10 +121,8 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             dashes = "^--(config[.])?|=.*"  # a setting is also --config.NAME
             known = [re.sub(dashes, "", flag) for flag in self._option_string_actions]
-            name, is_setting = (
-                re.sub(dashes, "", unknown[0]),
-                re.search("^-|=", unknown[0]),
-            )
+            name = re.sub(dashes, "", unknown[0])
+            is_setting = re.search("^-|=", unknown[0])
             near = hint(name, known, "--{}".format) if is_setting else ""
             self.error(f"unexpected argument {unknown[0]!r}", near)
         return parsed

@@ -244,7 +244,7 @@ class Tokenizer(abc.ABC):
 
     @property
     def _state(self) -> dict[str, Any]:
-        """What a pickle needs besides the arguments of the constructor."""
+        """The state that a pickle keeps besides the arguments of the constructor."""
         return {"model_max_length": self.model_max_length}
 
     def config(self) -> dict:

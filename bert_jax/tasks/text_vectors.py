@@ -34,7 +34,7 @@ _NEGATIVES = re.compile(r"negatives?(_\d+)?")  # names of the columns of negativ
 
 @dataclasses.dataclass(frozen=True)
 class SentenceVectorsConfig(TableConfig):
-    """Where the pairs are, and what is learned from them."""
+    """The files of the pairs, and the loss."""
 
     text_a: str = setting_like(TableConfig, "text_a", "text_a")
     text_b: str = setting("text_b", "table: the column of the second text")
