@@ -137,11 +137,12 @@ class DataConfig:
     prefetch: int = setting(8, "batches drawn ahead of the step", least=1)
 
     def check_text(self) -> None:
-        """Raises UserError if there is no text on this machine, before JAX is imported."""
-        if not self.path and not self.corpus:
+        """Raises UserError unless there is one text, before JAX is imported."""
+        if bool(self.path) == bool(self.corpus):
+            both = f"data.path={self.path} and data.corpus are both given"
             raise UserError(
-                "the config names no text; set data.path to the output of bert_jax "
-                "prepare, or data.corpus to files"
+                f"{both if self.path else 'the config names no text'}; set either "
+                "data.path, the output of bert_jax prepare, or data.corpus, files of text"
             )
         if self.path and not is_remote(self.path):
             read_info(Path(self.path))

@@ -146,15 +146,19 @@ def test_a_wrong_path_is_told_before_jax_is_imported(
     assert not list(tmp_path.iterdir())
 
 
-def test_no_text_at_all_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"data\.path"):
-        open_text(DataConfig(), RunFolder(tmp_path), print)
+def test_a_run_has_one_text():
+    with pytest.raises(
+        UserError, match=r"^the config names no text; set .* data\.path"
+    ):
+        DataConfig().check_text()
+    with pytest.raises(UserError, match=r"^data\.path=a and data\.corpus are both giv"):
+        DataConfig(path="a", corpus=("b.txt",)).check_text()
 
 
 def test_a_vocabulary_that_is_not_the_store_s_is_refused(corpus, tmp_path):
     open_text(corpus, RunFolder(tmp_path), print)
     vocabulary = tmp_path / "text" / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text().replace("##ing", "##gni"))
-    config = dataclasses.replace(corpus, path=str(tmp_path / "text"))
+    config = DataConfig(path=str(tmp_path / "text"))
     with pytest.raises(UserError, match="another vocabulary"):
         open_text(config, RunFolder(tmp_path), print)
