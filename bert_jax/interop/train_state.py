@@ -164,8 +164,7 @@ def _writing(directory: os.PathLike) -> Iterator[None]:
     except Exception as error:
         raise StalledError(
             f"a checkpoint in {os.fspath(directory)} could not be written "
-            f"({_reason(error)}); correct it and run the same command again: it resumes "
-            "from the newest complete checkpoint"
+            f"({_reason(error)}); correct it and run the same command again"
         ) from error
 
 

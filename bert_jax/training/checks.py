@@ -1,7 +1,7 @@
 """The checks of ``bert_jax doctor``: whether the processes of a job can train.
 
-A check is a function that returns facts in one line, or raises an exception with what it
-found. All processes of a job call the same checks in the same order.
+A check is a function that returns one line of facts, or raises an exception. All processes
+of a job call the same checks in the same order.
 """
 
 import faulthandler
@@ -25,7 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote, open_remote
+from bert_jax.files import is_remote
 from bert_jax.interop.train_state import CheckpointStore
 from bert_jax.model.attention import attend_plain
 from bert_jax.model.config import BertConfig, ComputeConfig, MeshConfig
@@ -42,14 +42,12 @@ from bert_jax.training.metrics import peak_flops
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import compile_step
+from bert_jax.training.workdir import RunFolder
 
-LIBRARIES = (
-    *("bert_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
-    *("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "nvidia-cudnn-cu12"),
-)
+LIBRARIES = ("bert_jax", "jax", "flax", "optax", "orbax", "numpy", "libtpu", "nvidia")
 # Loss and gradient norm of tiny_step() in float32 on a CPU, and the largest relative
-# differences from them. Programs for one to four CPU devices, and the kernel of splash,
-# differ by 1e-6 in float32 and by 6e-3 in bfloat16 (docs/guides/first_contact.md).
+# differences that are allowed. The splash kernel, and programs for one to four CPU devices,
+# differ by 1e-6 in float32 and by 6e-3 in bfloat16.
 STORED = 5.504397, 3.164875
 TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
 _REPORT = "report it with all lines of this command"
@@ -71,16 +69,15 @@ def run_checks(
     log: Callable[[str], None],
     seconds: float,
 ) -> None:
-    """Runs all checks; without devices only the checks before.
+    """Runs the checks in order, and logs a line for each.
 
-    failed: list that receives the line of each failed check. log: receives a line for each
-    check. A check that needs more than ``seconds`` (0: no limit) ends the process with code
-    2, because a driver that hangs cannot be stopped.
+    failed: list that receives the line of each failed check. A check that needs more than
+    ``seconds`` (0: no limit) ends the process with code 2, because a driver that hangs
+    cannot be stopped. Without a driver the checks after "devices" do not run.
     """
 
     def fail(name: str, reason: str) -> None:
-        advice = ADVICE.get(name, _REPORT)
-        failed.append(f"{name}: {reason}; {advice}")
+        failed.append(f"{name}: {reason}; {ADVICE.get(name, _REPORT)}")
         log(f"failed {failed[-1]}")
 
     def give_up(name: str) -> None:
@@ -107,19 +104,17 @@ def run_checks(
 
 
 def versions() -> str:
-    """The libraries and the machine."""
-    machine = platform.platform(), f"{os.cpu_count()} cores"
-    return ", ".join([*_libraries(), *machine])
-
-
-def _libraries() -> list[str]:
-    installed = {x.name: x.version for x in importlib.metadata.distributions()}
-    found = [f"{name} {installed[name]}" for name in LIBRARIES if name in installed]
-    return [*found, f"Python {platform.python_version()}"]
+    """The versions of Python and the libraries."""
+    names = {(x.name, x.version) for x in importlib.metadata.distributions()}
+    libraries = [f"{n} {v}" for n, v in sorted(names) if n.startswith(LIBRARIES)]
+    return ", ".join([*libraries, f"Python {platform.python_version()}"])
 
 
 def devices(drivers: Path = Path("/dev")) -> str:
-    """The devices that JAX uses. drivers: folder in which each device has a file."""
+    """The devices that JAX uses, and the machine.
+
+    drivers: folder in which each device has a file.
+    """
     count, first = jax.device_count(), jax.local_devices()[0]
     patterns = ("nvidia[0-9]*", "accel[0-9]*", "vfio/[0-9]*")  # of GPUs, and of TPUs
     files = [file for pattern in patterns for file in drivers.glob(pattern)]
@@ -128,20 +123,20 @@ def devices(drivers: Path = Path("/dev")) -> str:
     memory = (first.memory_stats() or {}).get("bytes_limit", 0) / 2**30
     facts = f"{count} x {first.device_kind}, processes: {jax.process_count()}, "
     facts += f"{memory:.1f} GiB each, " if memory else ""
-    return facts + f"driver: {' '.join(first.client.platform_version.split())}"
+    facts += f"driver: {' '.join(first.client.platform_version.split())}, "
+    return facts + f"{platform.platform()}, {os.cpu_count()} cores"
 
 
 def product() -> str:
     """The speed of a product of bfloat16 matrices on each device of this process."""
     local, seconds = jax.local_devices(), 0.0
-    multiply = jax.jit(jnp.matmul)
     size = 512 if local[0].platform == "cpu" else 8192
+    multiply = jax.jit(jnp.matmul)
     for device in local:
         ones = jax.device_put(np.ones((size, size), jnp.bfloat16), device)
-        if not (multiply(ones, ones) == size).all():
-            raise UserError(
-                f"{device} computes {multiply(ones, ones)}, expected {size}"
-            )
+        result = multiply(ones, ones)
+        if not (result == size).all():
+            raise UserError(f"{device} computes {result}, expected {size}")
         run = functools.partial(lambda x: multiply(x, x).block_until_ready(), ones)
         seconds = max(seconds, timeit.timeit(run, number=8) / 8)
     flops, peak = 2 * size**3 / seconds, peak_flops(local[:1])
@@ -152,13 +147,11 @@ def product() -> str:
 def attention() -> str:
     """The attention that runs choose, compared with the formula over 512 tokens."""
     dtype = activation_dtype("auto").name
-    choose = functools.partial(choose_attention, "auto", dtype=dtype, causal=False)
-    cases = ((128, 0.0), (512, 0.0), (512, 0.1))
-    names = [choose(length=length, dropout_rate=rate) for length, rate in cases]
-    facts = (
-        "{} for 128 tokens, {} for 512, {} with attention dropout, in {} (splash needs a "
-        "TPU; cudnn bfloat16 and a GPU from Ampere on)".format(*names, dtype)
-    )
+    names = [
+        choose_attention("auto", length=n, dropout_rate=p, dtype=dtype, causal=False)
+        for n, p in ((128, 0.0), (512, 0.0), (512, 0.1))
+    ]
+    facts = "{} for 128 tokens, {} for 512, {} with attention dropout, in {}"
     values = np.random.RandomState(0).normal(size=(4, 2, 512, 2, 64))
     mask_BL = jnp.int32(np.arange(512) < [[512], [300]])
     tokens = Tokens.of_mask(mask_BL, mask_BL, mask_BL)
@@ -172,8 +165,8 @@ def attention() -> str:
     attends = tokens.attends(None, False)
     with jax.default_matmul_precision("highest"):
         expected = run(lambda *x: attend_plain(*x, attends), *jnp.float32(values))
-    found = run(lambda *x: attend(*x, tokens), *jnp.asarray(values, dtype))
-    return _compare(facts, found, expected, dtype)
+    outputs = run(lambda *x: attend(*x, tokens), *jnp.asarray(values, dtype))
+    return _compare(facts.format(*names, dtype), outputs, expected, dtype)
 
 
 def collective() -> str:
@@ -181,18 +174,19 @@ def collective() -> str:
     numbers = _numbers()
     replicated = NamedSharding(numbers.sharding.mesh, PartitionSpec())
     add = jax.jit(lambda x: x.sum(axis=0), out_shardings=replicated)
-    sums = [int(shard.data[0]) for shard in add(numbers).addressable_shards]
+    sums = {int(shard.data[0]) for shard in add(numbers).addressable_shards}
     count = len(numbers)
-    if {*sums} != {count * (count + 1) // 2}:
-        raise UserError(f"the sum of 1 to {count} over the devices is {sums}")
-    return f"the sum of 1 to {count} over the devices is {sums[0]}"
+    facts = f"the sum of 1 to {count} over the devices is {', '.join(map(str, sums))}"
+    if sums != {count * (count + 1) // 2}:
+        raise UserError(facts)
+    return facts
 
 
 def step(dtype: str) -> str:
     """A training step of a tiny BERT on all devices, beside its stored numbers."""
-    found = tiny_step(dtype)
+    numbers = tiny_step(dtype)
     facts = "loss {:.6g} and gradient norm {:.6g}, on a CPU {:.6g} and {:.6g}"
-    return _compare(facts.format(*found, *STORED), found, STORED, dtype)
+    return _compare(facts.format(*numbers, *STORED), numbers, STORED, dtype)
 
 
 def tiny_step(dtype: str) -> tuple[float, float]:
@@ -215,9 +209,9 @@ def tiny_step(dtype: str) -> tuple[float, float]:
         "mlm_ids": random.randint(0, 96, (2, 20)),
         "nsp_labels": random.randint(0, 2, 2),
     }
-    own = process_rows(mesh, 2 * mesh.size) % 2
-    batch = {name: np.int32(array)[own] for name, array in rows.items()}
-    batch["mlm_weights"] = np.ones((len(own), 20), np.float32)
+    local = process_rows(mesh, 2 * mesh.size) % 2
+    batch = {name: np.int32(array)[local] for name, array in rows.items()}
+    batch["mlm_weights"] = np.ones((len(local), 20), np.float32)
     params = jax.tree.map(
         lambda x: np.float32(random.normal(0, 0.2, x.shape)), abstract.params
     )
@@ -233,16 +227,18 @@ def tiny_step(dtype: str) -> tuple[float, float]:
 def save(workdir: str) -> str:
     """Saves and restores an array of all devices in ``workdir``, and deletes it.
 
-    The checksum of the array proves that no bit has changed.
+    The checksum of the array proves that no bit has changed. If ``workdir`` does not exist,
+    the nearest folder above it is used, so that no empty folder is left.
     """
-    local = epath.Path(workdir).absolute
-    folder = open_remote(workdir) if is_remote(workdir) else local()
+    folder = epath.Path(RunFolder(workdir).checkpoints).parent
+    while not (is_remote(workdir) or folder.exists()):
+        folder = folder.parent
     place, tree = folder / ".doctor", {"numbers": _numbers()}
 
     def clear() -> None:
         on_leader(lambda: place.exists() and place.rmtree())
 
-    clear()  # of a killed process
+    clear()  # a killed process may have left it
     try:
         with CheckpointStore(place, 1) as store:
             store.save(1, tree, {})
@@ -255,19 +251,19 @@ def save(workdir: str) -> str:
 
 
 def processes(failed: list[str]) -> str:
-    """Compares all processes. failed: the lines of the failed checks of this process."""
-    check_same([*_libraries(), *failed], "their versions or checks")
+    """Compares all processes. failed: lines of the failed checks of this process."""
+    check_same([versions(), *failed], "their versions or checks")
     return f"{jax.process_count()} with the same versions and results"
 
 
-def _compare(facts: str, found: Any, expected: Any, dtype: str) -> str:
+def _compare(facts: str, numbers: Any, expected: Any, dtype: str) -> str:
     """The facts and the largest difference, relative to the largest number of an array."""
     # NumPy, because a maximum of XLA on a CPU loses NaN.
-    pairs = zip(map(np.float32, found), map(np.float32, expected), strict=True)
+    pairs = zip(map(np.float32, numbers), map(np.float32, expected), strict=True)
     difference = np.max([np.max(np.abs(a - b)) / np.max(np.abs(b)) for a, b in pairs])
-    facts += f"; relative difference {difference:.1g}, expected at most "
-    facts += f"{TOLERANCES[dtype]:g}"
-    if not difference <= TOLERANCES[dtype]:
+    limit = TOLERANCES[dtype]
+    facts += f"; relative difference {difference:.1g}, expected at most {limit:g}"
+    if not difference <= limit:
         raise UserError(facts)
     return facts
 

@@ -37,7 +37,7 @@ def test_a_machine_that_trains_is_ready(tmp_path, capsys, monkeypatch):
     assert [line.partition(":")[0] for line in lines] == [f"ok {n}" for n in NAMES]
     assert last == "ready"
     assert f"jax {jax.__version__}" in lines[0] and "8 x cpu" in lines[1]
-    assert [*(tmp_path / "runs/a").iterdir()] == []
+    assert [*tmp_path.iterdir()] == []  # not even an empty folder
 
 
 def test_later_checks_run_and_the_first_failure_ends_the_report(capsys, monkeypatch):
@@ -116,7 +116,7 @@ def test_attention_with_other_numbers_fails(dtype, scale, met, monkeypatch):
     if met:
         assert checks.attention().startswith(start + dtype)
         return
-    with pytest.raises(UserError, match=f"^{start}{dtype} .* relative difference"):
+    with pytest.raises(UserError, match=f"^{start}{dtype}; relative difference"):
         checks.attention()
 
 
@@ -124,15 +124,15 @@ def test_processes_compare_their_libraries_and_failed_checks(monkeypatch):
     compared = []
     monkeypatch.setattr(checks, "check_same", lambda *values: compared.append(values))
     checks.processes(["save: full"])
-    ((values, _),) = compared
-    assert f"jaxlib {jax.lib.__version__}" in values and values[-1] == "save: full"
+    (((versions, failed), _),) = compared
+    assert f"jaxlib {jax.lib.__version__}" in versions and failed == "save: full"
 
 
 def test_a_wrong_sum_fails(monkeypatch):
     assert checks.collective() == "the sum of 1 to 8 over the devices is 36"
     wrong = checks._numbers() + 1
     monkeypatch.setattr(checks, "_numbers", lambda: wrong)
-    with pytest.raises(UserError, match=r"^the sum of 1 to 8 over .* is \[44, 44"):
+    with pytest.raises(UserError, match=r"^the sum of 1 to 8 over the devices is 44$"):
         checks.collective()
 
 
