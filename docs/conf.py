@@ -34,6 +34,8 @@ extensions = [
     "sphinx_copybutton",
 ]
 
+suppress_warnings = ["toc.not_included"]  # log.md is for maintainers
+
 html_theme = "furo"
 html_title = f"bert_jax {version}"
 html_static_path = ["style.css"]
@@ -66,6 +68,8 @@ OUTSIDE = {
     "AGENTS.md": "agents.md",
     "launch/README.md": "launch.md",
 }
+# The API's page exists on the site only.
+API_LINK = "API: `help(bert_jax.load)`", "[API](generated/api.md)"
 # The folders of the package, in the order in which a reader meets them.
 FOLDERS = {
     "inference": "What a trained model is asked: vectors, answers, scores.",
@@ -229,17 +233,26 @@ def skip_member(app, what, name, item, skip, options) -> bool | None:
     return None if module.partition(".")[0] == "bert_jax" else True
 
 
+def sidebar(index: str) -> str:
+    """Toctrees for the sidebar: one for each heading of index.md, with the linked pages."""
+    parts = []
+    for section in index.split("\n## ")[1:]:
+        caption = section.partition("\n")[0]
+        entries = re.findall(r"\[([^]]*)\]\(([\w./]+)\.md\)", section)
+        entries = [f"{name} <{page}>" for name, page in entries]
+        tree = ["```{toctree}", ":hidden:", f":caption: {caption}", "", *entries, "```"]
+        parts.append("\n".join(tree))
+    return "\n\n".join(["", *parts, ""])
+
+
 def read_source(app, page: str, source: list[str]) -> None:
-    """Links to pages outside docs/ lead to their copies; empty globs go."""
+    """Links to pages outside docs/ lead to their copies. index.md gets the sidebar."""
     folder = (DOCS / page).parent
-    source[0] = re.sub(
-        r"^\w+\*\n",
-        lambda m: m[0] * any(DOCS.glob(m[0].strip())),
-        source[0],
-        flags=re.M,
-    )
     if folder != GENERATED:
         source[0] = relink(source[0], folder, folder)
+    if page == "index":
+        source[0] = source[0].replace(*API_LINK)
+        source[0] += sidebar(source[0])
 
 
 def setup(app) -> None:
