@@ -7,6 +7,8 @@ never splits between two quotation marks, and it splits after every "!" and "?",
 '"Stop!" cried the captain'.
 """
 
+import locale
+import logging
 import re
 
 import sentencex
@@ -16,11 +18,13 @@ from bert_jax.errors import UserError
 # Version of the rules by which text is read and split. Stores record it.
 RULES = "rules 2"
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z0-9]+)*")
+# Languages with a name of a locale. sentencex does not list its languages.
+_LANGUAGES = {re.split("[_.@]", name)[0] for name in locale.locale_alias}
 
-# Blanked before sentencex sees the text. The apostrophe is among them because many
-# books quote with it; "don t" has the same boundaries as "don't".
+# Replaced by spaces before sentencex reads the text. Many books quote with apostrophes, and
+# "don t" has the same sentence boundaries as "don't".
 _QUOTES = "\"'“”„‘’«»"
-# sentencex 1.0.32 panics on "word\u00a0." and its like: spaces of more than one byte.
+# sentencex 1.0.32 panics on spaces of more than one byte, such as in "word\u00a0.".
 _WIDE_SPACES = "\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _BLANKED = re.compile(f"[{_QUOTES}{_WIDE_SPACES}]")
 _TRAILING = frozenset(_QUOTES + " \t\u00a0\u202f\u3000")
@@ -29,30 +33,35 @@ _DASHES = "—–-… "
 
 
 def check_language(language: str) -> None:
-    """Raises UserError for a text that is not the code of a language."""
+    """Raises UserError for a text that is no language code. Warns of a rare code."""
     if not _LANGUAGE.fullmatch(language):
         raise UserError(
             f"language {language!r}, expected a code such as en, de or zh-hans; set "
             "--language (data.language in a config)"
         )
+    if language.partition("-")[0] not in _LANGUAGES:
+        logging.getLogger(__name__).warning(
+            f"sentencex may not know the language {language!r}, and then uses the "
+            "abbreviations of English; check --language (data.language in a config)"
+        )
 
 
 def split_sentences(paragraph: str, language: str = "en") -> list[str]:
-    """The sentences of one paragraph (no line breaks inside), stripped, none empty.
+    """The sentences of one paragraph without line breaks, stripped, none empty.
 
-    language: code of the language whose abbreviations count, such as "de". sentencex uses
-    English for a language that it does not know.
+    language: code of the language whose abbreviations end no sentence, such as "de".
+    sentencex uses English for an unknown language.
     The joined sentences give the paragraph up to white space. A lower-case letter after "!"
     or "?" continues the sentence, as in '"Where?" he asked.'. After a full stop it starts a
     new sentence, so lower-cased text is split.
     """
     parts = _segment(_BLANKED.sub(" ", paragraph), language)
-    sentences: list[list[str]] = []  # each of pieces that belong together
+    sentences: list[list[str]] = []  # the pieces of each sentence
     start = end = 0
     for part in parts:
         end += len(part)
         cut = end
-        if end < len(paragraph):  # white space and an opening quote belong to the next
+        if end < len(paragraph):  # the next sentence gets spaces and an opening quote
             while cut > start and paragraph[cut - 1] in _TRAILING:
                 cut -= 1
         while cut < len(paragraph) and paragraph[cut] in _CLOSING:
@@ -60,7 +69,7 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
         sentence = paragraph[start:cut].strip()
         if not sentence:
             continue
-        if sentences and _goes_on(sentences[-1][-1], sentence):
+        if sentences and _continues(sentences[-1][-1], sentence):
             gap = " " if paragraph[start].isspace() else ""
             sentences[-1].append(gap + sentence)
         else:
@@ -69,21 +78,21 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
     return ["".join(pieces) for pieces in sentences]
 
 
-# Characters that sentencex gets in one call. For each unpaired bracket or quotation mark it
-# searches the rest of the text, which takes hours for a megabyte.
+# Characters in one call of sentencex. It searches the rest of the text for each unpaired
+# bracket or quotation mark, which takes hours for a megabyte.
 _AT_ONCE = 1 << 13
 
 
 def _segment(text: str, language: str) -> list[str]:
-    """The parts of a text. Long text is passed on in pieces."""
+    """The sentences that sentencex finds. Long text is segmented in pieces."""
     parts, rest = [], ""
     for start in range(0, len(text), _AT_ONCE):
         piece = rest + text[start : start + _AT_ONCE]
         try:
             *done, rest = sentencex.segment(language, piece)
         except BaseException as error:
-            # A panic of its Rust code, which is no Exception, would end a run of hours at
-            # the same paragraph each time: that paragraph stays whole.
+            # A panic of its Rust code is no Exception. It would end a run of hours at the
+            # same paragraph each time, so this paragraph is not split.
             if type(error).__name__ != "PanicException":
                 raise
             done, rest = [], piece
@@ -94,8 +103,8 @@ def _segment(text: str, language: str) -> list[str]:
     return [*parts, rest] if rest else parts
 
 
-def _goes_on(before: str, sentence: str) -> bool:
-    """Whether ``sentence`` is the rest of the one before, or a mark without words."""
+def _continues(before: str, sentence: str) -> bool:
+    """Whether ``sentence`` continues the sentence before, or is a mark without words."""
     if len(sentence) <= 5 and not any(char.isalnum() for char in sentence):
         return True
     return before[-1] != "." and sentence.lstrip(_DASHES)[:1].islower()

@@ -23,7 +23,7 @@ from bert_jax.files import new_file, write_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
-# Names of the special tokens in transformers' settings.
+# Special tokens by their names in transformers' settings.
 SPECIAL_TOKENS_MAP = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
 # Names of vocabulary files in transformers. A tokenizer.json has more rules than a
 # vocab.txt.
@@ -34,9 +34,9 @@ JSON_SETTINGS = SPECIAL_TOKENS_MAP | {
     "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
 }
 LONGEST = "max_input_chars_per_word"
-# How SentencePiece and the BPE of bytes write a space.
+# Space in the tokens of SentencePiece and of byte-level BPE.
 _SPACE, _BYTE_SPACE = "\u2581", "\u0120"
-# Scripts without spaces between words, by the names that Unicode gives their letters.
+# Scripts without spaces between words: first words of their letters' Unicode names.
 _WITHOUT_SPACES = {
     *("CJK", "HIRAGANA", "KATAKANA"),
     *("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"),
@@ -44,37 +44,44 @@ _WITHOUT_SPACES = {
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """The smallest type that has room for every id."""
+    """The smallest unsigned integer type for the ids of a vocabulary."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
 def utf8(text: str) -> bytes:
-    """UTF-8 of a text; a lone surrogate, which UTF-8 cannot encode, becomes "?"."""
+    """A text as UTF-8. A lone surrogate, which UTF-8 cannot encode, becomes "?"."""
     return text.encode("utf-8", "replace")
 
 
 class Tokenizer(abc.ABC):
     """The interface of all tokenizers.
 
-    tokens: token of each id. vocab_size: number of tokens. ids: id of each token.
+    tokens: list of tokens by id. ids: dictionary from token to id. vocab_size: number of
+      tokens.
     lower_case: whether text is lower-cased first. strip_accents: whether accents and other
-    marks (Unicode's Mn) are removed. continuation: bool (vocab_size,), tokens that continue
-    the word before them; whole-word masking joins them. kind: "wordpiece", "sentencepiece"
-    or "tokenizers". dtype: type of the ids, uint16, or uint32 if the vocabulary needs it.
+      marks (Unicode category Mn) are removed.
+    continuation: bool (vocab_size,), whether a token continues the word before it.
+      Whole-word masking masks these tokens together with their word.
+    kind: "wordpiece", "sentencepiece" or "tokenizers". content: bytes of the vocabulary
+      file.
+    dtype: type of the ids, uint16, or uint32 for large vocabularies.
     model_max_length: size of the position table of the model that the tokenizer was loaded
-    with; None without a model.
+      with. None without a model.
     """
 
     kind: ClassVar[str]
-    file_name: ClassVar[str]  # of the vocabulary, as transformers names it
+    file_name: ClassVar[str]  # transformers' name of the vocabulary file
     strip_accents = False
     model_max_length: int | None = None
 
     def __init__(
-        self, tokens: Sequence[str], continuation: Sequence[bool], lower_case: bool
+        self,
+        content: bytes,
+        tokens: Sequence[str],
+        continuation: Sequence[bool],
+        lower_case: bool,
     ):
-        self.tokens = list(tokens)
-        self.lower_case = lower_case
+        self.content, self.tokens, self.lower_case = content, list(tokens), lower_case
         self.continuation = np.array(continuation, bool)
         self.ids = {token: i for i, token in enumerate(tokens)}
         if missing := [token for token in SPECIAL_TOKENS if token not in self.ids]:
@@ -95,13 +102,9 @@ class Tokenizer(abc.ABC):
         Text that spells a special token, such as "[MASK]", is ordinary text.
         """
 
-    @abc.abstractmethod
     def join(self, ids: Sequence[int]) -> str:
-        """Text of token ids; see :meth:`decode`."""
-
-    @abc.abstractmethod
-    def vocabulary_bytes(self) -> bytes:
-        """The content of the vocabulary file."""
+        """The text of some token ids; see :meth:`decode`."""
+        return self.library.decode(ids, skip_special_tokens=False)
 
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
         """Ids of one text; "[MASK]" in it is ordinary text unless ``allow_mask``."""
@@ -119,7 +122,7 @@ class Tokenizer(abc.ABC):
         max_length: int | None = None,
         allow_mask: bool = True,
     ) -> dict[str, np.ndarray]:
-        """The arrays that a model reads: [CLS] text [SEP], or [CLS] text [SEP] pair [SEP].
+        """Arrays for a model: rows of [CLS] text [SEP], or [CLS] text [SEP] pair [SEP].
 
         >>> batch = model.tokenizer(["The cat sat.", "A dog."])
         >>> batch["input_ids"].shape
@@ -143,9 +146,9 @@ class Tokenizer(abc.ABC):
         """
         if truncation not in (True, False, "longest_first"):
             raise UserError(f"truncation={truncation!r}, expected True or False")
-        columns = [_listed_texts(texts, "texts")]
-        columns += [] if pairs is None else [_listed_texts(pairs, "pairs")]
-        number = padding if type(padding) is int else None  # True is no number
+        columns = [_text_list(texts, "texts")]
+        columns += [] if pairs is None else [_text_list(pairs, "pairs")]
+        number = padding if type(padding) is int else None  # excludes True
         limit = number or self.model_max_length if max_length is None else max_length
         cut = limit if truncation else None
         rows = [self._row(row, cut, allow_mask) for row in zip(*columns, strict=True)]
@@ -153,17 +156,19 @@ class Tokenizer(abc.ABC):
         widths = {"True": longest, "longest": longest, "max_length": limit}
         width = widths.get(str(padding), number)
         if width is None:
-            needed = 'True, "longest", a number, or "max_length" with a max_length'
-            raise UserError(f"padding={padding!r}, expected {needed}")
+            expected = 'True, "longest", a number, or "max_length" with a max_length'
+            raise UserError(f"padding={padding!r}, expected {expected}")
         if width < longest:
-            came = f"the longest row has {longest} tokens, expected at most {width}"
-            raise UserError(f"{came}; raise padding, or use truncation=True")
+            raise UserError(
+                f"the longest row has {longest} tokens, expected at most {width}; raise "
+                "padding, or use truncation=True"
+            )
         arrays = np.zeros((3, len(rows), width), np.int32)
         arrays[0] = self.pad_id
         for i, (ids, types) in enumerate(rows):
             arrays[:, i, : len(ids)] = ids, types, [1] * len(ids)
-        found = arrays[:, 0] if isinstance(texts, str) else arrays
-        return dict(zip(JSON_SETTINGS["model_input_names"], found, strict=True))
+        arrays = arrays[:, 0] if isinstance(texts, str) else arrays
+        return dict(zip(JSON_SETTINGS["model_input_names"], arrays, strict=True))
 
     def _row(
         self, texts: Sequence[str], limit: int | None, allow_mask: bool
@@ -174,8 +179,8 @@ class Tokenizer(abc.ABC):
             room = limit - 1 - len(parts)
             if room < 0:
                 raise UserError(f"max_length={limit}, expected at least {limit - room}")
-            kept = _longest_first(*map(len, parts), room=room)
-            parts = [part[:n] for part, n in zip(parts, kept, strict=False)]
+            lengths = _longest_first(*map(len, parts), room=room)
+            parts = [part[:n] for part, n in zip(parts, lengths, strict=False)]
         ids, types = [self.cls_id], [0]
         for number, part in enumerate(parts):
             ids += [*part.tolist(), self.sep_id]
@@ -192,14 +197,15 @@ class Tokenizer(abc.ABC):
         return f"{type(self).__name__}({len(self):,} tokens, {', '.join(rules)})"
 
     def decode(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
-        """Text of token ids (L,); a list of texts for rows of token ids.
+        """The text of an id or of several ids, or a list of texts for rows of ids.
 
-        Tokens are joined to words again. skip_special_tokens: leave out [CLS], [SEP],
-        [PAD], [MASK] and [UNK].
+        Tokens are joined to words again. skip_special_tokens: whether to leave out [CLS],
+        [SEP], [PAD], [MASK] and [UNK]. Raises UserError for an id without a token.
         """
-        if any(map(np.ndim, ids[:1])):
-            return [self.decode(row, skip_special_tokens) for row in ids]
-        return self.join(self._known_ids(ids, skip_special_tokens))
+        rows = np.atleast_1d(np.array(ids, object))  # rows may differ in length
+        if any(map(np.ndim, rows[:1])):
+            return [self.decode(row, skip_special_tokens) for row in rows]
+        return self.join(self._known_ids(rows, skip_special_tokens))
 
     def convert_ids_to_tokens(
         self, ids: Any, skip_special_tokens: bool = False
@@ -210,18 +216,18 @@ class Tokenizer(abc.ABC):
         return [self.tokens[i] for i in self._known_ids(ids, skip_special_tokens)]
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int]:
-        """The id of a token, or the ids of several; the id of [UNK] for other texts."""
+        """The id of a token, or the ids of several tokens. Unknown tokens become [UNK]."""
         if isinstance(tokens, str):
             return self.ids.get(tokens, self.unk_id)
         return [self.ids.get(token, self.unk_id) for token in tokens]
 
     def _known_ids(self, ids: Iterable, skip_special_tokens: bool = False) -> list[int]:
         """The ids as integers. Raises UserError for an id without a token."""
-        found = [int(i) for i in ids]
-        if wrong := [i for i in found if not 0 <= i < len(self)]:
-            raise UserError(f"{wrong[0]} is no token id; expected 0 to {len(self) - 1}")
+        for i in ids:
+            if not (hasattr(i, "__index__") and 0 <= i < len(self)):
+                raise UserError(f"{i!r} is no token id; expected 0 to {len(self) - 1}")
         skipped = {self.ids[token] for token in SPECIAL_TOKENS * skip_special_tokens}
-        return [i for i in found if i not in skipped]
+        return [int(i) for i in ids if int(i) not in skipped]
 
     def tokenize(self, text: str) -> list[str]:
         """The tokens of a text."""
@@ -242,13 +248,12 @@ class Tokenizer(abc.ABC):
         """Whether a store or a run with this fingerprint has this vocabulary."""
         return fingerprint == self.fingerprint()
 
-    @property
-    def _state(self) -> dict[str, Any]:
-        """The state that a pickle keeps besides the arguments of the constructor."""
-        return {"model_max_length": self.model_max_length}
+    def __reduce__(self):
+        """Pickles the constructor's arguments, without caches."""
+        return type(self), self._arguments, {"model_max_length": self.model_max_length}
 
     def config(self) -> dict:
-        """Content of tokenizer_config.json, which transformers reads too."""
+        """The content of tokenizer_config.json, which transformers also reads."""
         return {"kind": self.kind, "do_lower_case": self.lower_case}
 
     def save(self, directory: str | os.PathLike) -> None:
@@ -258,17 +263,17 @@ class Tokenizer(abc.ABC):
     def save_as(self, path: str | os.PathLike) -> None:
         """Writes the vocabulary to ``path``, and its settings to the same folder."""
         path = Path(path)
-        # The vocabulary comes last, so that a vocabulary always has its settings.
+        # The vocabulary is written last, so a vocabulary file always has its settings.
         write_json(config_path(path), self.config())
         with new_file(path) as file:
-            file.write(self.vocabulary_bytes())
+            file.write(self.content)
 
 
 class WordPieceTokenizer(Tokenizer):
-    """Greedy longest match over a vocabulary whose continuations start with ##.
+    """Greedy longest match over a vocabulary in which ## marks continuations.
 
-    library: the same rules in Hugging Face's library, which gives the characters of each
-    token. Its ids differ for a sigma at the end of a word, and for lone surrogates.
+    library: Hugging Face's library with the same rules, for the characters of each token.
+    Its ids differ for a sigma at the end of a word and for lone surrogates.
     """
 
     kind = "wordpiece"
@@ -283,17 +288,19 @@ class WordPieceTokenizer(Tokenizer):
     ):
         """lower_case: None means True unless a token has a capital letter.
 
-        Every cased vocabulary of a Latin script has some. Google's own files have no
-        setting for it. strip_accents: see wordpiece.Splitter. longest_word: number of
-        characters above which a word is [UNK]. Google's tokenizer has 200, transformers
-        100.
+        Google's files have no setting for it, and every cased vocabulary of a Latin script
+        has capital letters. strip_accents: see wordpiece.Splitter. longest_word: maximum
+        number of characters of a word; a longer word is [UNK]. Google's tokenizer has 200,
+        transformers 100.
         """
         if lower_case is None:
             lower_case = not any(re.match(r"[^\[]*[A-Z]", token) for token in tokens)
-        super().__init__(tokens, _continue(tokens, PREFIX), lower_case)
+        content = "".join(f"{token}\n" for token in tokens).encode()
+        super().__init__(content, tokens, _continue(tokens, PREFIX), lower_case)
         self._splitter = Splitter(lower_case, strip_accents)
         self.strip_accents = self._splitter.strip_accents
         self._rules = lower_case, self.strip_accents, longest_word
+        self._arguments = self.tokens, *self._rules
         self._model = models.WordPiece(
             self.ids, unk_token=UNK, max_input_chars_per_word=longest_word
         )
@@ -306,44 +313,33 @@ class WordPieceTokenizer(Tokenizer):
         self.library.decoder = decoders.WordPiece()
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of each text, read-only; see Tokenizer.encode_batch."""
+        """Read-only ids of each text; see Tokenizer.encode_batch."""
         words, ids = self._splitter.rough_words, self._word_ids.__getitem__
         return [np.frombuffer(b"".join(map(ids, words(t))), self.dtype) for t in texts]
 
     def _ids_of(self, rough_word: str) -> bytes:
-        """The bytes of the ids of a rough word of Splitter."""
+        """The ids of a rough word of Splitter, as bytes."""
         ids: list[int] = []
         for word in self._splitter.words(rough_word):
             try:
                 ids += [token.id for token in self._model.tokenize(word)]
-            except UnicodeEncodeError:  # a lone surrogate, which no token has
+            except UnicodeEncodeError:  # a lone surrogate, which no token contains
                 ids.append(self.unk_id)
         return np.array(ids, self.dtype).tobytes()
-
-    def join(self, ids: Sequence[int]) -> str:
-        """Words with spaces between them, but no space before a full stop or a comma."""
-        return self.library.decode(ids, skip_special_tokens=False)
-
-    def vocabulary_bytes(self) -> bytes:
-        """One token a line."""
-        return "".join(f"{token}\n" for token in self.tokens).encode()
 
     def config(self) -> dict:
         """Settings from which transformers' AutoTokenizer makes a BertTokenizer."""
         lower_case, accents, longest = self._rules
-        own = {} if longest == LONGEST_WORD else {LONGEST: longest}
-        # None: the same as do_lower_case, as in Google's tokenizer.
-        own["strip_accents"] = None if accents == lower_case else accents
-        own["tokenizer_class"] = "BertTokenizer"
-        return super().config() | own | SPECIAL_TOKENS_MAP
+        # None means the value of do_lower_case, as in Google's tokenizer.
+        settings = {"strip_accents": None if accents == lower_case else accents}
+        if longest != LONGEST_WORD:
+            settings[LONGEST] = longest
+        settings["tokenizer_class"] = "BertTokenizer"
+        return super().config() | settings | SPECIAL_TOKENS_MAP
 
     def with_tokens(self, tokens: Sequence[str]) -> "WordPieceTokenizer":
         """A tokenizer of other tokens and the same rules."""
         return WordPieceTokenizer(tokens, *self._rules)
-
-    def __reduce__(self):
-        """Pickles without the cache."""
-        return WordPieceTokenizer, (self.tokens, *self._rules), self._state
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -357,22 +353,23 @@ class SentencePieceTokenizer(Tokenizer):
     file_name = "spiece.model"
 
     def __init__(self, model: bytes, lower_case: bool | None = None):
-        """model: the content of a .model file. lower_case: as of WordPieceTokenizer."""
-        if not model:  # the library accepts it, and prints a line
+        """model: content of a .model file. lower_case: see WordPieceTokenizer."""
+        if not model:  # the library accepts an empty file and prints a line
             raise ValueError("an empty file")
         library = sentencepiece.SentencePieceProcessor(model_proto=model)
         ids = list(range(library.vocab_size()))
         tokens = library.id_to_piece(ids)
         starts = np.array([_starts_word(token) for token in tokens])
-        self._model, self.library = model, library
+        self.library = library
         self._special = np.logical_or(library.is_control(ids), library.is_unknown(ids))
         if lower_case is None:
             text = "".join(itertools.compress(tokens, ~self._special))
             lower_case = not any(map(str.isupper, text))
-        super().__init__(tokens, ~self._special & ~starts, lower_case)
+        super().__init__(model, tokens, ~self._special & ~starts, lower_case)
+        self._arguments = model, self.lower_case
 
     def cased(self, text: str) -> str:
-        """The text in lower case, if the model has no other."""
+        """The text, in lower case if the model has only lower-case tokens."""
         return text.lower() if self.lower_case else text
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -381,7 +378,7 @@ class SentencePieceTokenizer(Tokenizer):
         return [np.array(row, self.dtype) for row in rows]
 
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
-        """Ids of one text. A part behind [MASK] has the spaces that the text has."""
+        """Ids of one text. A part after [MASK] keeps the spaces of the text."""
         first, *rest = text.split(MASK) if allow_mask else [text]
         ids = self.library.encode(utf8(self.cased(first)))
         for part in rest:
@@ -391,7 +388,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _inside(self) -> sentencepiece.SentencePieceProcessor:
-        """The model without the space that it puts before a text."""
+        """The model without the rule that puts a space before a text."""
         model = self.proto()
         model.normalizer_spec.add_dummy_prefix = False
         return sentencepiece.SentencePieceProcessor(
@@ -399,7 +396,7 @@ class SentencePieceTokenizer(Tokenizer):
         )
 
     def join(self, ids: Sequence[int]) -> str:
-        """Tokens joined, spaces where the tokens have them and around special ones."""
+        """The joined tokens, with spaces around special tokens."""
         text = "".join(
             f" {self.tokens[i]} " if self._special[i] else self.tokens[i] for i in ids
         )
@@ -407,43 +404,35 @@ class SentencePieceTokenizer(Tokenizer):
 
     def proto(self) -> Any:
         """The model as a protobuf message, ModelProto of sentencepiece."""
-        # Imported late: it needs a newer protobuf than Apache Beam allows.
+        # Imported late, because it needs a newer protobuf than Apache Beam allows.
         from sentencepiece import sentencepiece_model_pb2
 
-        return sentencepiece_model_pb2.ModelProto.FromString(self._model)
-
-    def vocabulary_bytes(self) -> bytes:
-        """The .model file."""
-        return self._model
+        return sentencepiece_model_pb2.ModelProto.FromString(self.content)
 
     def fingerprint(self) -> str:
-        """SHA-256 of the .model file, which has scores and rules, and of the case."""
+        """SHA-256 of lower_case and of the .model file with its scores and rules."""
         rules = f"{self.kind}\n{self.lower_case}\n".encode()
-        return hashlib.sha256(rules + self._model).hexdigest()
+        return hashlib.sha256(rules + self.content).hexdigest()
 
     def has_fingerprint(self, fingerprint: str) -> bool:
         """See Tokenizer.has_fingerprint. Version 0.1.0 left out scores and rules."""
         return fingerprint in (self.fingerprint(), super().fingerprint())
 
-    def __reduce__(self):
-        """Pickles as its file."""
-        return SentencePieceTokenizer, (self._model, self.lower_case), self._state
-
 
 class LibraryTokenizer(Tokenizer):
-    """A tokenizer.json, with all its rules and added tokens, run by `tokenizers`.
+    """A tokenizer.json with all its rules and added tokens, run by `tokenizers`.
 
     Added tokens are matched in text with the flags of the file. Text that spells one of
-    BERT's own special tokens is ordinary text. parts: the object in the file. added: the
-    added tokens.
+    BERT's special tokens is ordinary text. parts: the JSON object of the file. added: the
+    set of added tokens.
     """
 
     kind = "tokenizers"
     file_name = "tokenizer.json"
 
-    def __init__(self, content: str):
-        """content: the text of a tokenizer.json."""
-        self._content, self.parts = content, json.loads(content)
+    def __init__(self, content: bytes):
+        """content: the bytes of a tokenizer.json."""
+        self.parts = json.loads(content)
         self.library = _from_parts(self.parts, SPECIAL_TOKENS)
         ids = self.library.get_vocab(with_added_tokens=True)
         tokens = sorted(ids, key=ids.__getitem__)
@@ -456,13 +445,15 @@ class LibraryTokenizer(Tokenizer):
         self.added = {token["content"] for token in added}
         if prefix := self.parts["model"].get("continuing_subword_prefix"):
             continues = _continue(tokens, prefix)
-        else:  # words start with a mark, if the tokens have one
+        else:  # a mark starts a word, if any token has a mark
             marked = [t.startswith((_SPACE, _BYTE_SPACE)) for t in tokens]
             continues = np.logical_not(marked) & any(marked)
         words = [token not in self.added for token in tokens]
         normalizer = self.library.normalizer or normalizers.Sequence([])
         lower_case = normalizer.normalize_str("A") == "a"
-        super().__init__(tokens, np.logical_and(continues, words), lower_case)
+        continues = np.logical_and(continues, words)
+        super().__init__(content, tokens, continues, lower_case)
+        self._arguments = (content,)
         self.strip_accents = normalizer.normalize_str("\u00e9") == "e"
         pair = self.library.encode("a", "b")
         expected = [*self._row(("a", "b"), None, False)]
@@ -487,29 +478,17 @@ class LibraryTokenizer(Tokenizer):
     def _with_mask(self) -> tokenizers.Tokenizer:
         return _from_parts(self.parts, set(SPECIAL_TOKENS) - {MASK})
 
-    def join(self, ids: Sequence[int]) -> str:
-        """Text as the decoder of the file joins it."""
-        return self.library.decode(ids, skip_special_tokens=False)
-
-    def vocabulary_bytes(self) -> bytes:
-        """The tokenizer.json."""
-        return self._content.encode()
-
     def fingerprint(self) -> str:
         """SHA-256 of the tokenizer.json."""
-        return hashlib.sha256(f"{self.kind}\n{self._content}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.kind}\n".encode() + self.content).hexdigest()
 
     def config(self) -> dict:
         """Settings with which transformers' AutoTokenizer reads all of tokenizer.json."""
         return super().config() | JSON_SETTINGS
 
-    def __reduce__(self):
-        """Pickles as its file."""
-        return LibraryTokenizer, (self._content,), self._state
-
 
 def _from_parts(parts: dict, ordinary: Collection[str]) -> tokenizers.Tokenizer:
-    """A tokenizer of the library. ordinary: special tokens not to be found in text."""
+    """A tokenizer of the library. ordinary: special tokens that are text in a text."""
     for token in parts.get("added_tokens") or ():
         token["special"] = token["content"] in ordinary
     library = tokenizers.Tokenizer.from_str(json.dumps(parts))
@@ -519,25 +498,25 @@ def _from_parts(parts: dict, ordinary: Collection[str]) -> tokenizers.Tokenizer:
     return library
 
 
-def _listed_texts(texts: Any, name: str) -> list[str]:
-    """One text, or several, as a list. Raises UserError for anything else."""
-    if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # its items are names
+def _text_list(texts: Any, name: str) -> list[str]:
+    """One text, or several texts, as a list. Raises UserError for anything else."""
+    if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # iterates over names
         expected = "a text, or a list, an array or a column of texts"
         raise UserError(f"{name} is a table; expected {expected}")
-    found = [texts] if isinstance(texts, str) else [*texts]
-    for i, text in enumerate(found):
+    texts = [texts] if isinstance(texts, str) else [*texts]
+    for i, text in enumerate(texts):
         if not isinstance(text, str):
             advice = "drop missing values, and give second texts as pairs=[...]"
             raise UserError(f"{name}[{i}] is {text!r:.80}, expected a text; {advice}")
-    return found
+    return texts
 
 
 def _longest_first(first: int, second: int = 0, *, room: int) -> tuple[int, int]:
-    """Numbers of tokens that two texts keep, with the rule of transformers.
+    """Numbers of tokens that two texts keep, by the rule of transformers.
 
-    Both are cut to half of the room, but a text with fewer tokens keeps all. With an odd
-    room the longer text has one token more. Google's rule (see data/sequences.py) gives
-    this token to the first text.
+    Each text keeps at least half of the room, or all of its tokens. With an odd room the
+    longer text keeps one token more. Google's rule (see data/sequences.py) gives this
+    token to the first text.
     """
     if first + second <= room:
         return first, second
@@ -546,7 +525,7 @@ def _longest_first(first: int, second: int = 0, *, room: int) -> tuple[int, int]
 
 
 def _continue(tokens: Sequence[str], prefix: str) -> list[bool]:
-    """Whether each token starts with the mark of a continuation."""
+    """Whether each token starts with ``prefix``, the mark of a continuation."""
     return [token.startswith(prefix) and token != prefix for token in tokens]
 
 
@@ -561,8 +540,8 @@ def _starts_word(token: str) -> bool:
 def config_path(vocabulary: Path) -> Path:
     """The path of the settings that belong to a vocabulary file.
 
-    A file with another name than transformers' own has its own settings, so that cased.txt
-    and uncased.txt can share a folder.
+    A file whose name is not one of FILES has settings under its own name, so that cased.txt
+    and uncased.txt can be in one folder.
     """
     if vocabulary.name in FILES:
         return vocabulary.with_name("tokenizer_config.json")

@@ -155,7 +155,7 @@ def _read_tokenizer_json(
     path: Path, settings: dict[str, Any], rules: dict[str, tuple]
 ) -> Tokenizer:
     """A WordPieceTokenizer if the rules are Google's, otherwise a LibraryTokenizer."""
-    tokenizer = LibraryTokenizer(read_text(path, _EXPECTED))
+    tokenizer = LibraryTokenizer(path.read_bytes())
     model, normalizer = (
         tokenizer.parts[name] or {} for name in ("model", "normalizer")
     )

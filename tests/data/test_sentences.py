@@ -59,9 +59,18 @@ def test_abbreviations_of_a_language_end_no_sentence(language, sentences):
 
 
 @pytest.mark.parametrize("language", ["", "German", "DE", "e", "de_AT", "de "])
-def test_what_is_no_code_of_a_language_is_refused(language):
+def test_a_text_that_is_no_language_code_is_refused(language):
     with pytest.raises(UserError, match="expected a code such as en, de or zh-hans"):
         check_language(language)
+
+
+def test_an_unknown_language_is_logged(caplog):
+    for language in ("en", "de", "zh-hans", "sw"):
+        check_language(language)
+    assert not caplog.messages
+    check_language("xx")
+    (line,) = caplog.messages
+    assert "may not know the language 'xx'" in line
 
 
 def test_no_character_is_lost():

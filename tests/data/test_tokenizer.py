@@ -350,6 +350,11 @@ def test_ids_become_text_and_tokens_as_in_transformers(uncased, mixed):
     assert uncased.convert_ids_to_tokens(np.int32(1996)) == "the"
     assert uncased.convert_tokens_to_ids(tokens) == NAIVE
     assert uncased.convert_tokens_to_ids("no such token") == uncased.unk_id == 100
+    assert uncased.decode(1996) == uncased.decode(np.int32(1996)) == "the"
+    assert uncased.decode([[1996], [4937, 2938]]) == ["the", "cat sat"]
+    for text in ("ab", ["the"], 1.5):
+        with pytest.raises(UserError, match="no token id; expected 0 to 30521"):
+            uncased.decode(text)
     for wrong in (-100, 30522):
         with pytest.raises(
             UserError, match=f"{wrong} is no token id; expected 0 to 30521"
@@ -462,7 +467,7 @@ def test_words_of_tokenizers_that_mark_spaces(golden, mixed):
     ids = {token: i for i, token in enumerate(TOKENS)}
     words = Tokenizer(models.WordLevel(ids, "[UNK]"))  # without marks
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = LibraryTokenizer(words.to_str())
+    tokenizer = LibraryTokenizer(words.to_str().encode())
     assert words_of(tokenizer, "the a the") == ["the", "a", "the"]
 
 

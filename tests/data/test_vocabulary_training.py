@@ -97,7 +97,7 @@ def test_the_same_text_gives_the_same_vocabulary_in_every_process(kind, tmp_path
         "v._SAMPLED = 600\n"
         "lines = open(sys.argv[1]).read().split('\\n')\n"
         "tokenizer = v.train_vocabulary(lines, 300, kind=sys.argv[2])\n"
-        "sys.stdout.buffer.write(tokenizer.vocabulary_bytes())"
+        "sys.stdout.buffer.write(tokenizer.content)"
     )
     command = [sys.executable, "-c", code, path, kind]
     found = set()
