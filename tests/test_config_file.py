@@ -263,7 +263,9 @@ def test_a_checkpoint_gives_the_sizes_that_a_config_does_not_name(
     with pytest.raises(SystemExit):
         model("--print_config")
     assert "\nmodel.hidden_size = 24  # " in capsys.readouterr().out
-    with pytest.raises(UserError, match=r"=128 is over the position table of 19"):
+    with pytest.raises(
+        UserError, match=r"=128, expected at most model.max_positions=19"
+    ):
         parse(line, USAGE, read)
     with pytest.raises(UserError, match=r"no model\.vocab_size, .*; give the sizes"):
         parse(line[:2], USAGE, read)

@@ -1,5 +1,6 @@
 """The configs of pretraining, fine-tuning and studies, as frozen dataclasses."""
 
+import ast
 import dataclasses
 import math
 import os
@@ -41,27 +42,25 @@ class OptimizerConfig:
     """
 
     layer_decay: ClassVar[float] = 1.0  # a setting of fine-tuning
-    learning_rate: float = setting(doc="peak of the schedule, after warmup", least=0)
-    warmup_steps: int = setting(0, "steps until the peak; 0: see warmup", least=0)
-    warmup: float = setting(0.0, "share of all steps until the peak", least=0, below=1)
-    beta1: float = setting(0.9, "decay of the gradients' mean", least=0, below=1)
-    beta2: float = setting(0.999, "decay of the squares' mean", least=0, below=1)
-    epsilon: float = setting(1e-6, "added to the root of the squares' mean", above=0)
-    weight_decay: float = setting(0.01, "not for biases and LayerNorm", least=0)
+    learning_rate: float = setting(doc="highest learning rate, after warmup", least=0)
+    warmup_steps: int = setting(0, "number of warmup steps; 0: see warmup", least=0)
+    warmup: float = setting(0.0, "share of all steps for warmup", least=0, below=1)
+    beta1: float = setting(0.9, "decay of Adam's mean gradient", least=0, below=1)
+    beta2: float = setting(0.999, "decay of the mean square gradient", least=0, below=1)
+    epsilon: float = setting(1e-6, "number that Adam adds to each divisor", above=0)
+    weight_decay: float = setting(0.01, "decay of kernels and embeddings", least=0)
     clip_norm: float = setting(
         1.0, "maximum norm of all gradients; inf: no clipping", above=0, most=math.inf
     )
     bias_correction: bool = setting(
-        False, "correct both means in the first steps; helps small fine-tuning tasks"
+        False, "correct Adam's means in the first steps. Helps with small tasks"
     )
     spike_norm: float = setting(
         0.0, "gradient norm that stops the run; 0: only NaN and infinity do", least=0
     )
-    skip_spikes: bool = setting(False, "skip such a batch, and continue")
+    skip_spikes: bool = setting(False, "skip such a batch instead of stopping the run")
     name: str = setting(
-        "adam",
-        "adam; lamb, for batches of thousands; muon (docs/objectives.md)",
-        one_of=("adam", "lamb", "muon"),
+        "adam", "optimizer; lamb suits large batches", one_of=("adam", "lamb", "muon")
     )
 
     def __post_init__(self):
@@ -81,7 +80,7 @@ class RunConfig:
     init_from: str = setting(
         "",
         "checkpoint to start from: a Hugging Face folder, Google's bert_model.ckpt, a "
-        "workdir, or a name on a hub (org/name, org/name@revision)",
+        "workdir, or a name on a hub, such as org/name or org/name@revision",
     )
     compute: ComputeConfig = setting(factory=ComputeConfig)
     mesh: MeshConfig = setting(factory=MeshConfig)
@@ -89,18 +88,18 @@ class RunConfig:
         0, "random seed of parameters, example order, masks and dropout", **_SEED
     )
     accumulation: int = setting(
-        1, "microbatches of a step, to need less memory", least=1
+        1, "microbatches of a step. More of them need less memory", least=1
     )
     data_timeout: int = setting(
         300, "seconds without a batch after which the run stops; 0: never", least=0
     )
-    log_every: int = setting(100, "steps between reports", least=1)
+    log_every: int = setting(100, "steps between lines of the log", least=1)
     checkpoint_every: int = setting(10_000, "steps between checkpoints", least=1)
     profile_steps: str = setting(
-        "", "first and last step of a profile for XProf and TensorBoard, such as 10:20"
+        "", "first and last step of a profile for TensorBoard, such as 10:20"
     )
     tracker: str = setting(
-        "", "library that also receives the metrics", one_of=("", "wandb", "trackio")
+        "", "experiment tracker of the metrics", one_of=("", "wandb", "trackio")
     )
 
     def __post_init__(self):
@@ -114,27 +113,25 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """The text of pretraining, and how examples are drawn from it."""
+    """The text of pretraining, and how examples are made from it."""
 
-    path: str = setting("", "output of bert_jax prepare; empty: corpus is prepared")
-    corpus: tuple[str, ...] = setting((), "inputs, as for prepare, to prepare here")
-    language: str = setting("en", "language of corpus, for the ends of sentences")
+    path: str = setting("", "output folder of bert_jax prepare, instead of corpus")
+    corpus: tuple[str, ...] = setting((), "text to prepare: files, folders or patterns")
+    language: str = setting("en", "language code of corpus, which splits sentences")
     vocabulary_size: int = setting(
-        30_522,
-        "tokens of the vocabulary that is trained on corpus, if init_from has none",
-        least=1,
+        30_522, "tokens of the vocabulary trained on corpus, without init_from", least=1
     )
-    lower_case: bool = setting(True, "whether that vocabulary has no capitals")
+    lower_case: bool = setting(True, "train a vocabulary without capitals")
     keep_accents: bool = setting(
-        False, "whether that vocabulary has accents and vowel signs without capitals"
+        False, "train a lower-case vocabulary with accents and vowel signs"
     )
     holdout: float = setting(0.01, "share of the text for evaluation", least=0, below=1)
     examples: ExampleConfig = setting(factory=ExampleConfig)
     packing: bool = setting(
-        False, "whether pairs share rows, for smaller batches; off for LSTMs"
+        False, "put several pairs into a row, which saves padding; off for LSTMs"
     )
-    threads: int = setting(2, "threads of each host that draw batches", least=1)
-    prefetch: int = setting(8, "batches drawn ahead of the step", least=1)
+    threads: int = setting(2, "threads of each host that make batches", least=1)
+    prefetch: int = setting(8, "number of batches made before they are used", least=1)
 
     def check_text(self) -> None:
         """Raises UserError unless there is one text, before JAX is imported."""
@@ -156,16 +153,16 @@ class TrainConfig(RunConfig):
     data: DataConfig
     phases: tuple[Phase, ...]
     objective: str = setting(
-        "bert_jax.objectives.mlm_nsp", "module with a function pretraining()"
+        "bert_jax.objectives.mlm_nsp", "module of the loss, with a function pretraining"
     )
     eval_every: int = setting(10_000, "steps between evaluations; 0: none", least=0)
-    eval_batches: int = setting(100, "batches of an evaluation", least=1)
+    eval_batches: int = setting(100, "number of batches of an evaluation", least=1)
     eval_mask_rate: float = setting(
-        0.15, "share of the tokens that evaluations predict", above=0, below=1
+        0.15, "share of the tokens that evaluations mask", above=0, below=1
     )
     keep_checkpoints: int = setting(3, "number of checkpoints to keep", least=1)
     prompts: tuple[str, ...] = setting(
-        (), "sentences with [MASK] that a masked LM fills in at the end of the run"
+        (), "sentences with [MASK] that the model fills in at the end of the run"
     )
 
     def __post_init__(self):
@@ -173,9 +170,8 @@ class TrainConfig(RunConfig):
         for i, phase in enumerate(self.phases):
             if phase.sequence_length > self.model.max_positions:
                 raise UserError(
-                    f"phases[{i}].sequence_length={phase.sequence_length} is over the "
-                    f"position table of {self.model.max_positions}; set phases"
-                    f"[{i}].sequence_length or model.max_positions"
+                    f"phases[{i}].sequence_length={phase.sequence_length}, expected at "
+                    f"most model.max_positions={self.model.max_positions}; set either"
                 )
 
     @property
@@ -202,7 +198,7 @@ class ModelSettings:
         "", "input of a classifier; empty: the checkpoint's", one_of=("", *POOLINGS)
     )
     max_positions: int = setting(
-        0, "larger position table, for longer texts; 0: the checkpoint's", least=0
+        0, "size of a larger position table; 0: the checkpoint's", least=0
     )
     initializer_range: float = setting(
         0.0, "standard deviation of a new head; 0: the checkpoint's", least=0
@@ -218,7 +214,7 @@ class ModelSettings:
 class FineTuneOptimizer(OptimizerConfig):
     """Paper, A.3: the pretraining optimizer, peak learning rate 5e-5, 3e-5 or 2e-5."""
 
-    learning_rate: float = setting(5e-5, "peak of the schedule, after warmup", above=0)
+    learning_rate: float = setting(5e-5, "highest learning rate, after warmup", above=0)
     warmup: float = setting_like(OptimizerConfig, "warmup", 0.1)
     layer_decay: float = setting(
         1.0, "factor of the updates from each layer to the layer below", above=0, most=1
@@ -227,19 +223,16 @@ class FineTuneOptimizer(OptimizerConfig):
 
 @dataclasses.dataclass(frozen=True)
 class SweepConfig:
-    """The grid of ``--sweep`` (paper, A.3) and the seeds of each point."""
+    """The grid of ``--sweep`` (paper, A.3). Each point runs with each seed."""
 
-    batch_size: tuple[int, ...] = setting((16, 32), "batch sizes", least=1)
+    batch_size: tuple[int, ...] = setting((16, 32), "batch sizes to try", least=1)
     learning_rate: tuple[float, ...] = setting(
-        (5e-5, 3e-5, 2e-5), "peak learning rates", above=0
+        (5e-5, 3e-5, 2e-5), "learning rates to try", above=0
     )
-    epochs: tuple[int, ...] = setting((3, 4), "numbers of epochs", least=1)
-    seeds: tuple[int, ...] = setting((0, 1, 2), "seeds of each point", **_SEED)
+    epochs: tuple[int, ...] = setting((3, 4), "numbers of epochs to try", least=1)
+    seeds: tuple[int, ...] = setting((0, 1, 2), "random seeds of each point", **_SEED)
     folds: int = setting(
-        0,
-        "number of folds of the training rows, drawn with each seed. Each fold is dev of a "
-        "run (cross-validation). 0: the task's own dev",
-        least=0,
+        0, "folds of the training rows for cross-validation; 0: the task's dev", least=0
     )
 
 
@@ -250,17 +243,13 @@ class FineTuneConfig(RunConfig):
     family: str = setting(doc="kind of task, such as classification or tagging")
     data: Any  # the config of the family
     optimizer: FineTuneOptimizer = setting(factory=FineTuneOptimizer)
-    fresh_head: bool = setting(False, "initialise the head randomly in any case")
-    freeze: bool = setting(
-        False, "train only the head, pooler and LSTM's layer weights"
-    )
+    fresh_head: bool = setting(False, "ignore the head of the checkpoint")
+    freeze: bool = setting(False, "train the head and the pooler, not the encoder")
     freeze_layers: int = setting(
-        -1,
-        "train neither the embeddings nor the first n layers; -1: train all",
-        least=-1,
+        -1, "number of first layers to freeze; 0: the embeddings; -1: none", least=-1
     )
     class_weights: dict[str, float] | str = setting(
-        factory=dict, doc="weights of labels in the loss, by default 1; or balanced"
+        factory=dict, doc="weights of labels in the loss, 1 if left out; or balanced"
     )
     label_smoothing: float = setting(
         0.0, "share of a label that the loss spreads over all labels", least=0, below=1
@@ -268,17 +257,17 @@ class FineTuneConfig(RunConfig):
     model: ModelSettings = setting(factory=ModelSettings)
     features: FeatureConfig = setting(factory=FeatureConfig)
     sweep: SweepConfig = setting(factory=SweepConfig)
-    batch_size: int = setting(32, "examples of a step (long texts: windows)", least=1)
+    batch_size: int = setting(32, "number of sequences of a step", least=1)
     eval_batch_size: int = setting(
-        64, "rows of a batch of 32 tokens in evaluations; longer rows: fewer", least=1
+        64, "rows of 32 tokens of an evaluation batch; longer rows: fewer", least=1
     )
     epochs: int = setting(3, "number of times that each example is used", least=1)
-    evaluations: int = setting(1, "evaluations on dev in an epoch", least=1)
+    evaluations: int = setting(1, "number of evaluations on dev in an epoch", least=1)
     patience: int = setting(
         0, "evaluations without a better score that end the run; 0: never", least=0
     )
     main_metric: str = setting(
-        "", "score on dev whose maximum is the best model; empty: the task's"
+        "", "dev score that picks the best model; empty: the task's main score"
     )
     buckets: int = setting(
         2, "maximum number of length buckets. Each bucket compiles a program", least=1
@@ -287,32 +276,14 @@ class FineTuneConfig(RunConfig):
     log_every: int = setting_like(RunConfig, "log_every", 50)
     checkpoint_every: int = setting_like(RunConfig, "checkpoint_every", 500)
 
-    def __post_init__(self):
-        super().__post_init__()
-        weights = self.class_weights
-        values = weights.values() if isinstance(weights, dict) else ()
-        right = isinstance(weights, dict) or weights == "balanced"
-        if not right or not all(0 <= value < math.inf for value in values):
-            raise UserError(
-                f"class_weights={weights!r}, expected balanced, or a dictionary of labels "
-                "and weights of at least 0, such as {'good': 1, 'bad': 2.5}"
-            )
-        by_layer = self.freeze_layers >= 0 or self.optimizer.layer_decay != 1
-        if by_layer and (self.freeze or self.features.layers):
-            raise UserError(
-                "freeze and features.layers train no layer of the encoder; leave out "
-                "freeze_layers and layer_decay"
-            )
-
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
     """A pretraining of a study, and what its fine-tunings change."""
 
-    pretrain: Any = setting(doc="settings of its pretraining; equal ones share a run")
+    pretrain: Any = setting(doc="settings of the pretraining, as of bert_jax train")
     finetune: Any = setting(
-        factory=dict,
-        doc="settings of its fine-tunings that replace the tasks' settings",
+        factory=dict, doc="settings that replace the tasks' settings"
     )
 
 
@@ -320,18 +291,16 @@ class Variant:
 class StudyConfig:
     """The result of ``get_study`` in a study's file: variants times tasks times seeds.
 
-    The first variant is the one that the others are compared with.
+    All variants are compared with the first variant.
     """
 
-    variants: dict[str, Variant] = setting(doc="variants by name")
+    variants: dict[str, Variant] = setting(doc="the variants by name")
     tasks: dict[str, Any] = setting(
         factory=dict, doc="settings of each fine-tuning by name, without init_from"
     )
-    seeds: tuple[int, ...] = setting(
-        (0, 1, 2), "seeds, each for a pretraining and its fine-tunings", **_SEED
-    )
+    seeds: tuple[int, ...] = setting((0, 1, 2), "random seeds of each variant", **_SEED)
     pairs: tuple[str, ...] = setting((), "files of minimal pairs, as for score --pairs")
-    pairs_per_set: int = setting(0, "use the first pairs of each set; 0: all", least=0)
+    pairs_per_set: int = setting(0, "pairs to use of each set; 0: all", least=0)
     equal_compute: bool = setting(
         False, "scale the steps of each pretraining to the FLOPs of the first"
     )
@@ -348,11 +317,11 @@ def train_config(
     A model without vocab_size has as many tokens as the vocabulary that is trained on
     data.corpus. workdir: see :func:`with_architecture`.
     """
-    settings = dict(with_architecture(with_compute(settings), workdir))
+    settings = with_architecture(with_compute(settings), workdir)
     model, data = settings.get("model"), settings.get("data")
     if isinstance(model, Mapping) and isinstance(data, Mapping) and data.get("corpus"):
         size = data.get("vocabulary_size", DataConfig.vocabulary_size)
-        settings["model"] = {"vocab_size": size, **model}
+        settings = {**settings, "model": {"vocab_size": size, **model}}
     return from_settings(TrainConfig, settings, "")
 
 
@@ -367,10 +336,32 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
         raise UserError(f"family={family!r}, expected one of {', '.join(FAMILIES)}")
     kind = FAMILIES[family].config_class
     data = from_settings(kind, settings.get("data", {}), "data")
-    return from_settings(FineTuneConfig, settings | {"data": data}, "")
+    weights = _class_weights(settings.get("class_weights", {}))
+    changes = {"data": data, "class_weights": weights}
+    return from_settings(FineTuneConfig, settings | changes, "")
 
 
-# Settings of a finished run that do not change its scores, as beginnings of names.
+def _class_weights(weights: Any) -> dict[str, float] | str:
+    """The setting from a dictionary, its text, a Series of pandas, or "balanced"."""
+    if isinstance(weights, str) and weights == "balanced":
+        return weights
+    try:
+        if isinstance(weights, str):
+            weights = ast.literal_eval(weights)
+        by_label = {
+            str(label): float(weight) for label, weight in dict(weights).items()
+        }
+        if all(0 <= weight < math.inf for weight in by_label.values()):
+            return by_label
+    except (SyntaxError, TypeError, ValueError):
+        pass
+    raise UserError(
+        f"class_weights={weights!r:.200}, expected balanced, or a dictionary of labels and "
+        "weights of at least 0, such as {'good': 1, 'bad': 2.5}"
+    )
+
+
+# Settings of a finished run that do not change its scores, by the start of their names.
 NO_EFFECT = (
     *("mesh", "accumulation", "log_every", "checkpoint_every", "profile_steps"),
     *("tracker", "data_timeout", "eval_batch_size", "keep_checkpoints", "prompts"),

@@ -258,20 +258,21 @@ class _FineTuning:
 
     def _class_weights(self) -> tuple[float, ...]:
         """The weight of each class in the order of the labels; () without weights."""
-        given, labels = self.config.class_weights, self.task.labels
-        if given == "balanced":
+        by_label, labels = self.config.class_weights, self.task.labels
+        if by_label == "balanced":
             targets = next(iter(self.prepared.train.features.targets.values()))
             ids = np.concatenate([np.atleast_1d(x) for x in targets])
-            weights = balanced(np.bincount(ids[ids >= 0], minlength=len(labels)))
-            given = dict(zip(labels, weights.tolist(), strict=True))
-            shown = [f"{label!r} {weight:.4g}" for label, weight in given.items()]
+            balance = balanced(np.bincount(ids[ids >= 0], minlength=len(labels)))
+            by_label = dict(zip(labels, balance.tolist(), strict=True))
+            shown = [f"{label!r} {weight:.4g}" for label, weight in by_label.items()]
             self.log(f"class weights: {listed(shown, most=10)}")
-        if wrong := given.keys() - {*labels}:
+        weights = tuple(by_label.get(label, 1.0) for label in labels if by_label)
+        if by_label.keys() - {*labels} or (weights and not any(weights)):
             raise UserError(
-                f"class_weights has {', '.join(sorted(wrong))}, expected labels of the "
-                f"task: {listed(labels)}"
+                f"class_weights={by_label}, expected labels of the task "
+                f"({listed(labels)}), not all with the weight 0"
             )
-        return tuple(given.get(label, 1.0) for label in labels if given)
+        return weights
 
     def _checksum(self) -> int:
         """A checksum of the tokens and labels of train and of the labelled splits."""

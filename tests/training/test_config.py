@@ -2,6 +2,8 @@ import copy
 import math
 
 import jax
+import numpy as np
+import pandas
 import pytest
 
 from bert_jax.errors import UserError
@@ -54,20 +56,28 @@ def test_one_schedule_has_the_steps_of_all_phases(settings):
             {"class_weights": "balance"},
             "class_weights='balance', expected balanced, or",
         ),
-        ({"class_weights": {"a": -1}}, "{'a': -1.0}, expected .* of at least 0"),
-        (
-            {"freeze": True, "freeze_layers": 0},
-            "leave out freeze_layers and layer_decay",
-        ),
-        (
-            {"optimizer": {"layer_decay": 0.9}, "features": {"layers": (-1,)}},
-            "train no layer of the encoder",
+        *(
+            (
+                {"class_weights": weights},
+                r"^class_weights=.*, expected .* of at least 0",
+            )
+            for weights in ({"a": -1}, {"a": np.inf}, [1, 2.5], "{'a': ", "[1]", 3)
         ),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         finetune_config(FINE_TUNING | {"init_from": "a"} | changes)
+
+
+def test_class_weights_are_any_numbers_by_label():
+    """The command line gives a text if a config file has "balanced"."""
+    expected = {"a": 1.0, "3": 2.5}
+    series = pandas.Series([1, 2.5], index=["a", 3])
+    for given in ({"a": np.float32(1), 3: 2.5}, "{'a': 1, '3': 2.5}", series):
+        config = finetune_config(FINE_TUNING | {"class_weights": given})
+        assert config.class_weights == expected
+        assert finetune_config(to_dict(config)) == config
 
 
 def one(**changes):
@@ -96,7 +106,7 @@ def one(**changes):
             r"learning_rate=inf, expected .* below inf",
         ),
         ("optimizer.epsilon", math.nan, r"epsilon=nan, expected above 0"),
-        ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32 is over"),
+        ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32, expected at"),
     ],
 )
 def test_a_wrong_setting_is_named_in_one_line(settings, name, value, message):
