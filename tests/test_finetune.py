@@ -134,7 +134,7 @@ def test_asked_to_stop_it_saves_and_ends_with_75(
         (["--config.init_from=nowhere"], "nowhere does not exist"),
         (
             ["--config.data.dir=nowhere"],
-            "and 7 more (it does not exist); set data.dir",
+            "and 7 more (it is empty or does not exist); set data.dir",
         ),
         (["--config.data.max_length=17"], "is over the position table of 16"),
         (["extra"], "unexpected argument 'extra'"),

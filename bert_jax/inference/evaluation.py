@@ -30,7 +30,7 @@ from bert_jax.parallel import mesh as meshes
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress
 from bert_jax.settings import check_ranges, setting, with_arguments
-from bert_jax.tasks.rows import Placed, count_rows, given_columns, placed_rows
+from bert_jax.tasks.rows import Placed, count_rows, placed_rows
 from bert_jax.tasks.task import Outputs, Task
 
 logger = logging.getLogger(__name__)
@@ -244,7 +244,7 @@ class Inference:
         :func:`bert_jax.tasks.rows.row_texts`. At the end logs a warning with the number of
         truncated rows.
         """
-        rows = self._rows(placed, given_columns(columns))
+        rows = self._rows(placed, columns)
         parts = chunks(self._together(rows), size, self._cost)
         unit, answered, truncated = f"{self.noun}s", 0, 0
         with Progress(self.doing, total=total, unit=unit, show=self.show) as progress:

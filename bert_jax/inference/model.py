@@ -24,7 +24,7 @@ from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.layers import with_scan
 from bert_jax.settings import with_arguments
-from bert_jax.tasks.rows import given_columns, is_single, placed_rows, row_texts
+from bert_jax.tasks.rows import is_single, placed_rows, row_texts
 from bert_jax.tasks.task import Task
 
 
@@ -201,7 +201,7 @@ class Bert(Checkpoint):
         """
         texts = None
         if not _is_numbers(corpus):
-            rows = row_texts(placed_rows(corpus), given_columns(columns), most=1)
+            rows = row_texts(placed_rows(corpus), columns, most=1)
             corpus = texts = [row.texts[0] for row in rows]
         wanted = self._vectors(queries, columns)
         vectors = self._vectors(corpus, least=2)

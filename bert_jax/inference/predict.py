@@ -28,7 +28,7 @@ from bert_jax.model.heads import make_model, packs
 from bert_jax.progress import Progress
 from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.tasks.rows import Placed, count_rows, given_columns
+from bert_jax.tasks.rows import Placed, count_rows
 from bert_jax.tasks.source import ROWS, in_order_of
 from bert_jax.tasks.task import Answer, Outputs, Task
 
@@ -114,7 +114,7 @@ class Predictor(Inference):
         return self.task.source.rows_of(rows, tabs=self.tabs)
 
     def _rows(self, placed: Iterable[Placed], columns: Columns) -> Iterator:
-        return self.task.with_columns(given_columns(columns)).rows(placed)
+        return self.task.with_columns(columns).rows(placed)
 
     def _together(self, rows: Iterable[Any]) -> Iterator[list[Any]]:
         if not getattr(self.task.config, "document_context", False):
@@ -137,7 +137,7 @@ class Predictor(Inference):
         The names of the answer get a prefix, as in "predicted_label". Its id is left out.
         A text or a tuple gets the names of the task's columns.
         """
-        task = self.task.with_columns(given_columns(columns))
+        task = self.task.with_columns(columns)
         placed, rows = itertools.tee(placed)
         for part in self.stream(placed, total=total, columns=columns):
             answers = [
@@ -183,7 +183,7 @@ class Predictor(Inference):
         task = self.task if task is None else self._matched(task)
         if directory:
             task = type(task)(task.changed(dir=directory).config)
-        task = task.with_columns(given_columns(columns))
+        task = task.with_columns(columns)
         if data is not None:
             task = task.with_rows(dev=data)
         elif not task.config.dir or task.config.dir.startswith(ROWS):

@@ -25,29 +25,27 @@ logger = logging.getLogger(__name__)
 
 STDIN = Path("-")
 FORMATS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
-_LONGEST_FIELD = (1 << 31) - 1  # characters of a CSV value; Python's default is 131,072
 _ESCAPES = str.maketrans({c: ascii(c)[1:-1] for c in "\t\n\r\v\f\x85\u2028\u2029"})
 
 Row = str | tuple[Any, ...] | dict[str, Any]
-Placed = tuple[str, Row]  # a place and the row there
-Record = tuple[str, dict[str, Any]]  # a place and the values by name of the column
+Placed = tuple[str, Row]  # place and row
+Record = tuple[str, dict[str, Any]]  # place and values by name of the column
 
 
 def is_single(data: Any) -> bool:
-    """Whether the data is one row."""
-    # A numpy array without dimensions contains one text.
+    """Whether the data is one row, such as a numpy array without dimensions."""
     return isinstance(data, str | tuple | Mapping) or getattr(data, "ndim", None) == 0
 
 
 def count_rows(data: Any) -> int | None:
-    """The number of rows; None for a file or a generator."""
+    """Number of rows; None for a file or a generator."""
     if is_single(data):
         return 1
     return len(data) if isinstance(data, Sized) else None
 
 
 def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Placed]:
-    """The rows of any data, each with its place.
+    """Yields the place and the row for each row of any data.
 
     data: one row; a list or generator of rows; a pandas or polars data frame; an Arrow
       table; a data set of Hugging Face; an array of texts; or the Path of a file. The file
@@ -72,10 +70,10 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
 def line_rows(
     lines: Iterable[str], name: str, *, tabs: bool = True
 ) -> Iterator[Placed]:
-    """A row for each line of text.
+    """Yields the place and the row for each line of text.
 
-    name: name of the file, for the places of rows. tabs: whether a line with tabs is a
-    tuple of texts; otherwise each line is one text.
+    name: name of the file, for the places. tabs: whether a line with tabs is a tuple of
+    texts; otherwise each line is one text.
     """
     for number, line in enumerate(lines, 1):
         line = line.rstrip("\r\n")
@@ -105,12 +103,11 @@ def _rows(data: Any, name: str) -> Iterable[Any]:
 
 
 def _numbered(rows: Iterable[Any], name: str) -> Iterator[Placed]:
-    """Rows of any type with their numbers from 0."""
+    """Yields rows of any type with their places, which count from 0."""
     for number, row in enumerate(rows):
-        for method in ("_asdict", "to_dict"):  # of a named tuple, of a pandas Series
-            if hasattr(row, method):
-                row = getattr(row, method)()
-        row = plain(row)
+        if hasattr(row, "_asdict"):  # a named tuple
+            row = row._asdict()
+        row = plain(row.to_dict() if hasattr(row, "to_dict") else row)
         if not isinstance(row, str | list | dict):
             raise UserError(
                 f"{name} {number} is of type {type(row).__name__}; expected a text, a "
@@ -120,7 +117,7 @@ def _numbered(rows: Iterable[Any], name: str) -> Iterator[Placed]:
 
 
 def plain(value: Any) -> Any:
-    """A value of numpy, pandas or another library as a value of Python.
+    """Converts a value of numpy, pandas or another library to plain Python.
 
     Missing values (NaN, NaT, NA of pandas) become None.
     """
@@ -143,7 +140,7 @@ def plain(value: Any) -> Any:
 
 
 def ending(path: Path) -> str:
-    """The ending of a file's name in small letters, without .gz."""
+    """The ending of a file's name in lower case, without .gz."""
     return files.ending(path.with_suffix("") if files.ending(path) == ".gz" else path)
 
 
@@ -155,15 +152,15 @@ def is_table(path: Path) -> bool:
 def read_rows(
     path: Path, *, header: Sequence[str] = (), skip_short: bool = False
 ) -> Iterator[Placed]:
-    """The place of each row of a table, and its values by name of the column.
+    """Yields the place and the values of each row of a table.
 
-    A column without a name is left out (pandas writes its index there). Blank lines are
-    skipped, but in a TSV file of one column they are empty texts.
+    A column without a name is left out, because pandas writes its index there. Blank
+    lines are skipped. In a TSV file of one column a blank line is an empty text.
 
-    header: the names of the columns of a CSV or TSV file without a header line.
-    skip_short: leave out rows with too few columns, with a warning.
+    header: column names of a CSV or TSV file without a header line.
+    skip_short: whether rows with too few columns are skipped, with a warning.
 
-    Raises UserError with file and line for a row that is not as expected.
+    Raises UserError with file and line for a malformed row.
     """
     if ending(path) == ".parquet":
         yield from _numbered(_parquet(path), f"{path}: row")
@@ -174,7 +171,7 @@ def read_rows(
 
 
 def _records(path: Path, header: Sequence[str], skip_short: bool) -> Iterator[Record]:
-    """The rows of a CSV file, or of any other file as TSV."""
+    """Yields the rows of a CSV file. Any other file is read as TSV."""
     rows = _fields(path)
     header = header or next((row for _, row in rows), ())
     if not header:
@@ -184,9 +181,8 @@ def _records(path: Path, header: Sequence[str], skip_short: bool) -> Iterator[Re
         if row == [] or (len(header) > 1 and row == [""]):
             continue
         if len(row) == len(header):
-            values = dict(zip(header, row, strict=True))
-            values.pop("", None)
-            yield f"{path}:{line}", values
+            cells = zip(header, row, strict=True)
+            yield f"{path}:{line}", {name: cell for name, cell in cells if name}
             continue
         came = f"{path}:{line}: row has {counted(len(row), 'column')}, the header has "
         came += f"{len(header)} ({', '.join(header)})"
@@ -196,34 +192,34 @@ def _records(path: Path, header: Sequence[str], skip_short: bool) -> Iterator[Re
 
 
 def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The line where each row of a CSV or TSV file starts, and its values."""
+    """Yields the first line number and the cells of each row of a CSV or TSV file."""
     if ending(path) != ".csv":
         for line, text in read_lines(path):
             yield line, text.rstrip("\r\n").split("\t")
         return
-    csv.field_size_limit(_LONGEST_FIELD)
+    csv.field_size_limit((1 << 31) - 1)  # Python's default is 131,072 characters
     reader, line = csv.reader((text for _, text in read_lines(path)), strict=True), 1
     try:
         for row in reader:
             yield line, row
             line = reader.line_num + 1
     except csv.Error as error:
-        raise UserError(
-            f"{path}:{line}: not CSV ({error}); quote the text and double the quotes in "
-            "it, or use JSONL"
-        ) from error
+        needed = "quote the text and double its quotes, or use JSONL"
+        raise UserError(f"{path}:{line}: not CSV ({error}); {needed}") from error
 
 
 def _objects(path: Path) -> Iterator[Record]:
-    """The rows of a JSON list, or of lines with an object each."""
+    """Yields the rows of a JSON list, or of lines with a JSON object each."""
     lines, expected = read_lines(path), "an object a line, or in .json a list of them"
     if ending(path) == ".json":
         lines = [*lines]
         text = "".join(line for _, line in lines)
         if text.lstrip().startswith("["):
-            # The list is the value of an object, because parse_json reads objects.
-            found = parse_json(f'{{"rows": {text}}}', path, expected, unique=True)
-            for where, row in _numbered(found["rows"], f"{path}: row"):
+            # parse_json reads objects, so the list becomes a value of one.
+            rows = parse_json(f'{{"rows": {text}}}', path, expected, unique=True)[
+                "rows"
+            ]
+            for where, row in _numbered(rows, f"{path}: row"):
                 yield where, by_position(where, row, ())
             return
     for line, text in lines:
@@ -243,7 +239,7 @@ def _parquet(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of each line, with its line end. Path("-") is stdin."""
+    """Yields number and text of each line, with its line end. Path("-") is stdin."""
     if path == STDIN:
         yield from decode_lines(sys.stdin.buffer, "stdin")
         return
@@ -254,13 +250,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def check_names(where: object, names: Sequence[str]) -> None:
-    """Raises UserError for the name of a column that occurs twice."""
+    """Raises UserError if two columns have the same name."""
     if twice := {repr(name) for name in names if names.count(name) > 1}:
         raise UserError(f"{where}: column {listed([*twice])} occurs twice; rename one")
 
 
 def escaped(text: str) -> str:
-    """Text for a cell of a TSV file: a tab becomes "\\t", a line end "\\n"."""
+    """The text as a cell of a TSV file: a tab becomes "\\t", a line end "\\n"."""
     return text.translate(_ESCAPES)
 
 
@@ -270,18 +266,18 @@ def escaped(text: str) -> str:
 def value_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> Any:
     """The value of a column, which may have any of these names.
 
-    The first name that the row has counts, also if its value is missing. Raises UserError
-    for a missing value, and for a row with none of the names.
+    The first of the names that the row has is read, even if its value is missing. Raises
+    UserError for a missing value, and for a row with none of the names.
     """
     name = next((name for name in names if name in values), None)
     if name is None:
-        in_table = ".csv" in where or ".tsv" in where
+        table = ".csv" in where or ".tsv" in where
         raise UserError(
             f"{where}: no column {' or '.join(map(repr, names))}; the columns are "
             f"{', '.join(values)}; rename one, or name it with columns= or --columns; to "
             "train, with text_a= or label= of the task (--data.text_a, --data.label)"
             + "; a table needs a header, with commas in .csv and tabs in .tsv"
-            * in_table
+            * table
         )
     if values[name] is None:
         raise UserError(f'{where}: "{name}" is missing; fill it in or drop the row')
@@ -289,16 +285,19 @@ def value_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> Any
 
 
 def text_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> str:
-    """:func:`value_of`, which must be a text."""
-    found = value_of(where, values, names)
-    if not isinstance(found, str):
-        name, kind = next(x for x in names if x in values), type(found).__name__
+    """The value of a column as :func:`value_of`. Raises UserError if it is no text."""
+    text = value_of(where, values, names)
+    if not isinstance(text, str):
+        name, kind = next(x for x in names if x in values), type(text).__name__
         raise UserError(f'{where}: "{name}" is of type {kind}; expected text')
-    return found
+    return text
 
 
 def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None:
-    """Raises UserError for an empty text; with ``gaps`` only if all texts are empty."""
+    """Raises UserError for an empty text.
+
+    gaps: whether some texts may be empty. Then the error is raised if all texts are.
+    """
     if not (any if gaps else all)(text.strip() for text in texts):
         raise UserError(f"{where}: empty text; expected words, fix or drop the row")
 
@@ -308,8 +307,8 @@ def by_position(
 ) -> dict[str, Any]:
     """The values of a row by name. A dictionary is returned unchanged.
 
-    names: the names of the values of a text or a tuple, in order. fewer: whether values at
-    the end may be left out.
+    names: names of the values of a text or a tuple, in order. fewer: whether values at the
+    end may be left out.
     """
     if isinstance(row, dict):
         return row
@@ -320,11 +319,11 @@ def by_position(
     return dict(zip(names, values, strict=False))
 
 
-def given_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The argument ``columns`` of users: the name of a column, or names."""
-    if isinstance(columns, str):
+def column_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The names in an argument ``columns``: a name, several, or none ("", () or None)."""
+    if columns is None or isinstance(columns, str):
         return (columns,) if columns else ()
-    return () if columns is None else tuple(columns)
+    return tuple(columns)
 
 
 def same_columns(
@@ -332,7 +331,7 @@ def same_columns(
     names: Sequence[tuple[str, ...]],
     optional: Sequence[str] = (),
 ) -> Iterator[Placed]:
-    """Yields the rows. Raises UserError if a column has two of its names in two rows.
+    """Yields the rows. Raises UserError if a column has different names in two rows.
 
     names: all names that each column may have. optional: first names of columns that may be
     absent from all rows, but not from some rows only.
@@ -345,8 +344,7 @@ def same_columns(
             if counts and used.setdefault(column, name) != name:
                 raise UserError(
                     f"{where}: of the columns {' or '.join(column)} it has {name}, the "
-                    f"rows before have {used[column]}; expected the same columns in all "
-                    "rows"
+                    f"rows before {used[column]}; expected the same columns in all rows"
                 )
         yield where, row
 
@@ -360,14 +358,15 @@ class Texts(NamedTuple):
 
 
 def row_texts(
-    placed: Iterable[Placed], columns: Sequence[str] = (), most: int = 2
+    placed: Iterable[Placed], columns: str | Sequence[str] = (), most: int = 2
 ) -> Iterator[Texts]:
-    """The texts of each row.
+    """Yields the texts of each row.
 
-    columns: names of the columns of the texts, in order. () means "text"; if most is 2, it
+    columns: names of the columns of the texts, in order. () means "text". If most is 2, ()
       means "text_a" or "text", and "text_b" if the row has it.
     most: maximum number of texts of a row.
     """
+    columns = column_names(columns)
     if len(columns) > most:
         raise UserError(f"columns={columns}, expected at most {most}")
     usual = [("text_a", "text"), ("text_b",)] if most == 2 else [("text",)]

@@ -1,4 +1,4 @@
-"""Sources: the splits of a task, their rows and the names of their classes."""
+"""The source of a task: its splits, their rows and the names of their classes."""
 
 import collections
 import contextlib
@@ -36,15 +36,19 @@ class DataConfig:
     """The files of a task."""
 
     dir: str = setting(
-        "", "the folder of the files, hf:NAME, hf:NAME:CONFIG or tfds:NAME"
+        "",
+        "folder of the files, or a data set: hf:NAME or hf:NAME:CONFIG of the Hugging Face "
+        "Hub, tfds:NAME of tensorflow-datasets",
     )
     train: str = setting(
         "",
-        "a file in dir, or a split of hf or tfds; empty: the data set's own name, such as "
-        "train-v1.1.json, or train.csv, train.jsonl and so on for a table",
+        "training file in dir, or split of a hf: or tfds: data set; empty: the usual name, "
+        "such as train-v1.1.json for SQuAD, or train.csv or train.jsonl for a table",
     )
-    dev: str = setting("", "as train")
-    test: str = setting("", "as train; scored if it has labels, otherwise predicted")
+    dev: str = setting("", "dev file or split, named as train")
+    test: str = setting(
+        "", "test file or split, named as train; predicted if it has no labels"
+    )
 
     def __post_init__(self):
         check_ranges(self, "data.")
@@ -53,14 +57,13 @@ class DataConfig:
 class Source:
     """The splits of a task, and the rows of each.
 
-    The dir of the config is a folder of files, hf:NAME or hf:NAME:CONFIG (a data set of
-    Hugging Face's hub), or tfds:NAME (a data set of tensorflow-datasets). The settings
-    train, dev and test, if the config has them, name a file or a split. A family with files
+    The settings dir, train, dev and test choose a folder and its files, or a data set and
+    its splits; see DataConfig. A config may lack train, dev and test. A family with files
     of its own form has a subclass.
 
-    columns: the columns of the task, the label last; see Task.
+    columns: columns of the task, the label last; see Task.
     given: rows of each split, from Python or other files, which replace the rows of dir.
-    splits: the names that splits may have. labels: the labels that are known without rows.
+    splits: names that splits may have. labels: labels that are known without rows.
     """
 
     splits: tuple[str, ...] = SPLITS
@@ -88,31 +91,33 @@ class Source:
         return tuple(s for s in self.splits if s not in labelled and self.has(s))
 
     def any_label(self, records: Iterable[Record]) -> bool:
-        """Whether any row has a label. Hugging Face writes -1 for a missing label."""
+        """Whether any row has a label.
+
+        An empty cell of a CSV file and Hugging Face's -1 are missing labels.
+        """
         labels = (values.get(n) for _, values in records for n in self._label_names)
-        # An empty cell of a CSV file is a missing value.
         return any(x not in (None, "") and str(x) not in ("-1", "-1.0") for x in labels)
 
     def records(self, split: str) -> Iterator[Placed]:
-        """The place of each row of a split, and its values by name."""
+        """Yields the place and the values of each row of a split."""
         if self.given is not None:
             if split not in self.given:
                 needed = "give them, or the labels with labels="
                 raise UserError(f"there are no rows of {split}; {needed}")
             return iter(self.given[split])
-        found = self._data(split)
-        if isinstance(found, Path):
-            return self.read_file(found, split)
-        return self.rows_of(found, f"{self.config.dir}:{self._hub_split(split)}")
+        data = self._data(split)
+        if isinstance(data, Path):
+            return self.read_file(data, split)
+        return self.rows_of(data, f"{self.config.dir}:{self._hub_split(split)}")
 
     def rows_of(
         self, data: Any, name: str = "", *, tabs: bool = True
     ) -> Iterator[Placed]:
-        """The rows of any data; see :func:`rows.placed_rows`.
+        """Yields the rows of any data; see :func:`rows.placed_rows`.
 
-        Also reads files in a form of the family. Class numbers of a data set become class
-        names: the task's names, see :func:`in_order_of`, or else the data set's. The class
-        -1 is a missing label.
+        Also reads files in a form of the family. The class numbers of a data set become
+        names: the labels of the task (see :func:`in_order_of`) or the names of the data
+        set. The class -1 is a missing label.
         """
         if isinstance(data, Path) and self.is_own(data):
             return self.read_file(data, "test")
@@ -123,54 +128,45 @@ class Source:
             return placed
         column = next((name for name in self._label_names if name in features), "")
         feature = features.get(column)
-        names = getattr(
-            getattr(feature, "feature", feature), "names", None
-        )  # of a list
+        feature = getattr(feature, "feature", feature)  # the feature of a list's items
+        names = getattr(feature, "names", None)
         return self._with_names(placed, column, names) if names else placed
 
     def is_own(self, path: Path) -> bool:
         """Whether a file to predict has a form of the family, by the file's name."""
-        del path
         return False
 
     def read_file(self, path: Path, split: str) -> Iterator[Placed]:
-        """The rows of a split's file. By default the file is a table."""
-        del split
+        """Yields the rows of a split's file. By default the file is a table."""
         if not is_table(path):
-            raise UserError(
-                f"{path} is no table by its name; expected one of {', '.join(FORMATS)}, "
-                "with or without .gz"
-            )
+            expected = f"expected {', '.join(FORMATS)}, with or without .gz"
+            raise UserError(f"{path} is no table by its name; {expected}")
         return read_rows(path)
 
     def file_names(self, split: str) -> Sequence[str]:
-        """The possible names of a split's file, if the config names none."""
+        """The possible names of a split's file, if the config has no name."""
         return [split + end + packed for end in FORMATS for packed in ("", ".gz")]
 
     def has(self, split: str) -> bool:
-        """Whether a split exists, or the config names its file."""
+        """Whether a split exists, or the config has a name for its file."""
         if self.given is not None:
             return split in self.given
         with contextlib.suppress(UserError):
-            return bool(
-                getattr(self.config, split, "") or self._data(split) is not None
-            )
+            setting = getattr(self.config, split, "")
+            return bool(setting) or self._data(split) is not None
         return False
 
     def path(self, split: str) -> Path:
         """The file of a split. Raises UserError if there is none."""
-        given, folder = getattr(self.config, split, ""), Path(self.config.dir)
-        names = [given] if given else self.file_names(split)
+        name, folder = getattr(self.config, split, ""), Path(self.config.dir)
+        names = [name] if name else self.file_names(split)
         if path := next((folder / x for x in names if (folder / x).is_file()), None):
             return path
-        there = "it does not exist"
-        if folder.is_dir():
-            files = sorted(path.name for path in folder.iterdir())
-            there = f"it has {listed(files) or 'no files'}"
+        files = sorted(x.name for x in folder.iterdir()) if folder.is_dir() else []
+        there = f"it has {listed(files)}" if files else "it is empty or does not exist"
         raise UserError(
-            f"{self.config.dir or 'data.dir'} has no {listed(names)} ({there}); "
-            "set data.dir to the folder of the data set, or data.train, data.dev and "
-            "data.test to its files; in Python task.with_rows(train=rows) needs no files"
+            f"{self.config.dir or 'data.dir'} has no {listed(names)} ({there}); set "
+            "data.dir to the folder, or data.train, data.dev and data.test to its files"
         )
 
     def check(self) -> None:
@@ -201,9 +197,11 @@ class Source:
         known = dict(enumerate(names)) | {-1: None}
         for where, row in placed:
             value = row.get(column)
-            several = isinstance(value, list)
-            found = [known.get(x, x) for x in (value if several else [value])]
-            yield where, row | {column: found if several else found[0]}
+            is_list = isinstance(value, list)
+            label = (
+                [known.get(x, x) for x in value] if is_list else known.get(value, value)
+            )
+            yield where, row | {column: label}
 
 
 @functools.cache
@@ -222,28 +220,28 @@ def read_hub(directory: str, split: str) -> Any:
 
 
 def share_of_rows(classes: Sequence[Hashable], share: float, seed: int) -> set[int]:
-    """Numbers of the rows that become dev, drawn with ``seed``.
+    """Numbers of the rows that become dev, chosen with ``seed``.
 
     Each class keeps its share of the rows (the method of Sainte-Laguë: row i of the n rows
     of a class, from 0, has the place (i + 1/2) / n, and the first places become dev). One
-    row of each class is always left. classes: the class of each row.
+    row of each class always stays in train. classes: the class of each row.
     """
     order = np.random.default_rng(seed).permutation(len(classes)).tolist()
-    sizes, drawn, places = collections.Counter(classes), collections.Counter(), {}
+    sizes, counts, places = collections.Counter(classes), collections.Counter(), {}
     for row in order:
         name = classes[row]
-        drawn[name] += 1
-        is_last = drawn[name] == sizes[name]
-        places[row] = 1 if is_last else (drawn[name] - 0.5) / sizes[name]
+        counts[name] += 1
+        is_last = counts[name] == sizes[name]
+        places[row] = 1 if is_last else (counts[name] - 0.5) / sizes[name]
     count = min(max(round(share * len(order)), 1), len(order) - len(sizes))
     return {*sorted(order, key=places.get)[:count]}
 
 
 def fold_rows(classes: Sequence[Hashable], count: int, seed: int) -> list[set[int]]:
-    """Numbers of the rows of each fold, drawn with ``seed``.
+    """Numbers of the rows of each fold, chosen with ``seed``.
 
-    The rows of a class are dealt to the folds in turn. A class with one row is in no fold,
-    so that the rows outside a fold have all classes. classes: the class of each row.
+    The rows of a class go to the folds in turn. A class with one row is in no fold, so that
+    the rows outside a fold have all classes. classes: the class of each row.
     """
     sizes = collections.Counter(classes)
     order = np.random.default_rng(seed).permutation(len(classes)).tolist()
@@ -259,20 +257,18 @@ def fold_rows(classes: Sequence[Hashable], count: int, seed: int) -> list[set[in
 def in_order_of(outputs: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str, ...]:
     """The label of a task for each class of a data set, or for each output of a head.
 
-    They are matched by name. If no name is equal, a name in another case matches. Names
-    that are numbers, such as LABEL_0 or 0, are matched by position, with a warning. Raises
-    UserError for other names.
+    Classes and labels are matched by name, and if no name is equal by name in any case.
+    Names that are numbers, such as LABEL_0 or 0, are matched by position, with a warning.
+    Raises UserError for other names.
     """
     by_name = {label.casefold(): label for label in labels}
     by_name |= {label: label for label in labels}
-    found = [by_name.get(name, by_name.get(name.casefold())) for name in outputs]
-    if None not in found and len({*found}) == len(outputs):
-        return tuple(found)
-    numbers = [str(i) for i in range(len(outputs))]
-    given = [
-        [x.upper().removeprefix("LABEL_") for x in own] for own in (outputs, labels)
-    ]
-    if numbers not in given or len(outputs) != len(labels):
+    matched = [by_name.get(name, by_name.get(name.casefold())) for name in outputs]
+    if None not in matched and len({*matched}) == len(outputs):
+        return tuple(matched)
+    numbers = [*map(str, range(len(outputs)))]
+    names = ([x.upper().removeprefix("LABEL_") for x in n] for n in (outputs, labels))
+    if numbers not in names or len(outputs) != len(labels):
         came = f"the classes are {', '.join(outputs)}, the labels of the task "
         needed = "give the task labels= with the names of the classes"
         raise UserError(f"{came}{', '.join(labels)}; {needed}")
@@ -282,28 +278,27 @@ def in_order_of(outputs: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str,
 
 
 def has_number(labels: Sequence[str]) -> bool:
-    """Whether the name of any label is a number."""
+    """Whether any label is a number, such as "1" or "-0.5"."""
     return any(x.lstrip("+-").replace(".", "", 1).isdecimal() for x in labels)
 
 
 def label_of(value: Any, labels: tuple[str, ...]) -> Any:
-    """The label with this number, if the value is a whole number; else the value."""
-    if type(value) is int:  # a boolean is not a number here
+    """The label with this number. A value that is no whole number is returned as it is."""
+    if type(value) is int:  # a boolean is the name of a class
         return names_by_number(labels).get(str(value), value)
     return value
 
 
 @functools.cache  # warns once
 def names_by_number(labels: tuple[str, ...]) -> dict[str, str]:
-    """The label for each whole number, as text.
+    """The label for each whole number, which is a text here.
 
-    A number is the position of its label, with a warning. But if the name of any label is a
-    number, each number is the name of its label.
+    A number is the position of its label, with a warning. If any label is itself a number,
+    each number is the name of its label.
     """
     if not labels or has_number(labels):
         return {label: label for label in labels}
-    numbers = [*map(str, range(len(labels)))]
-    logger.warning(
-        f"labels {listed(numbers)} are read as {listed(labels)}, by position"
-    )
-    return dict(zip(numbers, labels, strict=True))
+    by_number = {str(i): label for i, label in enumerate(labels)}
+    shown = f"labels {listed([*by_number])} are read as {listed(labels)}"
+    logger.warning(f"{shown}, by position")
+    return by_number

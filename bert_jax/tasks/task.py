@@ -31,17 +31,17 @@ Answers = list[Answer]
 # Function of the labels and the answers of all rows of a split.
 Metrics = Callable[[list[Any], list[Any]], Scores]
 
-# The entry of an answer that Metrics get, and the attribute of its row if not "label".
-_GIVEN = ("label", "labels", "value", "tags", "choice", "answer")
-_GOLD = {"tags": "tags", "answer": "answers"}
+# For each entry of an answer that Metrics get: the attribute of the row with the label.
+_GOLD = {"label": "label", "labels": "label", "value": "label", "choice": "label"}
+_GOLD |= {"tags": "tags", "answer": "answers"}
 
 
 class Outcome(NamedTuple):
-    """An answer to a row, or to a word of a row, and the label.
+    """An answer to a row or to a word of a row, and the gold label.
 
-    confidence: the probability of the answer; None for regression.
-    word: the word of the text, in tagging.
-    classes: the gold and the predicted class for the confusion matrix, if there are any.
+    confidence: probability of the answer; None for regression.
+    word: the word of the text; for tagging only.
+    classes: gold and predicted class for the confusion matrix; None without classes.
     """
 
     text: str
@@ -56,24 +56,24 @@ class Outcome(NamedTuple):
 class Task(abc.ABC):
     """A family of tasks. An object is one task with its settings.
 
-    family: the name of the family in configs and in saved models.
-    config_class: the frozen dataclass of the settings: ``dir``, ``max_length`` and, for a
+    family: name of the family in configs and in saved models.
+    config_class: frozen dataclass of the settings: ``dir``, ``max_length`` and, for a
       family with labels, ``labels``.
-    source_class: reads the files of the family.
-    columns: the columns of a row, the label last: for each column all names that it may
-      have in files and dictionaries. A tuple has its values in the order of the columns,
-      and gets the first name of each.
+    source_class: class that reads the files of the family.
+    columns: columns of a row, the label last. The value of a column is a tuple of all names
+      that the column may have in files and dictionaries. The values of a tuple are in the
+      order of the columns, and get the first name of each column.
     optional: columns that a row may lack.
-    length_setting: the setting that limits how many tokens of a row are used.
+    length_setting: name of the setting that limits how many tokens of a row are used.
     tabs: whether a line of text with tabs is a row of several texts.
-    head: the kind of output that the task needs from the model.
-    labels: the class names in the order of the outputs; empty for regression, choices and
+    head: kind of output that the task needs from the model.
+    labels: class names in the order of the outputs; empty for regression, choices and
       spans.
     main_metric: the score (higher is better) that picks the best checkpoint.
-    problem_type: the name of the loss in a config.json of transformers; None if the head
+    problem_type: name of the loss in a config.json of transformers; None if the head
       decides it.
     whole_batch: whether the loss of a row depends on the other rows of its batch.
-    own_metrics: gives further scores; see ``metrics`` of ``bert_jax.finetune``.
+    own_metrics: function for more scores; see ``metrics`` of ``bert_jax.finetune``.
     """
 
     family: ClassVar[str]
@@ -107,11 +107,10 @@ class Task(abc.ABC):
         """
         if checkpoint.head != cls.head:
             return None
-        labelled = hasattr(cls.config_class, "labels")
-        labels = {"labels": checkpoint.labels} if labelled else {}
-        return cls(
-            cls.config_class(max_length=checkpoint.config.max_positions, **labels)
-        )
+        settings = {"max_length": checkpoint.config.max_positions}
+        if hasattr(cls.config_class, "labels"):
+            settings["labels"] = checkpoint.labels
+        return cls(cls.config_class(**settings))
 
     @functools.cached_property
     def source(self) -> Source:
@@ -120,7 +119,7 @@ class Task(abc.ABC):
 
     @functools.cached_property
     def label_ids(self) -> dict[str, int]:
-        """The index of each label among the outputs of the head."""
+        """Index of each label among the outputs of the head."""
         return {label: i for i, label in enumerate(self.labels)}
 
     @property
@@ -142,72 +141,69 @@ class Task(abc.ABC):
           row is a dictionary with the task's ``columns``, or a tuple in their order; see
           :func:`rows.placed_rows`. A test split without labels is predicted. If all labels
           of a split are -1, the split has no labels.
-        held_out: share of the training rows that become dev, drawn with ``seed``. Each
+        held_out: share of the training rows that become dev, chosen with ``seed``. Each
           class of a classification keeps its share.
         """
-        given: dict[str, list[Record]] = {}
+        records = {}
         for split, data in splits.items():
             if read.is_single(data):
                 came = f"{split} is a {type(data).__name__}, which is one row"
-                raise UserError(
-                    f"{came}; expected a list of rows, or the Path of a file"
-                )
-            source = self.source
-            reader = source.read_file if isinstance(data, Path) else source.rows_of
-            given[split] = [
-                (where, self.values(where, row, labelled=True))
-                for where, row in reader(data, split)
-            ]
+                raise UserError(f"{came}; expected a list of rows, or a Path")
+            is_file = isinstance(data, Path)
+            reader = self.source.read_file if is_file else self.source.rows_of
+            records[split] = self._records(reader(data, split))
         dev = None
         if held_out:
-            classes = [self.class_of(*record) for record in given["train"]]
+            classes = [self.class_of(*record) for record in records["train"]]
             dev = share_of_rows(classes, held_out, seed)
-        return self._with_given(given, dev)
+        return self._with_records(records, dev)
 
     def folds(self, count: int, seed: int = 0) -> list[Self]:
         """A task for each fold of the training rows: the fold is dev, the rest is train.
 
-        Each class of a classification keeps its share in every fold. The folds are drawn
-        with ``seed``. There is no test split. count: 2 or more.
+        Each class of a classification keeps its share in every fold. ``seed`` decides the
+        folds. There is no test split. count: 2 or more.
         """
         if count < 2:
             raise UserError(f"there are {count} folds, expected at least 2")
-        records = self.source.records("train")
-        rows = [(x, self.values(x, row, labelled=True)) for x, row in records]
-        drawn = fold_rows([self.class_of(*row) for row in rows], count, seed)
-        return [self._with_given({"train": rows}, dev) for dev in drawn]
+        rows = self._records(self.source.records("train"))
+        folds = fold_rows([self.class_of(*row) for row in rows], count, seed)
+        return [self._with_records({"train": rows}, dev) for dev in folds]
 
     def class_of(self, where: str, values: Mapping[str, Any]) -> Hashable:
-        """The class of a training row, of which dev gets its share; None: no classes."""
-        del where, values
+        """The class of a training row, which keeps its share in dev; None: no class."""
+        return None
 
-    def _with_given(self, given: dict[str, list[Record]], dev: set[int] | None) -> Self:
-        """The task with these rows. dev: numbers of training rows that become dev."""
+    def _records(self, placed: Iterable[Placed]) -> list[Record]:
+        return [(x, self.values(x, row, labelled=True)) for x, row in placed]
+
+    def _with_records(
+        self, records: dict[str, list[Record]], dev: set[int] | None
+    ) -> Self:
+        """The task with these rows. dev: numbers of the training rows that become dev."""
         if dev is not None:
-            rows = given["train"]
+            rows = records["train"]
             if rows and not dev:
-                raise UserError(
-                    "train has too few rows to use some for dev; expected at least two of "
-                    "a class, and as many as folds; give more rows, or dev=rows"
-                )
-            own = {"train": [row for i, row in enumerate(rows) if i not in dev]}
-            given = given | own | {"dev": [rows[i] for i in sorted(dev)]}
+                needed = "expected two of a class and as many as folds, or dev=rows"
+                raise UserError(f"train has too few rows to use some for dev; {needed}")
+            train = [row for i, row in enumerate(rows) if i not in dev]
+            records = records | {"train": train, "dev": [rows[i] for i in sorted(dev)]}
         # The name is a setting, so that a run with other rows has other settings.
-        content = json.dumps(given, sort_keys=True, default=str).encode()
+        content = json.dumps(records, sort_keys=True, default=str).encode()
         name = ROWS + hashlib.sha256(content).hexdigest()[:12]
         task = type(self)(dataclasses.replace(self.config, dir=name))
         task.columns, task.optional = self.columns, self.optional
-        task.source = self.source_class(task.config, self.columns, given)
+        task.source = self.source_class(task.config, self.columns, records)
         return task
 
-    def with_columns(self, columns: Sequence[str]) -> Self:
-        """The task with these columns for its texts, in order; (): the same columns."""
-        usual = [*self.columns][:-1]
+    def with_columns(self, columns: str | Sequence[str]) -> Self:
+        """The task with these column names for its texts, in order; (): unchanged."""
+        usual, columns = [*self.columns][:-1], read.column_names(columns)
         if len(columns) > len(usual):
             raise UserError(f"columns={columns}, expected at most {', '.join(usual)}")
         task = copy.copy(self)
         if columns:
-            named = dict(zip(usual, [(column,) for column in columns], strict=False))
+            named = {usual[i]: (column,) for i, column in enumerate(columns)}
             absent = {*self.optional} - named.keys()
             kept = {name: x for name, x in self.columns.items() if name not in absent}
             task.columns, task.optional = kept | named, ()
@@ -220,7 +216,7 @@ class Task(abc.ABC):
     def read(self, split: str) -> list[Any]:
         """The rows of "train", or of an eval or predict split of the source.
 
-        Raises UserError with file and line for a row that is not as expected.
+        Raises UserError with file and line for a malformed row.
         """
         records = self.source.records(split)
         return list(self.rows(records, labelled=self.labelled(split)))
@@ -234,21 +230,21 @@ class Task(abc.ABC):
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
         """The values of a row by name. A text or a tuple gets the names of ``columns``.
 
-        A dictionary keeps its own names. labelled: whether a tuple may have a label.
+        A dictionary keeps its names. labelled: whether a tuple may have a label.
         """
         names = [first for first, *_ in self._names(labelled=labelled)]
         return read.by_position(where, row, names, fewer=labelled)
 
     def _names(self, *, labelled: bool) -> list[tuple[str, ...]]:
-        """The names that each column may have, the label's only if ``labelled``."""
+        """All names of each column. The label is left out unless ``labelled``."""
         return [*self.columns.values()][: None if labelled else -1]
 
     @abc.abstractmethod
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Any:
         """The object of the family for a row. Raises UserError for wrong values.
 
-        where: the place of the row, with which messages start.
-        values: the values by name. A column may have any of its names; see
+        where: place of the row. Messages start with it.
+        values: values by name. A column may have any of its names; see
           :func:`rows.value_of` and :func:`rows.text_of`.
         labelled: whether the row must have a label.
         """
@@ -263,8 +259,8 @@ class Task(abc.ABC):
     def decode(self, rows: list[Any], features: Features, outputs: Outputs) -> Answers:
         """An answer with probabilities for each row.
 
-        outputs: in the order of ``features``: (C,) for head "sequence", () for "choice",
-        (L_i, C) for "token", (L_i, 2) for "span".
+        outputs: logits of each sequence of ``features``: (C,) for the head "sequence", ()
+        for "choice", (L_i, C) for "token", (L_i, 2) for "span".
         """
 
     @abc.abstractmethod
@@ -273,28 +269,25 @@ class Task(abc.ABC):
 
     def all_scores(self, rows: list[Any], answers: Answers) -> Scores:
         """The scores of :meth:`score` and of ``own_metrics``."""
-        scores, own = self.score(rows, answers), {}
+        scores, more = self.score(rows, answers), {}
         if self.own_metrics:
-            name = next(name for name in _GIVEN if name in answers[0])
-            gold = [getattr(row, _GOLD.get(name, "label")) for row in rows]
+            name = next(name for name in _GOLD if name in answers[0])
+            gold = [getattr(row, _GOLD[name]) for row in rows]
             gold = [list(x) if isinstance(x, tuple) else x for x in gold]
-            own = self.own_metrics(gold, [copy.copy(x[name]) for x in answers])
-        if isinstance(own, Mapping) and not own.keys() & scores.keys():
-            with contextlib.suppress(TypeError, ValueError):  # of what is no number
-                return scores | {str(name): float(value) for name, value in own.items()}
-        raise UserError(
-            f"metrics returned {own!r:.200}, expected a dictionary of numbers with other "
-            f"names than {', '.join(scores)}"
-        )
+            more = self.own_metrics(gold, [copy.copy(x[name]) for x in answers])
+        if isinstance(more, Mapping) and not more.keys() & scores.keys():
+            with contextlib.suppress(TypeError, ValueError):  # a score is not a number
+                return scores | {str(name): float(x) for name, x in more.items()}
+        expected = f"a dictionary of numbers with other names than {', '.join(scores)}"
+        raise UserError(f"metrics returned {more!r:.200}, expected {expected}")
 
     @abc.abstractmethod
     def export(self, rows: list[Any], answers: Answers, split: str) -> dict[str, str]:
-        """The answers in the official form of the task: the text of each file by name."""
+        """The answers in the official form of the task: a text for each file name."""
 
     def outcomes(self, row: Any, answer: Answer) -> Iterator[Outcome]:
-        """Pairs of answer and label: one for the row, or one for each word."""
-        del row, answer
-        yield from ()
+        """Yields an Outcome for the row, or for each word."""
+        return iter(())
 
     def write(
         self, rows: list[Any], answers: Answers, split: str, directory: Path
@@ -310,10 +303,9 @@ class Task(abc.ABC):
     def fitted(self, positions: int, pooling: str) -> Self:
         """The task with defaults that fit a checkpoint.
 
-        positions: the size of the position table, which limits a default max_length.
-        pooling: of the checkpoint, for a task of vectors that names no pooling.
+        positions: size of the position table, which limits a default max_length. pooling:
+        pooling of the checkpoint, for a task of vectors whose config has none.
         """
-        del pooling
         default = type(self.config).max_length
         if self.config.max_length <= positions or self.config.max_length != default:
             return self
@@ -326,12 +318,11 @@ class Task(abc.ABC):
         return task
 
     def tuned(self, scores: Scores) -> "Task":
-        """The task with the thresholds in ``scores``, which the dev split found.
+        """The task with the thresholds that were tuned on dev, which ``scores`` contains.
 
         The dev scores that pick the checkpoint, the predictions and the saved config use
         these thresholds.
         """
-        del scores
         return self
 
     def saved_config(self) -> Any:
@@ -342,20 +333,18 @@ class Task(abc.ABC):
 
     def golds(self, row: Any) -> Sequence[str]:
         """The labels of a row, which the log counts."""
-        del row
         return ()
 
     def warnings(self, rows: Sequence[Any], features: Features) -> list[str]:
         """Likely mistakes in the training rows, a line each."""
-        found, name = [], self.length_setting
+        lines, name = [], self.length_setting
         if features.truncated > 0.1 * len(rows):
-            found.append(
-                f"{features.truncated / len(rows):.0%} of the rows are longer than {name}="
-                f"{getattr(self.config, name)} and lose text; raise data.{name}"
-            )
+            share = f"{features.truncated / len(rows):.0%} of the rows are longer than"
+            limit = f"{name}={getattr(self.config, name)}"
+            lines.append(f"{share} {limit} and lose text; raise data.{name}")
         if len({gold for row in rows for gold in self.golds(row)}) == 1:
-            found.append("all rows have the same label, so no other answer is learned")
-        return found
+            lines.append("all rows have the same label, so no other answer is learned")
+        return lines
 
 
 def joined_features(
@@ -364,7 +353,7 @@ def joined_features(
     targets: dict[str, Any],
     **more: Any,
 ) -> Features:
-    """The Features of sequences from ``sequences.join``. row: the row of each sequence."""
+    """The Features of results of ``sequences.join``. row: row number of each sequence."""
     ids, types = [ids for ids, _ in joined], [types for _, types in joined]
     return Features(ids, types, np.array(row, np.int32), targets, **more)
 

@@ -298,7 +298,7 @@ def test_a_value_is_in_one_column_of_all_rows():
         ),
         (
             {"topic": "x"},
-            r"^row 2: of the columns text it has -, the rows before have t",
+            r"^row 2: of the columns text it has -, the rows before t",
         ),
     ):
         with pytest.raises(UserError, match=message):
