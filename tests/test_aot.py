@@ -9,7 +9,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from bert_jax.commands import aot
 from bert_jax.errors import UserError
 
-TINY = ("--config=experiments/tiny.py", "--config.phases[0].batch_size=32")
+TINY = ("--config=experiments/tiny.py", "--phases[0].batch_size=32")
 
 
 def test_a_missing_topology_is_named():
@@ -49,12 +49,12 @@ def test_a_topology_that_does_not_divide_the_batch_is_refused(compiler):
     with pytest.raises(
         UserError, match=r"phases\[0\].batch_size=8 is not a multiple of 32,"
     ):
-        aot.main([TINY[0], "--config.phases[0].batch_size=8", "--topology=v2:4x4"])
+        aot.main([TINY[0], "--phases[0].batch_size=8", "--topology=v2:4x4"])
 
 
 def test_a_step_that_does_not_fit_names_settings(compiler, capsys):
-    large = ("--config=experiments/large.py", "--config.compute.dtype=float32")
-    scanned = "--config.compute.scan_layers=True"  # 24 layers compile as one
+    large = ("--config=experiments/large.py", "--compute.dtype=float32")
+    scanned = "--compute.scan_layers=True"  # 24 layers compile as one
     assert aot.main([*large, scanned, "--topology=v2:2x2"]) == 1
     output = capsys.readouterr().out
     assert "v2:2x2" in output

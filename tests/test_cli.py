@@ -311,6 +311,8 @@ def test_a_thread_that_hangs_does_not_keep_a_command_from_its_end():
             "max_length",
         ),
         ("vocabulary --input a --output vocab.txt --sise=100", "size"),
+        ("evaluate --checkpoint CHECKPOINT --inputs a.csv", "input"),
+        ("prepare --input a --vocabulary b --output c --format lines", "input_format"),
     ],
 )
 def test_an_unknown_flag_is_reported_with_the_nearest_one(command, flag):

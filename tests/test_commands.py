@@ -31,10 +31,10 @@ HEAD_OF = {"features": "tagging"}
 COMMANDS = {
     "inspect": "inspect {checkpoint}",
     "inspect --json": "inspect {checkpoint} --json",
-    "convert": "convert --input {checkpoint} --output {new}/folder",
-    "convert back": "convert --input {checkpoint} --output {new}/own --to bert_jax",
+    "convert": "convert --checkpoint {checkpoint} --output {new}/folder",
+    "convert back": "convert --checkpoint {checkpoint} --output {new}/own --to bert_jax",
     "predict": "predict --checkpoint {checkpoint} --input {rows}",
-    "evaluate": "evaluate --checkpoint {checkpoint} --data {labelled}",
+    "evaluate": "evaluate --checkpoint {checkpoint} --input {labelled}",
     "embed": "embed --checkpoint {checkpoint} --input {texts} --output {new}/mean.npz",
     "embed tokens": "embed --checkpoint {checkpoint} --input {texts} --pooling none "
     "--output {new}/tokens.npz",

@@ -16,7 +16,7 @@ NAMES = ("pretraining", "none", "masked_lm", "sequence", "token", "choice", "spa
 
 
 def convert(source, target, to="hf", *more):
-    main(["--input", str(source), "--output", str(target), "--to", to, *more])
+    main(["--checkpoint", str(source), "--output", str(target), "--to", to, *more])
     return target
 
 

@@ -26,8 +26,8 @@ REPOSITORY = Path(__file__).parent.parent
 STEPS = 32  # some seconds: time to stop it in
 # Rows over half of the devices, heads and feed-forward over 2. The job of four processes
 # has 8 devices in all, the others 4: one run, whatever the mesh.
-RUN = ("--config.mesh.data=-1", "--config.mesh.model=2")
-LONG = (*RUN, f"--config.phases[0].steps={STEPS}")
+RUN = ("--mesh.data=-1", "--mesh.model=2")
+LONG = (*RUN, f"--phases[0].steps={STEPS}")
 # Between processes the sums of gradients are added in another order.
 TOLERANCE = 2e-5
 # What Gloo, which joins CPUs, says of each process. Its threads break into one another's
@@ -146,7 +146,7 @@ def check_lost(code, output):
 
 def test_two_processes_train_as_one(check_equal, one_phase, tmp_path):
     logs = tmp_path / "logs"
-    no_prompts = "--config.prompts=()"
+    no_prompts = "--prompts=()"
     arguments = ("--config", one_phase, "--workdir", tmp_path / "run", *RUN)
     job = start(2, logs, *arguments, no_prompts)
     code, output = finish(job, logs)
@@ -176,7 +176,7 @@ def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
     # So few checkpoints that the next is one on request.
     shutil.rmtree(tmp_path / "caches")
     arguments = (*arguments, "--change_settings")
-    seldom = (*arguments, "--config.checkpoint_every=1000")
+    seldom = (*arguments, "--checkpoint_every=1000")
     job = start(4, logs, *seldom, devices=8)
     printed = wait_for_step(job, 16)
     assert re.search(r"resuming at step (5|10)\b", printed), printed
@@ -199,9 +199,9 @@ def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
 
 
 FINE_TUNING = (
-    *("--config.mesh.data=-1", "--config.mesh.model=2", "--config.mesh.fsdp=True"),
-    *("--config.epochs=3", "--config.batch_size=2", "--config.checkpoint_every=2"),
-    *("--config.model.hidden_dropout=0.1", "--config.model.attention_dropout=0.1"),
+    *("--mesh.data=-1", "--mesh.model=2", "--mesh.fsdp=True"),
+    *("--epochs=3", "--batch_size=2", "--checkpoint_every=2"),
+    *("--model.hidden_dropout=0.1", "--model.attention_dropout=0.1"),
 )
 
 
@@ -381,7 +381,7 @@ def test_sigterm_takes_effect_at_the_next_step(
         SIGTERM_WHILE.format(module=module, name=name, call=call)
         + one_phase.read_text()
     )
-    arguments = ("--config.phases[0].steps=3000", "--config.checkpoint_every=3000")
+    arguments = ("--phases[0].steps=3000", "--checkpoint_every=3000")
     job = start(
         2,
         logs,

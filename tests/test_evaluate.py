@@ -50,9 +50,9 @@ def test_scores_and_files_are_those_of_the_run(finished, run, tmp_path):
         assert (workdir / "predictions" / name).is_file()
     confusion = {"dev.confusion.json", "dev.confusion.png"}
     assert {*confusion, "dev.errors.html", "dev.errors.jsonl"} <= names
-    assert run("--dir", given["data"]["dir"]) == lines
+    assert run("--data.dir", given["data"]["dir"]) == lines
     with pytest.raises(UserError, match=r"/out is not empty"):  # before any other error
-        run("--output", tmp_path / "out", "--data", "missing.csv")
+        run("--output", tmp_path / "out", "--input", "missing.csv")
 
 
 def test_other_data_and_what_is_wrong_with_it(finished, run, tmp_path):
@@ -60,8 +60,8 @@ def test_other_data_and_what_is_wrong_with_it(finished, run, tmp_path):
     rows = [{"text": "w1 good w2", "label": "yes"}, {"text": "w3 bad", "label": "no"}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "a.csv").write_text("text,label\nw1 good w2,yes\nw3 bad,no\n")
-    lines = run("--data", tmp_path / "a.jsonl")
-    assert lines == run("--data", tmp_path / "a.csv")
+    lines = run("--input", tmp_path / "a.jsonl")
+    assert lines == run("--input", tmp_path / "a.csv")
     model = load(workdir)
     scores = model.evaluate(rows)
     assert lines == [f"dev: accuracy {scores['accuracy']:.2f} f1_macro "
@@ -70,7 +70,7 @@ def test_other_data_and_what_is_wrong_with_it(finished, run, tmp_path):
     assert model.evaluate(tuple(row.values()) for row in rows) == scores
     (tmp_path / "b.csv").write_text("text,label\nw1,maybe\n")
     with pytest.raises(UserError, match=r"b\.csv:2: label 'maybe' is not in the label"):
-        run("--data", tmp_path / "b.csv")
+        run("--input", tmp_path / "b.csv")
     with pytest.raises(UserError, match="dev has no rows"):
         model.evaluate([])
 
@@ -87,21 +87,21 @@ def test_the_column_of_the_text_may_be_named(finished, run, tmp_path):
     scores = model.evaluate(rows)
     assert model.evaluate(other, columns="review") == scores
     assert model.evaluate(tmp_path / "a.csv", columns=["review"]) == scores
-    assert run("--data", tmp_path / "a.csv", "--columns", "review") == run(
-        "--data", tmp_path / "b.jsonl"
+    assert run("--input", tmp_path / "a.csv", "--columns", "review") == run(
+        "--input", tmp_path / "b.jsonl"
     )
     with pytest.raises(UserError, match=r"row 0: no column 'text'.*with columns="):
         model.evaluate(other)
     with pytest.raises(
         UserError, match=r"a\.csv:2: no column 'body'; the columns are t"
     ):
-        run("--data", tmp_path / "a.csv", "--columns", "body")
+        run("--input", tmp_path / "a.csv", "--columns", "body")
     with pytest.raises(UserError, match=r"row 0: no column 'label'"):
         model.evaluate([{"review": "w1"}], columns="review")
     for split in ("train", "dev"):
         (tmp_path / f"{split}.csv").write_bytes((tmp_path / "a.csv").read_bytes())
-    found = run("--dir", tmp_path, "--columns", "review")
-    assert found == run("--data", tmp_path / "b.jsonl")
+    found = run("--data.dir", tmp_path, "--columns", "review")
+    assert found == run("--input", tmp_path / "b.jsonl")
 
 
 def test_a_task_without_labels_has_those_of_the_checkpoint(finished):

@@ -23,7 +23,7 @@ STUDIES = sorted(EXPERIMENTS.glob("ablations/*.py"))
 
 # A checkpoint with 19 positions, for the experiment that continues a checkpoint.
 CHECKPOINT = Path(__file__).parent / "golden/huggingface/pretraining"
-FURTHER = f"--config.init_from={CHECKPOINT}", "--config.model.max_positions=128"
+FURTHER = f"--init_from={CHECKPOINT}", "--model.max_positions=128"
 
 
 def load(name, *flags):
@@ -35,7 +35,13 @@ def load(name, *flags):
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_an_experiment_says_what_on_what_result_and_command(path):
     text = ast.get_docstring(ast.parse(path.read_text()))
-    for word in ("What:", "On:", "Result:", "Run:", "python -m bert_jax.train"):
+    for word in (
+        "What:",
+        "On:",
+        "Result:",
+        "Run:",
+        f"bert_jax train --config {path.stem}",
+    ):
         assert word in text, word
     assert load(path.name).total_steps > 0
 
@@ -44,7 +50,7 @@ def test_an_experiment_says_what_on_what_result_and_command(path):
 def test_a_study_says_what_on_what_result_and_command(path, tmp_path, monkeypatch):
     monkeypatch.setattr(DataConfig, "check_text", lambda self: None)
     text = ast.get_docstring(ast.parse(path.read_text()))
-    for word in ("What:", "On:", "Result:", "Run:", f"{path.name}:DATA"):
+    for word in ("What:", "On:", "Result:", "Run:", f"{path.stem}:DATA"):
         assert word in text, word
     study, folder = study_command._open(f"{path}:{tmp_path}")
     assert folder == Path("runs", path.stem)
@@ -67,10 +73,10 @@ def test_every_setting_can_be_changed_from_the_command_line(path):
         name, _, value = line.partition("  # ")[0].partition(" = ")
         # A tuple is written as one; a text without quotes.
         plain = ast.literal_eval(value)
-        flags.append(f"--config.{name}={plain if isinstance(plain, str) else value}")
+        flags.append(f"--{name}={plain if isinstance(plain, str) else value}")
     assert len(flags) > 50
     assert load(path.name, *flags) == config
-    changed = load(path.name, "--config.data.examples.mask_rate=0.2", *flags[:1])
+    changed = load(path.name, "--data.examples.mask_rate=0.2", *flags[:1])
     assert changed.data.examples.mask_rate == 0.2
 
 
@@ -134,11 +140,11 @@ def test_tiny_fills_in_sentences_that_it_did_not_train_on():
 def test_the_command_prints_every_setting_and_ends(name, capsys, monkeypatch):
     command = finetune if "finetune" in name else train
     monkeypatch.delattr(cli, "start")  # it asks for devices
-    line = ["--config", f"{EXPERIMENTS}/{name}", "--config.compute.dtype=float32"]
+    line = ["--config", f"{EXPERIMENTS}/{name}", "--compute.dtype=float32"]
     with pytest.raises(SystemExit):
         command.main([*line, "--print_config"])
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("compute.dtype = 'float32'  # ") for line in lines) == 1
     assert all(re.fullmatch(r"[\w.\[\]]+ = .+  # .{6,}", line) for line in lines)
     with pytest.raises(UserError, match=r"did you mean --compute\.dtype"):
-        command.main([*line, "--config.model.dtype=bfloat16"])
+        command.main([*line, "--model.dtype=bfloat16"])

@@ -51,9 +51,9 @@ def command(start):
 
 # Twelve steps in three epochs, with dropout and packed rows: what is lost would show.
 RESUMED = (
-    "--config.epochs=3", "--config.batch_size=2", "--config.sweep.epochs=(3,)",
-    "--config.sweep.batch_size=(2,)",
-    "--config.model.hidden_dropout=0.1", "--config.model.attention_dropout=0.1",
+    "--epochs=3", "--batch_size=2", "--sweep.epochs=(3,)",
+    "--sweep.batch_size=(2,)",
+    "--model.hidden_dropout=0.1", "--model.attention_dropout=0.1",
 )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def test_a_sweep_and_its_second_call(command, whole, files):
         for picture in ("curves.png", "predictions/dev.confusion.png"):
             content = (workdir / "sweep" / name / picture).read_bytes()
             assert content.startswith(b"\x89PNG")
-    next_line = f"next: bert_jax evaluate --checkpoint {workdir} --data FILE"
+    next_line = f"next: bert_jax evaluate --checkpoint {workdir} --input FILE"
     assert output.splitlines()[-1] == next_line
     arguments = ("--sweep", "--config", files / "config.py", "--workdir", workdir)
     second = command(*arguments, *RESUMED)
@@ -107,7 +107,7 @@ def test_asked_to_stop_it_saves_and_ends_with_75(
     start, command, files, whole, metric_lines, tmp_path
 ):
     arguments = ("--config", files / "config.py", "--workdir", tmp_path, *RESUMED)
-    arguments = (*arguments, "--config.checkpoint_every=1000")
+    arguments = (*arguments, "--checkpoint_every=1000")
     process = start(*arguments, PYTHONUNBUFFERED="1")
     with process:
         for line in process.stdout:
@@ -128,15 +128,15 @@ def test_asked_to_stop_it_saves_and_ends_with_75(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--config.optimizer.warmpu=0"], "did you mean --optimizer.warmup?"),
-        (["--config.epochs=0"], "epochs=0, expected at least 1"),
-        (["--config.init_from="], "set init_from"),
-        (["--config.init_from=nowhere"], "nowhere does not exist"),
+        (["--optimizer.warmpu=0"], "did you mean --optimizer.warmup?"),
+        (["--epochs=0"], "epochs=0, expected at least 1"),
+        (["--init_from="], "set init_from"),
+        (["--init_from=nowhere"], "nowhere does not exist"),
         (
-            ["--config.data.dir=nowhere"],
+            ["--data.dir=nowhere"],
             "and 7 more (it is empty or does not exist); set data.dir",
         ),
-        (["--config.data.max_length=17"], "is over the position table of 16"),
+        (["--data.max_length=17"], "is over the position table of 16"),
         (["extra"], "unexpected argument 'extra'"),
         (["--learning_rate=3e-4"], "did you mean --optimizer.learning_rate?"),
     ],

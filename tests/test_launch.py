@@ -9,7 +9,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parent.parent
 SCRIPTS = sorted((REPOSITORY / "launch").glob("*.sh"))
-RUN = ("--workdir", "gs://b/bert", "--", "--config", "experiments/base.py")
+RUN = ("--workdir", "gs://b/bert", "--", "--config", "base")
 
 
 def launch(script, *arguments):
@@ -48,8 +48,8 @@ def test_a_tpu_vm_is_created_installed_run_and_deleted():
     )
     assert copy.endswith(f"bert:bert_jax.tar.gz {where} --worker=all ")
     assert "pip" in install
-    assert "bert_jax.train\\ --distributed\\ --workdir\\ gs://b/bert" in run
-    assert "--config\\ experiments/base.py" in run
+    assert "bert_jax\\ train\\ --distributed\\ --workdir\\ gs://b/bert" in run
+    assert "--config\\ base" in run
     assert delete == (
         f"gcloud compute tpus queued-resources delete bert {where} --force --quiet "
     )
@@ -72,7 +72,7 @@ def test_slices_are_nodes_of_one_resource():
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "--node-count 2 --node-prefix bert" in done.stdout
-    assert done.stdout.count("--config.mesh.replica=2") == 2  # a start on each slice
+    assert done.stdout.count("--mesh.replica=2") == 2  # a start on each slice
     for node in ("bert-0", "bert-1"):
         assert f"tpu-vm ssh {node}" in done.stdout
     assert "v2-alpha-tpuv5-lite" in done.stdout

@@ -42,11 +42,11 @@ def form(value):
 
 
 def settings_of(command, monkeypatch):
-    """(config, workdir, flags) that `python -m bert_jax.train` reads from a command."""
+    """(config, workdir, flags) that `bert_jax train` reads from a command."""
     monkeypatch.chdir(ROOT)
-    assert command[1:3] == ["-m", "bert_jax.train"]
+    assert [Path(command[0]).name, command[1]] == ["bert_jax", "train"]
     flags = cli.JOB_FLAGS | {"change_settings": False}
-    return parse(command[3:], train.__doc__, train_config, flags)
+    return parse(command[2:], train.__doc__, train_config, flags)
 
 
 def test_the_jobset_has_the_fields_of_the_api():
@@ -175,7 +175,7 @@ def test_shellcheck_finds_nothing_in_the_task_of_skypilot(part):
 def run_task(folder, part, programs, **variables):
     """The arguments of each program that a part of the task calls."""
     (folder / ".venv/bin").mkdir(parents=True)
-    for path in (*(folder / name for name in programs), folder / ".venv/bin/python"):
+    for path in (*(folder / name for name in programs), folder / ".venv/bin/bert_jax"):
         path.write_text('#!/bin/sh\nprintf "%s\\n" "${0##*/}" "$@"\n')
         path.chmod(0o755)
     done = subprocess.run(

@@ -100,7 +100,8 @@ def run(capsys, monkeypatch, tmp_path):
         if stdin:
             given = io.TextIOWrapper(io.BytesIO(text.encode()))
             monkeypatch.setattr("sys.stdin", given)
-        predict.main(["--checkpoint", path, "--input", source, *arguments])
+        form = [] if "--output" in arguments else ["--json"]
+        predict.main(["--checkpoint", path, "--input", source, *form, *arguments])
         output = capsys.readouterr()
         return output.out.splitlines(), output.err
 
@@ -115,7 +116,7 @@ RARE = {"number", "parts of speech", "segments"}
     "name",
     [pytest.param(n, marks=[pytest.mark.long] * (n in RARE)) for n in INPUTS],
 )
-def test_json_lines_and_a_table_of_each_family(name, checkpoint, run):
+def test_json_lines_and_a_table_of_each_family(name, checkpoint, run, tmp_path):
     lines, err = run(checkpoint(name), INPUTS[name])
     answers = [json.loads(line) for line in lines]
     assert len(answers) == len(INPUTS[name])
@@ -123,7 +124,9 @@ def test_json_lines_and_a_table_of_each_family(name, checkpoint, run):
     for answer in answers:
         for probability in _probabilities(answer):
             assert 0 <= probability <= 1 + 1e-9
-    table, _ = run(checkpoint(name), INPUTS[name], "--format", "csv")
+    path = tmp_path / "table.csv"
+    run(checkpoint(name), INPUTS[name], "--output", str(path))
+    table = path.read_text().splitlines()
     assert (table[0], len(table)) == (COLUMNS[name], 3)
 
 
@@ -142,7 +145,7 @@ def _probabilities(answer):
 def test_texts_of_the_command_line_are_lines(checkpoint, capsys, run):
     name = "choice"
     texts = [argument for line in INPUTS[name] for argument in ("--text", line)]
-    predict.main(["--checkpoint", checkpoint(name), *texts])
+    predict.main(["--checkpoint", checkpoint(name), "--json", *texts])
     lines = capsys.readouterr().out.splitlines()
     assert lines == run(checkpoint(name), INPUTS[name])[0]
     assert lines == run(checkpoint(name), INPUTS[name], stdin=True)[0]
@@ -163,13 +166,13 @@ def test_a_tagged_text_has_its_characters(checkpoint, run, capsys, tmp_path):
         )
         assert entity["characters"] == [start[0], end[1]]
     (tmp_path / "words.jsonl").write_text('{"words": ["rome,", "paris"]}\n')
-    flags = ["--checkpoint", checkpoint("entities"), "--format", "jsonl"]
+    flags = ["--checkpoint", checkpoint("entities"), "--json"]
     predict.main([*flags, "--input", str(tmp_path / "words.jsonl")])
     answer = json.loads(capsys.readouterr().out)
     assert answer["words"] == ["rome,", "paris"] and "offsets" not in answer
 
 
-def test_an_empty_line_has_an_answer(checkpoint, run):
+def test_an_empty_line_has_an_answer(checkpoint, run, tmp_path):
     name = "entities"
     texts = [INPUTS[name][0], "", INPUTS[name][1]]
     lines, err = run(checkpoint(name), texts)
@@ -178,8 +181,8 @@ def test_an_empty_line_has_an_answer(checkpoint, run):
     alone, _ = run(checkpoint(name), INPUTS[name])
     for found, line in zip(others, alone, strict=True):
         assert found.keys() == json.loads(line).keys() == json.loads(lines[1]).keys()
-    written, _ = run(checkpoint(name), texts, "--format", "csv")
-    assert len(written) == 4
+    run(checkpoint(name), texts, "--output", str(tmp_path / "a.csv"))
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 4
 
 
 @pytest.mark.parametrize(
@@ -262,7 +265,7 @@ def test_a_table_is_read_by_its_columns_and_keeps_them_beside_the_answers(
 ):
     expected, _ = run(checkpoint("classes"), [text for _, text in REVIEWS])
     path = write_table(tmp_path / f"new.{ending}")
-    predict.main(["--checkpoint", checkpoint("classes"), "--input", path])
+    predict.main(["--checkpoint", checkpoint("classes"), "--input", path, "--json"])
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     typed = [7, 9] if ending in ("jsonl", "json") else ["7", "9"]
     assert [answer.pop("id") for answer in answers] == typed
@@ -306,9 +309,10 @@ def test_an_output_with_an_unknown_ending_is_refused(command, checkpoint, tmp_pa
     path = tmp_path / "answers"
     command.main([*flags, "--output", str(path)])
     assert [*json.loads(path.read_text())]
-    if command is predict:
-        command.main([*flags, "--output", str(tmp_path / "a.tsv"), "--format", "jsonl"])
-        assert (tmp_path / "a.tsv").read_text() == path.read_text()
+    with pytest.raises(
+        UserError, match=r"a\.csv, expected a name in .jsonl with --json"
+    ):
+        command.main([*flags, "--output", str(tmp_path / "a.csv"), "--json"])
 
 
 @pytest.mark.parametrize(
@@ -325,7 +329,7 @@ def test_answers_are_written_as_csv(command, kind, name, checkpoint, capsys, tmp
     write_table(tmp_path / "new.csv")
     flags = ["--checkpoint", checkpoint(kind), "--input", str(tmp_path / name)]
     flags += ["--next_sentence"] * (name == "pairs.tsv")
-    command.main(flags)
+    command.main([*flags, "--json"])
     expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     command.main([*flags, "--output", str(tmp_path / "answers.CSV")])
     with (tmp_path / "answers.CSV").open(newline="") as file:
@@ -350,7 +354,7 @@ def test_columns_name_the_texts_of_a_pair_in_their_order(checkpoint, capsys, tmp
         (["title", "review"], list(zip(titles, reviews, strict=True))),
         (["review", "title"], list(zip(reviews, titles, strict=True))),
     ):
-        predict.main([*flags, *columns])
+        predict.main([*flags, *columns, "--json"])
         found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [(row.pop("title"), row.pop("review")) for row in found] == [
             *zip(titles, reviews, strict=True)
@@ -393,9 +397,9 @@ def test_next_sentence_of_two_texts_and_of_a_file_of_pairs(
     path = tmp_path / "pairs.txt"
     path.write_text("".join(f"{first}\t{second}\n" for first, second in pairs))
     flags = ["--checkpoint", checkpoint("blanks"), "--next_sentence"]
-    predict.main([*flags, "--input", str(path)])
+    predict.main([*flags, "--input", str(path), "--json"])
     lines = capsys.readouterr().out.splitlines()
-    predict.main([*flags, "--text", *pairs[0], "--text", *pairs[1]])
+    predict.main([*flags, "--text", *pairs[0], "--text", *pairs[1], "--json"])
     assert capsys.readouterr().out.splitlines() == lines
     for line, pair, probability in zip(lines, pairs, expected, strict=True):
         answer = json.loads(line)

@@ -42,7 +42,7 @@ def test_text_without_boundaries_of_documents_is_warned_of(
     out, err = capsys.readouterr()
     assert "1 document, " in out
     assert "1 document, and next sentence prediction needs several" in err
-    assert "--format lines; if the text is not English, set --language" in err
+    assert "--input_format lines; if the text is not English, set --language" in err
     assert command(monkeypatch, *flags, tmp_path / "de", "--language", "de") == 0
     out, err = capsys.readouterr()
     assert TokenStore(tmp_path / "de").info.settings["language"] == "de"

@@ -63,7 +63,7 @@ def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
     *_, picture, first, second = output.splitlines()
     assert picture == f"picture: {workdir / 'curves.png'}"
     assert first.startswith(f"next: bert_jax predict --checkpoint {workdir} --text ")
-    tuned = f"--config table --config.init_from={workdir} --data.dir=DIR"
+    tuned = f"--config table --init_from={workdir} --data.dir=DIR"
     assert second == f"next: bert_jax finetune {tuned}"
     assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
 
@@ -79,13 +79,13 @@ def test_packed_rows_train_as_rows_of_their_own(train, one_phase_of, tmp_path):
             path,
             "--workdir",
             workdir,
-            f"--config.data.packing={packing}",
-            "--config.data.examples.short_sequence_rate=0.9",
-            "--config.model.max_positions=256",
-            "--config.phases[0].sequence_length=256",
-            "--config.phases[0].steps=9",
-            "--config.model.hidden_dropout=0.0",
-            "--config.model.attention_dropout=0.0",
+            f"--data.packing={packing}",
+            "--data.examples.short_sequence_rate=0.9",
+            "--model.max_positions=256",
+            "--phases[0].sequence_length=256",
+            "--phases[0].steps=9",
+            "--model.hidden_dropout=0.0",
+            "--model.attention_dropout=0.0",
         )
         assert done.returncode == 0, done.stderr
         assert "attention over 256 positions, dropout 0: xla" in done.stderr
@@ -130,8 +130,8 @@ def test_a_finished_run_is_not_trained_again(main, uninterrupted, config_file):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("--config.model.hidden_size=32", "model.hidden_size: 16 -> 32"),
-        ("--config.log_every=1", "log_every: 2 -> 1"),
+        ("--model.hidden_size=32", "model.hidden_size: 16 -> 32"),
+        ("--log_every=1", "log_every: 2 -> 1"),
     ],
 )
 def test_a_workdir_of_another_run_is_refused(
@@ -172,7 +172,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
         ("", "required: --config"),
         ("--config=nowhere.py", "nowhere.py is not a file"),
         ("--config=base", "bert_jax prepare"),
-        ("--config=tiny --config.model.hiden_size=3", "mean --model.hidden_size"),
+        ("--config=tiny --model.hiden_size=3", "mean --model.hidden_size"),
         ("--config=tiny extra", "unexpected argument 'extra'"),
     ],
 )

@@ -41,7 +41,7 @@ def test_the_command_trains_sentencepiece(text, tmp_path, capsys):
     flags = [*given, "--kind", "sentencepiece"]
     vocabulary.main([*flags, "--output", str(tmp_path / "spiece.model")])
     err = capsys.readouterr().err
-    assert "reading 1 file as lines (--format auto)" in err
+    assert "reading 1 file as lines (--input_format auto)" in err
     assert "training a vocabulary on 300 sentences" in err
     assert load_tokenizer(tmp_path).vocab_size == 500
 

@@ -7,7 +7,7 @@ Exits with 1 if a step does not fit.
 --topology: a TPU slice, such as v2:4x4, v4:2x2x4, v5p:4x4x4 or v6e:8x8; several are
 separated by commas.
 --num_slices: number of slices joined by the data-center network; set
---config.mesh.replica to the same number.
+--mesh.replica to the same number.
 --json: prints one object for each topology and phase.
 
 usage:
@@ -24,9 +24,9 @@ from bert_jax.training.config import train_config
 
 # Settings that lower the memory of a step, the cheapest first.
 _SMALLER = (
-    "--config.compute.dtype=bfloat16, --config.compute.scan_layers=False, "
-    "--config.accumulation=2, --config.compute.remat=True, --config.mesh.fsdp=True, "
-    "--config.mesh.model=2"
+    "--compute.dtype=bfloat16, --compute.scan_layers=False, "
+    "--accumulation=2, --compute.remat=True, --mesh.fsdp=True, "
+    "--mesh.model=2"
 )
 
 

@@ -127,6 +127,13 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"unexpected argument {unknown[0]!r}", near)
         return parsed
 
+    def parse_known_args(self, args: Any, namespace: Any = None) -> Any:
+        """The arguments, and unknown ones. Dashes in a flag are underscores."""
+        flags = (
+            re.sub("(?<=^--)[^=]+", lambda m: m[0].replace("-", "_"), x) for x in args
+        )
+        return super().parse_known_args([*flags], namespace)
+
     def error(self, message: str, near: str = "") -> NoReturn:
         near = near or f"{self.prog} --help shows all arguments"
         raise UserError(f"{message}; {near}")
@@ -181,7 +188,7 @@ def checkpoint(path: str) -> str:
 
 
 def add_checkpoint_flags(
-    parser: argparse.ArgumentParser, batch_size: int, max_length: str = "all positions"
+    parser: argparse.ArgumentParser, max_length: str = "all positions"
 ) -> None:
     """Adds the flags of every command that runs a checkpoint on texts."""
     number = {"type": int, "metavar": "N"}
@@ -192,7 +199,7 @@ def add_checkpoint_flags(
     about = "of products and activations (default: as the workdir, else float32)"
     parser.add_argument("--dtype", choices=DTYPES, help=about)
     about = "rows of 32 tokens, or as many tokens in longer rows (%(default)s)"
-    parser.add_argument("--batch_size", default=batch_size, help=about, **number)
+    parser.add_argument("--batch_size", default=32, help=about, **number)
     about = f"tokens ({max_length})"
     parser.add_argument("--max_length", default=0, help=about, **number)
 
@@ -220,16 +227,18 @@ def add_text_flags(parser: argparse.ArgumentParser, *, required: bool = True) ->
     )
     given.add_argument("--input", metavar="FILE", help=about)
     add_columns_flag(parser)
-    about = "replaced if it exists (stdout)"
+    about = "a .csv file, or another for JSON lines; replaced if it exists (stdout)"
     parser.add_argument("--output", default="-", metavar="FILE", help=about)
+    about = "print JSON lines instead of lines to read"
+    parser.add_argument("--json", action="store_true", help=about)
 
 
 def add_corpus_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds --input, --format, --text_field and --language."""
+    """Adds --input, --input_format, --text_field and --language."""
     from bert_jax.data.corpus import FORMATS
 
     parser.add_argument("--input", nargs="+", required=True, metavar="TEXT")
-    parser.add_argument("--format", choices=("auto", *FORMATS), default="auto")
+    parser.add_argument("--input_format", choices=("auto", *FORMATS), default="auto")
     about = "of JSONL and tfds rows (%(default)s)"
     parser.add_argument("--text_field", default="text", help=about)
     about = "language whose abbreviations do not end a sentence (%(default)s)"

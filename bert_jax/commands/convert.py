@@ -1,12 +1,12 @@
 """Converts a BERT between Hugging Face's, Google's and our own form.
 
---input: a Hugging Face folder, Google's bert_model.ckpt (folder or prefix), a --workdir of
-bert_jax, or a name on a hub (org/name, org/name@revision). --output: a new Hugging Face
-folder. --to bert_jax: also for a model that transformers has no class for; only bert_jax
-reads its folder. No value changes.
+--checkpoint: a Hugging Face folder, Google's bert_model.ckpt (folder or prefix), a
+workdir of bert_jax, or a name on a hub (org/name, org/name@revision). --output: a new
+Hugging Face folder. --to bert_jax: also for a model that transformers has no class for;
+only bert_jax reads its folder. No value changes.
 
 usage:
-  bert_jax convert --input A --output B [--to hf|bert_jax]
+  bert_jax convert --checkpoint A --output B [--to hf|bert_jax]
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from bert_jax.progress import print_line
 def main(argv: list[str]) -> None:
     """Parses the command line, converts, and lists missing and unexpected tensors."""
     parser = cli.argument_parser(__doc__)
-    parser.add_argument("--input", type=cli.checkpoint, required=True, metavar="A")
+    parser.add_argument("--checkpoint", type=cli.checkpoint, required=True, metavar="A")
     parser.add_argument("--output", type=Path, required=True, metavar="B")
     parser.add_argument("--to", choices=("hf", "bert_jax"), default="hf")
     parser.add_argument(
@@ -33,10 +33,10 @@ def main(argv: list[str]) -> None:
     from bert_jax.interop.load import load
 
     changes = {"activation": args.activation} if args.activation else {}
-    checkpoint = load(args.input, **changes)
+    checkpoint = load(args.checkpoint, **changes)
     config, origin = checkpoint.config, f"a checkpoint of {checkpoint.source}"
     print_line(
-        f"{args.input}: {origin}; a BERT with {config.num_layers} layers, width "
+        f"{args.checkpoint}: {origin}; a BERT with {config.num_layers} layers, width "
         f"{config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} tokens; "
         f"head: {checkpoint.head}"
     )

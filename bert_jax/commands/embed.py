@@ -29,7 +29,7 @@ def _layers(text: str) -> list[int]:
 def main(argv: list[str]) -> None:
     """Parses the command line, embeds and writes."""
     parser = cli.argument_parser(__doc__)
-    cli.add_checkpoint_flags(parser, batch_size=32)
+    cli.add_checkpoint_flags(parser)
     parser.add_argument("--input", required=True, metavar="FILE")
     cli.add_columns_flag(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="X")

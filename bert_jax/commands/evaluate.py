@@ -1,15 +1,15 @@
 """Scores a fine-tuned checkpoint on labelled data, without training.
 
 --checkpoint: a workdir of bert_jax finetune, or any checkpoint with a head.
---data: a file with labels: a table (.csv, .tsv, .jsonl, .json, .parquet), tagged words, or
+--input: a file with labels: a table (.csv, .tsv, .jsonl, .json, .parquet), tagged words, or
 SQuAD's JSON. Without it all labelled splits of the task are scored, from the
-folder that the run read, or from --dir.
+folder that the run read, or from --data.dir.
 --columns: the columns of the text or texts, if their names are not as trained.
 --output: a new folder for the predictions in the task's official form, the worst errors,
 the confusion matrix, as numbers and as a picture, and scores.json.
 
 usage:
-  bert_jax evaluate --checkpoint W [--data FILE] [--output DIR]
+  bert_jax evaluate --checkpoint W [--input FILE] [--output DIR]
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from bert_jax.progress import print_line
 def main(argv: list[str]) -> None:
     """Parses the command line, scores each split, and writes the --output."""
     parser = cli.argument_parser(__doc__)
-    cli.add_checkpoint_flags(parser, batch_size=32, max_length="as trained")
-    parser.add_argument("--data", type=Path, metavar="FILE")
-    parser.add_argument("--dir", default="", metavar="DIR")
+    cli.add_checkpoint_flags(parser, max_length="as trained")
+    parser.add_argument("--input", type=Path, metavar="FILE")
+    parser.add_argument("--data.dir", dest="folder", default="", metavar="DIR")
     cli.add_columns_flag(parser)
     parser.add_argument("--output", type=Path, metavar="DIR")
     args = parser.parse_args(argv)
@@ -39,7 +39,9 @@ def main(argv: list[str]) -> None:
     with output as folder:
         predictor = Predictor(args.checkpoint, **cli.model_options(args))
         columns = tuple(args.columns)
-        found = [*predictor.evaluate(args.data, directory=args.dir, columns=columns)]
+        found = [
+            *predictor.evaluate(args.input, directory=args.folder, columns=columns)
+        ]
         scores = {split.name: evaluation.scores for _, split, evaluation in found}
         if folder:
             for task, split, evaluation in found:

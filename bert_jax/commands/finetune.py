@@ -8,7 +8,7 @@ stopped. --change_settings resumes an unfinished run with other settings. config
 lists each change with its step.
 
 --config: the name of a config, such as sst2, squad2 or tagging, or a file. Every setting
-can be changed, such as the folder of the data: --config.data.dir=DIR, or --data.dir=DIR.
+can be changed, such as the folder of the data: --data.dir=DIR.
 --print_config prints all settings of a run with their meaning, and ends. Several hosts and
 SIGTERM work as with bert_jax train.
 
@@ -44,5 +44,5 @@ def main(argv: list[str]) -> None:
     command = f"--checkpoint {shlex.quote(workdir)}"
     cli.print_next(
         f"bert_jax predict {command} --input FILE",
-        f"bert_jax evaluate {command} --data FILE",
+        f"bert_jax evaluate {command} --input FILE",
     )

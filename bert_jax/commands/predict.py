@@ -9,9 +9,9 @@ file with a word and its tag on each line (.conll), or UTF-8 lines in any other 
 stdin. A row is a text, two texts, words to tag, a question and its context, or a context
 and its choices; a line separates texts by tabs. JSON objects are read from .jsonl and
 .json files alone.
---output: the file of the answers, which is replaced if it exists; stdout without it.
---format: a JSON object for each row (jsonl), or a table (csv), the default for an --output
-in .csv. A fine-tuned checkpoint's answers to a table are written beside the columns of the
+--output: a file for the answers, which is replaced if it exists: a table if its name ends
+in .csv, else a JSON object for each row. --json: print these objects instead of lines to
+read. A fine-tuned checkpoint's answers to a table are written beside the columns of the
 table, with names such as predicted_label. Other answers have the id of their row.
 
 usage:
@@ -27,9 +27,8 @@ from bert_jax.files import check_output
 def main(argv: list[str]) -> None:
     """Parses the command line, predicts and writes each answer as soon as it is known."""
     parser = cli.argument_parser(__doc__)
-    cli.add_checkpoint_flags(parser, batch_size=32, max_length="as trained")
+    cli.add_checkpoint_flags(parser, max_length="as trained")
     cli.add_text_flags(parser)
-    parser.add_argument("--format", choices=("jsonl", "csv"))
     about = "tokens for a [MASK] (5), or the likeliest labels, choices or spans (all)"
     parser.add_argument("--top", type=int, metavar="K", help=about)
     parser.add_argument("--next_sentence", action="store_true")
@@ -39,7 +38,7 @@ def main(argv: list[str]) -> None:
     from bert_jax.interop.load import load
     from bert_jax.tasks.rows import is_table
 
-    form = args.format or lines.output_format(args.output)
+    form = lines.output_format(args.output, as_json=args.json)
     check_output(args.output, args.input)
     cli.check_columns(parser, args)
     if args.next_sentence:

@@ -46,6 +46,7 @@ def main(argv: list[str]) -> None:
     )
     settings = vars(parser.parse_args(argv))
     inputs, output, beam = (settings.pop(name) for name in ("input", "output", "beam"))
+    settings["format"] = settings.pop("input_format")
     cli.log_to_screen()
     tokenizer = load_tokenizer(settings.pop("vocabulary"))
     if beam is not None:

@@ -5,15 +5,14 @@
 .json, .parquet), or UTF-8 lines in any other file, a text each; - for stdin.
 --output: a file with a JSON object for each text: "text", "log_probability" (natural,
 summed over the tokens, each masked in turn), "tokens", and "id" of a table; a CSV table if
-its name ends in .csv; stdout without it. An empty text has 0 tokens and the log
-probability 0.
+its name ends in .csv. An empty text has 0 tokens and the log probability 0.
 --rest_of_word: mask the tokens that follow in the word too.
 --pairs: files, a set each: a table (.jsonl, .csv, .tsv) with the two sentences in
 --fields; lines of text with a tab between the good and the bad sentence; or a folder of
 .jsonl files, such as BLiMP's data. The command prints how often the good sentence is
 more likely.
---json: print one object with "accuracy" (a share of 1), "by_set" (the accuracy of each
-set by its path) and "pairs".
+--json: print the objects of texts instead of lines to read; with --pairs, one object with
+"accuracy" (a share of 1), "by_set" (the accuracy of each set by its path) and "pairs".
 
 usage:
   bert_jax score --checkpoint W --text TEXT|--input FILE|--pairs blimp/data
@@ -33,20 +32,19 @@ from bert_jax.progress import print_line
 def main(argv: list[str]) -> None:
     """Parses the command line, scores and writes."""
     parser = cli.argument_parser(__doc__)
-    cli.add_checkpoint_flags(parser, batch_size=64)
+    cli.add_checkpoint_flags(parser)
     cli.add_text_flags(parser, required=False)
     parser.add_argument("--rest_of_word", action="store_true")
     parser.add_argument("--pairs", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--fields", metavar="GOOD,BAD", help="columns of --pairs")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
     if bool(args.text or args.input) == bool(args.pairs):
         raise UserError("expected one of --text, --input and --pairs")
-    cli.check_unused(parser, args, *(["output"] if args.pairs else ["fields", "json"]))
+    cli.check_unused(parser, args, *(["output"] if args.pairs else ["fields"]))
     from bert_jax.inference import lines
     from bert_jax.inference.pretrained import FIELDS, Scorer, accuracy, read_sets
 
-    form = lines.output_format(args.output)
+    form = lines.output_format(args.output, as_json=args.json)
     check_output(args.output, args.input)
     cli.check_columns(parser, args)
     fields = args.fields.split(",") if args.fields else FIELDS

@@ -6,7 +6,7 @@ command with the same --workdir (default: runs/NAME OF THE CONFIG) resumes a sto
 lists each change with its step.
 Every setting can be changed: --config.NAME=VALUE, or --NAME=VALUE, such as --profile_steps
 10:20. --print_config prints all settings of a run with their meaning, and ends. With
---config.init_from=CHECKPOINT a config needs no sizes of the model: the checkpoint has them,
+--init_from=CHECKPOINT a config needs no sizes of the model: the checkpoint has them,
 and its vocabulary. The command is also python -m bert_jax.train.
 
 On several hosts start the command on each host. Give --distributed if Cloud TPU, GKE, Slurm
@@ -19,8 +19,8 @@ processes with code 75.
                        (600; 0: never)
 
 usage:
-  bert_jax train --config tiny [--workdir D] [--config.seed=1]
-  bert_jax train --config further --config.init_from=CHECKPOINT --config.data.corpus=TEXT
+  bert_jax train --config tiny [--workdir D] [--seed=1]
+  bert_jax train --config further --init_from=CHECKPOINT --data.corpus=TEXT
 """
 
 import shlex
@@ -49,5 +49,5 @@ def main(argv: list[str]) -> None:
     predict = f"bert_jax predict --checkpoint {folder} --text 'The [MASK] is here.'"
     cli.print_next(
         *[predict] * (config.objective == TrainConfig.objective),
-        f"bert_jax finetune --config table --config.init_from={folder} --data.dir=DIR",
+        f"bert_jax finetune --config table --init_from={folder} --data.dir=DIR",
     )

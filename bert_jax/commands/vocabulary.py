@@ -46,7 +46,7 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     _check(args, parser)
     cli.log_to_screen()
-    reading = Reading(args.format, args.text_field, args.language)
+    reading = Reading(args.input_format, args.text_field, args.language)
     documents = read_documents(args.input, reading)
     sentences = itertools.chain.from_iterable(documents)
     if args.extend:

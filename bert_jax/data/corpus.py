@@ -97,7 +97,7 @@ def find_sources(inputs: Sequence[str], reading: Reading) -> list[Source]:
     sources = [source for text in inputs for source in _expand(text, reading)]
     formats = collections.Counter(source.format for source in sources)
     chosen = ", ".join(f"{counted(n, 'file')} as {name}" for name, n in formats.items())
-    logger.info("reading %s (--format %s)", chosen, reading.format)
+    logger.info("reading %s (--input_format %s)", chosen, reading.format)
     return sources
 
 

@@ -144,7 +144,7 @@ def prepare(
     if info.documents == 1:
         logger.warning(
             "1 document, and next sentence prediction needs several; if a line is a "
-            "sentence, set --format lines; if the text is not English, set --language"
+            "sentence, set --input_format lines; if the text is not English, set --language"
         )
     return Report(info, counts)
 

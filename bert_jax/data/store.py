@@ -112,7 +112,7 @@ def finish_store(
     if not sentences:
         raise UserError(
             f"no text was found for {directory}; expected at least one sentence: check "
-            "--input and --format"
+            "--input and --input_format"
         )
     dtype, word_bit = stored_type(vocab_size, words="words" in settings)
     names = (shard_path(directory, shard, shards).name for shard in range(shards))

@@ -182,7 +182,9 @@ def _train_sentencepiece(
 ) -> Tokenizer:
     sample = _sample(sentences, _SAMPLED)
     if not sample:
-        raise UserError("no sentence was found; expected text, or another --format")
+        raise UserError(
+            "no sentence was found; expected text, or another --input_format"
+        )
     logger.info(f"training a vocabulary on {len(sample):,} sentences")
     if lower_case:
         sample = [sentence.lower() for sentence in sample]

@@ -41,14 +41,17 @@ def on_screen(path: str) -> bool:
     return path == STANDARD and sys.stdout.isatty()
 
 
-def output_format(output: str) -> str:
-    """The format of answers by the ending of the output's name: "jsonl" or "csv".
+def output_format(output: str, as_json: bool = False) -> str:
+    """The format of answers, by the ending of the output's name: "jsonl" or "csv".
 
-    Raises UserError for another ending.
+    stdout gets "text", or "jsonl" if ``as_json``. Raises UserError for another ending.
     """
+    if output == STANDARD:
+        return "jsonl" if as_json else "text"
     found = {"": "jsonl", ".jsonl": "jsonl", ".csv": "csv"}.get(ending(output))
-    if not found:
-        raise UserError(f"--output={output}, expected a name in .csv or .jsonl")
+    if not found or (as_json and found == "csv"):
+        known = ".jsonl with --json" if as_json else ".csv or .jsonl"
+        raise UserError(f"--output={output}, expected a name in {known}")
     return found
 
 
@@ -56,10 +59,10 @@ def write_answers(parts: Iterable[Answers], output: str, form: str) -> None:
     """Writes an answer to each row as soon as it is known.
 
     parts: see Inference.stream. output: a file that replaces an existing file when it is
-    complete, or "-" for stdout. form: "csv" or "jsonl".
+    complete, or "-" for stdout. form: "text", "csv" or "jsonl".
     """
     shown, stdout = on_screen(output), contextlib.nullcontext(sys.stdout)
-    texts = {"csv": csv_texts, "jsonl": json_texts}[form](parts)
+    texts = {"csv": csv_texts, "jsonl": json_texts, "text": plain_texts}[form](parts)
     with stdout if output == STANDARD else new_file(Path(output), "w") as file:
         for text in texts:
             file.write(printable(text) if shown else text)
@@ -71,6 +74,25 @@ def json_texts(parts: Iterable[Answers]) -> Iterator[str]:
     for part in parts:
         lines = (json.dumps(a, ensure_ascii=False, default=str) for a in part.answers)
         yield "".join(f"{printable(line)}\n" for line in lines)
+
+
+def plain_texts(parts: Iterable[Answers]) -> Iterator[str]:
+    """A line for each row, such as "label: good  probability: 0.93", without "nbest"."""
+    for part in parts:
+        for answer in part.answers:
+            own = (x for x in answer.items() if x[0].removeprefix(PREFIX) != "nbest")
+            yield "  ".join(f"{name}: {_plain(value)}" for name, value in own) + "\n"
+
+
+def _plain(value: Any) -> str:
+    """A value of an answer in a line: three digits of a number, the items of a list."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
+    if isinstance(value, list):
+        items = (x.values() if isinstance(x, dict) else [x] for x in value)
+        return ", ".join(" ".join(map(_plain, item)) for item in items)
+    text = f"{value:.3g}" if isinstance(value, float) else str(value)
+    return " ".join(text.split())
 
 
 def csv_texts(parts: Iterable[Answers]) -> Iterator[str]:
@@ -89,7 +111,7 @@ def csv_texts(parts: Iterable[Answers]) -> Iterator[str]:
         if more := [name for name in found if name not in names]:
             raise UserError(
                 f"column {more[0]!r} is missing in the first {CHUNK:,} rows; expected the "
-                "same columns in all rows, or --format=jsonl"
+                "same columns in all rows, or an --output in .jsonl"
             )
         writer = csv.DictWriter(file, [*names], lineterminator="\n")
         if header:

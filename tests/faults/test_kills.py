@@ -64,12 +64,12 @@ if [[ "${{9-}}" == {victim} ]]; then shift 2 && exec {python} {ends} {how} "$@";
 exec {python} "$@"
 """
 PRETRAINING = (
-    "--config.checkpoint_every=2", "--config.eval_every=3", "--config.prompts=()",
+    "--checkpoint_every=2", "--eval_every=3", "--prompts=()",
 )  # fmt: skip
 FINE_TUNING = (
-    "--config.epochs=3", "--config.batch_size=2", "--config.sweep.epochs=(3,)",
-    "--config.sweep.batch_size=(2,)", "--config.checkpoint_every=2",
-    "--config.model.hidden_dropout=0.1", "--config.model.attention_dropout=0.1",
+    "--epochs=3", "--batch_size=2", "--sweep.epochs=(3,)",
+    "--sweep.batch_size=(2,)", "--checkpoint_every=2",
+    "--model.hidden_dropout=0.1", "--model.attention_dropout=0.1",
 )  # fmt: skip
 
 
@@ -171,9 +171,9 @@ def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_
     pretrain = ("--config", config, *PRETRAINING)
     # Prepared by the run itself, in the bucket.
     corpus = (
-        "--config.data.path=",
-        f"--config.data.corpus=('{text}',)",
-        f"--config.data.vocabulary_size={small_store[1]}",
+        "--data.path=",
+        f"--data.corpus=('{text}',)",
+        f"--data.vocabulary_size={small_store[1]}",
     )
     finetune = (
         "finetune",
@@ -216,7 +216,10 @@ def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_
         ),
         "convert": (
             "convert",
-            lambda place: ("--input", finetune_folder / "checkpoint", "--output", place),
+            lambda place: (
+                *("--checkpoint", finetune_folder / "checkpoint"),
+                *("--output", place),
+            ),
             contents,
         ),
         "embed": (

@@ -131,8 +131,8 @@ def test_a_lost_host_ends_the_others_and_the_run_resumes(
     faults = [moments.choice(FAULTS) for _ in range(kills)] if kills else SHORT
     logs = tmp_path / "logs"
     arguments = [
-        f"--config={one_phase_of(0)}", f"--config.phases[0].steps={STEPS}",
-        "--config.checkpoint_every=7", "--config.eval_every=1000", "--config.prompts=()",
+        f"--config={one_phase_of(0)}", f"--phases[0].steps={STEPS}",
+        "--checkpoint_every=7", "--eval_every=1000", "--prompts=()",
     ]  # fmt: skip
 
     # Of two numbers there is one sum: two processes add up as one with two devices does.

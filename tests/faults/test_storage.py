@@ -35,7 +35,7 @@ from bert_jax.training.workdir import RunFolder
 pytestmark = pytest.mark.long
 
 REPOSITORY = Path(__file__).parents[2]
-FLAGS = ("--config.checkpoint_every=2", "--config.eval_every=3", "--config.prompts=()")
+FLAGS = ("--checkpoint_every=2", "--eval_every=3", "--prompts=()")
 
 
 def mount(*arguments: object) -> None:
@@ -163,7 +163,7 @@ def test_a_full_disk_ends_all_processes_with_one_line(disk, one_phase_of, tmp_pa
             REPOSITORY / "launch/local_processes.sh",
             *("--processes", "2", "--devices", "1", "--restarts", "0", "--logs", logs),
             *("--", "--config", one_phase_of(0), "--workdir", disk / "run", *FLAGS),
-            "--config.phases[0].steps=1000",
+            "--phases[0].steps=1000",
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -267,8 +267,8 @@ def test_a_bucket_behind_a_bad_network_loses_nothing(
     flags, undisturbed = whole
     text = small_store[0].parent / "text.txt"
     corpus = [
-        *("--config.data.path=", f"--config.data.corpus=('{text}',)"),
-        f"--config.data.vocabulary_size={small_store[1]}",
+        *("--data.path=", f"--data.corpus=('{text}',)"),
+        f"--data.vocabulary_size={small_store[1]}",
     ]
     expected, ends = left_by(undisturbed), []
     server, environment = network

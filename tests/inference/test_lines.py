@@ -4,7 +4,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.inference.evaluation import Answers, chunks
-from bert_jax.inference.lines import csv_texts, write_answers
+from bert_jax.inference.lines import csv_texts, plain_texts, write_answers
 
 
 def test_chunks_hold_every_item_once_and_cut_no_group():
@@ -46,7 +46,27 @@ def test_a_failed_row_leaves_the_old_file(tmp_path):
     assert path.read_text() == "label\na\nb\n"
 
 
-@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_a_line_to_read_has_the_values_of_its_answer():
+    answers = [
+        {
+            "label": "a",
+            "probabilities": {"a": 0.75, "b": 1 / 4},
+            "nbest": [{"text": "c"}],
+        },
+        {
+            "text": "a [MASK]\n",
+            "blanks": [[{"token": "b", "probability": 0.12345}] * 2],
+        },
+        {"id": 7, "tags": ["O", "B"], "start": None},
+    ]
+    assert "".join(plain_texts(parts(*answers))).splitlines() == [
+        "label: a  probabilities: a 0.75, b 0.25",
+        "text: a [MASK]  blanks: b 0.123, b 0.123",
+        "id: 7  tags: O, B  start: None",
+    ]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "text"])
 def test_a_text_does_not_steer_the_terminal(form, monkeypatch, capsys):
     monkeypatch.setattr("bert_jax.inference.lines.on_screen", lambda output: True)
     write_answers(parts({"text": "red \x1b[31malert\u202eback"}), "-", form)

@@ -320,14 +320,14 @@ def test_what_may_be_a_name(path, expected):
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 COMMANDS = {
-    f"train --config {EXPERIMENTS}/tiny.py": "--config.init_from",
-    f"finetune --config {EXPERIMENTS}/finetune/glue.py:rte": "--config.init_from",
+    f"train --config {EXPERIMENTS}/tiny.py": "--init_from",
+    f"finetune --config {EXPERIMENTS}/finetune/glue.py:rte": "--init_from",
     "predict --input -": "--checkpoint",
     "embed --input - --output x.npz": "--checkpoint",
     "score --input -": "--checkpoint",
     "score --pairs x": "--checkpoint",
-    "evaluate --data x": "--checkpoint",
-    "convert --output x": "--input",
+    "evaluate --input x": "--checkpoint",
+    "convert --output x": "--checkpoint",
     "inspect": "",
 }
 
@@ -363,7 +363,7 @@ def test_a_wrong_path_is_named_before_jax_is_imported(tmp_path):
 def test_a_command_takes_a_name(hub, tmp_path):
     """With HF_ENDPOINT, as a mirror is named."""
     names = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
-    arguments = ["--input", "bert_jax/tiny@old", "--output", tmp_path / "out"]
+    arguments = ["--checkpoint", "bert_jax/tiny@old", "--output", tmp_path / "out"]
     done = subprocess.run(
         [sys.executable, "-m", "bert_jax", "convert", *arguments],
         capture_output=True,

@@ -220,10 +220,10 @@ def test_a_run_learns_and_its_checkpoint_is_a_decoder(
 ):
     """On eight devices; perplexity falls below that of the frequencies."""
     flags = (
-        "--config.objective=bert_jax.objectives.causal",
-        "--config.model.causal=True",
-        "--config.data.examples.next_sentence=False",
-        "--config.optimizer.learning_rate=0.02",
+        "--objective=bert_jax.objectives.causal",
+        "--model.causal=True",
+        "--data.examples.next_sentence=False",
+        "--optimizer.learning_rate=0.02",
     )
     config = parse(
         ["--config", str(one_phase_of(0)), *flags], "usage", train_config

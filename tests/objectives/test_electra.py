@@ -150,8 +150,8 @@ def test_a_run_begins_with_a_bert_and_ends_with_one(
 ):
     """On eight devices; the discriminator is what a checkpoint is loaded as."""
     flags = (
-        "--config.objective=bert_jax.objectives.electra",
-        "--config.data.examples.next_sentence=False",
+        "--objective=bert_jax.objectives.electra",
+        "--data.examples.next_sentence=False",
     )
     line = ["--config", str(one_phase_of(0)), *flags]
     config = parse(line, "usage", train_config).config

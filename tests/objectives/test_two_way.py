@@ -202,12 +202,12 @@ def test_a_run_goes_on_scores_and_is_kept_in_our_own_form(
 ):
     """On eight devices; then in our own form, since transformers has none."""
     flags = (
-        "--config.objective=bert_jax.objectives.two_way",
-        "--config.model.encoder=lstm",
-        "--config.model.positions=none",
-        "--config.data.examples.next_sentence=False",
-        "--config.optimizer.learning_rate=0.02",
-        "--config.data.packing=True",
+        "--objective=bert_jax.objectives.two_way",
+        "--model.encoder=lstm",
+        "--model.positions=none",
+        "--data.examples.next_sentence=False",
+        "--optimizer.learning_rate=0.02",
+        "--data.packing=True",
     )
     config = parse(
         ["--config", str(one_phase_of(0)), *flags], "usage", train_config

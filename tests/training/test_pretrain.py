@@ -48,8 +48,8 @@ def one_step(configure):
     """A function of flags: the config of one step, without evaluations."""
 
     def make(*flags):
-        none = "--config.eval_every=0", "--config.prompts=()"
-        config = configure("--config.phases[0].steps=1", *none, *flags)
+        none = "--eval_every=0", "--prompts=()"
+        config = configure("--phases[0].steps=1", *none, *flags)
         return dataclasses.replace(config, phases=config.phases[:1])
 
     return make
@@ -58,7 +58,7 @@ def one_step(configure):
 @pytest.fixture(scope="module")
 def start(configure, small_store, tmp_path_factory):
     """A config, its tokenizer, and a whole checkpoint: its folder and parameters."""
-    config = configure("--config.model.num_layers=2")
+    config = configure("--model.num_layers=2")
     tokenizer = load_tokenizer(small_store[0])
     objective = MlmNsp(BertForPreTraining(config.model))
     params = jax.device_get(jax.jit(objective.init)(jax.random.key(1)))
@@ -198,8 +198,8 @@ def test_a_head_that_is_not_there_is_drawn_and_logged(start, one_step, tmp_path)
     ("flag", "message"),
     [
         ("init_from", "nowhere does not exist"),
-        ("--config.model.type_vocab_size=1", "cannot tell the sentences of a pair"),
-        ("--config.accumulation=3", "=8 is not a multiple of 3, "),
+        ("--model.type_vocab_size=1", "cannot tell the sentences of a pair"),
+        ("--accumulation=3", "=8 is not a multiple of 3, "),
     ],
 )
 def test_a_run_that_fails_before_its_first_step_leaves_its_workdir_free(
@@ -231,9 +231,9 @@ def test_a_workdir_without_a_checkpoint_belongs_to_nobody(
         with pytest.raises(RuntimeError, match="no memory"):
             run(one_step())
     assert (tmp_path / "config.json").exists()
-    run(one_step("--config.seed=5"))
+    run(one_step("--seed=5"))
     with pytest.raises(UserError, match=r"holds another run \(seed: 5 -> 6"):
-        run(one_step("--config.seed=6"))
+        run(one_step("--seed=6"))
 
 
 def test_the_folder_of_a_checkpoint_is_refused_as_a_workdir(configure, tmp_path):
@@ -259,7 +259,7 @@ def test_an_evaluation_whose_text_cannot_be_read_ends_the_run(
             go_on.wait()
 
     monkeypatch.setattr(pretraining, "eval_batches", lambda *args: Hanging([0]))
-    config = configure("--config.eval_every=1", "--config.data_timeout=1")
+    config = configure("--eval_every=1", "--data_timeout=1")
     with pytest.raises(StalledError, match="no batch came for 1 s"):
         pretrain(config, tmp_path, log=lambda line: None)
     go_on.set()
@@ -268,10 +268,10 @@ def test_an_evaluation_whose_text_cannot_be_read_ends_the_run(
 def test_a_config_names_an_objective_of_ones_own(configure, monkeypatch, tmp_path):
     """One file and a setting: tests/objectives/sides.py."""
     monkeypatch.syspath_prepend(Path(__file__).parent.parent / "objectives")
-    config = configure("--config.objective=sides.py")
+    config = configure("--objective=sides.py")
     with pytest.raises(UserError, match=r"bert_jax\.objectives\.mlm_nsp, \.causal"):
         pretraining.pretraining_objective(config)
-    config, lines = configure("--config.objective=sides", "--config.prompts=()"), []
+    config, lines = configure("--objective=sides", "--prompts=()"), []
     phase = dataclasses.replace(config.phases[0], steps=14)
     config = dataclasses.replace(config, phases=(phase,))
     metrics = pretrain(config, tmp_path, lines.append)
@@ -289,12 +289,12 @@ def test_every_attention_trains_evaluates_and_answers(
 ):
     """Prompts, texts and rows of fine-tuning are shorter than the 128 tokens of a row."""
     config = configure(
-        f"--config.compute.attention_impl={implementation}",
-        "--config.model.attention_dropout=0",
-        "--config.model.max_positions=128",
-        "--config.phases[0].sequence_length=128",
-        *(f"--config.phases[{phase}].steps=1" for phase in (0, 1)),
-        *("--config.eval_every=1", "--config.eval_batches=1"),
+        f"--compute.attention_impl={implementation}",
+        "--model.attention_dropout=0",
+        "--model.max_positions=128",
+        "--phases[0].sequence_length=128",
+        *(f"--phases[{phase}].steps=1" for phase in (0, 1)),
+        *("--eval_every=1", "--eval_batches=1"),
     )
     pretrain(config, tmp_path / "run", log=lambda line: None)
     (answers,) = bert_jax.load(tmp_path / "run").fill_mask("the [MASK] of the sea")
@@ -317,12 +317,12 @@ def test_every_attention_trains_evaluates_and_answers(
 
 def test_a_finished_run_takes_more_steps_on_request(one_phase_of, tmp_path):
     def config(*flags):
-        line = ["--config", str(one_phase_of(0)), "--config.prompts=()", *flags]
+        line = ["--config", str(one_phase_of(0)), "--prompts=()", *flags]
         return parse(line, "usage", train_config).config
 
     pretrain(config(), tmp_path, print)
     before = (tmp_path / "config.json").read_text()
-    more, lines = "--config.phases[0].steps=12", []
+    more, lines = "--phases[0].steps=12", []
     with pytest.raises(UserError, match=r"another run \(phases\[0\].steps: 9 -> 12\)"):
         pretrain(config(more), tmp_path, print)
     assert (tmp_path / "config.json").read_text() == before
@@ -339,7 +339,7 @@ def test_a_finished_run_takes_more_steps_on_request(one_phase_of, tmp_path):
     lines.clear()
     pretrain(config(more), tmp_path, lines.append)
     assert "finished before, after 12 steps" in lines
-    rate, written = "--config.optimizer.learning_rate=0.5", tmp_path / "config.json"
+    rate, written = "--optimizer.learning_rate=0.5", tmp_path / "config.json"
     before = written.read_text()
     pretrain(config(more, rate), tmp_path, lines.append, change_settings=True)
     assert lines[-1] == "finished before, after 12 steps"
@@ -355,7 +355,7 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_not_finished(
     one_phase_of, tmp_path, monkeypatch
 ):
     """It repeats the last steps, and shows their curves and what fills the blanks."""
-    flags = ["--config.prompts=('a [MASK] of .',)", "--config.checkpoint_every=4"]
+    flags = ["--prompts=('a [MASK] of .',)", "--checkpoint_every=4"]
     line = ["--config", str(one_phase_of(0)), *flags]
     config = parse(line, "usage", train_config).config
     pretrain(config, tmp_path, print)
@@ -463,7 +463,7 @@ def test_the_masked_tokens_of_a_phase_follow_from_its_length(
     configure, length, rate, most
 ):
     """The first two are the original's."""
-    flags = f"--config.data.examples.mask_rate={rate}", "--model.max_positions=512"
+    flags = f"--data.examples.mask_rate={rate}", "--model.max_positions=512"
     config = dataclasses.replace(configure(*flags), phases=())
     found = from_python._with_phase(config, steps=1, sequence_length=length)
     assert found.phases == (Phase(1, 32, length, most),)

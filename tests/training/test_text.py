@@ -125,7 +125,7 @@ print(sorted({{"jax", "orbax"}} & set(sys.modules)))
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
-        ("train", ["--config=FILE", "--config.data.path=none"]),
+        ("train", ["--config=FILE", "--data.path=none"]),
         ("prepare", ["--input=none", "--vocabulary=STORE", "--output=x"]),
     ],
 )
