@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: train test test-all lint format docs notebooks clean
 
 train: $(VENV)/.run  ## Pretrain a small BERT on the English inside Python itself.
-	$(BIN)/python -m bert_jax.train --config experiments/tiny.py --workdir $(WORKDIR)
+	$(BIN)/bert_jax train --config tiny --workdir $(WORKDIR)
 
 test: $(VENV)/.test  ## Run the tests of every promise, in their short form.
 	$(BIN)/python -m pytest

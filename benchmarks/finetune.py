@@ -62,10 +62,10 @@ class Plan(NamedTuple):
 
 
 SQUAD_SETTINGS = (
-    "--config.data.train=dev-v1.1.json",
-    "--config.data.dev=dev-v1.1.json",
-    "--config.data.train_articles=0:36",
-    "--config.data.dev_articles=36:40",
+    "--data.train=dev-v1.1.json",
+    "--data.dev=dev-v1.1.json",
+    "--data.train_articles=0:36",
+    "--data.dev_articles=36:40",
 )
 TASKS = {
     "sst2": Plan("accuracy", 1, 32, 1e-4, "glue.py:sst2", "glue/SST-2", 20_000),
@@ -84,17 +84,17 @@ def run_ours(task: str, seed: int, options: argparse.Namespace) -> dict:
     command = [
         *(sys.executable, "-m", "bert_jax", "finetune", f"--workdir={workdir}"),
         f"--config={ROOT}/experiments/finetune/{plan.config}",
-        f"--config.init_from={options.model.resolve()}",
-        f"--config.data.dir={options.data.resolve()}/{plan.folder}",
-        f"--config.seed={seed}",
-        f"--config.compute.dtype={options.dtype}",
-        f"--config.epochs={plan.epochs}",
-        f"--config.batch_size={plan.batch}",
-        f"--config.train_rows={plan.rows}",
-        f"--config.optimizer.learning_rate={plan.rate / 0.9:.4g}",
-        "--config.optimizer.bias_correction=True",
-        "--config.optimizer.epsilon=1e-8",
-        f"--config.model.initializer_range={0.02 / 0.8796:.4g}",
+        f"--init_from={options.model.resolve()}",
+        f"--data.dir={options.data.resolve()}/{plan.folder}",
+        f"--seed={seed}",
+        f"--compute.dtype={options.dtype}",
+        f"--epochs={plan.epochs}",
+        f"--batch_size={plan.batch}",
+        f"--train_rows={plan.rows}",
+        f"--optimizer.learning_rate={plan.rate / 0.9:.4g}",
+        "--optimizer.bias_correction=True",
+        "--optimizer.epsilon=1e-8",
+        f"--model.initializer_range={0.02 / 0.8796:.4g}",
         *plan.settings,
     ]
     _, error = run(command)

@@ -6,10 +6,10 @@ Result: MLM perplexity 3.99, NSP accuracy 97-98% held out (paper, appendix C and
   GLUE test average 79.6 after fine-tuning (paper, table 1).
 Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own text".
 Run:
-  python -m bert_jax.train --config experiments/base.py
-  python -m bert_jax.train --config experiments/base.py:two_phase   (900k at 128, 100k
+  bert_jax train --config base
+  bert_jax train --config base:two_phase   (900k at 128, 100k
     at 512: the schedule of the released checkpoints, three tenths of the work)
-  python -m bert_jax.train --config experiments/base.py:lamb   (the same examples in
+  bert_jax train --config base:lamb   (the same examples in
     15,625 steps of 32,768, for more chips than 256 sequences can feed)
 """
 

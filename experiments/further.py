@@ -9,9 +9,9 @@ On: one GPU, an hour or less for BASE (estimated); two CPU cores take four to ni
 Result: the loss on held-out documents of the domain falls from step 0 on; what a task
   gains depends on how far the domain is from the checkpoint's text.
 Run:
-  python -m bert_jax.train --config experiments/further.py \\
-      --config.init_from=CHECKPOINT --config.data.corpus=TEXT
-  (or --config.data.path=DIR, a text that bert_jax prepare has prepared with the
+  bert_jax train --config further \\
+      --init_from=CHECKPOINT --data.corpus=TEXT
+  (or --data.path=DIR, a text that bert_jax prepare has prepared with the
   vocabulary of the checkpoint; see docs/guides/further_pretraining.md)
 """
 

@@ -6,9 +6,9 @@ Result: MLM perplexity 3.23 held out (paper, appendix C); GLUE test average 82.1
   fine-tuning (paper, table 1).
 Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own text".
 Run:
-  python -m bert_jax.train --config experiments/large.py
-  python -m bert_jax.train --config experiments/large.py:two_phase
-  python -m bert_jax.train --config experiments/large.py:lamb   (batches of 32,768)
+  bert_jax train --config large
+  bert_jax train --config large:two_phase
+  bert_jax train --config large:lamb   (batches of 32,768)
 """
 
 from base import get_config as get_base_config

@@ -7,8 +7,8 @@ On: one GPU or TPU chip; two CPU cores take one to two seconds a step.
 Result: see the README's table for the first hundreds of steps on 45 MB of text.
 Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own text".
 Run:
-  python -m bert_jax.train --config experiments/mini.py --config.data.path=data/text
-  python -m bert_jax.train --config experiments/mini.py:mlm   (or sentence_order,
+  bert_jax train --config mini --data.path=data/text
+  bert_jax train --config mini:mlm   (or sentence_order,
     left_to_right, two_way, electra)
 """
 

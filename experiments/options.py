@@ -13,8 +13,8 @@ Result: none is known for Mini. Paper, table 8, for BASE on MNLI, NER fine-tuned
   24x1024x16.
 Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own text".
 Run:
-  python -m bert_jax.train --config experiments/options.py:sinusoidal \\
-      --config.data.path=data/text   (or another of OPTIONS)
+  bert_jax train --config options:sinusoidal \\
+      --data.path=data/text   (or another of OPTIONS)
 """
 
 from mini import get_config as get_mini_config

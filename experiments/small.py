@@ -9,7 +9,7 @@ Result: 39.0% of masked tokens right on held-out text (perplexity 28.5), NSP 88.
   with seed 1 39.1% (28.6), 86.5%, and 58.8% of BLiMP; see docs/experiments.md.
 Before: DATA with wikipedia/ and books/, 30 and 16 MB of text.
 Run:
-  python -m bert_jax.train --config experiments/small.py:DATA --workdir runs/small
+  bert_jax train --config small:DATA --workdir runs/small
 """
 
 

@@ -9,7 +9,7 @@ Result: 35.9% of the masks right on held-out text (perplexity 31.0), NSP 90.4%, 
   BLiMP; see docs/experiments.md.
 Before: DATA with wikipedia/ and books/, as for experiments/small.py.
 Run:
-  python -m bert_jax.train --config experiments/small_muon.py:DATA --workdir runs/small_muon
+  bert_jax train --config small_muon:DATA --workdir runs/small_muon
 """
 
 from small import get_config as get_small_config

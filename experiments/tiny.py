@@ -10,7 +10,7 @@ Result: MLM accuracy 26 to 28% on the eval documents (always the most frequent t
   NSP accuracy 55 to 63% by the seed (always the more frequent label: 55%): next sentences
   are learned late, and two minutes do not suffice for every seed. small.py learns them.
 Run: make train, or
-  python -m bert_jax.train --config experiments/tiny.py
+  bert_jax train --config tiny
 """
 
 

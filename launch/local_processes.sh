@@ -2,7 +2,7 @@
 # Runs one command as several processes on this machine, as several hosts would run it.
 #
 #   launch/local_processes.sh --processes 2 --devices 4 -- \
-#     --config experiments/tiny.py --workdir runs/two
+#     --config tiny --workdir runs/two
 #
 # The arguments after -- go to --command. Each process has --devices CPU devices. On a
 # machine with accelerators leave --devices out and set CUDA_VISIBLE_DEVICES for each
@@ -44,7 +44,7 @@ while (($#)); do
     *) fail "unknown option $1; see $0 --help" ;;
   esac
 done
-(($#)) || fail "nothing to run: -- --config experiments/tiny.py"
+(($#)) || fail "nothing to run: -- --config tiny"
 [[ "$PROCESSES" =~ ^[1-9][0-9]*$ ]] || fail "--processes $PROCESSES, expected at least 1"
 
 if [[ -n "$DEVICES" ]]; then

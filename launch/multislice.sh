@@ -3,7 +3,7 @@
 # gradients cross the data-center network. In launch/gke.yaml change the number of slices.
 #
 #   launch/multislice.sh --num_slices 2 --name bert --zone us-west4-a --type v5litepod-16 \
-#     --workdir gs://BUCKET/bert -- --config experiments/base.py
+#     --workdir gs://BUCKET/bert -- --config base
 #
 # All options are those of tpu_vm.sh.
 set -euo pipefail
@@ -18,5 +18,5 @@ while (($#)); do
   esac
 done
 # A mesh axis of its own for what lies between the slices.
-if (($#)); then set -- "$@" "--config.mesh.replica=$SLICES"; fi
+if (($#)); then set -- "$@" "--mesh.replica=$SLICES"; fi
 exec "$(dirname "$0")/tpu_vm.sh" --num_slices "$SLICES" "${OPTIONS[@]}" "$@"

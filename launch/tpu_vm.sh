@@ -5,9 +5,9 @@
 # New users take GKE (launch/gke.yaml) or, without a cluster, SkyPilot (launch/sky.yaml).
 #
 #   launch/tpu_vm.sh --name bert --zone us-central2-b --type v4-32 \
-#     --workdir gs://BUCKET/bert -- --config experiments/base.py
+#     --workdir gs://BUCKET/bert -- --config base
 #
-# The arguments after -- go to bert_jax.train on every worker. The steps are: create (a queued
+# The arguments after -- go to bert_jax train on every worker. The steps are: create (a queued
 # resource, or the existing one of that name), install (copy this checkout and make its
 # environment), run (start all workers and print their output), delete. --step runs one step.
 # After every exit code except 0 and 2 the run starts again and resumes from its last
@@ -59,7 +59,7 @@ TRAIN=("$@")
 [[ "$STEP" =~ ^(all|create|install|run|delete)$ ]] ||
   fail "--step $STEP, expected all, create, install, run or delete"
 if [[ "$STEP" == all || "$STEP" == run ]]; then
-  ((${#TRAIN[@]})) || fail "nothing to run: -- --config experiments/base.py"
+  ((${#TRAIN[@]})) || fail "nothing to run: -- --config base"
   [[ "$WORKDIR" == gs://* ]] ||
     fail "--workdir ${WORKDIR:-(none)}, expected gs://...: the machines' own disks go with them"
 fi
@@ -169,7 +169,7 @@ checkpoints() {
 
 run() {
   local command code before attempt
-  command="cd bert_jax && .venv/bin/python -m bert_jax.train --distributed --workdir"
+  command="cd bert_jax && .venv/bin/bert_jax train --distributed --workdir"
   command+="$(printf ' %q' "$WORKDIR" "${TRAIN[@]}")"
   for ((attempt = 0; ; attempt++)); do
     before="$(checkpoints)" code=0

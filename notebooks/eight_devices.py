@@ -352,5 +352,5 @@ for name, report in reports.items():
 # - Leave `scan_layers` out: the step needs less memory and compiles more slowly.
 # - The same from a shell, for any config: `bert_jax aot --config large --topology
 #   v5e:4x4`.
-# - On a real slice nothing changes but the number of devices: `--config.mesh.fsdp=True`
-#   and `--config.mesh.model=2` are the settings behind this notebook's meshes.
+# - On a real slice nothing changes but the number of devices: `--mesh.fsdp=True`
+#   and `--mesh.model=2` are the settings behind this notebook's meshes.

@@ -9,7 +9,7 @@ Before: DATA with glue/SST-2; general, a checkpoint of that size such as a workd
   table5.py's; kept and longer, the reviews as JSONL prepared with the vocabulary of general
   and with the one that bert_jax vocabulary --extend general --words 500 makes.
 Run:
-  bert_jax study experiments/ablations/domain.py:DATA --workdir runs/domain
+  bert_jax study domain:DATA --workdir runs/domain
 """
 
 from table5 import ALONE, SMALL, tasks

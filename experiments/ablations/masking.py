@@ -11,7 +11,7 @@ Result: see docs/experiments.md. Packed should equal unpacked within its error, 
   LARGE (Wettig et al.) are better than 15% of tokens.
 Before: DATA as for table5.py.
 Run:
-  bert_jax study experiments/ablations/masking.py:DATA \\
+  bert_jax study masking:DATA \\
       --workdir runs/masking
 """
 

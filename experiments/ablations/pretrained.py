@@ -9,7 +9,7 @@ Result: higher on SST-2, CoLA, WNUT-17 and SQuAD by more than two standard error
 Before: DATA with glue/SST-2, glue/MRPC, glue/CoLA, ner/wnut17 and squad/dev-v1.1.json; the
   workdir of experiments/small_muon.py as DATA/small.
 Run:
-  bert_jax study experiments/ablations/pretrained.py:DATA \\
+  bert_jax study pretrained:DATA \\
       --workdir runs/pretrained
 """
 

@@ -14,7 +14,7 @@ Result: see docs/experiments.md. The paper's, of BASE: without NSP 0.5 points le
 Before: DATA with wikipedia/, books/, glue/SST-2, ner/wnut17, squad/dev-v1.1.json (which is
   split by article) and blimp/data, the .jsonl files of BLiMP.zip.
 Run:
-  bert_jax study experiments/ablations/table5.py:DATA --workdir runs/table5
+  bert_jax study table5:DATA --workdir runs/table5
 """
 
 SMALL = dict(

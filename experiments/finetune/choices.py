@@ -3,8 +3,8 @@
 Data: train, dev and test files as data.train, data.dev and data.test name them.
 Result: accuracy.
 Run:
-  bert_jax finetune --config experiments/finetune/choices.py \\
-      --config.init_from=CHECKPOINT --config.data.dir=choices
+  bert_jax finetune --config choices \\
+      --init_from=CHECKPOINT --data.dir=choices
 """
 
 

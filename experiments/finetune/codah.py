@@ -3,8 +3,8 @@
 Data: codah.tsv, or the folder of the authors' folds.
 Result: accuracy on dev and test of a fold.
 Run:
-  bert_jax finetune --config experiments/finetune/codah.py \\
-      --config.init_from=CHECKPOINT --config.data.dir=multiple_choice
+  bert_jax finetune --config codah \\
+      --init_from=CHECKPOINT --data.dir=multiple_choice
 """
 
 

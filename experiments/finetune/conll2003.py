@@ -5,9 +5,9 @@ Result: entity F1; the paper's BASE / LARGE: 96.4 / 96.6 dev, 92.4 / 92.8 test; 
   of a BiLSTM on the frozen BASE, whose vectors take about 1 GB of disk for each layer.
 Before: a cased checkpoint.
 Run:
-  bert_jax finetune --config experiments/finetune/conll2003.py \\
-      --config.init_from=CHECKPOINT --config.data.dir=conll2003
-  bert_jax finetune --config experiments/finetune/conll2003.py:features ...
+  bert_jax finetune --config conll2003 \\
+      --init_from=CHECKPOINT --data.dir=conll2003
+  bert_jax finetune --config conll2003:features ...
       (a frozen encoder with a BiLSTM on its last four layers, section 5.3)
 """
 

@@ -1,6 +1,6 @@
 """GLUE: nine tasks on a text or a pair of texts.
 
-Data: the folder of a task's own TSV files, or --config.data.dir=tfds:glue/TASK.
+Data: the folder of a task's own TSV files, or --data.dir=tfds:glue/TASK.
 Result: the metric on dev; beside it what the paper's BASE / LARGE reach on test.
   task  rows     asks                                          metric       paper
   cola  8,551    Is a sentence grammatical?                    Matthews     52.1 / 60.5
@@ -15,8 +15,8 @@ Result: the metric on dev; beside it what the paper's BASE / LARGE reach on test
   RTE is small: try several seeds (--sweep), and bias_correction=True where runs collapse.
   MNLI predicts the diagnostic set AX too. WNLI's dev contradicts its training rows.
 Run:
-  bert_jax finetune --config experiments/finetune/glue.py:mrpc \\
-      --config.init_from=CHECKPOINT --config.data.dir=glue/MRPC
+  bert_jax finetune --config mrpc \\
+      --init_from=CHECKPOINT --data.dir=glue/MRPC
 """
 
 # The folders of GLUE's own download.

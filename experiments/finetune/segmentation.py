@@ -3,8 +3,8 @@
 Data: train, dev and test files as data.train, data.dev and data.test name them.
 Result: F1 of words.
 Run:
-  bert_jax finetune --config experiments/finetune/segmentation.py \\
-      --config.init_from=CHECKPOINT --config.data.dir=segmentation
+  bert_jax finetune --config segmentation \\
+      --init_from=CHECKPOINT --data.dir=segmentation
 """
 
 

@@ -6,8 +6,8 @@ Result: Pearson's and Spearman's correlation of the cosine with the label, on de
   SICK from all-MiniLM-L6-v2, 2 epochs with optimizer.bias_correction=True: test 88.8 and
   83.4; before 83.6 and 77.1.
 Run:
-  bert_jax finetune --config experiments/finetune/sentence_vectors.py:sick \\
-      --config.init_from=CHECKPOINT --config.data.dir=sick   (or stsb, or table)
+  bert_jax finetune --config sentence_vectors:sick \\
+      --init_from=CHECKPOINT --data.dir=sick   (or stsb, or table)
 """
 
 TASKS = {"sick": "sick_relatedness", "stsb": "stsb", "table": "table"}

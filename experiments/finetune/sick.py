@@ -4,10 +4,10 @@ Data: the folder of SICK_train.txt, SICK_trial.txt (dev) and SICK_test_annotated
 Result: on dev and test, accuracy of entailment, neutral or contradiction; or Pearson's
   correlation of relatedness, from 1 to 5 (regression).
 Run:
-  bert_jax finetune --config experiments/finetune/sick.py:entailment \\
-      --config.init_from=CHECKPOINT --config.data.dir=sick
-  bert_jax finetune --config experiments/finetune/sick.py:relatedness \\
-      --config.init_from=CHECKPOINT --config.data.dir=sick
+  bert_jax finetune --config sick:entailment \\
+      --init_from=CHECKPOINT --data.dir=sick
+  bert_jax finetune --config sick:relatedness \\
+      --init_from=CHECKPOINT --data.dir=sick
 """
 
 

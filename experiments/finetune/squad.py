@@ -5,10 +5,10 @@ Data: train-v1.1.json and dev-v1.1.json, 87,599 questions, or train-v2.0.json an
 Result: exact match / F1 on dev; the paper's BASE: 80.8 / 88.5 on 1.1; its LARGE, with the
   tuned threshold: 78.7 / 81.9 on 2.0.
 Run:
-  bert_jax finetune --config experiments/finetune/squad.py \\
-      --config.init_from=CHECKPOINT --config.data.dir=squad
-  bert_jax finetune --config experiments/finetune/squad.py:v2 \\
-      --config.init_from=CHECKPOINT --config.data.dir=squad
+  bert_jax finetune --config squad \\
+      --init_from=CHECKPOINT --data.dir=squad
+  bert_jax finetune --config squad2 \\
+      --init_from=CHECKPOINT --data.dir=squad
 """
 
 

@@ -3,8 +3,8 @@
 Data: train.csv, val.csv and (optional) test.csv.
 Result: accuracy; the paper's BASE / LARGE: 81.6 / 86.6 on dev.
 Run:
-  bert_jax finetune --config experiments/finetune/swag.py \\
-      --config.init_from=CHECKPOINT --config.data.dir=swag
+  bert_jax finetune --config swag \\
+      --init_from=CHECKPOINT --data.dir=swag
 """
 
 

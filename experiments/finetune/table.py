@@ -1,11 +1,11 @@
 """Your own texts: classes or numbers for one text or two, from CSV, TSV or JSONL.
 
-Data: train, dev and (optional) test files with named columns in --config.data.dir; a test
+Data: train, dev and (optional) test files with named columns in --data.dir; a test
 file without the label column is predicted, one with it is scored.
 Result: accuracy and macro F1 on dev, or Pearson and Spearman with data.regression=True.
 Run:
-  bert_jax finetune --config experiments/finetune/table.py \\
-      --config.init_from=CHECKPOINT --config.data.dir=reviews --config.data.text_a=review
+  bert_jax finetune --config table \\
+      --init_from=CHECKPOINT --data.dir=reviews --data.text_a=review
 """
 
 

@@ -3,8 +3,8 @@
 Data: train, dev and test files as data.train, data.dev and data.test name them.
 Result: entity F1, or accuracy for plain tags.
 Run:
-  bert_jax finetune --config experiments/finetune/tagging.py \\
-      --config.init_from=CHECKPOINT --config.data.dir=tags
+  bert_jax finetune --config tagging \\
+      --init_from=CHECKPOINT --data.dir=tags
 """
 
 

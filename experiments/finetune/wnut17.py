@@ -3,9 +3,9 @@
 Data: wnut17train.conll, emerging.dev.conll, emerging.test.annotated.
 Result: entity F1 on dev and test.
 Run:
-  bert_jax finetune --config experiments/finetune/wnut17.py \\
-      --config.init_from=CHECKPOINT --config.data.dir=ner/wnut17
-  bert_jax finetune --config experiments/finetune/wnut17.py:features ...
+  bert_jax finetune --config wnut17 \\
+      --init_from=CHECKPOINT --data.dir=ner/wnut17
+  bert_jax finetune --config wnut17:features ...
       (a frozen encoder with a BiLSTM on its last four layers, section 5.3)
 """
 
