@@ -6,7 +6,7 @@ What: MLM + NSP, a vocabulary of 8,192 tokens and 4 layers of width 256 (Mini, T
   run learns more from more of them (Wettig et al., 2022); evaluation masks 15%.
 On: two CPU cores; bfloat16 where they are fast at it (dtype "auto").
 Result: 39.0% of masked tokens right on held-out text (perplexity 28.5), NSP 88.2%;
-  with seed 1 39.1% (28.6), 86.5%, and 58.8% of BLiMP; see docs/experiments.md.
+  with seed 1 39.1% (28.6), 86.5%, and 58.8% of BLiMP; see docs/results.md.
 Before: DATA with wikipedia/ and books/, 30 and 16 MB of text.
 Run:
   bert_jax train --config small:DATA --workdir runs/small

@@ -6,7 +6,7 @@ What: the model and text of experiments/small.py; 64 million tokens in batches o
   (docs/log.md). Every chosen token becomes a [MASK]: none is left to be copied.
 On: two CPU cores, 74 minutes in bfloat16.
 Result: 35.9% of the masks right on held-out text (perplexity 31.0), NSP 90.4%, 59.9% of
-  BLiMP; see docs/experiments.md.
+  BLiMP; see docs/results.md.
 Before: DATA with wikipedia/ and books/, as for experiments/small.py.
 Run:
   bert_jax train --config small_muon:DATA --workdir runs/small_muon

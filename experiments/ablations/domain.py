@@ -4,7 +4,7 @@ What: a checkpoint of 2 layers of width 128 (one step of 0 for the baseline; 2,0
   16 x 64 on the sentences of SST-2's training rows, masked LM alone), with its own
   vocabulary and with 500 words of the reviews; each fine-tuned on 8,000 rows of SST-2.
 On: two CPU cores, about 3 minutes for a variant and a seed.
-Result: docs/experiments.md: the held-out accuracy rises; SST-2 gains less than a point.
+Result: docs/results.md: the held-out accuracy rises; SST-2 gains less than a point.
 Before: DATA with glue/SST-2; general, a checkpoint of that size such as a workdir of
   table5.py's; kept and longer, the reviews as JSONL prepared with the vocabulary of general
   and with the one that bert_jax vocabulary --extend general --words 500 makes.

@@ -6,7 +6,7 @@ What: MLM + NSP with 15% of the tokens masked, 30% and 40% (Wettig et al., 2022)
   all of them but whole words and runs of words, whose held-out accuracies compare with no
   other.
 On: two CPU cores, two seeds at a time.
-Result: see docs/experiments.md. Packed should equal unpacked within its error, because it
+Result: see docs/results.md. Packed should equal unpacked within its error, because it
   learns from the same examples. Elsewhere whole words (the paper's repository) and 40% for
   LARGE (Wettig et al.) are better than 15% of tokens.
 Before: DATA as for table5.py.

@@ -5,7 +5,7 @@ What: SST-2, MRPC, CoLA, WNUT-17 and SQuAD (3,000 questions of 36 articles, the 
   learns nothing: random parameters, then those of the small BERT.
 On: two CPU cores, two seeds at a time.
 Result: higher on SST-2, CoLA, WNUT-17 and SQuAD by more than two standard errors, not on
-  MRPC; see docs/experiments.md.
+  MRPC; see docs/results.md.
 Before: DATA with glue/SST-2, glue/MRPC, glue/CoLA, ner/wnut17 and squad/dev-v1.1.json; the
   workdir of experiments/small_muon.py as DATA/small.
 Run:

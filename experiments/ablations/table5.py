@@ -9,7 +9,7 @@ What: BERT's two objectives, masked LM alone, left to right as GPT, the same wit
   Each is fine-tuned on 8,000 rows of SST-2, on WNUT-17 and on 2,000 questions of SQuAD,
   and scored on the first 40 pairs of each set of BLiMP.
 On: two CPU cores, two seeds at a time; 30 MB of Wikipedia and 16 MB of books.
-Result: see docs/experiments.md. The paper's, of BASE: without NSP 0.5 points less on MNLI,
+Result: see docs/results.md. The paper's, of BASE: without NSP 0.5 points less on MNLI,
   left to right 2.3 less there and 10.7 points of F1 less on SQuAD, with a BiLSTM 3.6.
 Before: DATA with wikipedia/, books/, glue/SST-2, ner/wnut17, squad/dev-v1.1.json (which is
   split by article) and blimp/data, the .jsonl files of BLiMP.zip.
