@@ -1,0 +1,214 @@
+"""Writes the published figures into the pages, and draws the charts of docs/results.md.
+
+results/NAME.json has one figure (value, unit) or one table (columns, rows), with machine,
+date, commit and command. A page has marks, and this command writes what is between them:
+
+  <!-- result: NAME -->3.02 s<!-- /result -->          the value with its unit
+  <!-- result: NAME.ratio -->1.6<!-- /result -->       another field of NAME
+  <!-- table: NAME --> ... <!-- /table -->             a table
+
+The NAME of a table is a file with rows, or the "table" of several figures.
+
+A figure is marked "older than the code" if a commit after its own changed its "sources".
+The mark depends on the checkout, so the tests compare pages without it.
+
+usage:
+  python docs/make_results.py
+"""
+
+import functools
+import json
+import re
+import subprocess
+from html import escape
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+MARK = " (older than the code)"
+COLUMNS = {
+    "what": "what",
+    "metric": "metric",
+    "score": "score",
+    "peer_score": "peer's score",
+    "value": "bert_jax",
+    "spread": "spread",
+    "peer": "peer",
+    "peer_value": "peer's value",
+    "ratio": "times as fast",
+    "measured": "date, commit",
+    "run": "run",
+}
+BLUE, GREY = "#2f6fab", "#b8c2cc"
+
+
+@functools.cache
+def results() -> dict[str, dict[str, Any]]:
+    """All published figures and tables by name."""
+    paths = sorted((ROOT / "results").glob("*.json"))
+    return {path.stem: json.loads(path.read_text()) for path in paths}
+
+
+def pages() -> list[Path]:
+    """The pages in which marks are filled in."""
+    found = (*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "launch/README.md")
+    return sorted(page for page in found if "generated" not in page.parts)
+
+
+@functools.cache
+def is_older(commit: str, *sources: str) -> bool:
+    """Whether a later commit changed the sources. False without git."""
+    command = ["git", "log", "-1", "--format=%h", f"{commit}..HEAD", "--", *sources]
+    return bool(subprocess.run(command, cwd=ROOT, capture_output=True).stdout)
+
+
+def measured(result: dict[str, Any]) -> str:
+    """Date and commit, with the mark if the code is newer."""
+    mark = MARK if is_older(result["commit"], *result["sources"]) else ""
+    return f"{result['date']}, `{result['commit']}`{mark}"
+
+
+def shown(result: dict[str, Any], field: str = "value") -> str:
+    """A field of a result as text. Values have their unit."""
+    value = result.get(field)
+    if value is None:
+        return ""
+    unit = result["unit"] if field.endswith("value") else ""
+    if unit == "s" and isinstance(value, int) and "peer" not in result:
+        return f"{value // 60} min {value % 60} s"
+    if isinstance(value, float) and abs(value) < 1e-3:
+        value = f"{value:.1e}".replace("e-0", "e-")
+    elif not isinstance(value, str):
+        value = f"{value:,}"
+    return value + (unit if unit in ("", "%") else f" {unit}")
+
+
+def markdown(columns: list[str], rows: list[list]) -> str:
+    """A table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def code(command: str) -> str:
+    """A command as code, unless it is a sentence with code in it."""
+    return command if " " not in command or "`" in command else f"`{command}`"
+
+
+def table(name: str) -> str:
+    """A result with rows, or all figures of a table, with machines and commands."""
+    if name in results():
+        result = results()[name]
+        rows = markdown(result["columns"], result["rows"])
+        source = [result["machine"], measured(result), code(result["command"])]
+        notes = [result["note"]] if "note" in result else []
+        return "\n\n".join(
+            [f"**{result['what']}**", rows, " ".join([*notes, "; ".join(source)]) + "."]
+        )
+    rows, runs = [], []
+    for result in results().values():
+        if result.get("table") == name:
+            run = f"{result['machine']}: {code(result['command'])}"
+            runs += [run] * (run not in runs)
+            row = {field: shown(result, field) for field in COLUMNS}
+            number = str(runs.index(run) + 1)
+            rows.append(row | {"measured": measured(result), "run": number})
+    if not rows:
+        raise KeyError(f"table {name}")
+    fields = [field for field in COLUMNS if any(row[field] for row in rows)]
+    cells = [[row[field] for field in fields] for row in rows]
+    lines = [f"{number}. {run}" for number, run in enumerate(runs, 1)]
+    return (
+        markdown([COLUMNS[field] for field in fields], cells)
+        + "\n\nRuns:\n\n"
+        + "\n".join(lines)
+    )
+
+
+def fill(text: str) -> str:
+    """A page with the figures and tables of its marks."""
+
+    def span(match: re.Match) -> str:
+        name, _, field = match[2].partition(".")
+        return match[1] + shown(results()[name], field or "value") + match[3]
+
+    def block(match: re.Match) -> str:
+        return f"{match[1]}\n\n{table(match[2])}\n\n{match[3]}"
+
+    text = re.sub(
+        r"(<!-- result: ([\w.]+) -->)[^<]*(<!-- /result -->)", span, text, flags=re.S
+    )
+    return re.sub(
+        r"(<!-- table: (\w+) -->).*?(<!-- /table -->)", block, text, flags=re.S
+    )
+
+
+def chart(title: str, bars: list[tuple[str, list[tuple[float, str, str]]]]) -> str:
+    """An SVG of horizontal bars. bars: label and (value, text, colour) of each group."""
+    largest = max(value for _, group in bars for value, _, _ in group)
+    lines, y = [], 44
+    for label, group in bars:
+        middle = y + 9 * len(group)
+        lines.append(
+            f'<text x="572" y="{middle + 5}" class="label">{escape(label)}</text>'
+        )
+        for value, text, colour in group:
+            width = f"{220 * value / largest:.1f}"
+            lines += [
+                f'<rect x="582" y="{y}" width="{width}" height="16" fill="{colour}"/>',
+                f'<text x="{588 + float(width):.1f}" y="{y + 13}">{text}</text>',
+            ]
+            y += 18
+        y += 8
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 {y + 4}" role="img" '
+        f'aria-label="{escape(title)}">',
+        '<style>text { font: 13px system-ui, "DejaVu Sans", sans-serif; fill: #1f2933; }'
+        " .label { text-anchor: end; } .title { font-weight: 600; }</style>",
+        f'<rect width="860" height="{y + 4}" rx="12" fill="#fff"/>',
+        f'<text x="20" y="26" class="title">{escape(title)}</text>',
+    ]
+    return "\n".join([*head, *lines, "</svg>\n"])
+
+
+def charts() -> dict[Path, str]:
+    """The charts of docs/results.md by file."""
+    speed = [
+        (
+            f"{result['what']}, {result['peer']}",
+            [(result["ratio"], f"{result['ratio']}", BLUE)],
+        )
+        for result in results().values()
+        if result.get("table") in ("steps", "embedding") and "ratio" in result
+    ]
+    scores = [
+        (
+            f"{result['what']}, {result['metric']}",
+            [
+                (result["score"], f"{result['score']}", BLUE),
+                (result["peer_score"], f"{result['peer_score']}", GREY),
+            ],
+        )
+        for name, result in results().items()
+        if name.startswith("finetune_") and name.endswith("_float32")
+    ]
+    return {
+        DOCS / "images/speed.svg": chart(
+            "How many times as fast as the peer (above 1: faster)", speed
+        ),
+        DOCS / "images/finetune.svg": chart(
+            "Dev scores: bert_jax (blue) and transformers' Trainer (grey)", scores
+        ),
+    }
+
+
+def files() -> dict[Path, str]:
+    """Every file that this command writes, and its text."""
+    return {page: fill(page.read_text()) for page in pages()} | charts()
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            print(path.relative_to(ROOT))

@@ -1,0 +1,127 @@
+"""results/*.json, and the figures and tables that the pages show of them."""
+
+import importlib.util
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+# Pages in which commits and dates are expected.
+DATED = {"CHANGELOG.md", "docs/results.md", "docs/log.md"}
+# Pages that still have some.
+NOT_YET = {
+    "README.md",
+    "docs/checkpoints.md",
+    "docs/data.md",
+    "docs/fidelity.md",
+    "docs/finetuning.md",
+    "docs/guides/beam.md",
+    "docs/reliability.md",
+    "launch/README.md",
+}
+COMMIT = r"\b(?=\w*[a-f])(?=\w*\d)[0-9a-f]{7,40}\b|\b0\d{6}\b"
+DATE = r"\b20[2-9]\d-[01]\d(?:-\d\d)?\b"
+COUNT = r"\b\d[\d,]* (?:tests|passed|skipped|failed)\b"
+
+
+@pytest.fixture
+def made():
+    """docs/make_results.py."""
+    path = ROOT / "docs" / "make_results.py"
+    spec = importlib.util.spec_from_file_location("make_results", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pages_and_charts_are_up_to_date(made):
+    """Marks of age are ignored: they change with every commit."""
+    old = [
+        str(path.relative_to(ROOT))
+        for path, text in made.files().items()
+        if path.read_text().replace(made.MARK, "") != text.replace(made.MARK, "")
+    ]
+    assert old == [], "run python docs/make_results.py"
+
+
+def test_marks_of_the_pages_are_complete(made):
+    for page in made.pages():
+        text = page.read_text()
+        for kind in ("result", "table"):
+            opened = len(re.findall(rf"<!-- {kind}: [\w.]+ -->", text))
+            assert opened == text.count(f"<!-- /{kind} -->"), page
+        # A line that starts with a comment is HTML in Markdown.
+        assert not re.search(r"^[\s>*-]*<!-- /?result", text, flags=re.M), page
+
+
+def test_results_are_complete(made):
+    pages = "\n".join(page.read_text() for page in made.pages())
+    tables = set(re.findall(r"<!-- table: (\w+) -->", pages))
+    for name, result in made.results().items():
+        assert {"what", "machine", "date", "commit", "command"} < set(result), name
+        assert re.fullmatch(DATE, result["date"]), name
+        assert re.fullmatch(r"[0-9a-f]{7}", result["commit"]), name
+        if "rows" in result:
+            assert {len(row) for row in result["rows"]} == {len(result["columns"])}
+        else:
+            assert {"value", "unit"} < set(result), name
+        assert result.get("table", name) in tables, name
+        for source in result["sources"]:
+            assert (ROOT / source).exists(), f"{name}: {source}"
+
+
+def test_fill(made, monkeypatch):
+    one = dict(value=150, unit="s", ratio=1.5, what="a step", date="2026-01-02")
+    one |= dict(table="times", machine="a core", commit="1234567", command="make it")
+    other = one | dict(what="a start", value=2e-6, unit="", command="see the log")
+    rows = one | dict(columns=["a", "b"], rows=[[1, "x"]], note="Two.")
+    found = {"one": one, "other": other, "rows": rows | {"table": None}}
+    found = {name: result | {"sources": []} for name, result in found.items()}
+    monkeypatch.setattr(made, "results", lambda: found)
+    monkeypatch.setattr(made, "is_older", lambda commit, *sources: commit == "1234567")
+    span = "It took <!-- result: {} -->{}<!-- /result -->."
+    assert made.fill(span.format("one", "?")) == span.format("one", "2 min 30 s")
+    assert made.fill(span.format("one.ratio", "9")) == span.format("one.ratio", "1.5")
+    filled = made.fill("<!-- table: times -->old<!-- /table -->")
+    assert "| a step | 2 min 30 s | 1.5 | 2026-01-02, `1234567` (older" in filled
+    assert "| a start | 2.0e-6 | 1.5 |" in filled and "2. a core: `see the" in filled
+    assert made.fill(filled) == filled
+    filled = made.fill("<!-- table: rows --><!-- /table -->")
+    assert "| 1 | x |\n\nTwo. a core; 2026-01-02, `1234567` (older" in filled
+    for text in (span.format("nothing", ""), "<!-- table: none --><!-- /table -->"):
+        with pytest.raises(KeyError):
+            made.fill(text)
+
+
+def test_a_figure_is_older_than_changed_code(made, monkeypatch, tmp_path):
+    def git(*words):
+        words = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    monkeypatch.setattr(made, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    for name in ("measured.py", "other.py"):
+        (tmp_path / name).write_text("1")
+    assert not made.is_older("1234567", "measured.py")  # without git
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "a")
+    commit = git("rev-parse", "HEAD")
+    (tmp_path / "other.py").write_text("2")
+    git("commit", "-qam", "b")
+    assert not made.is_older(commit[:7], "measured.py")
+    assert made.is_older(commit[:7], "measured.py", "other.py")
+
+
+def test_pages_have_no_commits_dates_and_counts_of_tests(made):
+    """Measurements are in docs/results.md, and other pages link to it."""
+    found = {}
+    for page in made.pages():
+        name = str(page.relative_to(ROOT))
+        if name not in DATED | NOT_YET:
+            text = re.sub(r"https://\S+", "", page.read_text())
+            found[name] = re.findall(f"{COMMIT}|{DATE}|{COUNT}", text)
+    assert {name: words for name, words in found.items() if words} == {}
