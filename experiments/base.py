@@ -50,7 +50,6 @@ def get_config(schedule: str = "paper") -> dict:
         ),
         compute=dict(dtype="bfloat16"),
         data=dict(
-            path="data/wikibooks",
             holdout=0.005,
             packing=True,
             threads=8,

@@ -37,7 +37,7 @@ def get_config(objective: str = "mlm_nsp") -> dict:
     config = get_base_config()
     sizes = dict(hidden_size=256, num_layers=4, num_heads=4, intermediate_size=1024)
     config["model"].update(sizes | model)
-    config["data"].update(path="data/text", threads=2, examples=examples)
+    config["data"].update(threads=2, examples=examples)
     if objective == "electra":
         config["prompts"] = ()  # its model fills in no blanks
     return config | dict(
