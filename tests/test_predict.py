@@ -50,7 +50,7 @@ INPUTS = {
     "span": ["who eats ?\tthe big man eats", "where ?\tthe dog sees rome ."],
     "blanks": ["the [MASK] sees [MASK]", "[MASK] ?"],
 }
-COLUMNS = {  # of answers.csv, as docs/finetuning.md has them
+COLUMNS = {  # of answers.csv, as docs/tasks.md has them
     "classes": "label,probability,probabilities.bad,probabilities.good",
     "number": "value",
     "entities": "words,tags,probabilities,offsets,entities",

@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/pictures.md, by running what the page shows.
+"""Makes the pictures of docs/guides/pictures.md, by running what the page shows.
 
 RUNS: a folder with the runs tiny (experiments/tiny.py), seed0 to seed2 (one fine-tuning
 with three seeds) and mrpc (experiments/finetune/glue.py:mrpc). MODEL:
@@ -32,7 +32,7 @@ def shrink(picture, name):
 
 def main(runs, model):
     """Draws all of them."""
-    page = (FOLDER.parent / "pictures.md").read_text()
+    page = (FOLDER.parent / "guides/pictures.md").read_text()
     runs = Path(runs)
     shrink(figures.curves(runs / "tiny"), "curves.png")
     shrink(figures.curves(*(runs / f"seed{i}" for i in range(3))), "compare.png")
