@@ -23,16 +23,16 @@ CORRELATIONS = ("pearson", "spearman", "pearson_spearman")
 class Layout:
     """A data set and its task.
 
-    columns: "text_a", "text_b" (of pairs) and "label", each with the names that the column
+    columns: "text_a", "text_b" (for pairs) and "label", each with the names that the column
       has in files and data sets.
-    files: the possible files of each split; empty: SPLIT.csv, SPLIT.jsonl and so on.
-    labels: in the order of the outputs; empty for regression, or for the labels of the
-      training rows. The second label is the positive class of F1.
-    metrics: names in :func:`scores`; the first one picks the checkpoint.
-      Correlations mean that labels are numbers.
-    server: the file that the task's server expects, for each split without labels.
-    header: the columns of files of train and dev that have no header line.
-    skip_short: whether published files have rows with too few columns, which are left out.
+    files: possible files of each split; empty: SPLIT.csv, SPLIT.jsonl and so on.
+    labels: labels in the order of the outputs; empty for regression, or for the labels of
+      the training rows. The second label is the positive class of F1.
+    metrics: names in :func:`scores`; the first one picks the checkpoint. Correlations mean
+      that labels are numbers.
+    server: name of the file that the task's server expects, for each split without labels.
+    header: columns of the files of train and dev, if they have no header line.
+    skip_short: whether published files have rows with too few columns, which are skipped.
     """
 
     columns: Mapping[str, tuple[str, ...]]
@@ -43,28 +43,16 @@ class Layout:
     header: tuple[str, ...] = ()
     skip_short: bool = False
 
-    @property
-    def scored(self) -> tuple[str, ...]:
-        """The splits with labels besides train. The first one picks the checkpoint."""
-        return tuple(x for x in self.files if x not in ("train", *self.server))
-
-    @property
-    def regression(self) -> bool:
-        """Whether labels are numbers."""
-        return {*self.metrics} & {*CORRELATIONS} != set()
-
 
 def _columns(names: str) -> dict[str, tuple[str, ...]]:
-    """The columns of text_a, of text_b in pairs, and of the label, with their names."""
-    columns = [tuple(column.split("|")) for column in names.split(", ")]
-    own = ("text_a", "text_b", "label") if len(columns) > 2 else ("text_a", "label")
-    return dict(zip(own, columns, strict=True))
+    """The names of the columns text_a, text_b (for pairs) and label."""
+    first, *second, label = (tuple(column.split("|")) for column in names.split(", "))
+    pair = {"text_b": second[0]} if second else {}
+    return {"text_a": first} | pair | {"label": label}
 
 
 def _glue(server: str, columns: str, **settings) -> Layout:
-    # Microsoft's own test file of MRPC has another name.
-    test = ("test.tsv", "msr_paraphrase_test.txt")
-    files = {"train": ("train.tsv",), "dev": ("dev.tsv",), "test": test}
+    files = {split: (f"{split}.tsv",) for split in ("train", "dev", "test")}
     return Layout(_columns(columns), files, server={"test": server}, **settings)
 
 
@@ -78,7 +66,7 @@ def _sick(label: str, **settings) -> Layout:
 
 _ENTAILED = ("entailment", "not_entailment")
 _MNLI = ("dev_matched", "dev_mismatched", "test_matched", "test_mismatched")
-_AX = ("diagnostic.tsv", "AX.tsv", "../diagnostic/diagnostic.tsv", "../AX/AX.tsv")
+_AX = ("../AX/AX.tsv", "../diagnostic/diagnostic.tsv")
 
 LAYOUTS: dict[str, Layout] = {
     "cola": _glue(
@@ -149,12 +137,12 @@ def scores(
         "pearson": lambda *both: stats.pearsonr(*both).statistic,
         "spearman": lambda *both: stats.spearmanr(*both).statistic,
     }
-    found = {}
+    percent = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a score that is not defined
+        warnings.simplefilter("ignore")  # the warning for an undefined score
         for name in metrics:
             parts = name.split("_") if name in CORRELATIONS else [name]
             defined = len(truth) > 1 or name not in CORRELATIONS
-            own = [functions[part](truth, predicted) for part in parts if defined]
-            found[name] = 100 * float(np.nan_to_num(own or [0.0]).mean())
-    return found
+            values = [functions[part](truth, predicted) for part in parts if defined]
+            percent[name] = 100 * float(np.nan_to_num(values or [0.0]).mean())
+    return percent

@@ -23,16 +23,15 @@ from bert_jax.tasks.rows import Record, Row, check_texts, read_rows, text_of, va
 from bert_jax.tasks.source import DataConfig, Source
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 
-# Zellers et al. (2018): a choice is sent2 and an ending.
+# Zellers et al. (2018). A choice is sent2 and an ending.
 _SWAG = ("sent2", "ending0", "ending1", "ending2", "ending3")
 # Chen et al. (2019). The file has no header.
 _CODAH = ("category", "context", "choice0", "choice1", "choice2", "choice3", "label")
-_CODAH_WHOLE = ("codah.tsv", "dataset.tsv", "full_data.tsv")  # without splits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChoiceRow:
-    """A context and what may follow it. label: the number of the right choice, from 0."""
+    """A context and its choices. label: number of the right choice, from 0."""
 
     where: str
     context: str
@@ -46,7 +45,7 @@ Rows = list[ChoiceRow]
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoiceConfig(DataConfig):
-    """Which data set, and where."""
+    """The data set of multiple choice."""
 
     task: str = setting(
         "table",
@@ -55,21 +54,18 @@ class MultipleChoiceConfig(DataConfig):
         one_of=("swag", "codah", "table"),
     )
     fold: int = setting(
-        0, "codah: which of five folds is test; the next one is dev", least=0, below=5
+        0, "codah: number of the fold for test; the next fold is dev", least=0, below=5
     )
-    max_length: int = setting(128, "tokens of a sequence, at most", least=5)
+    max_length: int = setting(128, "maximum number of tokens of a sequence", least=5)
 
 
 class ChoiceSource(Source):
     """The files of SWAG and CODAH, or a table."""
 
     def file_names(self, split: str) -> Sequence[str]:
-        if self.config.task == "codah":
-            own = f"fold_{self.config.fold}/{split}.tsv"
-            return f"cv_split/{own}", own, *_CODAH_WHOLE
-        if self.config.task == "swag":
-            return (f"{split.replace('dev', 'val')}.csv",)
-        return super().file_names(split)
+        swag = (f"{split.replace('dev', 'val')}.csv",)
+        names = {"codah": ("full_data.tsv", "codah.tsv"), "swag": swag}
+        return names.get(self.config.task) or super().file_names(split)
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
         if self.config.task != "codah":
@@ -78,9 +74,8 @@ class ChoiceSource(Source):
         # Of five rows one is test, the next dev, and the others train, as many as in the
         # paper's cross-validation. Each row is in one of the five test sets.
         splits = ["test", "dev", "train", "train", "train"]
-        whole = path.name in _CODAH_WHOLE
         for i, (where, row) in enumerate(read_rows(path, header=_CODAH)):
-            if not whole or splits[(i - self.config.fold) % 5] == split:
+            if splits[(i - self.config.fold) % 5] == split:
                 yield where, row | {"choices": [row[name] for name in _CODAH[2:6]]}
 
 
@@ -99,31 +94,29 @@ class MultipleChoice(base.Task):
     }
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> ChoiceRow:
-        """A row in the form of a table, or of SWAG."""
+        """A row with the columns of a table, or of SWAG."""
         context = text_of(where, values, self.columns["context"])
         if self.config.task == "swag" and "choices" not in values:
             start, *ends = (text_of(where, values, [name]) for name in _SWAG)
             choices = [f"{start} {end}".strip() for end in ends]
         else:
             choices = value_of(where, values, self.columns["choices"])
-        listed = isinstance(choices, list | tuple) and len(choices) > 1
-        if not listed or not all(isinstance(text, str) for text in choices):
+        is_list = isinstance(choices, list | tuple) and len(choices) > 1
+        if not is_list or not all(isinstance(text, str) for text in choices):
             raise UserError(f"{where}: 'choices' are no list of two or more texts")
         label = None
         if labelled:
             check_texts(where, [context, *choices])
-            label = str(value_of(where, values, ["label"]))
-            if label not in map(str, range(len(choices))):
-                raise UserError(
-                    f"{where}: label {label!r} is not in the label set 0 to "
-                    f"{len(choices) - 1}, the number of the right choice"
-                )
+            label, last = str(value_of(where, values, ["label"])), len(choices) - 1
+            if label not in map(str, range(last + 1)):
+                expected = f"expected the number of the right choice, 0 to {last}"
+                raise UserError(f"{where}: label {label!r}, {expected}")
             label = int(label)
-        index = values.get("fold-ind", values.get("id"))
-        return ChoiceRow(where, context, tuple(choices), label, index)
+        row_id = values.get("fold-ind", values.get("id"))
+        return ChoiceRow(where, context, tuple(choices), label, row_id)
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
-        """A tuple has a context and a list of choices, or a context and each choice."""
+        """The values by name. A tuple is (context, choices) or (context, choice, ...)."""
         if isinstance(row, tuple) and len(row) > 1 and not labelled:
             choices = row[1] if isinstance(row[1], list | tuple) else row[1:]
             row = (row[0], choices)
@@ -160,7 +153,7 @@ class MultipleChoice(base.Task):
         return base.joined_features(joined, numbers, targets, **more)
 
     def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
-        """{"choice": number, "text", "probability", "probabilities": one a choice}."""
+        """{"choice": number, "text", "probability", "probabilities" of all choices}."""
         scores = np.asarray(outputs, np.float64).reshape(-1, features.choices)
         answers = []
         for row, row_scores in zip(rows, scores, strict=True):
@@ -177,13 +170,13 @@ class MultipleChoice(base.Task):
         return {"accuracy": 100 * float(np.mean(right))}
 
     def outcomes(self, row: ChoiceRow, answer: Answer) -> Iterator[Outcome]:
-        """The choice. Its class is its number."""
-        gold, found = row.label, answer["choice"]
+        """The outcome of the choice. The class of a choice is its number."""
+        gold, choice = row.label, answer["choice"]
         texts, p = (row.choices[gold], answer["text"]), answer["probability"]
-        classes = str(gold), str(found)
-        yield Outcome(row.context, *texts, p, gold == found, classes=classes)
+        classes = str(gold), str(choice)
+        yield Outcome(row.context, *texts, p, gold == choice, classes=classes)
 
     def export(self, rows: Rows, answers: Answers, split: str) -> dict[str, str]:
-        """SPLIT_predictions.csv, row number and choice, as csv_predict.py of SWAG."""
+        """SPLIT_predictions.csv with row number and choice, as SWAG's csv_predict.py."""
         lines = [",pred", *(f"{i},{x['choice']}" for i, x in enumerate(answers))]
         return {f"{split}_predictions.csv": "\n".join(lines) + "\n"}

@@ -1,15 +1,14 @@
 """Classification and regression of texts and pairs: GLUE, SICK, and any table of texts.
 
 A text is [CLS] A [SEP], a pair [CLS] A [SEP] B [SEP] (BERT's paper, section 4.1). A row has
-one class, a number, or (multi_label) any number of classes. Each label of multi_label is
-decided alone, by the sigmoid of its logit.
+one class, a number, or (multi_label) any number of classes. For multi_label the sigmoid of
+each logit decides its label.
 """
 
 import ast
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,18 +25,12 @@ from bert_jax.settings import setting
 from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
 from bert_jax.tasks.layouts import CORRELATIONS, LAYOUTS, TABLE, Layout, scores
-from bert_jax.tasks.source import (
-    SPLITS,
-    DataConfig,
-    Source,
-    has_number,
-    label_of,
-)
+from bert_jax.tasks.source import SPLITS, DataConfig, Source, has_number, label_of
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 
 _PAIR = {"text_a": ("text_a", "text"), "text_b": ("text_b",)}
 _IDS = ("index", "pair_ID")  # columns of ids in GLUE and SICK
-# The problem_type of transformers' config.json for a head that gives sets of labels.
+# The problem_type in transformers' config.json for any number of labels.
 SEVERAL_LABELS = "multi_label_classification"
 
 
@@ -46,15 +39,17 @@ class TableConfig(DataConfig):
     """Files and columns of a table of texts."""
 
     task: str = setting(TABLE, "table: CSV, TSV, JSONL, JSON, Parquet", one_of=(TABLE,))
-    text_a: str = setting("text", "table: the column of the text")
-    text_b: str = setting("", "table: the column of the second text; empty: no pairs")
-    label: str = setting("label", "table: the column of the label")
-    id: str = setting("id", "table: the column of the id, which may be missing")
-    max_length: int = setting(128, "tokens of a sequence with [CLS] and [SEP]", least=5)
+    text_a: str = setting("text", "table: column of the text")
+    text_b: str = setting("", "table: column of the second text; empty: no pairs")
+    label: str = setting("label", "table: column of the label")
+    id: str = setting("id", "table: column of the id; a table may lack it")
+    max_length: int = setting(
+        128, "maximum number of tokens of a sequence, with [CLS] and [SEP]", least=5
+    )
 
     @property
     def layout(self) -> Layout:
-        """Files, columns, labels and metrics, as far as the task decides them."""
+        """Files, columns, labels and metrics of the data set; empty for a table."""
         return LAYOUTS[self.task]
 
     @property
@@ -68,18 +63,20 @@ class TextConfig(TableConfig):
     """Texts with labels, and how long texts are cut."""
 
     labels: tuple[str, ...] = setting(
-        (),
-        "table: labels in the order of the outputs; empty: labels of train, sorted",
+        (), "table: labels in the order of the outputs; empty: labels of train, sorted"
     )
     truncation: str = setting(
         "head",
-        "what is kept of a longer text: head, tail, head_tail, or windows: overlapping "
-        "sequences with the row's label, whose logits are averaged",
+        "part of a longer text that is kept: head (the start), tail (the end), head_tail "
+        "(both), or windows: overlapping sequences with the label of the row, whose logits "
+        "are averaged",
         one_of=("head", "tail", "head_tail", "windows"),
     )
-    head_tokens: int = setting(128, "head_tail: tokens kept of the start", least=1)
+    head_tokens: int = setting(
+        128, "head_tail: tokens from the start of a text", least=1
+    )
     stride: int = setting(
-        64, "windows: tokens from the start of one to the next", least=1
+        64, "windows: tokens from the start of a window to the next start", least=1
     )
 
     def __post_init__(self):
@@ -109,19 +106,19 @@ class MultiLabelConfig(TextConfig):
     """A table with any number of labels for each row, and how a cell contains them."""
 
     separator: str = setting(
-        ",",
-        "the text between the labels of a cell, which may be a list of JSON or Python",
+        ",", "text between the labels of a cell; a cell may also be a list in brackets"
     )
     threshold: float = setting(
-        0.5, "the least probability of a label that is given", above=0, below=1
+        0.5, "minimum probability of a label in an answer", above=0, below=1
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """A text or two. label: a name, a number or a tuple of names; None if unknown.
+    """One text or two.
 
-    negatives: texts of another meaning than text_a, for vectors.
+    label: a name, a number or a tuple of names; None if unknown. negatives: texts with
+    another meaning than text_a, for sentence vectors.
     """
 
     where: str
@@ -150,11 +147,13 @@ class TextSource(Source):
 
     def __init__(self, config: TableConfig, columns: Any, given: Any = None):
         super().__init__(config, columns, given)
-        self._files = config.layout.files if given is None else {}
+        layout = config.layout
+        self._files = layout.files if given is None else {}
         self.splits = tuple(self._files) or SPLITS
-        self.labels = self.labels or config.layout.labels
+        self.labels = self.labels or layout.labels
         if self._files:
-            self.eval_splits = config.layout.scored
+            unscored = ("train", *layout.server)
+            self.eval_splits = tuple(x for x in self.splits if x not in unscored)
 
     def file_names(self, split: str) -> Sequence[str]:
         return self._files.get(split) or super().file_names(split)
@@ -185,20 +184,22 @@ class Classification(base.Task):
     def __init__(self, config: TableConfig):
         super().__init__(config)
         layout = config.layout
-        self.regression = layout.regression or getattr(config, "regression", False)
-        own = CORRELATIONS if self.regression else self.table_metrics
-        self.metrics = layout.metrics or own
+        numbers = not {*layout.metrics}.isdisjoint(CORRELATIONS)
+        self.regression = numbers or getattr(config, "regression", False)
+        default = CORRELATIONS if self.regression else self.table_metrics
+        self.metrics = layout.metrics or default
         usual = _PAIR if config.pair else {"text_a": ("text",)}
         self.columns = {}
         for name, others in (usual | {"label": self.label_names}).items():
-            own, names = getattr(config, name), layout.columns.get(name, ())
-            chosen = own != getattr(type(config), name)
-            names = (own, *names, *others) if chosen else (*names, own, *others)
-            self.columns[name] = tuple(filter(None, dict.fromkeys(names)))
+            chosen, names = getattr(config, name), layout.columns.get(name, ())
+            is_default = chosen == getattr(type(config), name)
+            names = (*names, chosen) if is_default else (chosen, *names)
+            names = dict.fromkeys((*names, *others))
+            self.columns[name] = tuple(filter(None, names))
 
     @classmethod
     def for_head(cls, checkpoint: Any) -> "Classification | None":
-        """The task of texts or pairs; without labels, regression."""
+        """The task for texts or pairs. A head without labels means regression."""
         labels, problem = checkpoint.labels, checkpoint.problem_type
         several = problem == SEVERAL_LABELS
         if checkpoint.head != cls.head or several != (cls is MultiLabel):
@@ -206,11 +207,10 @@ class Classification(base.Task):
         if problem == "regression" and labels:
             came = f"the head gives {len(labels)} numbers (regression)"
             raise UserError(f"{came}; expected one number for a text")
-        settings = {"labels": labels} if labels else {"regression": True}
-        longest = checkpoint.config.max_positions
-        task = cls(cls.config_class(task=TABLE, max_length=longest, **settings))
-        task.columns = _PAIR | {"label": cls.label_names}
-        task.optional = ("text_b",)
+        settings = {"task": TABLE, "max_length": checkpoint.config.max_positions}
+        settings |= {"labels": labels} if labels else {"regression": True}
+        task = cls(cls.config_class(**settings))
+        task.columns, task.optional = _PAIR | {"label": cls.label_names}, ("text_b",)
         return task
 
     @property
@@ -227,25 +227,27 @@ class Classification(base.Task):
             return ()
         if self.source.labels:
             return self.source.labels
-        names, rows = [], 0
-        for where, values in self.source.records("train"):
-            given = read.value_of(where, values, self.columns["label"])
-            names += [_class_name(where, name) for name in self._classes(where, given)]
-            rows += 1
+        names, rows = [], [*self.source.records("train")]
+        for where, values in rows:
+            value = read.value_of(where, values, self.columns["label"])
+            names += [_class_name(where, name) for name in self._classes(where, value)]
         labels = sorted({*names})
         # pandas writes whole numbers with a missing value among them as 0.0 and 1.0.
         floats = all(re.fullmatch(r"-?\d+\.0", label) for label in labels)
         if floats or not 1 < len(labels) <= max(20, 0.9 * len(names)):
+            different = counted(len(labels), "different label")
+            shown = listed([label[:60] for label in labels])
             raise UserError(
-                f"train: {counted(rows, 'row')} with "
-                f"{counted(len(labels), 'different label')} "
-                f"({listed([label[:60] for label in labels])}); are text and label "
-                "swapped? regression=True learns numbers, and labels= names the classes"
+                f"train: {counted(len(rows), 'row')} with {different} ({shown}); are text "
+                "and label swapped? regression=True learns numbers, labels= names classes"
             )
         return tuple(labels)
 
     def values(self, where: str, row: read.Row, *, labelled: bool) -> dict[str, Any]:
-        """For a head that was trained elsewhere, a row is a text or a pair."""
+        """The values of a row by name.
+
+        For a head that was trained elsewhere, a row is a text or a pair.
+        """
         single = isinstance(row, str) or len(row) == 1 + labelled
         if self.optional and not isinstance(row, dict) and single:
             return read.by_position(where, row, ("text_a", "label"), fewer=True)
@@ -257,11 +259,11 @@ class Classification(base.Task):
         texts = [read.text_of(where, values, self.columns[name]) for name in names]
         if labelled:
             read.check_texts(where, texts, gaps=self.config.task != TABLE)
-            given = read.value_of(where, values, self.columns["label"])
-            label = self._label(where, given)
-        ids = (self.config.id, "id", "idx", *_IDS * bool(self.config.layout.files))
-        found = (values[name] for name in ids if values.get(name) is not None)
-        return Row(where, *texts, label=label, id=next(found, None))
+            value = read.value_of(where, values, self.columns["label"])
+            label = self._label(where, value)
+        names = (self.config.id, "id", "idx", *_IDS * bool(self.config.layout.files))
+        ids = (values[name] for name in names if values.get(name) is not None)
+        return Row(where, *texts, label=label, id=next(ids, None))
 
     def golds(self, row: Row) -> Sequence[str]:
         return [row.label]
@@ -272,7 +274,7 @@ class Classification(base.Task):
         return str(read.value_of(where, values, self.columns["label"]))
 
     def _classes(self, where: str, value: Any) -> Sequence[Any]:
-        """The classes in the label of a row, by name or number."""
+        """The names or numbers of the classes in the label of a row."""
         return [value]
 
     def _label(self, where: str, value: Any) -> Any:
@@ -285,7 +287,7 @@ class Classification(base.Task):
         raise UserError(f"{where}: label {value!r}; expected a number for regression")
 
     def _class(self, where: str, value: Any) -> str:
-        """The class with a name, or with a number from 0."""
+        """The class with this name, or with this number from 0."""
         name = _class_name(where, label_of(value, self.labels))
         if name not in self.label_ids:
             known = ", ".join(self.labels)
@@ -329,11 +331,11 @@ class Classification(base.Task):
         values = np.asarray(outputs, np.float64).reshape(-1, self.outputs)
         np.add.at(logits, features.row, values)
         logits /= np.bincount(features.row, minlength=len(rows))[:, None]
-        found = zip(rows, map(self._answer, logits), strict=True)
-        return [with_id(row, answer) for row, answer in found]
+        answers = map(self._answer, logits)
+        return [with_id(*pair) for pair in zip(rows, answers, strict=True)]
 
     def _answer(self, logits: np.ndarray) -> Answer:
-        """The answer of a row from its logits, or its number, float64 (C,)."""
+        """The answer for the logits of a row, or for its number, float64 (C,)."""
         if self.regression:
             return {"value": float(logits[0])}
         p = scipy.special.softmax(logits)
@@ -349,14 +351,14 @@ class Classification(base.Task):
 
     def score(self, rows: Rows, answers: Answers) -> base.Scores:
         truth = self._targets([row.label for row in rows])
-        predicted = self._targets([_given(answer) for answer in answers])
+        predicted = self._targets([*map(_label_in, answers)])
         return scores(self.metrics, truth, predicted)
 
     def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
-        gold, found, p = row.label, _given(answer), answer.get("probability")
-        classes = None if self.regression else (gold, found)
-        right = gold == found and not self.regression
-        yield Outcome(row.text, gold, found, p, right, classes=classes)
+        gold, predicted, p = row.label, _label_in(answer), answer.get("probability")
+        classes = None if self.regression else (gold, predicted)
+        right = gold == predicted and not self.regression
+        yield Outcome(row.text, gold, predicted, p, right, classes=classes)
 
     def export(self, rows: Rows, answers: Answers, split: str) -> dict[str, str]:
         """The file that GLUE's server expects, or SPLIT_predictions.tsv.
@@ -366,10 +368,10 @@ class Classification(base.Task):
         server = self.config.layout.server.get(split)
         lines = [["index", "prediction"]]
         for number, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-            found = _given(answer)
-            found = np.clip(found, 0, 5) if server and self.regression else found
+            label = _label_in(answer)
+            label = np.clip(label, 0, 5) if server and self.regression else label
             index = number if row.id in (None, "") else row.id
-            lines.append([str(index), self._shown(found)])
+            lines.append([str(index), self._shown(label)])
         text = "".join("\t".join(map(read.escaped, line)) + "\n" for line in lines)
         return {server or f"{split}_predictions.tsv": text}
 
@@ -395,16 +397,16 @@ class MultiLabel(Classification):
         return tuple(self._class(where, x) for x in self._classes(where, value))
 
     def _classes(self, where: str, value: Any) -> Sequence[Any]:
-        """The labels in a list, or in a cell: with separators, or a list of JSON or Python.
+        """The labels in a list, or in a cell: with separators, or a list in brackets.
 
         A list of numbers or booleans has a 0 or 1 for each name in labels=. Raises
         UserError for other numbers, and if a name is a number itself.
         """
         if isinstance(value, str) and value.startswith("["):
-            for parse in (json.loads, ast.literal_eval):  # pandas writes Python's lists
-                with contextlib.suppress(ValueError, SyntaxError, RecursionError):
-                    value = parse(value)
-                    break
+            with contextlib.suppress(ValueError, SyntaxError, RecursionError):
+                value = ast.literal_eval(
+                    value
+                )  # as JSON and pandas write lists of texts
         if isinstance(value, str):
             return [x.strip() for x in value.split(self.config.separator) if x.strip()]
         values = value if isinstance(value, list | tuple) else [value]
@@ -412,38 +414,34 @@ class MultiLabel(Classification):
             return values
         labels, binary = self.config.labels, all(x in (0, 1) for x in values)
         if not binary or len(values) != len(labels) or has_number(labels):
-            raise UserError(
-                f"{where}: the labels are {[*values]}; expected names (texts), or a list "
-                "with a 0 or 1 for each name in labels=, none of which is a number"
-            )
+            expected = "expected names, or a 0 or 1 for each name in labels="
+            raise UserError(f"{where}: the labels are {[*values]}; {expected}")
         return [name for name, x in zip(labels, values, strict=True) if x]
 
     def _targets(self, labels: list[Any]) -> np.ndarray:
         """1 for each label that a row has: float32 (rows, labels)."""
-        targets = np.zeros((len(labels), len(self.labels)), np.float32)
-        for row, own in zip(targets, labels, strict=True):
-            row[[self.label_ids[name] for name in own]] = 1
-        return targets
+        rows = [[name in names for name in self.labels] for names in labels]
+        return np.array(rows, np.float32).reshape(-1, len(self.labels))
 
     def _answer(self, logits: np.ndarray) -> Answer:
         p = scipy.special.expit(logits).tolist()
         shares = dict(zip(self.labels, p, strict=True))
-        given = [name for name, x in shares.items() if x >= self.config.threshold]
-        return {"labels": given, "probabilities": shares}
+        labels = [name for name, x in shares.items() if x >= self.config.threshold]
+        return {"labels": labels, "probabilities": shares}
 
     def _shown(self, label: Sequence[str]) -> str:
         return self.config.separator.join(label)
 
     def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
-        """The labels of a row. The confidence belongs to the most wrong label."""
-        gold, found, p = row.label, answer["labels"], answer["probabilities"]
-        wrong = {*gold} ^ {*found}
-        off = [p[name] if name in found else 1 - p[name] for name in wrong]
-        shown = self._shown(gold), self._shown(found)
-        yield Outcome(row.text, *shown, max(off, default=1.0), right=not wrong)
+        """The labels of a row. The confidence is the most wrong label's."""
+        gold, predicted, p = row.label, answer["labels"], answer["probabilities"]
+        wrong = {*gold} ^ {*predicted}
+        sure = [p[name] if name in predicted else 1 - p[name] for name in wrong]
+        shown = self._shown(gold), self._shown(predicted)
+        yield Outcome(row.text, *shown, max(sure, default=1.0), right=not wrong)
 
 
-def _given(answer: Answer) -> Any:
+def _label_in(answer: Answer) -> Any:
     """The label, the labels or the number in an answer."""
     return next(answer[n] for n in ("label", "labels", "value") if n in answer)
 
@@ -451,8 +449,6 @@ def _given(answer: Answer) -> Any:
 def _class_name(where: str, value: Any) -> str:
     """The name of a class: a text, or a whole number."""
     if not isinstance(value, str | int) or not str(value).strip():
-        raise UserError(
-            f"{where}: the label is {value!r}; expected a text or a whole number (pandas "
-            "has floats in a column with a missing value); regression=True learns numbers"
-        )
+        needed = "expected a text or a whole number; regression=True learns numbers"
+        raise UserError(f"{where}: the label is {value!r}; {needed}")
     return str(value)

@@ -8,7 +8,6 @@ and any table of pairs with a number. Without labels: the share of rows whose se
 closer to the first text than every negative.
 """
 
-import contextlib
 import dataclasses
 import functools
 import re
@@ -24,6 +23,7 @@ from bert_jax.settings import setting, setting_like
 from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
 from bert_jax.tasks.layouts import TABLE
+from bert_jax.tasks.source import has_number
 from bert_jax.tasks.task import Answers, Features, Outputs, with_id
 from bert_jax.tasks.text_classification import Classification, Row, TableConfig
 
@@ -37,24 +37,21 @@ class SentenceVectorsConfig(TableConfig):
     """The files of the pairs, and the loss."""
 
     text_a: str = setting_like(TableConfig, "text_a", "text_a")
-    text_b: str = setting("text_b", "table: the column of the second text")
+    text_b: str = setting("text_b", "table: column of the second text")
     task: str = setting(TABLE, "stsb, sick_relatedness or table", one_of=TASKS)
     loss: str = setting(
         "cosine",
-        "cosine: the cosine of a pair is its label, scaled to 0 to 1 over the training "
-        "rows; contrastive: a text's partner against all other texts of the batch, with "
-        "their negatives; triplet: a text's partner against the row's negatives",
+        "cosine: the cosine of a pair learns the label, scaled to 0 to 1 over the training "
+        "rows; contrastive: a text finds its partner among all texts of the batch; triplet: "
+        "a text is closer to its partner than to the negatives of the row",
         one_of=("cosine", "contrastive", "triplet"),
     )
     positive_from: float = setting(
         0.0,
-        "contrastive, triplet: the least label of a training pair; 0: pairs need no label",
+        "contrastive, triplet: minimum label of a training pair; 0: pairs need no label",
     )
     margin: float = setting(
-        0.5,
-        "triplet: a partner's cosine should be larger than a negative's by this much",
-        least=0,
-        most=2,
+        0.5, "triplet: minimum of the cosine minus a negative's cosine", least=0, most=2
     )
     matryoshka: tuple[int, ...] = setting(
         (),
@@ -64,8 +61,8 @@ class SentenceVectorsConfig(TableConfig):
     )
     pooling: str = setting(
         "",
-        "what of the last layer is a text's vector: the mean of its tokens, or cls; empty: "
-        "the checkpoint's own, or mean if it has none",
+        "vector of a text in the last layer: mean of all tokens, or cls for [CLS]; empty: "
+        "the pooling of the checkpoint, or mean if it has none",
         one_of=("", *POOLINGS),
     )
 
@@ -76,7 +73,7 @@ class SentenceVectors(Classification):
     family = "sentence_vectors"
     config_class = SentenceVectorsConfig
     problem_type = None
-    # A label may be missing, and a cosine has another scale than a label.
+    # A row may lack a label, and a cosine has another scale than a label.
     golds, outcomes = base.Task.golds, base.Task.outcomes
 
     def __init__(self, config: SentenceVectorsConfig):
@@ -90,12 +87,12 @@ class SentenceVectors(Classification):
         if checkpoint.head not in POOLINGS:
             return None
         positions = checkpoint.config.max_positions
-        longest = checkpoint.extra.get("modules", {}).get("max_length", positions)
-        return cls(SentenceVectorsConfig(pooling=checkpoint.head, max_length=longest))
+        length = checkpoint.extra.get("modules", {}).get("max_length", positions)
+        return cls(SentenceVectorsConfig(pooling=checkpoint.head, max_length=length))
 
     @functools.cached_property
     def main_metric(self) -> str:
-        """The metric is "accuracy" if rows of dev have negatives and no labels."""
+        """The metric is "accuracy" if a row of dev has negatives and no label."""
         dev = () if self.cosine else self.source.records(self.source.eval_splits[0])
         return "pearson" if all(map(self._has_label, dev)) else "accuracy"
 
@@ -116,32 +113,38 @@ class SentenceVectors(Classification):
         return super().labelled(split) and not (split == "train" and unused)
 
     def values(self, where: str, row: read.Row, *, labelled: bool) -> dict[str, Any]:
-        """In a tuple, texts after the second are negatives; a number is a label."""
+        """The values of a row by name.
+
+        In a tuple the texts after the second, or a list, are negatives. A number is a
+        label. Raises UserError for a third text such as "7", which may be either.
+        """
         if isinstance(row, str):
-            raise UserError(
-                f"{where} is one text, expected two texts, such as (text_a, text_b); for "
-                "vectors of single texts use model.encode or bert_jax embed"
-            )
+            needed = "expected two texts; for vectors of single texts use model.encode"
+            raise UserError(f"{where} is one text, {needed} or bert_jax embed")
         third = row[2] if isinstance(row, tuple) and len(row) > 2 else None
-        with contextlib.suppress(TypeError, ValueError):
-            third = float(third)
         if self.cosine or not isinstance(third, str | list):
             return super().values(where, row, labelled=labelled)
+        if (
+            labelled
+            and len(row) == 3
+            and isinstance(third, str)
+            and has_number([third])
+        ):
+            came = f"{where}: the text {third!r} may be a label or a negative"
+            raise UserError(f"{came}; expected a number, or a list of negatives")
         pair = super().values(where, row[:2], labelled=False)
         return pair | {"negative": third if isinstance(third, list) else [*row[2:]]}
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         negatives: list[str] = []
         for name in filter(_NEGATIVES.fullmatch, () if self.cosine else values):
-            found = read.value_of(where, values, [name])
-            texts = found if isinstance(found, list) else [found]
+            value = read.value_of(where, values, [name])
+            texts = value if isinstance(value, list) else [value]
             negatives += [read.text_of(where, {name: x}, [name]) for x in texts]
         has_label = self._has_label((where, values))
         if labelled and not (self.cosine or negatives or has_label):
-            raise UserError(
-                f"{where}: no label and no negative, so the row cannot be scored; give "
-                "dev=rows with labels or negatives"
-            )
+            needed = "give dev=rows with labels or negatives"
+            raise UserError(f"{where}: no label and no negative to score; {needed}")
         row = super().row(where, values, labelled and (has_label or not negatives))
         return dataclasses.replace(row, negatives=tuple(negatives))
 
@@ -158,12 +161,12 @@ class SentenceVectors(Classification):
         return rows
 
     def encode(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
-        """The texts of a row are its pair and its negatives, as many in every row."""
+        """The sequences of a row are its two texts and its negatives, each alone."""
         room = self.config.max_length - 2
         counts = {2 + len(row.negatives): row.where for row in rows} or {2: ""}
         if len(counts) > 1:
-            few, many = (f"{n - 2} ({where})" for n, where in [*counts.items()][:2])
-            came = f"rows have {few} and {many} negatives"
+            first, other = (f"{n - 2} ({where})" for n, where in [*counts.items()][:2])
+            came = f"rows have {first} and {other} negatives"
             raise UserError(f"{came}; expected as many negatives in all rows")
         texts = [text for row in rows for text in (*row.texts, *row.negatives)]
         parts, (count,) = tokenizer.encode_batch(texts), counts
@@ -180,14 +183,13 @@ class SentenceVectors(Classification):
 
     def decode(self, rows: list[Row], features: Features, outputs: Outputs) -> Answers:
         """{"value": the cosine, "negatives": the cosines of text_a and negatives}."""
-        vectors = np.asarray(outputs, np.float64).reshape(
-            len(rows), features.choices, -1
-        )
+        shape = len(rows), features.choices, -1
+        vectors = np.asarray(outputs, np.float64).reshape(shape)
         cosines = (vectors[:, :1] * vectors[:, 1:]).sum(axis=2).tolist()
         answers = []
         for row, (value, *others) in zip(rows, cosines, strict=True):
-            answer = {"value": value} | ({"negatives": others} if others else {})
-            answers.append(with_id(row, answer))
+            negatives = {"negatives": others} if others else {}
+            answers.append(with_id(row, {"value": value} | negatives))
         return answers
 
     def score(self, rows: list[Row], answers: Answers) -> base.Scores:

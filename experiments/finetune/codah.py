@@ -1,6 +1,6 @@
 """CODAH: which of four endings, written to fool models? 2,776 rows, five folds.
 
-Data: codah.tsv, or the folder of the authors' folds.
+Data: full_data.tsv (or codah.tsv), which is split into five folds.
 Result: accuracy on dev and test of a fold.
 Run:
   bert_jax finetune --config codah \\

@@ -15,7 +15,6 @@ SWAG = (
 
 def build(folder, task, files, **settings):
     for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
     return MultipleChoice(MultipleChoiceConfig(task=task, dir=str(folder), **settings))
 
@@ -55,7 +54,7 @@ def test_swag(tmp_path, tokenizer):
     np.testing.assert_array_equal(features.targets["label"], [2])
 
 
-def test_codah_is_split_by_row_number_or_by_its_own_files(tmp_path):
+def test_codah_is_split_by_row_number(tmp_path):
     lines = "".join(codah_line(i) for i in range(13))
     for fold in range(5):
         task = build(tmp_path, "codah", {"codah.tsv": lines}, fold=fold)
@@ -70,14 +69,6 @@ def test_codah_is_split_by_row_number_or_by_its_own_files(tmp_path):
     (row, *_) = task.read("test")
     assert row.context == 'context 4 "'
     assert (row.choices, row.label) == (("a", "b", "c", "d"), 3)
-    own = {
-        f"cv_split/fold_{fold}/{split}.tsv": codah_line(10 * fold + i)
-        for fold in range(5)
-        for i, split in enumerate(("train", "dev", "test"))
-    }
-    task = build(tmp_path, "codah", own, fold=2)
-    found = [task.read(split)[0].context for split in ("train", "dev", "test")]
-    assert found == ['context 20 "', 'context 21 "', 'context 22 "']
 
 
 JSONL = (
@@ -145,14 +136,14 @@ def table(**changes):
 @pytest.mark.parametrize(
     "task, name, content, message",
     [
-        ("swag", "train.csv", SWAG.replace(",2\n", ",4\n"), ":2: label '4' is not in"),
+        ("swag", "train.csv", SWAG.replace(",2\n", ",4\n"), ":2: label '4', expected"),
         ("swag", "train.csv", SWAG.replace("sent1", "s"), "or 'sent1'; the columns"),
         ("swag", "train.csv", SWAG.replace("The cat ran.", " "), "csv:2: empty text"),
-        ("codah", "codah.tsv", codah_line(0, "x") * 5, "tsv:3: label 'x' is.*0 to 3"),
+        ("codah", "codah.tsv", codah_line(0, "x") * 5, "tsv:3: label 'x', .*0 to 3"),
         ("codah", "codah.tsv", "o\ta\tb\tc\n", "tsv:1: row has 4 columns.*has 7"),
-        ("codah", "other.tsv", "", r"has no .*, codah\.tsv,"),
+        ("codah", "other.tsv", "", r"has no .*, codah\.tsv "),
         ("table", "train.jsonl", table(choices=None), "jsonl:1: no column 'choices'"),
-        ("table", "train.jsonl", table(label=True), "label 'True' is not in .* 0 to 1"),
+        ("table", "train.jsonl", table(label=True), "label 'True', .* 0 to 1"),
         ("table", "train.jsonl", table(choices=["b"]), "'choices' are no list of two"),
         ("table", "train.jsonl", table(choices=["b", ""]), "jsonl:1: empty text"),
     ],

@@ -124,8 +124,6 @@ def test_labels_are_no_negatives(vocabulary):
     own = task(loss="contrastive").with_rows(train=TRIPLETS, dev=PAIRS)
     assert own.main_metric == "pearson"
     assert [row.label for row in own.read("dev")] == [5, 1, 2]
-    lines = [("it is good", "good", "4.5")]  # as a line of text has them
-    assert own.with_rows(train=TRIPLETS, dev=lines).read("dev")[0].label == 4.5
     uneven = [TRIPLETS[0], TRIPLETS[1][:2]]
     read = own.with_rows(train=uneven, dev=PAIRS).read("train")
     with pytest.raises(
@@ -134,6 +132,19 @@ def test_labels_are_no_negatives(vocabulary):
         own.encode(read, vocabulary)
     ignored = task().with_rows(train=[*PAIRS], dev=PAIRS).read("train")
     assert not any(row.negatives for row in ignored)
+
+
+@pytest.mark.parametrize("loss", ["contrastive", "triplet"])
+def test_a_negative_that_looks_like_a_number_is_no_label(loss):
+    own, row = task(loss=loss), ("when did it sink?", "in 1912", "1913")
+    with pytest.raises(UserError, match=r"^train, row 1: the text '1913' may be a lab"):
+        own.with_rows(train=[TRIPLETS[0], row])
+    rows = [(*row[:2], [row[2]]), (*row, "never")]
+    read = own.with_rows(train=rows).read("train")
+    assert [row.negatives for row in read] == [("1913",), ("1913", "never")]
+    assert not any(row.label for row in read)
+    (answered,) = own.rows([("row 0", row)])  # a row to predict has no label
+    assert answered.negatives == ("1913",)
 
 
 def test_a_single_text_is_refused():
