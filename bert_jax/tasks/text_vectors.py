@@ -42,8 +42,8 @@ class SentenceVectorsConfig(TableConfig):
     loss: str = setting(
         "cosine",
         "cosine: the cosine of a pair learns the label, scaled to 0 to 1 over the training "
-        "rows; contrastive: a text finds its partner among all texts of the batch; triplet: "
-        "a text is closer to its partner than to the negatives of the row",
+        "rows; contrastive: a text finds its partner among all texts of the batch; "
+        "triplet: a text is closer to its partner than to the negatives of the row",
         one_of=("cosine", "contrastive", "triplet"),
     )
     positive_from: float = setting(
