@@ -1,13 +1,15 @@
 """``bert_jax.pretrain`` and ``bert_jax.finetune``: training from Python."""
 
+import contextlib
 import copy
 import dataclasses
 import inspect
+import logging
 import math
 import numbers
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -17,6 +19,7 @@ from bert_jax.data.examples import Phase
 from bert_jax.errors import UserError, hint
 from bert_jax.inference.model import Bert, load
 from bert_jax.objectives.objective import eval_summary
+from bert_jax.parallel.processes import is_leader
 from bert_jax.progress import hidden_bars, print_line
 from bert_jax.runs import read_runs
 from bert_jax.settings import from_settings, plain, with_arguments
@@ -35,42 +38,31 @@ from bert_jax.training.finetune import Callback, show
 from bert_jax.training.run import Log
 from bert_jax.training.sweep import run_one
 
-HELD_OUT = 0.1  # share of the training rows that become dev, if dev is not given
-# Defaults of a pretraining without config. RATES: without and with init_from, as Google's.
+DEV_SHARE = 0.1  # share of the training rows that become dev, if dev is not given
+# Defaults of a pretraining without config. Google used these learning rates, the first
+# for a new model, the second for a checkpoint.
 RATES, WARMUP, BATCH_SIZE, LENGTH = (1e-4, 2e-5), 0.1, 32, 128
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
-class Pretrained(Bert):
-    """The model at the end of a run, with all methods of ``bert_jax.load``'s.
+class Trained(Bert):
+    """The model of a run, with all methods of ``bert_jax.load``'s, and its scores.
 
-    scores: the last evaluation, such as mlm_accuracy; empty without an evaluation.
-    workdir: folder of the run with config.json, metrics and checkpoints.
+    scores: scores of each labelled split by name, in percent. For a pretraining, the last
+      evaluation, such as mlm_accuracy; empty without an evaluation.
+    workdir: folder of the run with its config, metrics, and predictions or checkpoints.
       ``bert_jax.load`` opens it again.
     """
 
-    scores: dict[str, float] = dataclasses.field(default_factory=dict)
+    scores: dict[str, Any] = dataclasses.field(default_factory=dict)
     workdir: epath.Path | None = None
 
     def __repr__(self) -> str:
-        found = f", {eval_summary(self.scores)}" if self.scores else ""
-        return f"{super().__repr__()}{found}, in {self.workdir}"
-
-
-@dataclasses.dataclass(frozen=True, repr=False, eq=False)
-class FineTuned(Bert):
-    """The best model of a run, with all methods of ``bert_jax.load``'s, and its scores.
-
-    scores: scores of each labelled split by name, in percent. workdir: folder of the run
-      with predictions, worst errors and metrics. ``bert_jax.load`` opens it again.
-    """
-
-    scores: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
-    workdir: epath.Path | None = None
-
-    def __repr__(self) -> str:
-        scores = (f"{split}: {show(found)}" for split, found in self.scores.items())
-        return f"{super().__repr__()}, {'; '.join(scores)}, in {self.workdir}"
+        if "loss" in self.scores:
+            scores = [eval_summary(self.scores)]
+        else:
+            scores = [f"{split}: {show(x)}" for split, x in self.scores.items()]
+        return ", ".join([super().__repr__(), *scores, f"in {self.workdir}"])
 
 
 @with_arguments(TrainConfig, OptimizerConfig, leave_out=("optimizer", "phases"))
@@ -89,7 +81,7 @@ def pretrain(
     verbose: int = 1,
     change_settings: bool = False,
     **settings: Any,
-) -> Pretrained:
+) -> Trained:
     """Pretrains a new BERT, or continues a checkpoint, on text. Returns the model.
 
     >>> model = bert_jax.pretrain(
@@ -103,22 +95,22 @@ def pretrain(
       group "optimizer" of it needs a learning_rate.
     workdir: folder of the run. The same call resumes an interrupted run. None: a new
       temporary folder.
-    text: a file, a folder, a pattern such as "notes/*.txt", or a list of these inputs; or
-      the output of ``bert_jax prepare``.
-    init_from: a checkpoint, as for ``bert_jax.load``, whose parameters, sizes and
-      vocabulary the run starts with. Without it ``model`` needs the sizes of a new model,
+    text: a file, a folder, a pattern such as "notes/*.txt", or a list of them; or the
+      output folder of ``bert_jax prepare``.
+    init_from: a checkpoint, as for ``bert_jax.load``. The run starts with its parameters,
+      sizes and vocabulary. Without a checkpoint ``model`` needs the sizes of a new model,
       and the vocabulary is trained on the text.
-    steps: steps of training. With steps, batch_size or sequence_length the run has one
-      phase, which has the other values of the first phase of ``config``. For several
-      lengths give ``phases``, a list of dictionaries with steps, batch_size,
-      sequence_length and max_predictions.
+    steps: number of steps. With steps, batch_size or sequence_length the run has one phase,
+      with the other values of the first phase of ``config``. For several lengths give
+      ``phases``, a list of dictionaries with steps, batch_size, sequence_length and
+      max_predictions.
     batch_size: sequences of a step, over all devices. None: 32 without ``config``.
     sequence_length: tokens of a sequence, at most. None without ``config``: 128, or fewer
       if the model has fewer positions.
-    learning_rate: peak of the schedule. None: 2e-5 with init_from, otherwise 1e-4.
-    warmup: share of all steps until the peak. None: 0.1.
-    log: function that receives each line of the report.
-    verbose: 0 shows no lines and no progress bars.
+    learning_rate: highest learning rate. None: 2e-5 with init_from, otherwise 1e-4.
+    warmup: share of all steps for warmup. None: 0.1.
+    log: function that receives each line of the log, in process 0.
+    verbose: 0 shows no lines, no warnings and no progress bars.
     change_settings: resume an unfinished run of ``workdir`` with other settings than
       before, such as more steps. Its config.json lists the changes.
     settings: see below.
@@ -129,60 +121,58 @@ def pretrain(
         raise UserError(
             f"config={config!r}, expected a dictionary of settings; files are text="
         )
-    common = {"learning_rate": learning_rate, "warmup": warmup}
-    common["init_from"] = _path(init_from) or None
-    settings |= {name: value for name, value in common.items() if value is not None}
-    new = _grouped(pretrain, plain(settings), TrainConfig, OptimizerConfig)
+    optimizer = _without_none(learning_rate=learning_rate, warmup=warmup)
+    settings |= optimizer | ({"init_from": os.fspath(init_from)} if init_from else {})
+    changes = _grouped(pretrain, plain(settings), TrainConfig, OptimizerConfig)
     if text:
         inputs = [text] if isinstance(text, str | os.PathLike) else text
-        new["data"] = new.get("data", {}) | _text([*map(os.fspath, inputs)])
-    given = plain(config or {})
-    rate = RATES[bool(init_from or given.get("init_from"))]
+        inputs = [*map(os.fspath, inputs)]
+        source = {"corpus": inputs, "path": ""}
+        if len(inputs) == 1 and (epath.Path(inputs[0]) / "index.json").exists():
+            source = {"path": inputs[0], "corpus": ()}
+        changes["data"] = changes.get("data", {}) | source
+    settings = plain(config or {})
+    rate = RATES[bool(init_from or settings.get("init_from"))]
     defaults = {"optimizer": {"learning_rate": rate, "warmup": WARMUP}}
-    defaults |= {"data": {}, "phases": ()}
-    merged = ConfigDict(defaults | given, type_safe=False)
-    merged.update(new)
+    merged = ConfigDict(
+        {"data": {}, "phases": ()} | defaults | settings, type_safe=False
+    )
+    merged.update(changes)
     phase = {"steps": steps, "batch_size": batch_size}
     phase["sequence_length"] = sequence_length
-    found = _with_phase(train_config(plain(merged), workdir or ""), **phase)
+    merged = _with_phase(train_config(plain(merged), workdir or ""), **phase)
     workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
-    log = log if verbose else lambda line: None
-    with hidden_bars(not verbose):
-        pretraining.pretrain(found, workdir, log, change_settings=change_settings)
+    with _output(log, verbose) as log:
+        pretraining.pretrain(merged, workdir, log, change_settings=change_settings)
         model = load(workdir)
-    log(
-        "next: model.fill_mask('The [MASK] is here.'), or "
-        f"bert_jax.finetune(task, init_from={str(workdir)!r}, train=rows)"
-    )
-    scores = {}
-    for line in read_runs([workdir])[0].metrics:
-        if line.pop("split") == "eval":
-            scores = line
-    scores.pop("step", None)
-    return Pretrained(**vars(model), scores=scores, workdir=workdir)
+        log(
+            "next: model.fill_mask('The [MASK] is here.'), or "
+            f"bert_jax.finetune(task, init_from={str(workdir)!r}, train=rows)"
+        )
+    lines = [x for x in read_runs([workdir])[0].metrics if x["split"] == "eval"]
+    last = lines[-1].items() if lines else ()
+    scores = {name: x for name, x in last if name not in ("step", "split")}
+    return Trained(**vars(model), scores=scores, workdir=workdir)
 
 
-def _text(inputs: list[str]) -> dict[str, Any]:
-    """The settings of the group data for the argument ``text``."""
-    if len(inputs) == 1 and (epath.Path(inputs[0]) / "index.json").exists():
-        return {"path": inputs[0], "corpus": ()}
-    return {"corpus": inputs, "path": ""}
+def _without_none(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _with_phase(config: TrainConfig, **given: int | None) -> TrainConfig:
-    """A config with a phase of the given values, or ``config`` if no value is given."""
-    given = {name: value for name, value in given.items() if value is not None}
-    if config.phases and not given:
+def _with_phase(config: TrainConfig, **values: int | None) -> TrainConfig:
+    """A config with one phase of these values, or ``config`` without any value."""
+    values = _without_none(**values)
+    if config.phases and not values:
         return config
-    length = given.get("sequence_length", min(LENGTH, config.model.max_positions))
+    length = values.get("sequence_length", min(LENGTH, config.model.max_positions))
     masked = math.ceil(round(config.data.examples.mask_rate * length, 6))
     sizes = {"sequence_length": length, "max_predictions": min(masked, length - 3)}
     phase = {"batch_size": BATCH_SIZE} | sizes
     if config.phases:
-        phase = vars(config.phases[0]) | (sizes if "sequence_length" in given else {})
-    if "steps" not in phase | given:
+        phase = vars(config.phases[0]) | (sizes if "sequence_length" in values else {})
+    if "steps" not in phase | values:
         raise UserError("steps is missing; give the number of steps, such as 1000")
-    phase = from_settings(Phase, phase | given, "phases[0]")
+    phase = from_settings(Phase, phase | values, "phases[0]")
     return dataclasses.replace(config, phases=(phase,))
 
 
@@ -210,7 +200,7 @@ def finetune(
     metrics: Metrics | None = None,
     callback: Callback | None = None,
     **settings: Any,
-) -> FineTuned:
+) -> Trained:
     """Fine-tunes a checkpoint on a task and returns the model that was best on dev.
 
     >>> rows = [("a gripping film", "good"), ("two lost hours", "bad"), ...]
@@ -224,20 +214,20 @@ def finetune(
 
     task: a task of ``bert_jax.tasks``, which defines the rows.
     init_from: a checkpoint, as for ``bert_jax.load``.
-    train, dev, test: rows, or the Path of a file; see :mod:`bert_jax.tasks.rows`; or
+    train, dev, test: rows, see :mod:`bert_jax.tasks.rows`; the Path of a file; or
       "hf:NAME" or "hf:NAME:CONFIG", a data set of the Hugging Face Hub (pip install
-      datasets). Without ``train`` the files in the task's ``dir`` are read. dev may be a
-      share of the training rows that are used for dev only (default 0.1). A test split
-      without labels is predicted.
+      datasets). Without ``train`` the files in the task's ``dir`` are read. dev may be the
+      share of the training rows that becomes dev (default 0.1). A test split without labels
+      is predicted.
     workdir: folder of the run. The same call resumes an interrupted run, and does not
       repeat a finished run. None: a new temporary folder.
-    log: function that receives each line of the report.
-    verbose: 0 shows no lines and no progress bars.
+    log: function that receives each line of the log, in process 0.
+    verbose: 0 shows no lines, no warnings and no progress bars.
     change_settings: resume an unfinished run of ``workdir`` with other settings than
       before. Its config.json lists the changes.
-    metrics: function of the labels and the answers of all rows of a split, two lists, that
-      returns a dictionary of own scores. They are reported with the scores of the task, and
-      main_metric may name one. Dev is then also scored before the first step.
+    metrics: function of two lists, the labels and the answers of all rows of a split, that
+      returns a dictionary of further scores. main_metric may name one of them. Dev is then
+      also scored before the first step.
     callback: function of the step and the dev scores, called after each evaluation. The run
       stops if it returns True. With several processes only process 0 calls it.
     settings: see below, such as epochs=1, batch_size=16 or learning_rate=1e-4.
@@ -245,57 +235,52 @@ def finetune(
     Raises UserError for wrong rows, settings or files.
     """
     if not isinstance(task, Task):
-        raise UserError(
-            f"the task is {task!r}; expected one of bert_jax.tasks, such as "
-            "bert_jax.tasks.classification()"
-        )
-    if not (metrics is None or callable(metrics)):
-        raise UserError(
-            f"metrics={metrics!r:.60}, expected a function of labels and answers; a score "
-            "of the task needs no metrics, and main_metric gives its name"
-        )
+        expected = "one of bert_jax.tasks, such as bert_jax.tasks.classification()"
+        raise UserError(f"the task is {task!r}; expected {expected}")
     settings = _grouped(finetune, settings, FineTuneConfig, FineTuneOptimizer)
-    log = log if verbose else lambda line: None
     if train is None and not (task.config.dir and dev is test is None):
-        raise UserError(
-            "there is nothing to learn from; give train=rows (dev and test need it), or "
-            "the task a dir of files"
-        )
+        needed = "give train=rows (dev and test need it), or the task a dir of files"
+        raise UserError(f"there is nothing to learn from; {needed}")
     settings |= {"family": task.family, "data": task.config}
-    config = finetune_config(settings | {"init_from": _path(init_from)})
-    if train is not None:
-        share = 0.0
-        if dev is None or isinstance(dev, numbers.Real):
-            share, dev = HELD_OUT if dev is None else float(dev), None
-            if not 0 < share < 1:
-                raise UserError(
-                    f"dev={share}, expected rows, or a share of the training rows above 0 "
-                    "and below 1, such as 0.1; the scores on dev pick the best model"
-                )
-            log(f"dev: {share:.0%} of the training rows, which are not learned from")
-        given = {"train": train, "dev": dev, "test": test}.items()
-        splits = {name: _from_hub(x, name) for name, x in given if x is not None}
-        task = task.with_rows(held_out=share, seed=config.seed, **splits)
-        config = dataclasses.replace(config, data=task.config)
+    config = finetune_config(settings | {"init_from": os.fspath(init_from)})
     workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
-    task = copy.copy(task)
-    task.own_metrics = metrics
-    options = {"change_settings": change_settings, "callback": callback}
-    with hidden_bars(not verbose):
+    with _output(log, verbose) as log:
+        if train is not None:
+            share = 0.0
+            if dev is None or isinstance(dev, numbers.Real):
+                share, dev = DEV_SHARE if dev is None else float(dev), None
+                if not 0 < share < 1:
+                    expected = (
+                        "rows, or a share of the training rows above 0 and below 1"
+                    )
+                    raise UserError(f"dev={share}, expected {expected}")
+                log(
+                    f"dev: {share:.0%} of the training rows, which are not learned from"
+                )
+            rows = _without_none(train=train, dev=dev, test=test)
+            splits = {name: _from_hub(rows, name) for name, rows in rows.items()}
+            task = task.with_rows(held_out=share, seed=config.seed, **splits)
+            config = dataclasses.replace(config, data=task.config)
+        task = copy.copy(task)
+        task.own_metrics = metrics
+        options = {"change_settings": change_settings, "callback": callback}
         results = run_one(config, workdir, log, task, **options)
         model = load(workdir)
-    log("next: model.predict(rows), model.evaluate(rows), or model.save(folder)")
-    return FineTuned(**vars(model), scores=results["scores"], workdir=workdir)
+        log("next: model.predict(rows), model.evaluate(rows), or model.save(folder)")
+    return Trained(**vars(model), scores=results["scores"], workdir=workdir)
 
 
-def _path(init_from: Any) -> str:
-    """The path or the name of a checkpoint. Raises UserError for anything else."""
-    if isinstance(init_from, str | os.PathLike):
-        return os.fspath(init_from)
-    raise UserError(
-        f"init_from is of type {type(init_from).__name__}, expected a path or a name; save "
-        "a model with model.save(folder), and give the folder"
-    )
+@contextlib.contextmanager
+def _output(log: Log, verbose: int) -> Iterator[Log]:
+    """Gives the log of process 0. Without ``verbose`` nothing is shown."""
+    logger = logging.getLogger("bert_jax")
+    level = logger.level
+    logger.setLevel(level if verbose else logging.ERROR)
+    try:
+        with hidden_bars(not verbose):
+            yield log if verbose and is_leader() else lambda line: None
+    finally:
+        logger.setLevel(level)
 
 
 def _from_hub(rows: Any, split: str) -> Any:
@@ -309,12 +294,11 @@ def _grouped(
     function: Callable, settings: dict[str, Any], config: type, optimizer: type
 ) -> dict[str, Any]:
     """Settings with the optimizer's in their group. Raises UserError for other names."""
-    names = [field.name for field in dataclasses.fields(optimizer)]
-    known = [field.name for field in dataclasses.fields(config)] + names
+    names = optimizer.__dataclass_fields__
     for name in settings:
-        if name not in known:
-            shown = sorted(inspect.signature(function).parameters)
-            near = hint(name, shown) or f"expected one of {', '.join(shown)}"
+        if name not in {*names, *config.__dataclass_fields__}:
+            known = sorted(inspect.signature(function).parameters)
+            near = hint(name, known) or f"expected one of {', '.join(known)}"
             raise UserError(f"{name} is not an argument of {function.__name__}; {near}")
-    own = {name: settings.pop(name) for name in names if name in settings}
-    return settings | {"optimizer": settings.get("optimizer", {}) | own}
+    group = {name: settings.pop(name) for name in names if name in settings}
+    return settings | {"optimizer": settings.get("optimizer", {}) | group}

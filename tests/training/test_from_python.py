@@ -1,6 +1,7 @@
 """Fine-tuning on rows of Python, for every family."""
 
 import json
+import logging
 import subprocess
 import sys
 
@@ -200,7 +201,7 @@ def test_own_metrics_choose_the_best_model_and_a_callback_stops(
 
 
 def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
-    checkpoint_dir, tmp_path, capsys
+    checkpoint_dir, tmp_path, capsys, caplog, monkeypatch
 ):
     task, frame = classification()
     rows = frame.to_dict("records")
@@ -218,8 +219,22 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
     # A finished run is not run again, and other rows are another run.
     log.clear()
     capsys.readouterr()
-    bert_jax.finetune(task, **arguments, verbose=0)
-    assert (log, capsys.readouterr()) == ([], ("", ""))
+    caplog.clear()
+    with caplog.at_level("INFO"), monkeypatch.context() as patch:
+        run = from_python.run_one
+
+        def run_one(*args, **kwargs):
+            logging.getLogger("bert_jax.tasks").warning("a warning")
+            return run(*args, **kwargs)
+
+        patch.setattr(from_python, "run_one", run_one)
+        bert_jax.finetune(task, **arguments, verbose=0)
+        assert (log, caplog.messages, capsys.readouterr()) == ([], [], ("", ""))
+        patch.setattr(from_python, "is_leader", lambda: False)
+        bert_jax.finetune(task, **arguments | {"train": list(rows)})
+        assert (caplog.messages, capsys.readouterr().out) == (["a warning"], "")
+        assert not {line[:5] for line in log} & {"next:", "dev: "}
+    log.clear()
     bert_jax.finetune(task, **arguments)
     assert [line[:16] for line in log] == ["finished before:", "next: model.pred"]
     with pytest.raises(UserError, match=r"another run \(data.dir: 'rows.* init_from="):
@@ -340,7 +355,6 @@ def test_a_text_is_no_file():
         ),
         ({"callbacks": [print]}, r"finetune; did you mean callback\?"),
         ({"eval_dataset": []}, r"finetune; did you mean dev\?"),
-        ({"metrics": "f1"}, "^metrics='f1', expected a function of labels and ans"),
         ({"dtype": "auto"}, "^dtype is not an argument of finetune; expected one of"),
         ({"train": [("good", "a")] * 9}, "8 rows with 1 different label"),
         *(
@@ -356,8 +370,6 @@ def test_a_wrong_argument_is_one_line(arguments, message, checkpoint_dir):
     task, _ = classification()
     with pytest.raises(UserError, match=message):
         bert_jax.finetune(task, init_from=checkpoint_dir, log=[].append, **arguments)
-    with pytest.raises(UserError, match=r"is of type dict, .*model\.save\(folder\)"):
-        bert_jax.finetune(task, init_from={}, train=[("a", "b")])
     with pytest.raises(UserError, match=r"^the task is 'x'; expected one of"):
         bert_jax.finetune("x", init_from=checkpoint_dir, train=[("a", "b")])
 
