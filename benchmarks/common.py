@@ -9,7 +9,11 @@ import argparse
 import json
 import math
 import os
+import platform
+import re
 import resource
+import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -22,6 +26,7 @@ from typing import Any, NamedTuple
 OURS = "bert_jax"
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+RESULTS = ROOT / "results"
 SENTENCES = ROOT / "tests/golden/pretraining_data/moby_dick_sentences.txt"
 VOCABULARY = ROOT / "tests/golden/tokenizer/uncased_vocab.txt"
 
@@ -50,11 +55,12 @@ class Worker(NamedTuple):
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with --output, whose --help is the docstring of the script."""
+    """A parser with --output and --result. Its --help is the docstring of the script."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=Path, help="JSON file of the report")
+    parser.add_argument("--result", help="start of the names in results/")
     return parser
 
 
@@ -182,18 +188,77 @@ def _cell(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def write_report(path: Path | None, **content: Any) -> None:
-    """Writes the content, the date and the commit to a JSON file, if there is a path.
-
-    The commit of a changed checkout ends in a plus.
-    """
-    if path is None:
-        return
+def stamp() -> dict[str, str | None]:
+    """Today's date and the commit. The commit of a changed checkout ends in a plus."""
     git = ["git", "describe", "--always", "--dirty=+", "--abbrev=7"]
     commit = subprocess.run(git, capture_output=True, text=True, cwd=HERE).stdout
-    stamp = {"date": date.today().isoformat(), "commit": commit.strip() or None}
+    return {"date": date.today().isoformat(), "commit": commit.strip() or None}
+
+
+def write_report(path: Path | None, **content: Any) -> None:
+    """Writes the content, the date and the commit to a JSON file, if there is a path."""
+    if path is None:
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(stamp | content, indent=2) + "\n")
+    path.write_text(json.dumps(stamp() | content, indent=2) + "\n")
+
+
+def machine() -> str:
+    """The names of the GPUs, or the number of cores and the name of the processor."""
+    if shutil.which("nvidia-smi"):
+        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        gpus = subprocess.run(query, capture_output=True, text=True).stdout
+        return ", ".join(gpus.splitlines())
+    info = Path("/proc/cpuinfo")
+    text = info.read_text() if info.exists() else ""
+    name = re.search(r"^model name\s*: (.*)$", text, flags=re.M)
+    return f"{os.cpu_count()} cores of {name[1] if name else platform.machine()}"
+
+
+def publish(start: str | None, *parts: str, what: str, **measured: Any) -> None:
+    """Writes a figure to results/NAME.json, if --result gives the start of NAME.
+
+    parts: the other words of NAME, such as dtype and peer. The new file keeps from an
+    old one what is not measured: "what", the "table" of docs/results.md, and the
+    "sources" on which the figure depends. docs/make_results.py reads the file.
+    """
+    if start is None:
+        return
+    path = RESULTS / (re.sub(r"\W+", "_", "_".join([start, *parts])) + ".json")
+    old = json.loads(path.read_text()) if path.exists() else {}
+    result = {"what": what, "table": start, "sources": ["bert_jax"]}
+    result |= {key: value for key, value in old.items() if key in result}
+    for key, value in measured.items():
+        if value is not None:
+            number = isinstance(value, float)
+            result[key] = float(f"{value:.3g}") if number else value
+    # Folders of this machine mean nothing to readers.
+    words = [re.sub(r"(^|=)/.*/", r"\1", word) for word in sys.argv]
+    command = f"python benchmarks/{Path(words[0]).stem}.py {shlex.join(words[1:])}"
+    result |= {"machine": machine()} | stamp() | {"command": command}
+    RESULTS.mkdir(exist_ok=True)
+    text = json.dumps(result, indent=2, ensure_ascii=False)
+    path.write_text(f"{text}\n")
+
+
+def publish_comparison(start: str | None, what: str, rows: Sequence[Mapping]) -> None:
+    """Publishes each row of `compare` with a peer, beside our row of the same dtype."""
+    ours = {row["dtype"]: row for row in rows if row["system"] == OURS}
+    for row in rows:
+        if row.get("its time / ours"):
+            dtype = "float32" if row["dtype"] == "float32" else "bfloat16"
+            publish(
+                start,
+                row["dtype"],
+                row["system"],
+                what=f"{what}, {row['dtype']}",
+                value=ours[dtype]["s"],
+                spread=ours[dtype]["spread"],
+                unit="s",
+                peer=row["system"],
+                peer_value=row["s"],
+                ratio=row["its time / ours"],
+            )
 
 
 def process_bytes() -> int:

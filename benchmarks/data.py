@@ -8,6 +8,7 @@ threads of one process, and the least of --repeats measurements.
 usage:
   python benchmarks/data.py [--text FILE --format NAME] [--vocabulary vocab.txt]
     [--repeats 3] [--batch 256] [--batches 16] [--rows 1] [--output FILE.json]
+    [--result data]
 
 Without --text the benchmark reads Moby-Dick, with one sentence on each line and as
 paragraphs. --format: see `bert_jax prepare --help`.
@@ -22,7 +23,14 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from common import SENTENCES, VOCABULARY, make_parser, markdown, write_report
+from common import (
+    SENTENCES,
+    VOCABULARY,
+    make_parser,
+    markdown,
+    publish,
+    write_report,
+)
 
 from bert_jax.data.examples import ExampleConfig, Phase
 from bert_jax.data.pipeline import TrainingBatches
@@ -113,6 +121,38 @@ def to_paragraphs(content: str) -> str:
     return "\n\n\n".join(documents) + "\n"
 
 
+def publish_tables(table: list[dict], rows: list[dict], start: str | None) -> None:
+    """Publishes the preparation, the tokenizer beside its peer, and each draw."""
+    *prepared, ours, peer = table
+    publish(
+        start,
+        "prepare",
+        what=f"{prepared[0]['MB']:.3g} MB of text split, tokenised and stored",
+        value=prepared[0]["CPU s"],
+        unit="CPU s",
+    )
+    publish(
+        start,
+        "tokenise",
+        what=f"{ours['MB']:.3g} MB of text tokenised",
+        value=ours["CPU s"],
+        unit="CPU s",
+        peer="tokenizers",
+        peer_value=peer["CPU s"],
+        ratio=peer["CPU s"] / ours["CPU s"],
+    )
+    for row in rows:
+        packed = "packed" if row["packed"] == "yes" else "unpacked"
+        publish(
+            start,
+            *("draw", str(row["length"]), row["masking"], packed),
+            what=f"{row['pairs']} pairs of length {row['length']} drawn with masks "
+            f"({row['masking']}, {packed})",
+            value=row["CPU ms a batch"],
+            unit="CPU ms",
+        )
+
+
 def main() -> None:
     """Measures and prints the two tables."""
     parser = make_parser(__doc__)
@@ -151,6 +191,7 @@ def main() -> None:
         print(markdown(table), end="\n\n")
         rows = list(draw_rows(store, options))
     print(markdown(rows))
+    publish_tables(table, rows, options.result)
     write_report(options.output, text=table, draw=rows)
 
 

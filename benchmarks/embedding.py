@@ -10,7 +10,7 @@ usage:
   python benchmarks/embedding.py --model all-MiniLM-L6-v2 [--texts FILE] [--count 4000]
     [--batch 32] [--max_length 256] [--singles 200] [--dtypes float32,bfloat16]
     [--peer_python PEER/bin/python] [--peers sentence-transformers,onnxruntime,openvino]
-    [--runs 3] [--output FILE.json]
+    [--runs 3] [--output FILE.json] [--result embedding_minilm]
 
 PEER is an environment with the packages that embedding_peer.py names. Without it only
 ours run.
@@ -32,6 +32,8 @@ from common import (
     markdown,
     median_and_spread,
     names,
+    publish,
+    publish_comparison,
     write_report,
 )
 
@@ -97,6 +99,22 @@ def main() -> None:
         results[key] = [run | {"difference": difference} for run in results[key]]
     rows = list(summary(results))
     print(markdown(rows))
+    what = f"{options.model.name}: vectors of {options.count:,} sentences"
+    publish_comparison(options.result, what, rows)
+    for row in rows:
+        if "its one / ours" in row:
+            publish(
+                options.result,
+                "one",
+                row["dtype"],
+                row["system"],
+                what=f"{options.model.name}: one sentence alone, {row['dtype']}",
+                value=row["one, ms"] / row["its one / ours"],
+                unit="ms",
+                peer=row["system"],
+                peer_value=row["one, ms"],
+                ratio=row["its one / ours"],
+            )
     runs = {" ".join(key): value for key, value in results.items()}
     write_report(options.output, rows=rows, runs=runs)
 

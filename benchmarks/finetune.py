@@ -15,7 +15,7 @@ the same learning rates after the warmup).
 usage:
   python benchmarks/finetune.py --model all-MiniLM-L6-v2 --data DATA --workdir DIR
     [--peer_python PEER/bin/python] [--tasks sst2,mrpc] [--seeds 0,1,2]
-    [--dtype float32] [--output FILE.json]
+    [--dtype float32] [--output FILE.json] [--result finetune]
 
 DATA has glue/, ner/wnut17/, squad/, multiple_choice/ and sick/. DIR keeps the results, and
 the same command skips the runs that have some. PEER is an environment with the packages
@@ -38,6 +38,7 @@ from common import (
     make_parser,
     markdown,
     names,
+    publish,
     run,
     run_worker,
     write_report,
@@ -158,6 +159,26 @@ def summary(results: dict[tuple[str, str], list[dict]]) -> list[dict]:
     return rows
 
 
+def publish_rows(rows: list[dict], options: argparse.Namespace) -> None:
+    """Publishes each task that both systems have finished."""
+    for ours, peer in zip(rows[::2], rows[1::2], strict=True):
+        if "training / ours" in peer:
+            publish(
+                options.result,
+                ours["task"],
+                options.dtype,
+                what=f"{ours['task']}, {TASKS[ours['task']].epochs} epochs",
+                value=ours["training, s"],
+                unit="s",
+                metric=ours["metric"],
+                score=ours["dev score"],
+                peer="transformers' Trainer",
+                peer_value=peer["training, s"],
+                peer_score=peer["dev score"],
+                ratio=peer["training / ours"],
+            )
+
+
 def main() -> None:
     """Does the runs without results and prints the table of all runs."""
     parser = make_parser(__doc__)
@@ -187,6 +208,8 @@ def main() -> None:
                 results[task, system].append(content)
     rows = summary(results)
     print(markdown(rows))
+    if options.peer_python:
+        publish_rows(rows, options)
     runs = {" ".join(key): value for key, value in results.items()}
     write_report(options.output, rows=rows, runs=runs)
 

@@ -12,6 +12,7 @@ usage:
   python benchmarks/pretraining.py [--peer_python PEER/bin/python] [--cases base:8x128]
     [--dtypes float32,bfloat16] [--dropouts 0.1,0.0] [--peer_modes eager,compile]
     [--peer_dtypes autocast,bfloat16] [--runs 3] [--steps 5] [--output FILE.json]
+    [--result pretraining_base]
 
 A case is SIZE:BATCHxLENGTH. A dropout is RATE or RATE/RATE_OF_ATTENTION. --peer_dtypes:
 the peer's precisions beside our bfloat16. PEER is an environment with the packages that
@@ -31,6 +32,7 @@ from common import (
     markdown,
     names,
     predictions,
+    publish_comparison,
     write_report,
 )
 
@@ -59,7 +61,10 @@ def workers(case: str, dropout: str, options: argparse.Namespace) -> dict:
     for ours in options.dtypes if options.peer_python else ():
         for dtype in options.peer_dtypes if ours == "bfloat16" else [ours]:
             for mode in options.peer_modes:
-                result[f"transformers {mode}", dtype] = Worker(
+                system = (
+                    "transformers compiled" if mode == "compile" else "transformers"
+                )
+                result[system, dtype] = Worker(
                     options.peer_python,
                     "pretraining_peer.py",
                     step | {"dtype": dtype, "compile": mode == "compile"},
@@ -96,7 +101,10 @@ def main() -> None:
     for case in options.cases:
         for dropout in options.dropouts:
             results = alternate(workers(case, dropout, options), options.runs)
-            rows += summary(case, dropout, results)
+            found = list(summary(case, dropout, results))
+            what = f"Pretraining step, {case}, dropout {dropout}"
+            publish_comparison(options.result, what, found)
+            rows += found
             runs |= {" ".join([case, dropout, *k]): v for k, v in results.items()}
             write_report(options.output, rows=rows, runs=runs)
     print(markdown(rows))

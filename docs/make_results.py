@@ -171,6 +171,11 @@ def chart(title: str, bars: list[tuple[str, list[tuple[float, str, str]]]]) -> s
     return "\n".join([*head, *lines, "</svg>\n"])
 
 
+def number(score: float | str) -> float:
+    """A score, also of the form "81.3 ± 1.9"."""
+    return float(str(score).split()[0])
+
+
 def charts() -> dict[Path, str]:
     """The charts of docs/results.md by file."""
     speed = [
@@ -185,8 +190,8 @@ def charts() -> dict[Path, str]:
         (
             f"{result['what']}, {result['metric']}",
             [
-                (result["score"], f"{result['score']}", BLUE),
-                (result["peer_score"], f"{result['peer_score']}", GREY),
+                (number(result["score"]), str(result["score"]), BLUE),
+                (number(result["peer_score"]), str(result["peer_score"]), GREY),
             ],
         )
         for name, result in results().items()

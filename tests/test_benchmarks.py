@@ -110,23 +110,49 @@ def test_a_peer_is_compared_with_ours(start, monkeypatch, tmp_path):
         return times[worker.script] | rest
 
     monkeypatch.setattr(common, "run_worker", run_worker)
+    monkeypatch.setattr(common, "RESULTS", tmp_path / "results")
+    old = {
+        "what": "A step",
+        "table": "steps",
+        "sources": ["bert_jax/model"],
+        "value": 9,
+    }
+    path = tmp_path / "results/step_autocast_transformers.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(old))
     start(
-        *("pretraining", "--peer_python=python", "--peer_modes=eager,compile"),
+        *("pretraining", "--peer_python=/a/python", "--peer_modes=eager,compile"),
         *("--peer_dtypes=autocast", "--dtypes=bfloat16", f"--output={tmp_path}/report"),
+        "--result=step",
     )
+    result = json.loads(path.read_text())
+    assert [*tmp_path.glob("results/*")] == [path]
+    assert result.items() >= (old | dict(value=1.0, spread="0%", unit="s")).items()
+    assert (result["peer"], result["peer_value"]) == ("transformers", 2.5)
+    assert result["ratio"] == 2.5 and result["commit"] and result["machine"]
+    assert " --peer_python=python --peer_modes=eager,compile " in result["command"]
     ours, peer, failed = json.loads((tmp_path / "report").read_text())["rows"]
     assert (ours["s"], ours["MFU"], ours["its time / ours"]) == (1.0, "25.0%", None)
     assert (peer["s"], peer["spread"], peer["MFU"]) == (2.5, "40%", "10.0%")
     assert peer["its time / ours"] == 2.5 and failed["s"] == "no compiler"
 
 
-def test_data(start, tmp_path):
+def test_data(start, monkeypatch, tmp_path):
     text = tmp_path / "text.txt"
     sentences = [f"The whale number {i} was seen from the ship ." for i in range(400)]
     text.write_text("\n\n".join("\n".join(sentences[i::8]) for i in range(8)))
     output = tmp_path / "report"
+    common = importlib.import_module("common")
+    monkeypatch.setattr(common, "RESULTS", tmp_path / "results")
     start(
-        *("data", f"--text={text}", "--format=lines", "--repeats=1", "--batch=8"),
+        *(
+            "data",
+            "--result=data",
+            f"--text={text}",
+            "--format=lines",
+            "--repeats=1",
+            "--batch=8",
+        ),
         *("--batches=2", f"--output={output}"),
     )
     report = json.loads(output.read_text())
@@ -135,5 +161,7 @@ def test_data(start, tmp_path):
         "tokenise: bert_jax",
         "tokenise: tokenizers",
     ]
+    published = sorted(path.stem for path in tmp_path.glob("results/*"))
+    assert "data_draw_512_token_packed" in published and len(published) == 8
     packed = [row for row in report["draw"] if row["packed"] == "yes"]
     assert len(packed) == 3 and all(row["pairs"] == 8 for row in packed)
