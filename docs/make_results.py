@@ -143,32 +143,35 @@ def fill(text: str) -> str:
     )
 
 
-def chart(title: str, bars: list[tuple[str, list[tuple[float, str, str]]]]) -> str:
-    """An SVG of horizontal bars. bars: label and (value, text, colour) of each group."""
-    largest = max(value for _, group in bars for value, _, _ in group)
-    lines, y = [], 44
-    for label, group in bars:
-        middle = y + 9 * len(group)
-        lines.append(
-            f'<text x="572" y="{middle + 5}" class="label">{escape(label)}</text>'
-        )
-        for value, text, colour in group:
-            width = f"{220 * value / largest:.1f}"
-            lines += [
-                f'<rect x="582" y="{y}" width="{width}" height="16" fill="{colour}"/>',
-                f'<text x="{588 + float(width):.1f}" y="{y + 13}">{text}</text>',
+def chart(title: str, groups: list, line: float = 0) -> str:
+    """An SVG of horizontal bars, each with a mark at the value ``line``.
+
+    groups: (label, [(value, text, colour), ...]). The label stands above its bars.
+    """
+    scale = 450 / max(value for _, bars in groups for value, _, _ in bars)
+    parts, y = [], 48
+    for label, bars in groups:
+        parts.append(f'<text x="20" y="{y + 12}">{escape(label)}</text>')
+        y += 18
+        for value, text, colour in bars:
+            width = round(scale * value)
+            parts += [
+                f'<rect x="20" y="{y}" width="{width}" height="14" fill="{colour}"/>',
+                f'<text x="{width + 26}" y="{y + 12}">{text}</text>',
             ]
-            y += 18
+            mark = f'<path d="M{round(20 + scale * line)} {y - 2}v18" stroke="#000"/>'
+            parts += [mark] * bool(line)
+            y += 17
         y += 8
     head = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 {y + 4}" role="img" '
-        f'aria-label="{escape(title)}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 580 {y + 4}" width="580" '
+        f'role="img" aria-label="{escape(title)}">',
         '<style>text { font: 13px system-ui, "DejaVu Sans", sans-serif; fill: #1f2933; }'
-        " .label { text-anchor: end; } .title { font-weight: 600; }</style>",
-        f'<rect width="860" height="{y + 4}" rx="12" fill="#fff"/>',
+        " .title { font-weight: 600; }</style>",
+        f'<rect width="580" height="{y + 4}" rx="12" fill="#fff"/>',
         f'<text x="20" y="26" class="title">{escape(title)}</text>',
     ]
-    return "\n".join([*head, *lines, "</svg>\n"])
+    return "\n".join([*head, *parts, "</svg>\n"])
 
 
 def number(score: float | str) -> float:
@@ -183,8 +186,9 @@ def charts() -> dict[Path, str]:
             f"{result['what']}, {result['peer']}",
             [(result["ratio"], f"{result['ratio']}", BLUE)],
         )
+        for table in ("steps", "embedding")
         for result in results().values()
-        if result.get("table") in ("steps", "embedding") and "ratio" in result
+        if result.get("table") == table and "ratio" in result
     ]
     scores = [
         (
@@ -199,10 +203,10 @@ def charts() -> dict[Path, str]:
     ]
     return {
         DOCS / "images/speed.svg": chart(
-            "How many times as fast as the peer (above 1: faster)", speed
+            "How many times as fast as the peer (black line: as fast)", speed, line=1
         ),
         DOCS / "images/finetune.svg": chart(
-            "Dev scores: bert_jax (blue) and transformers' Trainer (grey)", scores
+            "Dev scores: bert_jax (blue), transformers' Trainer (grey)", scores
         ),
     }
 
