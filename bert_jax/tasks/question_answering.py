@@ -1,6 +1,6 @@
 """Extractive question answering: SQuAD 1.1 and 2.0, after the original run_squad.py.
 
-Every span of a context that is short enough competes with the sum of its two logits.
+The answer is the short enough span of the context with the largest sum of two logits.
 """
 
 import dataclasses
@@ -35,22 +35,23 @@ FORM = "SQuAD's JSON, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...
 class SquadConfig(DataConfig):
     """SQuAD's files, and how questions are answered. Defaults are run_squad.py's."""
 
-    train_articles: str = setting("", "a slice such as 0:36 of the file's articles")
-    dev_articles: str = setting("", "as train_articles; dev may be the same file")
+    train_articles: str = setting("", "slice of the file's articles, such as 0:36")
+    dev_articles: str = setting("", "slice as train_articles; dev may be the same file")
     version_2: bool = setting(False, "whether a question may have no answer")
-    max_length: int = setting(384, "tokens of a window, question and context", least=8)
+    max_length: int = setting(384, "maximum number of tokens of a window", least=8)
     stride: int = setting(128, "tokens between the starts of two windows", least=1)
-    max_question_length: int = setting(64, "tokens of a question, at most", least=1)
-    max_answer_length: int = setting(30, "tokens of an answer, at most", least=1)
-    n_best: int = setting(20, "answers in the list of the best", least=1)
+    max_question_length: int = setting(64, "maximum tokens of a question", least=1)
+    max_answer_length: int = setting(30, "maximum tokens of an answer", least=1)
+    n_best: int = setting(20, "number of answers in the list of the best", least=1)
     null_threshold: float = setting(
         0.0,
-        "version_2: how much the score of the empty answer must exceed the best span's; a "
-        "run tunes it on dev for the best F1",
+        "version_2: minimum of the empty answer's score minus the best span's for no "
+        "answer; a run tunes it on dev for the best F1",
     )
     bad_answers: str = setting(
         "refuse",
-        "refuse a file, or skip an answer, if the answer is not at its answer_start",
+        "refuse: an answer that is not at its answer_start is an error; skip: the answer "
+        "is left out, with a warning",
         one_of=("refuse", "skip"),
     )
 
@@ -59,7 +60,7 @@ class SquadConfig(DataConfig):
 class Question:
     """A question about a context.
 
-    answers: the right ones, each with the index of its first character in the context.
+    answers: right answers, each with the index of its first character in the context.
     impossible: whether the context has no answer; None if unknown.
     """
 
@@ -81,7 +82,7 @@ class Window(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A possible answer, the characters [start, end) of the context; "" is no answer."""
+    """A possible answer: the characters [start, end) of the context, or "" for none."""
 
     text: str
     start_logit: float
@@ -107,6 +108,7 @@ class SquadSource(Source):
         return any(values.get(name) for _, values in records for name in names)
 
     def is_own(self, path: Path) -> bool:
+        """Whether the file ends in .json or .json.gz, as SQuAD's do."""
         return ending(path) == ".json"
 
     def file_names(self, split: str) -> Sequence[str]:
@@ -121,7 +123,7 @@ class SquadSource(Source):
 
 
 class Squad(base.Task):
-    """A question is answered with the token of the context that holds the answer."""
+    """The answer to a question is a span of the tokens of its context."""
 
     family = "question_answering"
     config_class = SquadConfig
@@ -138,9 +140,10 @@ class Squad(base.Task):
     @classmethod
     def for_head(cls, checkpoint: Any) -> "Squad | None":
         """SQuAD 1.1, in windows of the paper's length."""
-        longest = min(SquadConfig.max_length, checkpoint.config.max_positions)
-        config = SquadConfig(max_length=longest)
-        return cls(config) if checkpoint.head == cls.head else None
+        length = min(SquadConfig.max_length, checkpoint.config.max_positions)
+        return (
+            cls(SquadConfig(max_length=length)) if checkpoint.head == cls.head else None
+        )
 
     def tuned(self, scores: base.Scores) -> "Squad":
         """The task with the threshold that reaches "tuned_f1", for SQuAD 2.0."""
@@ -150,18 +153,12 @@ class Squad(base.Task):
 
     def read(self, split: str) -> Rows:
         """The questions of "train", "dev" or "test"; see Task.read."""
-        rows, seen = [], set()
+        rows = []
         for row in super().read(split):
-            # The official files have an answer for each id.
-            if row.id in seen and split != "train":
-                raise UserError(
-                    f"{row.where}: the id {row.id!r} occurs twice; expected every id once"
-                )
-            seen.add(row.id)
             known = row.answers or (row.impossible and self.config.version_2)
             if known or not self.labelled(split):
                 rows.append(row)
-            elif row.impossible:  # no fault of the file, so it is not skipped
+            elif row.impossible:  # the setting is wrong, so the row is not skipped
                 needed = "set version_2=True for SQuAD 2.0"
                 raise UserError(f"{row.where} has no answer; {needed}")
             else:
@@ -176,53 +173,51 @@ class Squad(base.Task):
         logger.warning(f"skipped: {problem}")
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Question:
-        """A question. Without ``labelled`` its answers are not read.
+        """A question. Its answers are read only if ``labelled``.
 
-        "answers" is a text of the context, a list of texts, or what SQuAD's
-        JSON or Hugging Face's data set has.
+        "answers" is a text of the context, a list of texts, or has the form of SQuAD's JSON
+        or of Hugging Face's data set.
         """
         names = self.columns["question"], self.columns["context"]
         texts = [text_of(where, values, some) for some in names]
         check_texts(where, texts)
-        impossible, given, right = values.get("is_impossible"), [], []
+        impossible, answers, right = values.get("is_impossible"), [], []
         if not isinstance(impossible, bool | None):
             raise UserError(f"{where}: is_impossible is no true or false")
-        answers = values.get("answers")
-        if impossible is None and isinstance(answers, Mapping):
-            impossible = not answers.get("text", True)  # as in Hugging Face's squad_v2
+        value = values.get("answers") or []
+        if impossible is None and isinstance(value, Mapping):
+            impossible = not value.get("text", True)  # as in Hugging Face's squad_v2
         if labelled and not impossible:
             with reading(f"{where}: the answer", "texts, or SQuAD's JSON"):
-                given = list(_given_answers(values, texts[1]))
-        for answer, start in given:
+                answers = list(_answers(value, texts[1]))
+        for answer, start in answers:
             # A negative start would count from the end.
             there = texts[1][start : start + len(answer)] if start >= 0 else ""
             if there == answer and answer.strip():
                 right.append((answer, start))
             else:
-                came = (
-                    f"{where}: the answer {answer!r} is not in the context at {start}"
-                )
-                self._skip(f"{came}, where it has {there!r}")
-        index = "" if values.get("id") is None else str(values["id"])
-        return Question(index, *texts, where, tuple(right), impossible)
+                came = f"the answer {answer!r} is not in the context at {start}"
+                self._skip(f"{where}: {came}, where it has {there!r}")
+        row_id = "" if values.get("id") is None else str(values["id"])
+        return Question(row_id, *texts, where, tuple(right), impossible)
 
     def rows(self, placed: Iterable[Placed], *, labelled: bool = False) -> Iterator:
-        """A question without an id has its number."""
-        found = super().rows(placed, labelled=labelled)
-        for number, row in enumerate(found, 1):
+        """Yields questions. The id of a question without id is its number, from 1."""
+        rows = super().rows(placed, labelled=labelled)
+        for number, row in enumerate(rows, 1):
             yield dataclasses.replace(row, id=row.id or str(number))
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         """The windows of all questions, in order: [CLS] question [SEP] context [SEP].
 
         Targets, if every row is labelled: the first and the last token of the first answer,
-        or [CLS] (0) for both if the window does not contain all of it. extra: a Window for
-        each sequence. truncated: questions that are cut.
+        or [CLS] (0) for both if the window does not contain the whole answer. extra: a
+        Window for each sequence. truncated: number of questions that lose tokens.
         """
         config = self.config
         contexts = list(dict.fromkeys(row.context for row in rows))
-        tokens_of = encode_with_offsets(contexts, tokenizer)
-        tokens_of = dict(zip(contexts, tokens_of, strict=True))
+        encoded = encode_with_offsets(contexts, tokenizer)
+        tokens_of = dict(zip(contexts, encoded, strict=True))
         questions = tokenizer.encode_batch([row.question for row in rows])
         longest = min(config.max_question_length, config.max_length // 2 - 2)
         joined, row_of, labels, extra = [], [], [], []
@@ -230,8 +225,7 @@ class Squad(base.Task):
             question = ids[:longest]
             tokens, offset = tokens_of[row.context], len(question) + 2
             room = config.max_length - offset - 1
-            answer = (row.answers or [("", 0)])[0]
-            begin, end = _answer_tokens(tokens, *answer)
+            begin, end = _answer_tokens(tokens, *(row.answers or [("", 0)])[0])
             for first, stop in token_windows(len(tokens.ids), room, config.stride):
                 joined.append(join(tokenizer, question, tokens.ids[first:stop]))
                 row_of.append(i)
@@ -248,17 +242,20 @@ class Squad(base.Task):
     def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
         """The answer to each question, and the next best answers.
 
-        Every span of at most max_answer_length tokens competes with the sum of its two
-        logits in the window that has the most context around its first token. (The
-        original compares pairs of the n_best starts and ends of each window, and possibly
-        none of them is a span.) With version_2 the empty answer competes with the sum of
-        the logits at [CLS], in the window with the smallest sum. The empty answer wins if
-        its sum exceeds the sum of the best span by more than null_threshold.
+        Candidates are all spans of at most max_answer_length tokens. The score of a span is
+        the sum of its two logits, in the window that has the most context around its first
+        token. (The original compares pairs of the n_best starts and ends of each window,
+        and possibly none of them is a span.) With version_2 the score of the empty answer
+        is the sum of the logits at [CLS], in the window with the smallest sum. The empty
+        answer wins if its score exceeds the best span's by more than null_threshold.
 
-        An answer has "id"; "answer", the characters of the context from "start" to "end",
-        or "" and None; its "probability" among "nbest"; "nbest", a list of different texts
-        with "text", "probability", "start_logit" and "end_logit", the best first; and with
-        version_2 "null_odds", the sum of the empty answer minus the sum of the best span.
+        An answer has these entries:
+        "id": the id of the question.
+        "answer": the characters of the context from "start" to "end", or "" and None.
+        "probability": softmax of the score over "nbest".
+        "nbest": a list of different texts with "text", "probability", "start_logit" and
+          "end_logit", the best first.
+        "null_odds", with version_2: the score of the empty answer minus the best span's.
         """
         edges = np.searchsorted(features.row, np.arange(len(rows) + 1)).tolist()
         return [
@@ -272,21 +269,21 @@ class Squad(base.Task):
         right = [[text for text, _ in row.answers] for row in rows]
         if not self.config.version_2:
             return scores_v1(texts, right)
-        found = [[entry["text"] for entry in answer["nbest"]] for answer in answers]
-        best = [next(filter(None, texts), "") for texts in found]
+        spans = ((entry["text"] for entry in answer["nbest"]) for answer in answers)
+        best = [next(filter(None, texts), "") for texts in spans]
         odds = [answer["null_odds"] for answer in answers]
         return scores_v2(texts, best, odds, right)
 
     def outcomes(self, row: Question, answer: Answer) -> Iterator[Outcome]:
-        """The answer. With SQuAD 2.0 its class is whether there is one."""
+        """The outcome of the answer. SQuAD 2.0 has the classes "answer" and "no answer"."""
         right = [text for text, _ in row.answers] or [""]
-        found, exact = answer["answer"], bool(exact_match(answer["answer"], right))
+        predicted, exact = answer["answer"], bool(exact_match(answer["answer"], right))
         names, classes = ("no answer", "answer"), None
         if self.config.version_2:
-            classes = names[bool(row.answers)], names[bool(found)]
+            classes = names[bool(row.answers)], names[bool(predicted)]
         text = f"{row.question} \u2016 {row.context}"
         gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
-        shown, p = found or "(no answer)", answer["probability"]
+        shown, p = predicted or "(no answer)", answer["probability"]
         yield Outcome(text, gold, shown, p, exact, classes=classes)
 
     def export(self, rows: Rows, answers: Answers, split: str) -> dict[str, str]:
@@ -337,15 +334,14 @@ class Squad(base.Task):
         best = owners(np.arange(count + 1), (0, count), ranges)
         # Row i, column j: the span from token i on that has j + 1 tokens.
         sums = np.full((count, longest), -np.inf)
-        for k, ((offset, _, first, stop), values) in enumerate(
-            zip(windows, logits, strict=True)
-        ):
+        pairs = zip(windows, logits, strict=True)
+        for k, ((offset, _, first, stop), values) in enumerate(pairs):
             inside = np.float64(values[offset : offset + stop - first])
             padded = np.append(inside[:, 1], np.full(longest, -np.inf))
-            own = np.flatnonzero(best[first:stop] == k)
-            ends = padded[own[:, None] + np.arange(longest)]
-            sums[first + own] = inside[own, :1] + ends
-        # Neither spans past the end of a window nor the logits of a diverged model.
+            starts = np.flatnonzero(best[first:stop] == k)
+            ends = padded[starts[:, None] + np.arange(longest)]
+            sums[first + starts] = inside[starts, :1] + ends
+        # Spans past the end of a window and logits that are not finite cannot win.
         np.nan_to_num(sums, copy=False, nan=-np.inf, posinf=-np.inf, neginf=-np.inf)
         spans: dict[str, Span] = {}
         for i in map(int, np.argsort(-sums, axis=None, kind="stable")):
@@ -363,26 +359,24 @@ class Squad(base.Task):
 
 
 def _answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int]:
-    """First and last token of the answer at a character; the last is smaller for none.
+    """The first and the last token with a character of the answer at ``start``.
 
-    These are the tokens with a character of the answer. The original compares the tokens
-    of the answer with the tokens around its place, with the same result.
+    The last token is smaller if there is none. The original compares the tokens of the
+    answer with the tokens around its place, with the same result.
     """
     first = np.searchsorted(tokens.ends, start, side="right")
     stop = np.searchsorted(tokens.starts, start + len(text), side="left")
     return int(first), int(stop) - 1
 
 
-def _given_answers(
-    values: Mapping[str, Any], context: str
-) -> Iterator[tuple[str, int]]:
-    """The answers of a row in any of their forms, with their starts."""
-    given = values.get("answers") or []
-    if isinstance(given, Mapping):  # Hugging Face has a list of texts and one of starts
-        for text, start in zip(given["text"], given["answer_start"], strict=True):
-            yield str(text), int(start)
-        return
-    for answer in [given] if isinstance(given, str) else given:
+def _answers(value: Any, context: str) -> Iterator[tuple[str, int]]:
+    """Yields the answers in any of their forms, with their starts."""
+    if isinstance(
+        value, Mapping
+    ):  # Hugging Face has a list of texts and a list of starts
+        pairs = zip(value["text"], value["answer_start"], strict=True)
+        value = [{"text": text, "answer_start": start} for text, start in pairs]
+    for answer in [value] if isinstance(value, str) else value:
         if isinstance(answer, str):
             yield answer, context.find(answer)
         else:
@@ -392,19 +386,18 @@ def _given_answers(
 def read_squad(path: Path, articles: str = "") -> Iterator[Record]:
     """The questions of a SQuAD file, which may be gzipped, as dictionaries.
 
-    articles: a Python slice of the file's articles, such as "0:36", so that one file can
-    be split into train and dev; empty: all.
+    articles: slice of the file's articles, such as "0:36", so that one file can be split
+    into train and dev; empty: all.
     """
     ends = re.fullmatch(r"(-?\d+)?:(-?\d+)?", articles or ":")
     if not ends:
         raise UserError(f"articles={articles!r}, expected a slice such as 0:36")
-    chosen = slice(*(end and int(end) for end in ends.groups()))
-    text = "".join(line for _, line in read_lines(path)).removeprefix("\ufeff")
-    found = []
+    part = slice(*(end and int(end) for end in ends.groups()))
+    text, questions = "".join(line for _, line in read_lines(path)), []
     with reading(path, FORM):
-        for article in [*parse_json(text, path, FORM)["data"]][chosen]:
+        for article in [*parse_json(text, path, FORM)["data"]][part]:
             for paragraph in article["paragraphs"]:
                 for entry in paragraph["qas"]:
                     values = {**entry, "context": paragraph["context"]}
-                    found.append((f"{path}: question {entry['id']}", values))
-    return iter(found)
+                    questions.append((f"{path}: question {entry['id']}", values))
+    return iter(questions)

@@ -12,23 +12,22 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise_answer(text: str) -> str:
-    """Lower case, without punctuation, articles and spaces that say nothing."""
+    """The text in lower case, without punctuation, articles and extra spaces."""
     text = text.lower().translate(_PUNCTUATION)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
 def exact_match(answer: str, right: Sequence[str]) -> float:
-    """1 where the answer is one of the right ones, else 0."""
+    """1 if the answer is one of the right answers, else 0."""
     return float(normalise_answer(answer) in map(normalise_answer, right))
 
 
 def f1(answer: str, right: Sequence[str], empty_is_answer: bool = False) -> float:
-    """F1 of the words that an answer shares with a right one, the best of them: 0 to 1.
+    """F1 of the words that the answer shares with the best right answer, 0 to 1.
 
-    empty_is_answer: where one of two has no words, 1 if both have none (SQuAD 2.0);
-    otherwise 0 (SQuAD 1.1).
+    empty_is_answer: whether two answers without words are equal (SQuAD 2.0).
     """
-    return max(_f1(answer, one, empty_is_answer) for one in right)
+    return max(_f1(answer, text, empty_is_answer) for text in right)
 
 
 def _f1(answer: str, right: str, empty_is_answer: bool) -> float:
@@ -55,25 +54,25 @@ def scores_v2(
 ) -> dict[str, float]:
     """Scores of SQuAD 2.0 in percent, under the names of evaluate-v2.0.py, and our own.
 
-    answers: final answers; "" where the model finds no answer. best_spans: the best
-    answers that are not empty. null_odds: odds that a question has no answer. right:
-    the answers of the data set; none where a question has no answer.
+    answers: final answers; "" if the model finds no answer. best_spans: the best answers
+    that are not empty. null_odds: odds that a question has no answer. right: the answers of
+    the data set; an empty list for a question without an answer.
 
     "exact" and "f1": scores of the final answers over all questions. "HasAns_exact",
     "HasAns_f1", "NoAns_exact" and "NoAns_f1": over the questions with and without an
     answer in the data set.
 
-    "best_exact", "best_exact_thresh", "best_f1" and "best_f1_thresh": what the script
-    reports with ``--na-prob-file null_odds.json``. It leaves the questions with the
-    highest odds empty, and keeps the final answers of all others.
+    "best_exact", "best_exact_thresh", "best_f1" and "best_f1_thresh": the scores that the
+    script reports with ``--na-prob-file null_odds.json``. The script leaves the questions
+    with the highest odds empty, and keeps the final answers of all others.
 
     "tuned_exact", "tuned_exact_threshold", "tuned_f1" and "tuned_f1_threshold" are not
     in the script. A question with odds up to the threshold gets its best span, and all
     other questions are left empty. Scores are the highest that any threshold reaches.
     """
     # The script ignores right answers without words, such as "the". A question that has
-    # no other right answer still counts as one that has an answer.
-    texts = [[one for one in row if normalise_answer(one)] or [""] for row in right]
+    # no other right answer still counts as a question with an answer.
+    texts = [[*filter(normalise_answer, row)] or [""] for row in right]
     has_answer = np.array([bool(row) for row in right])
     answered = np.array([bool(answer) for answer in answers])
     odds = np.asarray(null_odds, np.float64)
@@ -82,7 +81,7 @@ def scores_v2(
     f1_v2 = functools.partial(f1, empty_is_answer=True)
     scores = {}
     for name, measure in (("exact", exact_match), ("f1", f1_v2)):
-        of_answers = np.array(list(map(measure, answers, texts)))
+        of_answers = np.array([*map(measure, answers, texts)])
         scores[name] = _percent(of_answers)
         for part, chosen in (("HasAns", has_answer), ("NoAns", ~has_answer)):
             if chosen.any():
@@ -91,7 +90,7 @@ def scores_v2(
         best, threshold = _best((~has_answer).sum(), gain, [0.0, *odds[order]])
         scores[f"best_{name}"] = 100.0 * best / len(answers)
         scores[f"best_{name}_thresh"] = threshold
-        of_spans = np.array(list(map(measure, best_spans, texts)))
+        of_spans = np.array([*map(measure, best_spans, texts)])
         empty = np.array([measure("", row) for row in texts])
         # Questions with equal odds are answered together or not at all.
         gain = np.bincount(group, of_spans - empty)

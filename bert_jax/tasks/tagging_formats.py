@@ -59,11 +59,11 @@ class TaggedSentence:
 
 
 def read_columns(path: Path, column: int) -> Iterator[Record]:
-    """The sentences of a file with a word and its tag on each line, blank lines between.
+    """Yields the sentences of a file with a word and its tag on each line.
 
-    A sentence has "words", "tags" and "document". The first line decides whether tabs or
-    blanks separate columns. The word is in the first column. A line that starts with
-    -DOCSTART- begins a document.
+    Blank lines separate sentences. A sentence has "words", "tags" and "document". The first
+    line decides whether tabs or blanks separate columns. The word is in the first column. A
+    line that starts with -DOCSTART- begins a document.
 
     column: column of the tag, from 0, or from the end if negative.
     Raises UserError with file and line for a line that has another number of columns than
@@ -80,12 +80,10 @@ def read_columns(path: Path, column: int) -> Iterator[Record]:
             width = width or len(fields)
             inside = column and -width < column < width == len(fields)
             if not (inside and fields[0] and fields[column]):
-                count, parts = sum(map(bool, fields)), "tabs" if tabs else "blanks"
-                raise UserError(
-                    f"{path}:{number} has {counted(count, 'column')}; expected "
-                    f"{max(width, 2)} separated by {parts}, with the tag in column "
-                    f"{column} (data.column)"
-                )
+                came = counted(sum(map(bool, fields)), "column")
+                needed = f"{max(width, 2)} separated by {'tabs' if tabs else 'blanks'}"
+                needed += f", with the tag in column {column} (data.column)"
+                raise UserError(f"{path}:{number} has {came}; expected {needed}")
             where = where if sentence else f"{path}:{number}"
             sentence.append([fields[0], fields[column]])
         elif sentence:
@@ -96,9 +94,9 @@ def read_columns(path: Path, column: int) -> Iterator[Record]:
 
 
 def read_segmented(path: Path) -> Iterator[Record]:
-    """The sentences of a file with one on each line and blanks between words.
+    """Yields the sentences of a file with a sentence on each line, blanks between words.
 
-    The "words" are the characters, the "tags" are bmes.
+    The "words" are characters, the "tags" are bmes.
     """
     for number, line in read_lines(path):
         if words := line.split():
@@ -123,24 +121,23 @@ _WORDS = {
 
 
 def find_words(text: str, how: str) -> tuple[tuple[int, int], ...]:
-    """The characters [start, end) of the words of a text.
+    """The characters [start, end) of each word of a text.
 
-    how: "treebank": marks and clitics ('s, n't) are words, as in the Penn Treebank;
-      "blanks": words have blanks between them; "characters": each character is a word.
+    how: "treebank": punctuation marks and clitics ('s, n't) are words, as in the Penn
+      Treebank; "blanks": blanks separate words; "characters": each character is a word.
     """
     # Combining marks and joiners belong to the letter before them.
-    letters = "".join(
-        "a" if unicodedata.category(x) in ("Mn", "Mc", "Cf") else x for x in text
-    )
+    marks = ("Mn", "Mc", "Cf")
+    letters = "".join("a" if unicodedata.category(x) in marks else x for x in text)
     pattern = _WORDS.get(how, _WORDS["treebank"])
-    return tuple(found.span() for found in re.finditer(pattern, letters))
+    return tuple(match.span() for match in re.finditer(pattern, letters))
 
 
 def recognise(tags: Iterable[str]) -> str:
-    """The scheme of the different tags of a file; the answer for iob1 is iob2.
+    """The scheme of the different tags of a file. For tags in iob1 it is iob2.
 
-    Tags spell entities if at least half of the tags besides "O" look like tags of entities.
-    The scheme does not allow the other tags.
+    Tags spell entities if at least half of the tags other than "O" look like tags of
+    entities. The other half are errors of the scheme.
     """
     tags = {*tags}
     if tags & {"B", "E", "S"} and tags <= {*SCHEMES["bmes"]}:
@@ -160,16 +157,16 @@ Tags = Sequence[list[str]]  # the tags of each sentence
 
 
 def entities(tags: Sequence[str], scheme: str) -> list[tuple[str, int, int]]:
-    """The (type, start, end) of entities, end exclusive. The type of bmes is "_"."""
+    """The (type, start, end) of each entity, end exclusive. The type of bmes is "_"."""
     # seqeval is imported late because it takes a second.
     from seqeval.metrics.sequence_labeling import get_entities
 
-    found = get_entities(_as_iobes(tags, scheme))
-    return [(name, start, last + 1) for name, start, last in found]
+    spans = get_entities(_as_iobes(tags, scheme))
+    return [(name, start, last + 1) for name, start, last in spans]
 
 
 def _as_iobes(tags: Sequence[str], scheme: str) -> list[str]:
-    """The tags with the letters that seqeval reads. A tag of no scheme is O."""
+    """The tags with the letters that seqeval reads. Any other tag becomes O."""
     letters = dict(zip(reversed(SCHEMES[scheme]), "SEIB", strict=True))
     pairs = [(letters.get(tag[:1]), tag[1:]) for tag in tags]
     return [letter + kind if letter else "O" for letter, kind in pairs]
@@ -179,35 +176,35 @@ def spelled(tags: Sequence[str], scheme: str, target: str) -> list[str]:
     """The well-formed tags of the same entities in the scheme ``target``."""
     if scheme == "plain":
         return [*tags]
-    found = ["O"] * len(tags)
+    new = ["O"] * len(tags)
     for name, start, end in entities(tags, scheme):
         kind = "" if target == "bmes" else f"-{name}"
-        found[start:end] = [x + kind for x in shape(end - start, target)]
-    return found
+        new[start:end] = [x + kind for x in shape(end - start, target)]
+    return new
 
 
 def shape(count: int, scheme: str) -> str:
-    """The letters of a span of so many words."""
+    """The letters of a span of ``count`` words."""
     begin, inside, end, single = SCHEMES[scheme]
     return single if count == 1 else begin + inside * (count - 2) + end
 
 
 def scores(gold: Tags, predicted: Tags, scheme: str) -> dict[str, float]:
-    """The accuracy of tags; F1, precision and recall of the spans, in percent.
+    """The accuracy of tags, and F1, precision and recall of spans, in percent.
 
     Entities also have "f1/TYPE" for each type that occurs.
     """
     from seqeval.metrics import sequence_labeling as seqeval
 
-    found = {"accuracy": seqeval.accuracy_score(gold, predicted)}
+    shares = {"accuracy": seqeval.accuracy_score(gold, predicted)}
     if scheme != "plain":
         both = [[_as_iobes(tags, scheme) for tags in x] for x in (gold, predicted)]
         prf = functools.partial(seqeval.precision_recall_fscore_support, *both)
         precision, recall, f1, _ = prf(average="micro", zero_division=0)
-        found |= {"f1": f1, "precision": precision, "recall": recall}
+        shares |= {"f1": f1, "precision": precision, "recall": recall}
     if scheme not in ("plain", "bmes"):
         rows = (*gold, *predicted)
         types = sorted({name for tags in rows for name, *_ in entities(tags, scheme)})
-        f1 = prf(zero_division=0)[2]
-        found |= {f"f1/{name}": value for name, value in zip(types, f1, strict=True)}
-    return {name: 100 * float(value) for name, value in found.items()}
+        f1 = zip(types, prf(zero_division=0)[2], strict=True)
+        shares |= {f"f1/{name}": value for name, value in f1}
+    return {name: 100 * float(value) for name, value in shares.items()}

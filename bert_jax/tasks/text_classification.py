@@ -43,9 +43,7 @@ class TableConfig(DataConfig):
     text_b: str = setting("", "table: column of the second text; empty: no pairs")
     label: str = setting("label", "table: column of the label")
     id: str = setting("id", "table: column of the id; a table may lack it")
-    max_length: int = setting(
-        128, "maximum number of tokens of a sequence, with [CLS] and [SEP]", least=5
-    )
+    max_length: int = setting(128, "maximum number of tokens of a sequence", least=5)
 
     @property
     def layout(self) -> Layout:
@@ -76,7 +74,7 @@ class TextConfig(TableConfig):
         128, "head_tail: tokens from the start of a text", least=1
     )
     stride: int = setting(
-        64, "windows: tokens from the start of a window to the next start", least=1
+        64, "windows: tokens between the starts of two windows", least=1
     )
 
     def __post_init__(self):

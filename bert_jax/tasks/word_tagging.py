@@ -45,7 +45,7 @@ _FILES = {
 
 @dataclasses.dataclass(frozen=True)
 class TaggingConfig(DataConfig):
-    """Which data set, and how its sentences become sequences."""
+    """The data set of tagged words, and how sentences become sequences."""
 
     task: str = setting(
         "columns",
@@ -56,20 +56,22 @@ class TaggingConfig(DataConfig):
     scheme: str = setting(
         "auto",
         "iob1, iob2, iobes, bilou, bmeso (BMES with types), bmes or plain; auto: "
-        "recognised from the training file",
+        "recognised from the training tags",
         one_of=("auto", *formats.SCHEMES),
     )
     column: int = setting(-1, "column of the tag, from 0 (the word), or from the end")
-    labels: tuple[str, ...] = setting((), "the tags; empty: of the training file")
-    max_length: int = setting(128, "tokens of a sequence, with [CLS], [SEP]", least=3)
-    stride: int = setting(0, "tokens from window to window; 0: half of one", least=0)
+    labels: tuple[str, ...] = setting((), "all tags; empty: the tags of train, sorted")
+    max_length: int = setting(128, "maximum number of tokens of a sequence", least=3)
+    stride: int = setting(
+        0, "tokens between the starts of two windows; 0: half a window", least=0
+    )
     document_context: bool = setting(
-        False, "fill a sequence with the sentences of its document before and after"
+        False, "fill each sequence with the sentences around it in its document"
     )
     words: str = setting(
         "treebank",
-        "how predict splits a text: treebank (marks, 's and n't are words, as in the "
-        "Penn Treebank) or blanks; auto, punctuation and clitics mean treebank",
+        "how predict splits a text: treebank (punctuation marks, 's and n't are words, as "
+        "in the Penn Treebank) or blanks; auto, punctuation and clitics mean treebank",
         one_of=("treebank", "blanks", "auto", "punctuation", "clitics"),
     )
 
@@ -88,7 +90,7 @@ class TaggingSource(Source):
         return formats.read_columns(path, self.config.column)
 
     def is_own(self, path: Path) -> bool:
-        """A .conll file, or a file of words whose first sentences have known tags."""
+        """Whether the file ends in .conll, or its first sentences have known tags."""
         if self.config.task == "segmented" or ending(path) == ".conll":
             return self.config.task != "segmented"
         with contextlib.suppress(UserError):
@@ -129,13 +131,12 @@ class Tagging(base.Task):
             return self.config.scheme
         if self.config.task == "segmented":
             return "bmes"
-        return formats.recognise(
-            self.config.labels or (tag for row in self._training for tag in row.tags)
-        )
+        labels = self.config.labels
+        return formats.recognise(labels or (x for r in self._training for x in r.tags))
 
     @property
     def kind(self) -> str:
-        """The kind of spans that the tags spell: "entities", "words" or "tags"."""
+        """What the tags spell: "entities", "words", or "tags" without spans."""
         return {"bmes": "words", "plain": "tags"}.get(self.scheme, "entities")
 
     @functools.cached_property
@@ -162,32 +163,33 @@ class Tagging(base.Task):
     def _checked(self, row: TaggedSentence) -> TaggedSentence:
         """The row with the tags that are learned. Raises UserError for wrong tags."""
         learned, iob = self._learned(row), self.scheme in ("iob1", "iob2")
-        for i, (tag, own) in enumerate(zip(row.tags, learned, strict=True)):
+        for word, tag, new in zip(row.words, row.tags, learned, strict=True):
             # An I- that begins an entity becomes B-.
-            allowed = own == tag or (iob and own == f"B{tag[1:]}")
-            if not allowed or own not in self.label_ids:
+            allowed = new == tag or (iob and new == f"B{tag[1:]}")
+            if not allowed or new not in self.label_ids:
                 raise UserError(
-                    f"{row.where}, word {i} ({row.words[i]!r}), has the tag {tag!r}; "
-                    f"expected a tag of {self.scheme} (data.scheme) that fits the tags "
-                    f"beside it, in the label set {', '.join(self.labels)} (data.labels)"
+                    f"{row.where}: the word {word!r} has the tag {tag!r}; expected a tag "
+                    f"of {self.scheme} (data.scheme) that fits the tags beside it, in the "
+                    f"label set {', '.join(self.labels)} (data.labels)"
                 )
         return dataclasses.replace(row, tags=tuple(learned))
 
     def rows(self, placed: Iterable[Placed], *, labelled: bool = False) -> Iterator:
-        """Sentences. A text without words ends a document, if rows name no documents."""
+        """Yields sentences. In rows without "document" an empty text ends a document."""
         document = 0
         for row in super().rows(placed, labelled=labelled):
-            named = row.document is not None
-            yield row if named else dataclasses.replace(row, document=document)
+            if row.document is None:
+                row = dataclasses.replace(row, document=document)
+            yield row
             document += not row.words
 
     def row(
         self, where: str, values: Mapping[str, Any], labelled: bool
     ) -> TaggedSentence:
-        """A sentence. Its words are a list, or a text, which :func:`find_words` splits.
+        """A sentence. The words are a list, or a text, which :func:`find_words` splits.
 
-        A tag may be given by its number in the labels. "document" has the same value in
-        sentences that follow each other in a document.
+        A tag may be the number of a label. "document" has the same value in sentences that
+        follow each other in a document.
         """
         text, offsets, tags = "", None, None
         words = value_of(where, values, self.columns["words"])
@@ -197,39 +199,35 @@ class Tagging(base.Task):
             how = "characters" if self.kind == "words" else self.config.words
             text, offsets = words, formats.find_words(words, how)
             words = [text[start:end] for start, end in offsets]
-        listed = isinstance(words, list | tuple)
-        if not listed or not all(word and isinstance(word, str) for word in words):
+        if not _is_texts(words):
             raise UserError(f'{where}: "words" is not a list of words')
         if labelled:
             tags = value_of(where, values, self.columns["tags"])
             tags = tags.split() if isinstance(tags, str) else tags
-            if not isinstance(tags, list | tuple) or len(tags) != len(words):
-                raise UserError(
-                    f"{where} has {counted(len(words), 'word')} and the tags "
-                    f"{tags!r:.200}; expected a list with a tag for each word"
-                )
-            tags = tuple(label_of(tag, self.config.labels) for tag in tags)
-            if not all(tag and isinstance(tag, str) for tag in tags):
-                raise UserError(
-                    f"{where}: a tag is no text; set data.labels to the names of numbers "
-                    "in their order, such as ('O', 'B-PER', 'I-PER')"
-                )
-        document, index = values.get("document"), values.get("id")
-        return TaggedSentence(tuple(words), tags, document, where, text, offsets, index)
+            if isinstance(tags, list):
+                tags = tuple(label_of(tag, self.config.labels) for tag in tags)
+            if not _is_texts(tags) or len(tags) != len(words):
+                came = f"{where} has {counted(len(words), 'word')} and the tags"
+                expected = "a tag for each word, or its number in data.labels"
+                raise UserError(f"{came} {tags!r:.200}; expected {expected}")
+        document, row_id = values.get("document"), values.get("id")
+        return TaggedSentence(
+            tuple(words), tags, document, where, text, offsets, row_id
+        )
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
-        """The values of a row by name; a tuple of texts to predict is the words."""
-        words = isinstance(row, tuple) and all(isinstance(x, str) for x in row)
-        row = (row,) if words and not labelled else row
+        """The values of a row by name. A tuple of texts to predict is the words."""
+        if isinstance(row, tuple) and _is_texts(row) and not labelled:
+            row = (row,)
         return super().values(where, row, labelled=labelled)
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         """Sequences [CLS] words [SEP], all of token type 0; see Task.encode.
 
         A word without tokens (control characters) becomes [UNK]. A word with more tokens
-        than a window loses its last tokens and counts as truncated.
-        extra: of each sequence the words of its row that it predicts, and the positions
-        of their first tokens, both int (words,).
+        than a window loses its last tokens, and its row counts as truncated.
+        extra: for each sequence the numbers of the words that it predicts, and the
+        positions of their first tokens, both int (words,).
         """
         capacity = self.config.max_length - 2
         stride = self.config.stride or (capacity + 1) // 2
@@ -254,7 +252,7 @@ class Tagging(base.Task):
             for j, (start, stop) in enumerate(spans):
                 words = np.flatnonzero(owner == j)
                 if not len(words):
-                    continue  # it would predict no word
+                    continue  # the window predicts no word
                 inside = np.concatenate(tokens[start:stop])
                 joined.append(sequences.join(tokenizer, inside))
                 positions = 1 + offsets[first + words] - offsets[start]
@@ -274,17 +272,17 @@ class Tagging(base.Task):
     def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
         """Words, tags and the probabilities of the tags; see Task.decode.
 
-        "entities" (unless tags are plain): type, text, start and end (words, end
-        exclusive), and the product of the probabilities of its words. A row that was a
+        "entities" (unless tags are plain) have type, text, start and end (words, end
+        exclusive), and the product of the probabilities of their words. A row that was a
         text also has "offsets", the characters [start, end) of each word, and the
         "characters" of each entity.
         """
-        found = [np.zeros((len(row.words), self.outputs)) for row in rows]
+        p_of_rows = [np.zeros((len(row.words), self.outputs)) for row in rows]
         pairs = zip(features.extra, outputs, strict=True)
         for i, ((words, positions), logits) in zip(features.row, pairs, strict=True):
             logits = np.float64(logits[positions])
-            found[i][words] = scipy.special.softmax(logits, axis=-1)
-        pairs = zip(rows, found, strict=True)
+            p_of_rows[i][words] = scipy.special.softmax(logits, axis=-1)
+        pairs = zip(rows, p_of_rows, strict=True)
         return [with_id(row, self._answer(row, p)) for row, p in pairs]
 
     def _answer(self, row: TaggedSentence, p: np.ndarray) -> Answer:
@@ -317,8 +315,8 @@ class Tagging(base.Task):
     def outcomes(self, row: TaggedSentence, answer: Answer) -> Iterator[Outcome]:
         """The tag of each word. The classes are types of entities, without B- and I-."""
         text, entities = " ".join(row.words), self.kind == "entities"
-        found = zip(answer["tags"], answer["probabilities"], strict=True)
-        for word, gold, (tag, p) in zip(row.words, row.tags, found, strict=True):
+        tags = row.words, row.tags, answer["tags"], answer["probabilities"]
+        for word, gold, tag, p in zip(*tags, strict=True):
             classes = (gold[2:] or gold, tag[2:] or tag) if entities else (gold, tag)
             yield Outcome(text, gold, tag, p, gold == tag, word, classes)
 
@@ -343,10 +341,18 @@ class Tagging(base.Task):
         return {name: "".join(f"{line}\n" for line in lines)}
 
 
+def _is_texts(values: Any) -> bool:
+    """Whether the values are a sequence of texts, none of them empty."""
+    is_sequence = isinstance(values, list | tuple)
+    return is_sequence and all(x and isinstance(x, str) for x in values)
+
+
 def widen(
     offsets: np.ndarray, window: Window, document: Window, capacity: int
 ) -> Window:
-    """A window with as many words of its document around it as fit, half on each side.
+    """The window with as many words of its document around it as fit.
+
+    Half of the added words are on each side.
 
     offsets, capacity: see data.sequences.windows. If the document ends on one side, the
     other side gets the rest.

@@ -185,7 +185,9 @@ def test_tags_are_texts_or_numbers_with_names():
     expected = ("Ahab", "sails"), ("B-PER", "O")
     assert [(row.words, row.tags) for row in task.read("train")] == [expected]
     rows = [{"tokens": ["Ahab", "sails"], "ner_tags": [1, 0]}]
-    with pytest.raises(UserError, match=r"row 0: a tag is no text; set data\.labels"):
+    with pytest.raises(
+        UserError, match=r"row 0 has 2 words and the tags .*data\.labels"
+    ):
         bert_jax.tasks.tagging().with_rows(train=rows).read("train")
     task = bert_jax.tasks.tagging(labels=("O", "B-PER")).with_rows(train=rows)
     assert [(row.words, row.tags) for row in task.read("train")] == [expected]
@@ -360,7 +362,7 @@ def test_the_place_of_a_wrong_tag(tmp_path, name, tags, place):
         lines = json.dumps({"words": words, "tags": tags})
     (tmp_path / name).write_text(lines)
     task = bert_jax.tasks.tagging(dir=str(tmp_path), train=name)
-    problem = f"{name}:1, word {place} ('w{place}'), has the tag '{tags[place]}'"
+    problem = f"{name}:1: the word 'w{place}' has the tag '{tags[place]}'"
     with pytest.raises(UserError, match=re.escape(problem)) as error:
         task.read("train")
     assert f"expected a tag of {task.scheme} (data.scheme)" in str(error.value)
@@ -369,7 +371,9 @@ def test_the_place_of_a_wrong_tag(tmp_path, name, tags, place):
 def test_a_tag_of_dev_that_training_does_not_have():
     rows = [(["a"], ["B-X"])]
     task = bert_jax.tasks.tagging().with_rows(train=rows, dev=[(["b"], ["B-Y"])])
-    with pytest.raises(UserError, match=r"dev, row 0, word 0.* in the label set B-X"):
+    with pytest.raises(
+        UserError, match=r"dev, row 0: the word 'b'.* in the label set B-X"
+    ):
         task.read("dev")
 
 
