@@ -135,8 +135,9 @@ def curves(
     """Loss, scores and their baselines, learning rate and throughput of runs.
 
     workdirs: workdirs of pretraining, fine-tuning or sweeps, also while they run. Thin
-    lines show training, lines with markers evaluations, dotted lines the score of always
-    giving the most frequent answer. references: workdirs of pretraining to compare with.
+    lines show training, lines with markers evaluations, dotted lines the baseline: the
+    score of always giving the most frequent answer. A thin vertical line shows where a
+    phase of longer sequences starts. references: workdirs of pretraining to compare with.
     With references the x axis is the number of tokens, because steps of other batch sizes
     do not compare.
     """
@@ -175,17 +176,25 @@ def _draw_metric(
     axes: Axes, run: Run, metric: str, look: Mapping[str, Any], *, by_tokens: bool
 ) -> None:
     """Draws the lines of a run in a panel; each has the label "run, split"."""
+    place = run.tokens if by_tokens else list
     for split in run.splits:
         steps, values = run.series(split, metric)
         if not steps:
             continue
         percent, label = run.percent(metric), f"{run.name}, {split}"
-        x = run.tokens(steps) if by_tokens else steps
         how = look | (_TRAINING if split == "train" else {})
-        axes.plot(x, np.multiply(values, percent), label=label, **how)
-        if (baseline := run.baseline(split, metric)) is not None:
-            label = f"{label}, baseline"
-            axes.axhline(baseline * percent, label=label, **look | _BASELINE)
+        axes.plot(place(steps), np.multiply(values, percent), label=label, **how)
+        steps, values = run.baseline(split, metric)
+        if steps:  # to the last report; evaluations are fewer
+            x = place([*steps, run.metrics[-1]["step"]])
+            y = np.multiply([*values, values[-1]], percent)
+            axes.plot(x, y, label=f"{label}, baseline", **look | _BASELINE)
+    for x in place(run.longer):
+        axes.axvline(x, color="gray", linewidth=0.6, zorder=1)
+        if metric == "loss":
+            how = {"transform": axes.get_xaxis_transform(), "fontsize": 7}
+            how |= {"rotation": 90, "va": "top", "ha": "right", "color": "gray"}
+            axes.text(x, 1, "longer sequences start", **how)
 
 
 @_styled

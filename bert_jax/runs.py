@@ -87,11 +87,19 @@ class Run:
         share = metric.endswith(("accuracy", _BASELINE)) and "family" not in self.config
         return 100 if share else 1
 
-    def baseline(self, split: str, metric: str) -> float | None:
-        """The score of always giving the most frequent answer, if known."""
-        name = metric.removesuffix("_accuracy") + _BASELINE
-        values = self.series(split, name)[1]
-        return values[-1] if values else None
+    def baseline(self, split: str, metric: str) -> tuple[list[int], list[float]]:
+        """The steps and scores of always giving the most frequent answer, if known."""
+        return self.series(split, metric.removesuffix("_accuracy") + _BASELINE)
+
+    @property
+    def longer(self) -> list[int]:
+        """The steps after which a phase of longer sequences starts."""
+        phases = self.config.get("phases", ())
+        ends = itertools.accumulate(phase["steps"] for phase in phases)
+        lengths = itertools.pairwise(phase["sequence_length"] for phase in phases)
+        return [
+            end for end, (old, new) in zip(ends, lengths, strict=False) if new > old
+        ]
 
 
 def read_metrics(path: Path) -> list[Values]:
@@ -190,9 +198,9 @@ def _outcome(run: Run) -> Iterator[tuple[str, Any]]:
             best = (min if name in run.losses else max)(values)
             step = steps[values.index(best)]
             found = {"last": values[-1], "best": best, "step": step}
-            baseline = run.baseline(split, name)
-            known = {} if baseline is None else {"baseline": baseline}
-            yield f"{split} {name}", found | known
+            if baselines := run.baseline(split, name)[1]:
+                found["baseline"] = baselines[-1]
+            yield f"{split} {name}", found
     if seconds := run.series("train", "seconds")[1]:
         yield "seconds", max(seconds)
     if throughputs := run.series("train", "tokens_per_second")[1]:

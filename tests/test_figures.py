@@ -78,7 +78,7 @@ def test_curves_are_the_metrics(pretraining):
         ("loss", "tiny, eval"): [[20], [6.5]],
         (masked, "tiny, train"): [[10, 20], [10, 20]],  # percent
         (masked, "tiny, eval"): [[20], [15]],
-        (masked, "tiny, eval, baseline"): [[0, 1], [6, 6]],  # from side to side
+        (masked, "tiny, eval, baseline"): [[20, 20], [6, 6]],
         ("learning rate", "tiny, train"): [[10, 20], [1e-3, 5e-4]],
         ("grad norm", "tiny, train"): [[10, 20], [2, 1]],
         ("tokens per second", "tiny, train"): [[20], [5000]],
@@ -87,6 +87,27 @@ def test_curves_are_the_metrics(pretraining):
     for name, data in expected.items():
         for ours, theirs in zip(found[name], data, strict=True):
             assert ours == pytest.approx(theirs), name
+
+
+def test_a_picture_shows_where_longer_sequences_start(tmp_path):
+    """The baselines before and after are the baselines of the evaluations there."""
+    found = [(0, 0.6), (20, 0.6), (20, 0.55), (30, 0.55)]
+    lines = [
+        dict(step=step, split="eval", loss=1.0, nsp_accuracy=0.7, nsp_majority=most)
+        for step, most in found
+    ]
+    lengths = [(15, 8), (5, 8), (15, 16), (5, 4)]
+    phases = [dict(steps=a, sequence_length=b, batch_size=2) for a, b in lengths]
+    run = write_run(tmp_path / "run", lines, {"phases": phases})
+    picture = figures.curves(run)
+    for axes in picture.axes:
+        assert [list(x.get_xdata()) for x in axes.lines].count([20, 20]) == 1
+    assert names(picture.axes[0].texts) == ["longer sequences start"]
+    x, y = drawn(picture)["nsp accuracy", "run, eval, baseline"]
+    assert x == [0, 20, 20, 30, 30]
+    assert y == pytest.approx([60, 60, 55, 55, 55])
+    by_tokens = figures.curves(run, references=[run]).axes[0].lines
+    assert [2 * 8 * 20] * 2 in [list(line.get_xdata()) for line in by_tokens]
 
 
 def test_scores_of_fine_tuning_are_drawn(fine_tuning):

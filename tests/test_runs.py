@@ -25,7 +25,7 @@ def pretraining(rate, accuracy):
     """Config and metrics of a run with a learning rate and two evaluations."""
     config = {
         "optimizer": {"learning_rate": rate},
-        "phases": [{"steps": 20}],
+        "phases": [{"steps": 20, "sequence_length": 8}],
         "seed": 0,
     }
     lines = [

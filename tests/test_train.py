@@ -1,5 +1,6 @@
 """The train command; what a run does is in tests/training."""
 
+import dataclasses
 import json
 import os
 import re
@@ -7,11 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bert_jax.commands import cli
 from bert_jax.commands import train as command
+from bert_jax.commands.config_file import parse
+from bert_jax.data.pipeline import TrainingBatches, eval_batches, split_documents
+from bert_jax.data.store import TokenStore
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.training.config import train_config
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -50,7 +57,7 @@ def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
     steps = [(line["step"], line["split"]) for line in lines]
     train_steps = [(step, "train") for step in (2, 4, 6, 8, 10, 12, 14)]
     assert steps == sorted(
-        [*train_steps, *((step, "eval") for step in (0, 6, 12, 14))],
+        [*train_steps, *((step, "eval") for step in (0, 6, 9, 9, 12, 14))],
         key=lambda s: (s[0], s[1] == "eval"),
     )
     common = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
@@ -59,13 +66,38 @@ def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
         assert set(line) >= common | (extra if line["split"] == "train" else set())
     assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["10", "14"]
     assert "the [MASK] of the sea  ->" in output
-    assert "most frequent token" in output
     *_, picture, first, second = output.splitlines()
     assert picture == f"picture: {workdir / 'curves.png'}"
     assert first.startswith(f"next: bert_jax predict --checkpoint {workdir} --text ")
     tuned = f"--config table --init_from={workdir} --data.dir=DIR"
     assert second == f"next: bert_jax finetune {tuned}"
     assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_end_of_a_phase_is_evaluated_at_both_lengths(uninterrupted, config_file):
+    """A report has the baselines of the evaluation before it, at its own length."""
+    workdir, output = uninterrupted
+    config = parse(["--config", str(config_file)], "usage", train_config).config
+    store = TokenStore(config.data.path)
+    train, held_out = split_documents(store.info.documents, config.data.holdout)
+    tokenizer, examples = load_tokenizer(config.data.path), config.data.examples
+    batches = TrainingBatches(
+        store, tokenizer, config.phases, examples, seed=0, documents=train
+    )
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    found = [line for line in map(json.loads, lines) if line["split"] == "eval"]
+    for i, j in enumerate((0, 0, 0, 1, 1, 1)):
+        phase = dataclasses.replace(config.phases[j], steps=config.eval_batches)
+        drawn = eval_batches(batches, phase, held_out, config.eval_mask_rate)
+        labels = np.concatenate([batch["nsp_labels"] for batch in drawn])
+        most = max(labels.mean(), 1 - labels.mean())
+        assert found[i]["nsp_majority"] == pytest.approx(most)
+        step, length = found[i]["step"], phase.sequence_length
+        assert f"step {step}  eval at {length} tokens: " in output
+        shown = re.search(
+            rf"\nstep {step + 2 - step % 2}/14 .*nsp.*baseline (.*?)%", output
+        )
+        assert step == 14 or i == 2 or float(shown[1]) == round(100 * most, 1)
 
 
 @pytest.mark.long

@@ -27,6 +27,7 @@ from bert_jax.objectives.objective import (
     rngs,
     sum_names,
     unmasked_ids,
+    with_baseline,
 )
 from bert_jax.parallel.sharding import Rules
 
@@ -85,8 +86,8 @@ class Causal:
         return {"loss": loss, **metrics, "perplexity": perplexity}
 
     def summary(self, metrics: dict[str, float]) -> str:
-        accuracy, perplexity = metrics["lm_accuracy"], metrics["perplexity"]
-        return f"perplexity {perplexity:,.1f}  accuracy {accuracy:.1%}"
+        accuracy = with_baseline("lm_accuracy", metrics)
+        return f"perplexity {metrics['perplexity']:,.1f}  accuracy {accuracy}"
 
     def flops(self, batch: Batch) -> float:
         rows, length = batch["input_ids"].shape

@@ -30,6 +30,7 @@ from bert_jax.objectives.objective import (
     rngs,
     sum_names,
     unmasked_ids,
+    with_baseline,
 )
 from bert_jax.parallel.sharding import Rules
 
@@ -185,9 +186,10 @@ class ReplacedTokens:
         return {"loss": loss, **metrics, "replaced": replaced}
 
     def summary(self, metrics: dict[str, float]) -> str:
+        mlm, rtd = (with_baseline(f"{x}_accuracy", metrics) for x in ("mlm", "rtd"))
         return (
-            f"generator {metrics['mlm_loss']:.4f} ({metrics['mlm_accuracy']:.1%})  "
-            f"discriminator {metrics['rtd_loss']:.4f} ({metrics['rtd_accuracy']:.1%})"
+            f"generator {metrics['mlm_loss']:.4f}, {mlm}  "
+            f"discriminator {metrics['rtd_loss']:.4f}, {rtd}"
         )
 
     def flops(self, batch: Batch) -> float:

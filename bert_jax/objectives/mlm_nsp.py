@@ -23,6 +23,7 @@ from bert_jax.objectives.objective import (
     mean_metrics,
     rngs,
     sum_names,
+    with_baseline,
 )
 from bert_jax.parallel.sharding import Rules
 
@@ -107,7 +108,8 @@ class MlmNsp:
 
     def summary(self, metrics: dict[str, float]) -> str:
         return "  ".join(
-            f"{part} {metrics[f'{part}_loss']:.4f} ({metrics[f'{part}_accuracy']:.1%})"
+            f"{part} {metrics[f'{part}_loss']:.4f}, "
+            f"{with_baseline(f'{part}_accuracy', metrics)}"
             for part in self.parts
         )
 

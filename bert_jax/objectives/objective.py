@@ -56,7 +56,10 @@ class Objective(Protocol):
         ...
 
     def summary(self, metrics: dict[str, float]) -> str:
-        """Text for a line of the log: the metrics besides the loss."""
+        """Text for a line of the log: the metrics besides the loss.
+
+        metrics: of :meth:`metrics`, and the baselines "X_majority" of the last evaluation.
+        """
         ...
 
     def flops(self, batch: Batch) -> float:
@@ -171,16 +174,18 @@ def eval_metrics(
 
 
 def eval_summary(metrics: dict[str, float]) -> str:
-    """A line of the log: the loss, and each accuracy with what guessing reaches."""
+    """A line of the log: the loss, and each accuracy with its baseline."""
     line = f"loss {metrics['loss']:.4f}"
-    for name, accuracy in metrics.items():
+    for name in metrics:
         if name.endswith("accuracy"):
-            line += f"  {name.replace('_', ' ')} {accuracy:.1%}"
-            most = metrics.get(name.replace("accuracy", "majority"))
-            is_token = name in ("mlm_accuracy", "lm_accuracy")
-            label = "most frequent token" if is_token else "more frequent label"
-            line += "" if most is None else f" ({label}: {most:.1%})"
+            line += f"  {name.replace('_', ' ')} {with_baseline(name, metrics)}"
     return line
+
+
+def with_baseline(name: str, metrics: dict[str, float]) -> str:
+    """An accuracy and its baseline: always predicting the most frequent label."""
+    most = metrics.get(name.replace("accuracy", "majority"))
+    return f"{metrics[name]:.1%}" + ("" if most is None else f" (baseline {most:.1%})")
 
 
 def unmasked_ids(batch: Batch) -> jax.Array:

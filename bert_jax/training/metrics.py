@@ -166,6 +166,7 @@ class Reporter:
             metrics["skipped"] = skipped
         self.write(step, "train", metrics | rates)
         status, left = f"loss {metrics['loss']:.4f}", ""
+        metrics = self.progress.get("evaluation", {}) | metrics
         if summary := self._objective.summary(metrics):
             status += f"  {summary}"
         if rates["tokens_per_second"] is not None:

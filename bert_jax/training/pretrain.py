@@ -1,5 +1,6 @@
 """A pretraining run from its config: text, batches and objective for the engine."""
 
+import bisect
 import dataclasses
 import functools
 import importlib
@@ -124,28 +125,32 @@ def _pretrain(
     )
     evaluations: list[dict[str, float]] = []
     eval_sums = jit_whole(mesh, objective.eval_sums)
+    ends = list(itertools.accumulate(phase.steps for phase in config.phases))
 
     def evaluates(step: int) -> bool:
         every = config.eval_every
-        return bool(every) and (step % every == 0 or step == config.total_steps)
+        return bool(every) and (step % every == 0 or step in ends)
 
     def evaluate(step: int, params: Params, reporter: Reporter) -> None:
-        # The last phase's lengths, so that evaluations of all phases compare.
-        phase = dataclasses.replace(config.phases[-1], steps=config.eval_batches)
-        drawn = eval_batches(batches, phase, held_out, config.eval_mask_rate)
-        with Progress(
-            "evaluating",
-            drawn_ahead(drawn, timeout=config.data_timeout),
-            total=phase.steps,
-            unit="batches",
-        ) as drawn:
-            sums = [
-                jax.device_get(eval_sums(params, put_batch(b, mesh))) for b in drawn
-            ]
-        metrics = eval_metrics(objective, sums)
-        evaluations.append(metrics)
-        reporter.write(step, "eval", metrics)
-        reporter.log(f"step {step}  eval: {eval_summary(metrics)}")
+        # The end of a phase is evaluated at the lengths of this phase and of the next.
+        for i in sorted({bisect.bisect(ends[:-1], near) for near in (step - 1, step)}):
+            phase = dataclasses.replace(config.phases[i], steps=config.eval_batches)
+            drawn = eval_batches(batches, phase, held_out, config.eval_mask_rate)
+            with Progress(
+                "evaluating",
+                drawn_ahead(drawn, timeout=config.data_timeout),
+                total=phase.steps,
+                unit="batches",
+            ) as drawn:
+                sums = [
+                    jax.device_get(eval_sums(params, put_batch(b, mesh))) for b in drawn
+                ]
+            metrics = eval_metrics(objective, sums)
+            evaluations.append(metrics)
+            reporter.write(step, "eval", metrics)
+            length = f"eval at {phase.sequence_length} tokens"
+            reporter.log(f"step {step}  {length}: {eval_summary(metrics)}")
+        reporter.progress["evaluation"] = metrics  # for the baselines in reports
 
     log(_description(config, objective, store))
     text = {

@@ -172,8 +172,8 @@ def test_sums_of_many_batches_lose_nothing():
 def test_the_log_shows_accuracies_beside_those_of_guessing():
     metrics = {"loss": 5.25, "mlm_accuracy": 0.25, "nsp_accuracy": 0.5, "accuracy": 1.0}
     assert eval_summary(metrics | {"mlm_majority": 0.125, "nsp_majority": 0.75}) == (
-        "loss 5.2500  mlm accuracy 25.0% (most frequent token: 12.5%)  "
-        "nsp accuracy 50.0% (more frequent label: 75.0%)  accuracy 100.0%"
+        "loss 5.2500  mlm accuracy 25.0% (baseline 12.5%)  "
+        "nsp accuracy 50.0% (baseline 75.0%)  accuracy 100.0%"
     )
 
 
