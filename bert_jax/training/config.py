@@ -155,7 +155,11 @@ class TrainConfig(RunConfig):
     objective: str = setting(
         "bert_jax.objectives.mlm_nsp", "module of the loss, with a function pretraining"
     )
-    eval_every: int = setting(10_000, "steps between evaluations; 0: none", least=0)
+    eval_every: int = setting(
+        10_000,
+        "steps between evaluations. Each phase is also evaluated at its end. 0: none",
+        least=0,
+    )
     eval_batches: int = setting(100, "number of batches of an evaluation", least=1)
     eval_mask_rate: float = setting(
         0.15, "share of the tokens that evaluations mask", above=0, below=1
