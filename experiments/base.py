@@ -4,13 +4,12 @@ What: MLM + NSP on English Wikipedia and books, 1,000,000 steps of 256 x 512.
 On: 16 TPU chips in the paper, 4 days; any number of accelerators that divides 256.
 Result: MLM perplexity 3.99, NSP accuracy 97-98% held out (paper, appendix C and A.1);
   GLUE test average 79.6 after fine-tuning (paper, table 1).
-Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own text".
+Before: your text, or the output of bert_jax prepare; see docs/guides/pretrain.md.
 Run:
-  bert_jax train --config base
-  bert_jax train --config base:two_phase   (900k at 128, 100k
-    at 512: the schedule of the released checkpoints, three tenths of the work)
-  bert_jax train --config base:lamb   (the same examples in
-    15,625 steps of 32,768, for more chips than 256 sequences can feed)
+  bert_jax train --config base --data.path=DIR   (or --data.corpus=TEXT)
+Or base:two_phase, 900k steps at length 128 and 100k at 512: the schedule of the released
+checkpoints, three tenths of the work. Or base:lamb, the same examples in 15,625 steps of
+32,768, for more chips than 256 sequences can feed.
 """
 
 

@@ -4,11 +4,10 @@ What: MLM + NSP on English Wikipedia and books, 1,000,000 steps of 256 x 512.
 On: 64 TPU chips in the paper, 4 days; any number of accelerators that divides 256.
 Result: MLM perplexity 3.23 held out (paper, appendix C); GLUE test average 82.1 after
   fine-tuning (paper, table 1).
-Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own text".
+Before: your text, or the output of bert_jax prepare; see docs/guides/pretrain.md.
 Run:
-  bert_jax train --config large
-  bert_jax train --config large:two_phase
-  bert_jax train --config large:lamb   (batches of 32,768)
+  bert_jax train --config large --data.path=DIR   (or --data.corpus=TEXT)
+Or large:two_phase, or large:lamb (batches of 32,768).
 """
 
 from base import get_config as get_base_config

@@ -4,12 +4,12 @@ What: MLM + NSP, 10,000 steps of 32 x 128; the config for trying a corpus before
   for comparing what is learned (paper, section 5.1): MLM alone, the order of two texts
   beside MLM (ALBERT), left to right as GPT, two LSTMs as ELMo, ELECTRA's replaced tokens.
 On: one GPU or TPU chip; two CPU cores take one to two seconds a step.
-Result: see the README's table for the first hundreds of steps on 45 MB of text.
-Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own text".
+Result: none is known for the whole run. In 240 steps on 45 MB of text the loss falls from
+  9.4 to 8.0.
+Before: your text, or the output of bert_jax prepare; see docs/guides/pretrain.md.
 Run:
-  bert_jax train --config mini --data.path=data/text
-  bert_jax train --config mini:mlm   (or sentence_order,
-    left_to_right, two_way, electra)
+  bert_jax train --config mini --data.corpus=TEXT   (or --data.path=DIR)
+Or mini:mlm, mini:sentence_order, mini:left_to_right, mini:two_way, mini:electra.
 """
 
 from base import get_config as get_base_config

@@ -11,10 +11,9 @@ Result: none is known for Mini. Paper, table 8, for BASE on MNLI, NER fine-tuned
   frozen features: 84.2, 95.4, 94.9 for mix_80_10_10, which is best or within 0.2 of it;
   83.6, 94.9, 94.6 for mix_0_0_100. Table 6: MLM perplexity 5.84 for 3x768x12, 3.23 for
   24x1024x16.
-Before: a vocabulary and a prepared store, see README.md, "Pretrain on your own text".
+Before: your text, or the output of bert_jax prepare; see docs/guides/pretrain.md.
 Run:
-  bert_jax train --config options:sinusoidal \\
-      --data.path=data/text   (or another of OPTIONS)
+  bert_jax train --config options:sinusoidal --data.corpus=TEXT   (or another of OPTIONS)
 """
 
 from mini import get_config as get_mini_config
