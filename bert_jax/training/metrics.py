@@ -1,7 +1,5 @@
 """Metrics of a run: a line for each window of steps, in files and in the log."""
 
-import contextlib
-import hashlib
 import importlib
 import json
 import math
@@ -16,7 +14,7 @@ import jax
 from tensorboardX import SummaryWriter
 
 from bert_jax.errors import DivergenceError, UserError
-from bert_jax.files import is_remote, reading, write_text
+from bert_jax.files import reading, write_text
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.progress import Progress
 from bert_jax.runs import METRICS, read_metrics
@@ -60,6 +58,7 @@ class Reporter:
       the whole run in it.
     writer: None in all processes except process 0.
     first: number of steps that were done before this process started.
+    baselines: function of a step, see Job.
     bar: the progress bar, which the loop updates.
     """
 
@@ -72,12 +71,12 @@ class Reporter:
         log: Callable[[str], None],
         progress: dict[str, Any],
         first: int,
+        baselines: Callable[[int], dict[str, float]],
     ):
         self._config, self._objective, self._schedule = config, objective, schedule
         self.log, self.progress, self._writer = log, progress, writer
-        self._total, self._first = int(schedule.total_steps), first
+        self._total, self._baselines = int(schedule.total_steps), baselines
         self._estimates = True  # whether the next ten timed steps give an estimate
-        self._known: Path | None = None  # the file with the seconds of a step
         self._peak = peak_flops(jax.devices())
         self._began = time.perf_counter() - progress.get("seconds", 0.0)
         self.bar = Progress("training", total=self._total, initial=first, unit="steps")
@@ -97,14 +96,6 @@ class Reporter:
         self._start = time.perf_counter()
         self._steps, self._wait, self._tokens, self._flops = 0, 0.0, 0.0, 0.0
 
-    def expect(self, batch: Batch) -> None:
-        """Logs the time of all steps, if an earlier run had batches of this shape."""
-        self._known = _seconds_file(self._config, self._objective, batch)
-        if self._known and self._known.is_file():
-            left = self._left(self._first, float(self._known.read_text()))
-            self.bar.set_postfix_str(left)
-            self.log(f"about {left}, at the speed of an earlier run of this shape")
-
     def _left(self, step: int, seconds: float) -> str:
         """The time left after ``step``. seconds: time of a step."""
         return f"{self.bar.format_interval((self._total - step) * seconds)} left"
@@ -112,8 +103,7 @@ class Reporter:
     def add_step(self, step: int, batch: Batch, wait: float, sums: Sums) -> None:
         """Counts the work of a step. wait: seconds until its batch was ready.
 
-        Logs the time left after the first ten counted steps, if no report was earlier, and
-        saves the time of a step for later runs.
+        Logs the time left after the first ten counted steps, if no report was earlier.
         """
         self._steps += 1
         self._tokens += batch["input_ids"].size  # of the global batch, with padding
@@ -124,9 +114,6 @@ class Reporter:
             jax.block_until_ready(sums)
             seconds = (time.perf_counter() - self._start) / _TIMED
             self.log(f"step {step}/{self._total}  about {self._left(step, seconds)}")
-            if self._known and self._writer is not None:
-                with contextlib.suppress(OSError):  # a cache may be full
-                    write_text(self._known, str(seconds))
 
     def report(self, step: int, device_sums: dict[str, jax.Array]) -> None:
         """Reports the window that ends at ``step``. Waits until the step is done.
@@ -156,12 +143,16 @@ class Reporter:
             self.log(f"warning: {line}")
         for name in ("tokens", "computed_tokens"):
             self.progress[name] = self.progress.get(name, 0.0) + sums[name]
-        metrics = self._objective.metrics(sums) | {
-            "loss": sums["step_loss"] / steps,
-            "learning_rate": float(learning_rate(self._schedule, step - 1)),
-            "grad_norm": sums["grad_norm"] / steps,
-            "padding": 1 - sums["tokens"] / sums["computed_tokens"],
-        }
+        metrics = (
+            self._objective.metrics(sums)
+            | self._baselines(step)
+            | {
+                "loss": sums["step_loss"] / steps,
+                "learning_rate": float(learning_rate(self._schedule, step - 1)),
+                "grad_norm": sums["grad_norm"] / steps,
+                "padding": 1 - sums["tokens"] / sums["computed_tokens"],
+            }
+        )
         if self._config.optimizer.skip_spikes:
             metrics["skipped"] = skipped
         self.write(step, "train", metrics | rates)
@@ -179,21 +170,6 @@ class Reporter:
         """Writes metrics of a split, in process 0; see MetricWriter."""
         if self._writer is not None:
             self._writer.write(step, split, metrics)
-
-
-def _seconds_file(config: RunConfig, objective: Objective, batch: Batch) -> Path | None:
-    """The file with the seconds of a step, beside the compiled programs of this machine.
-
-    Its name depends on what the time depends on: model, optimizer, batch and devices.
-    """
-    folder = jax.config.jax_compilation_cache_dir
-    if not folder or is_remote(folder):
-        return None
-    shapes = {name: array.shape for name, array in batch.items()}
-    ids, optimizer = batch["input_ids"], config.optimizer.name
-    where = ids.sharding, jax.devices()[0].device_kind, config.mesh, config.accumulation
-    about = repr((objective, optimizer, shapes, where))
-    return Path(folder, f"seconds-{hashlib.sha256(about.encode()).hexdigest()[:16]}")
 
 
 def check_finite(step: int, values: dict[str, Any]) -> None:

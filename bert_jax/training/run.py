@@ -80,6 +80,8 @@ class Job:
     initial_params: parameters from a checkpoint, for any part of the model. All other
       parameters are randomly initialised.
     keep_checkpoints, threads, prefetch: see TrainConfig.
+    baselines: function of a step that returns metrics "X_majority" for its report: the
+      accuracies of always giving the most frequent answer.
     """
 
     config: RunConfig
@@ -95,6 +97,7 @@ class Job:
     keep_checkpoints: int = 1
     threads: int = 1
     prefetch: int = 8
+    baselines: Callable[[int], dict[str, float]] = lambda step: {}
 
 
 @contextlib.contextmanager
@@ -191,8 +194,9 @@ def run(
 
         writer = on_leader(open_writer)
         folder.check_shared("config.json")
+        objective, baselines = job.objective, job.baselines
         reporter = Reporter(
-            config, job.objective, schedule, writer, log, progress, first
+            config, objective, schedule, writer, log, progress, first, baselines
         )
         stack.callback(reporter.bar.close)
 
@@ -253,8 +257,6 @@ def _loop(
             waited = time.perf_counter() - started
             with jax.transfer_guard("disallow"):
                 batch = put_batch(host_batch, job.mesh)
-                if step == first + 1:
-                    reporter.expect(batch)
                 state, sums = train_step(state, batch)
             in_flight.append(sums["steps"])
             if len(in_flight) > ahead:

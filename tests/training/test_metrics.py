@@ -44,43 +44,22 @@ def test_a_damaged_line_costs_itself_alone(damage, tmp_path, caplog):
     assert record.message.startswith(f"{path}:3 is damaged and left out; expected")
 
 
-@pytest.fixture
-def reporter(tmp_path, monkeypatch):
-    """A function of (rows, writer): a Reporter of 100 steps, its batch and its log."""
-    clock = [0.0]
+def test_the_time_left_is_logged_after_ten_steps(monkeypatch):
+    clock, log = [0.0], []
     monkeypatch.setattr(metrics.time, "perf_counter", lambda: clock[0])
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
-    config = types.SimpleNamespace(
-        optimizer=OptimizerConfig(learning_rate=1e-3), mesh=None, accumulation=1
-    )
+    config = types.SimpleNamespace(optimizer=OptimizerConfig(learning_rate=1e-3))
     objective = types.SimpleNamespace(flops=lambda batch: 1.0)
     schedule = make_schedule(config.optimizer, 100)
-
-    def make(rows=8, writer="a writer"):
-        log = []
-        found = metrics.Reporter(config, objective, schedule, writer, log.append, {}, 0)
-        batch = {"input_ids": jnp.zeros((rows, 16), jnp.int32)}
-
-        def run(steps):
-            found.expect(batch)
-            for step in range(2, steps + 2):  # the first step compiles
-                clock[0] += 3
-                found.add_step(step, batch, 0.0, {})
-            found.bar.close()
-            return log
-
-        return run
-
-    return make
-
-
-def test_the_time_left_is_logged_after_ten_steps_and_before_the_next_run(reporter):
-    assert reporter()(9) == []
-    assert reporter(writer=None)(10) == ["step 11/100  about 04:27 left"]
-    assert reporter()(25) == ["step 11/100  about 04:27 left"]
-    known = "about 05:00 left, at the speed of an earlier run of this shape"
-    assert reporter()(0) == [known]
-    assert reporter(rows=16)(0) == []  # another shape
+    reporter = metrics.Reporter(
+        *(config, objective, schedule, None, log.append, {}, 0, lambda step: {})
+    )
+    batch = {"input_ids": jnp.zeros((8, 16), jnp.int32)}
+    for step in range(2, 27):  # the first step compiles
+        clock[0] += 3
+        reporter.add_step(step, batch, 0.0, {})
+        assert (log == []) == (step < 11)
+    reporter.bar.close()
+    assert log == ["step 11/100  about 04:27 left"]
 
 
 def test_the_longest_device_name_wins():
