@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sphinx import addnodes
+
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 GENERATED = DOCS / "generated"
@@ -245,11 +247,43 @@ def sidebar(index: str) -> str:
     return "\n\n".join(["", *parts, ""])
 
 
+SETTING = re.compile(r"^- `([\w.[\]]+)(?:( = .*?)`|`, (required))(.*?): (.*)$")
+
+
+def searchable(page: str) -> str:
+    """settings.md with its settings as objects, which the site's search finds by name.
+
+    An object is written NAME|PLACE|DEFAULT. The place tells equal names apart.
+    """
+    names = [match[1] for match in map(SETTING.match, page.split("\n")) if match]
+    lines, place = [], ""
+    for line in page.split("\n"):
+        if match := re.match(r"## (.*)|### `data` of (.*)", line):
+            place = match[1] or match[2]
+        if match := SETTING.match(line):
+            name, default, required, more, doc = match.groups()
+            where = place if names.count(name) > 1 else ""
+            value = f"{default or required}{more}".replace("`", "")
+            line = f"```{{setting}} {name}|{where}|{value}\n{doc}\n```"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def setting_object(env, signature: str, node: addnodes.desc_signature) -> str:
+    """Shows a setting's name and default, and returns its name for the search."""
+    name, place, value = signature.split("|")
+    node += addnodes.desc_name(name, name)
+    node += addnodes.desc_annotation(value, f" {value.strip()}")
+    return f"{name} ({place})" if place else name
+
+
 def read_source(app, page: str, source: list[str]) -> None:
     """Links to pages outside docs/ lead to their copies. index.md gets the sidebar."""
     folder = (DOCS / page).parent
     if folder != GENERATED:
         source[0] = relink(source[0], folder, folder)
+    if page == "settings":
+        source[0] = searchable(source[0])
     if page == "index":
         source[0] = source[0].replace(*API_LINK)
         source[0] += sidebar(source[0])
@@ -264,6 +298,7 @@ def setup(app) -> None:
     for path, text in pages.items():
         if not path.is_file() or path.read_text() != text:  # Sphinx reads what changed
             path.write_text(text)
+    app.add_object_type("setting", "setting", "%s (setting)", setting_object)
     app.connect("source-read", read_source)
     app.connect("autodoc-process-docstring", process_docstring)
     app.connect("autodoc-process-signature", process_signature)

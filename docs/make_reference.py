@@ -10,7 +10,9 @@ import inspect
 import io
 import os
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from bert_jax.__main__ import COMMANDS
 from bert_jax.commands.config_file import named_configs
@@ -22,9 +24,10 @@ _SETTINGS = """# Settings
 
 <!-- Made by: python docs/make_reference.py -->
 
-A config file names the settings that its experiment is about. The others have the defaults
-below. The command line can change every setting: `--config.NAME=VALUE`. With
-`--print_config` a command shows all settings of a run and ends.
+Each line has the name of a setting, its default and its meaning. On the command line
+`--NAME=VALUE` changes a setting, for example `--optimizer.learning_rate=1e-4`. A config
+file names only the settings that its experiment is about. `--print_config` shows all
+settings of a run.
 """
 _COMMANDS = """# Commands
 
@@ -55,43 +58,81 @@ the settings:
 """
 
 
-def tables(kind: type, name: str = "", level: str = "##") -> str:
-    """The settings of a config's type in Markdown, with a table for each group."""
-    rows = {(name.removesuffix("."), kind): []}  # its own settings come first
-    for full, field, default, group in all_settings(kind, name):
+class Line(NamedTuple):
+    """A setting of the page. group: the docstring of its dataclass."""
+
+    default: object
+    doc: str
+    group: str
+
+
+def settings_of(kind: type, prefix: str = "") -> dict[str, Line]:
+    """The settings of a config's type by full name."""
+    lines = {}
+    for name, field, default, group in all_settings(kind, prefix):
         if field.default_factory is not REQUIRED:
             default = field.default_factory()
-        shown = "must be given" if default is REQUIRED else f"`{default!r}`"
-        row = f"| `{full}` | {shown} | {field.metadata.get('doc')} |"
         if "doc" in field.metadata:
-            rows.setdefault((full.rpartition(".")[0], group), []).append(row)
-    parts = []
-    for (full, group), own in rows.items():
-        heading = f"{level}{'#' * (full.count('.') - name.count('.') + 1)} "
-        heading += f"`{full.removesuffix('[0]')}`\n"
-        text = inspect.getdoc(group).replace("``", "`")
-        parts += [heading * (full != name.removesuffix(".")) + text]
-        parts += ["\n".join(["| setting | default | meaning |", "|---|---|---|", *own])]
-    return "\n\n".join(parts)
+            text = inspect.getdoc(group).replace("``", "`")
+            lines[name] = Line(default, field.metadata["doc"], text)
+    return lines
+
+
+def written(lines: dict[str, Line], others: dict[str, Line], top: str = "") -> str:
+    """The settings in Markdown, with a heading for each group except ``top``.
+
+    others: settings of fine-tuning whose defaults are shown where they differ.
+    """
+    groups = {top: []}
+    for name, (default, doc, text) in lines.items():
+        group = name.rpartition(".")[0].removesuffix("[0]")
+        head = [f"\n### `{group}`\n\n{text}\n"]
+        value = "`, required" if default is REQUIRED else f" = {default!r}`"
+        if name in others and others[name].default != default:
+            value += f" (fine-tuning `{others[name].default!r}`)"
+        groups.setdefault(group, head).append(f"- `{name}{value}: {doc}")
+    return "\n".join(line for group in groups.values() for line in group)
+
+
+def family_settings() -> Iterator[str]:
+    """The settings of each task family, without the settings of an earlier family."""
+    seen = {}
+    for family, kind in FAMILIES.items():
+        lines = settings_of(kind.config_class, "data.")
+        text = next(iter(lines.values())).group
+        parts = [f"\n### `data` of {family}\n\n{text}\n"]
+        same = [x for x in lines if x in seen and seen[x][1][:2] == lines[x][:2]]
+        for first in dict.fromkeys(seen[x][0] for x in same):
+            names = ", ".join(f"`{x}`" for x in same if seen[x][0] == first)
+            parts.append(f"- as in {first}: {names}")
+        new = {name: line for name, line in lines.items() if name not in same}
+        seen = {name: (family, line) for name, line in new.items()} | seen
+        yield "\n".join([*parts, written(new, {}, "data")])
 
 
 def settings_page() -> str:
     """Every setting of every config."""
-    data = [
-        f"### `data` of the family {name}\n{tables(family.config_class, 'data.', '###')}"
-        for name, family in FAMILIES.items()
-    ]
+    train, finetune = settings_of(TrainConfig), settings_of(FineTuneConfig)
+    both = {
+        x: train[x] for x in train if x in finetune and train[x][1] == finetune[x][1]
+    }
+    own = {x: finetune[x] for x in finetune if x not in both}
+    study, variant = settings_of(StudyConfig), settings_of(Variant)
     parts = [
-        f"{_SETTINGS}\n## Pretraining\n\n`bert_jax train`",
-        tables(TrainConfig),
-        "## Fine-tuning\n\n`bert_jax finetune`",
-        tables(FineTuneConfig),
-        *data,
-        "## Studies\n\n`bert_jax study`",
-        tables(StudyConfig),
-        f"### A variant\n\n{tables(Variant)}\n",
+        _SETTINGS,
+        "## Pretraining and fine-tuning\n",
+        written(both, finetune),
+        "\n## Pretraining\n\n`bert_jax train`\n",
+        written({x: train[x] for x in train if x not in both}, {}),
+        "\n## Fine-tuning\n\n`bert_jax finetune`\n",
+        written(own, {}),
+        *family_settings(),
+        f"\n## Studies\n\n`bert_jax study`: {study['variants'].group}\n",
+        written(study, {}),
+        f"\n### A variant\n\n{variant['pretrain'].group}\n",
+        written(variant, {}),
     ]
-    return "\n\n".join(parts)
+    return "\n".join(parts) + "\n"
 
 
 def commands_page() -> str:
