@@ -58,7 +58,6 @@ class Reporter:
       the whole run in it.
     writer: None in all processes except process 0.
     first: number of steps that were done before this process started.
-    baselines: function of a step, see Job.
     bar: the progress bar, which the loop updates.
     """
 
@@ -71,11 +70,10 @@ class Reporter:
         log: Callable[[str], None],
         progress: dict[str, Any],
         first: int,
-        baselines: Callable[[int], dict[str, float]],
     ):
         self._config, self._objective, self._schedule = config, objective, schedule
         self.log, self.progress, self._writer = log, progress, writer
-        self._total, self._baselines = int(schedule.total_steps), baselines
+        self._total = int(schedule.total_steps)
         self._estimates = True  # whether the next ten timed steps give an estimate
         self._peak = peak_flops(jax.devices())
         self._began = time.perf_counter() - progress.get("seconds", 0.0)
@@ -143,16 +141,12 @@ class Reporter:
             self.log(f"warning: {line}")
         for name in ("tokens", "computed_tokens"):
             self.progress[name] = self.progress.get(name, 0.0) + sums[name]
-        metrics = (
-            self._objective.metrics(sums)
-            | self._baselines(step)
-            | {
-                "loss": sums["step_loss"] / steps,
-                "learning_rate": float(learning_rate(self._schedule, step - 1)),
-                "grad_norm": sums["grad_norm"] / steps,
-                "padding": 1 - sums["tokens"] / sums["computed_tokens"],
-            }
-        )
+        metrics = self._objective.metrics(sums) | {
+            "loss": sums["step_loss"] / steps,
+            "learning_rate": float(learning_rate(self._schedule, step - 1)),
+            "grad_norm": sums["grad_norm"] / steps,
+            "padding": 1 - sums["tokens"] / sums["computed_tokens"],
+        }
         if self._config.optimizer.skip_spikes:
             metrics["skipped"] = skipped
         self.write(step, "train", metrics | rates)

@@ -80,8 +80,6 @@ class Job:
     initial_params: parameters from a checkpoint, for any part of the model. All other
       parameters are randomly initialised.
     keep_checkpoints, threads, prefetch: see TrainConfig.
-    baselines: function of a step that returns metrics "X_majority" for its report: the
-      accuracies of always giving the most frequent answer.
     """
 
     config: RunConfig
@@ -97,7 +95,6 @@ class Job:
     keep_checkpoints: int = 1
     threads: int = 1
     prefetch: int = 8
-    baselines: Callable[[int], dict[str, float]] = lambda step: {}
 
 
 @contextlib.contextmanager
@@ -194,9 +191,8 @@ def run(
 
         writer = on_leader(open_writer)
         folder.check_shared("config.json")
-        objective, baselines = job.objective, job.baselines
         reporter = Reporter(
-            config, objective, schedule, writer, log, progress, first, baselines
+            config, job.objective, schedule, writer, log, progress, first
         )
         stack.callback(reporter.bar.close)
 

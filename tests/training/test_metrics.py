@@ -50,9 +50,7 @@ def test_the_time_left_is_logged_after_ten_steps(monkeypatch):
     config = types.SimpleNamespace(optimizer=OptimizerConfig(learning_rate=1e-3))
     objective = types.SimpleNamespace(flops=lambda batch: 1.0)
     schedule = make_schedule(config.optimizer, 100)
-    reporter = metrics.Reporter(
-        *(config, objective, schedule, None, log.append, {}, 0, lambda step: {})
-    )
+    reporter = metrics.Reporter(config, objective, schedule, None, log.append, {}, 0)
     batch = {"input_ids": jnp.zeros((8, 16), jnp.int32)}
     for step in range(2, 27):  # the first step compiles
         clock[0] += 3
