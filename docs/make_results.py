@@ -32,12 +32,11 @@ COLUMNS = {
     "metric": "metric",
     "score": "score",
     "peer_score": "peer's score",
-    "value": "bert_jax",
+    "value": "value",
     "spread": "spread",
     "peer": "peer",
     "peer_value": "peer's value",
     "ratio": "times as fast",
-    "measured": "date, commit",
     "run": "run",
 }
 BLUE, GREY = "#2f6fab", "#b8c2cc"
@@ -63,10 +62,14 @@ def is_older(commit: str, *sources: str) -> bool:
     return bool(subprocess.run(command, cwd=ROOT, capture_output=True).stdout)
 
 
-def measured(result: dict[str, Any]) -> str:
-    """Date and commit, with the mark if the code is newer."""
+def source(result: dict[str, Any]) -> str:
+    """Date, commit, machine and command, with the mark if the code is newer."""
     mark = MARK if is_older(result["commit"], *result["sources"]) else ""
-    return f"{result['date']}, `{result['commit']}`{mark}"
+    command = result["command"]
+    if "`" not in command:
+        command = f"`{command}`"
+    date, commit, machine = result["date"], result["commit"], result["machine"]
+    return f"{date}, `{commit}`{mark}, {machine}: {command}"
 
 
 def shown(result: dict[str, Any], field: str = "value") -> str:
@@ -90,29 +93,20 @@ def markdown(columns: list[str], rows: list[list]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def code(command: str) -> str:
-    """A command as code, unless it is a sentence with code in it."""
-    return command if " " not in command or "`" in command else f"`{command}`"
-
-
 def table(name: str) -> str:
-    """A result with rows, or all figures of a table, with machines and commands."""
+    """A result with rows, or all figures of a table, and how they were measured."""
     if name in results():
         result = results()[name]
         rows = markdown(result["columns"], result["rows"])
-        source = [result["machine"], measured(result), code(result["command"])]
-        notes = [result["note"]] if "note" in result else []
-        return "\n\n".join(
-            [f"**{result['what']}**", rows, " ".join([*notes, "; ".join(source)]) + "."]
-        )
+        parts = [f"**{result['what']}**", rows, result.get("note"), source(result)]
+        return "\n\n".join(filter(None, parts))
     rows, runs = [], []
     for result in results().values():
         if result.get("table") == name:
-            run = f"{result['machine']}: {code(result['command'])}"
+            run = source(result)
             runs += [run] * (run not in runs)
             row = {field: shown(result, field) for field in COLUMNS}
-            number = str(runs.index(run) + 1)
-            rows.append(row | {"measured": measured(result), "run": number})
+            rows.append(row | {"run": str(runs.index(run) + 1)})
     if not rows:
         raise KeyError(f"table {name}")
     fields = [field for field in COLUMNS if any(row[field] for row in rows)]

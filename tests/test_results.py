@@ -67,6 +67,7 @@ def test_fill(made, monkeypatch):
     one = dict(value=150, unit="s", ratio=1.5, what="a step", date="2026-01-02")
     one |= dict(table="times", machine="a core", commit="1234567", command="make it")
     other = one | dict(what="a start", value=2e-6, unit="", command="see the log")
+    other["commit"] = "7654321"
     rows = one | dict(columns=["a", "b"], rows=[[1, "x"]], note="Two.")
     found = {"one": one, "other": other, "rows": rows | {"table": None}}
     found = {name: result | {"sources": []} for name, result in found.items()}
@@ -76,11 +77,13 @@ def test_fill(made, monkeypatch):
     assert made.fill(span.format("one", "?")) == span.format("one", "2 min 30 s")
     assert made.fill(span.format("one.ratio", "9")) == span.format("one.ratio", "1.5")
     filled = made.fill("<!-- table: times -->old<!-- /table -->")
-    assert "| a step | 2 min 30 s | 1.5 | 2026-01-02, `1234567` (older" in filled
-    assert "| a start | 2.0e-6 | 1.5 |" in filled and "2. a core: `see the" in filled
+    assert "| a step | 2 min 30 s | 1.5 | 1 |" in filled
+    assert "| a start | 2.0e-6 | 1.5 | 2 |" in filled
+    line = "2026-01-02, `1234567` (older than the code), a core: `make it`"
+    assert f"1. {line}\n2. 2026-01-02, `7654321`, a core: `see the log`\n" in filled
     assert made.fill(filled) == filled
     filled = made.fill("<!-- table: rows --><!-- /table -->")
-    assert "| 1 | x |\n\nTwo. a core; 2026-01-02, `1234567` (older" in filled
+    assert f"| 1 | x |\n\nTwo.\n\n{line}\n" in filled
     for text in (span.format("nothing", ""), "<!-- table: none --><!-- /table -->"):
         with pytest.raises(KeyError):
             made.fill(text)
