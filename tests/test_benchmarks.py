@@ -165,3 +165,20 @@ def test_data(start, monkeypatch, tmp_path):
     assert "data_draw_512_token_packed" in published and len(published) == 8
     packed = [row for row in report["draw"] if row["packed"] == "yes"]
     assert len(packed) == 3 and all(row["pairs"] == 8 for row in packed)
+
+
+def test_scores_beside_the_trainer_are_published(start, monkeypatch, tmp_path):
+    common, finetune = map(importlib.import_module, ("common", "finetune"))
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    run = dict(process_seconds=9.0, cpu_seconds=9.0, padding_share=0.1)
+    ours = [run | dict(train_seconds=2.0, score=score) for score in (80.0, 82.0)]
+    peer = [run | dict(train_seconds=5.0, score=score) for score in (81.0, 81.0)]
+    results = {("sst2", "bert_jax"): ours, ("sst2", "transformers"): peer}
+    results |= {("mrpc", "bert_jax"): ours, ("mrpc", "transformers"): [{"error": "no"}]}
+    options = SimpleNamespace(result="tune", dtype="float32")
+    finetune.publish_rows(finetune.summary(results), options)
+    (path,) = tmp_path.iterdir()
+    result = json.loads(path.read_text())
+    assert path.stem == "tune_sst2_float32" and result["metric"] == "accuracy"
+    assert (result["score"], result["peer_score"]) == ("81.0 ± 1.4", "81.0 ± 0.0")
+    assert (result["value"], result["peer_value"], result["ratio"]) == (2.0, 5.0, 2.5)
