@@ -74,14 +74,20 @@ OUTSIDE = {
 API_LINK = "API: `help(bert_jax.load)`", "[API](generated/api.md)"
 # The folders of the package, in the order in which a reader meets them.
 FOLDERS = {
-    "inference": "What a trained model is asked: vectors, answers, scores.",
+    "inference": "Vectors, answers and scores of a trained model.",
     "model": "The encoder, its heads and their configs.",
-    "objectives": "What a batch teaches.",
+    "objectives": "The losses.",
     "tasks": "From the files of a task to scores.",
     "training": "The engine: state, step, loop, reports.",
     "data": "From text to batches.",
-    "interop": "Checkpoints of ours, of Hugging Face and of Google.",
-    "parallel": "Meshes, sharding, several processes, object stores.",
+    "interop": "Checkpoints of bert_jax, Hugging Face and Google.",
+    "parallel": "Meshes, sharding and several processes.",
+}
+# Modules of the first page of the API, with their headings.
+FACE = {
+    "Models": "bert_jax.inference.model",
+    "Trained models": "bert_jax.training.from_python",
+    "Figures": "bert_jax.figures",
 }
 
 
@@ -123,35 +129,45 @@ def modules(folder: str) -> list[str]:
     return [".".join(path.parts) for path in paths if path.stem != "__init__"]
 
 
+def face() -> str:
+    """The page of ``import bert_jax``: its functions first, then what they return."""
+    functions = ["load", "finetune", "pretrain"]
+    tasks = [f"tasks.{name}" for name in bert_jax.tasks.__all__]
+    parts = [
+        "# bert_jax\n\nThe functions of `import bert_jax`, and the models that they return."
+    ]
+    for title, names in {"Functions": functions, "Tasks": tasks}.items():
+        shown = "\n".join(f".. autofunction:: bert_jax.{name}" for name in names)
+        parts.append(f"## {title}\n\n```{{eval-rst}}\n{shown}\n```")
+    options = f"\n   :inherited-members:\n   :exclude-members: {', '.join(functions)}"
+    for title, name in FACE.items():
+        module = f".. automodule:: {name}{options}"
+        parts.append(f"## {title}\n\n```{{eval-rst}}\n{module}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
 def api() -> Iterator[tuple[str, str]]:
     """Names and texts of pages: of the public face, each folder, and a list of these."""
-    public = [getattr(bert_jax, name) for name in bert_jax.__all__]
-    # Functions before whole modules, such as figures.
-    public.sort(key=lambda item: not hasattr(item, "__module__"))
-    homes = [getattr(item, "__module__", item.__name__) for item in public]
-    face = list(dict.fromkeys(homes))
-    pages = {"bert_jax": ("What `import bert_jax` gives, and what that returns.", face)}
-    # The first page shows the functions of tasks, as functions of bert_jax.tasks.
-    shown = {*face, "bert_jax.tasks.functions"}
-    for folder, text in FOLDERS.items():
-        pages[folder] = (text, [m for m in modules(folder) if m not in shown])
-    table, contents = [], []
-    apart = {*face, "bert_jax.__main__", "bert_jax.train"}
+    shown = {*FACE.values(), "bert_jax.tasks.functions"}
+    pages = {
+        folder: (text, [m for m in modules(folder) if m not in shown])
+        for folder, text in FOLDERS.items()
+    }
+    apart = {*shown, "bert_jax.__main__", "bert_jax.train"}
     shared = [m for m in modules("") if m.count(".") == 1 and m not in apart]
-    pages["shared"] = ("What the commands and all folders share.", shared)
+    pages["shared"] = ("Modules that all folders use.", shared)
+    yield "api_bert_jax.md", face()
+    table = ["| [bert_jax](api_bert_jax.md) | The functions of `import bert_jax`. |"]
     for page, (text, names) in pages.items():
         title = f"bert_jax.{page}" if page in FOLDERS else page
         parts = [f"# {title}\n\n{text}"]
         table.append(f"| [{title}](api_{page}.md) | {text} |")
-        contents.append(f"api_{page}")
         for name in names:
-            shown = name.removeprefix("bert_jax.").removeprefix(f"{page}.")
-            inherited = "\n   :inherited-members:" if page == "bert_jax" else ""
-            parts.append(
-                f"## {shown}\n\n```{{eval-rst}}\n.. automodule:: {name}{inherited}\n```"
-            )
+            short = name.removeprefix(f"bert_jax.{page}.").removeprefix("bert_jax.")
+            parts.append(f"## {short}\n\n```{{eval-rst}}\n.. automodule:: {name}\n```")
         yield f"api_{page}.md", "\n\n".join(parts) + "\n"
-    head = "# API\n\nFrom the docstrings of the code.\n\n| | |\n|---|---|"
+    head = "# API\n\nMade from the docstrings.\n\n| module | contents |\n|---|---|"
+    contents = ["api_bert_jax", *(f"api_{page}" for page in pages)]
     tree = ["\n```{toctree}\n:hidden:\n", *contents, "```"]
     yield "api.md", "\n".join([head, *table, *tree]) + "\n"
 
@@ -165,6 +181,7 @@ def parameter_names(item: Any) -> set[str]:
             names |= {field.name for field in dataclasses.fields(item)}
     with contextlib.suppress(TypeError, ValueError):
         names |= set(inspect.signature(item).parameters)
+    names |= set(getattr(getattr(item, "__code__", None), "co_varnames", ()))
     return names
 
 
