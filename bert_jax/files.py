@@ -1,4 +1,4 @@
-"""Files of this machine: read as UTF-8 or JSON, written whole or not at all."""
+"""Local files: read as UTF-8 or JSON, written completely or not at all."""
 
 import codecs
 import contextlib
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from etils import epath
 
 LONGEST_LINE = 64 << 20  # bytes
-LOCK = ".lock"  # the file that names the owner of a folder
-PROGRAMS = "programs"  # the folder of a workdir where JAX keeps what it has compiled
+LOCK = ".lock"  # the file that names the process that uses a folder
+PROGRAMS = "programs"  # the folder of a workdir with JAX's compiled programs
 # Libraries whose exceptions mean that an object store does not answer, or refuses.
 STORE_LIBRARIES = {"aiohttp", "gcsfs", "google", "requests"}
 _SURROGATE = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
@@ -34,24 +34,24 @@ def is_remote(path: str | os.PathLike) -> bool:
 
 
 def ending(path: str | os.PathLike) -> str:
-    """The ending of a file's name in small letters: ".csv" of DATA.CSV."""
+    """The suffix of a file's name in lower case: ".csv" of DATA.CSV."""
     return Path(path).suffix.lower()
 
 
 def set_up_stores() -> None:
-    """Sets how object stores are read; has to come before gcsfs is imported."""
-    # Its second client, for buckets with folders of their own, asks about the bucket at
-    # every call: four times the seconds, and a warning each without credentials.
+    """Configures access to object stores. Call it before gcsfs is imported."""
+    # gcsfs' client for hierarchical buckets requests the bucket's layout at every call,
+    # which takes four times as long and logs a warning without credentials.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     import fsspec.config
 
-    # Other processes write there too: what was listed before may be out of date.
+    # Other processes write to the store, so a cached listing may be out of date.
     fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
 
 
 def open_remote(path: str | os.PathLike) -> "epath.Path":
-    """``path``, a URL; raises UserError where no library here reads its store."""
-    # Imported late: few commands read object stores.
+    """A URL as a path. Raises UserError if the library for its store is missing."""
+    # Imported late, because few commands read object stores.
     set_up_stores()
     from etils import epath
 
@@ -60,8 +60,7 @@ def open_remote(path: str | os.PathLike) -> "epath.Path":
         remote.exists()
     except (ImportError, ValueError, KeyError) as error:  # KeyError: an unknown scheme
         raise UserError(
-            f"{path} needs a library that reads it ({error}); for gs:// pip install "
-            "'bert_jax[gcs]'"
+            f"{path} needs a library ({error}); for gs:// pip install 'bert_jax[gcs]'"
         ) from error
     return remote
 
@@ -69,10 +68,10 @@ def open_remote(path: str | os.PathLike) -> "epath.Path":
 def decode(raw: bytes, where: object, *, cut: bool = False) -> str:
     """UTF-8 bytes as text, without a byte order mark at the start.
 
-    where: names the bytes in errors, such as "FILE" or "FILE:LINE". cut: whether ``raw``
+    where: name of the bytes in errors, such as "FILE" or "FILE:LINE". cut: whether ``raw``
     may end within a character, which is then left out.
     """
-    if b"\0" in raw:  # UTF-8 would accept it, but text never contains one
+    if b"\0" in raw:  # valid UTF-8, but never in a text
         raise UserError(f"{where} is a binary or UTF-16 file; expected UTF-8 text")
     raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
@@ -80,12 +79,12 @@ def decode(raw: bytes, where: object, *, cut: bool = False) -> str:
     except UnicodeDecodeError as error:
         raise UserError(
             f"{where} is not UTF-8 at byte {error.start} (0x{raw[error.start]:02x}); "
-            "expected UTF-8 text, such as iconv -t utf-8 makes"
+            "expected UTF-8 text: convert it with iconv -t utf-8"
         ) from error
 
 
 def decode_lines(file: IO[bytes], name: object) -> Iterator[tuple[int, str]]:
-    """Line numbers from 1, and the lines with their ends. Only a line feed ends a line.
+    """Line numbers from 1, and lines with their line feeds. Nothing else ends a line.
 
     Raises UserError for a line that is not UTF-8.
     """
@@ -94,14 +93,14 @@ def decode_lines(file: IO[bytes], name: object) -> Iterator[tuple[int, str]]:
 
 
 def cache_folder() -> Path:
-    """bert_jax's folder in $XDG_CACHE_HOME or ~/.cache; RuntimeError without a home."""
+    """bert_jax's folder in $XDG_CACHE_HOME or ~/.cache. RuntimeError without a home."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bert_jax")
 
 
 def valid_text(text: str) -> str:
-    """Text that UTF-8 can hold: half of a surrogate pair becomes U+FFFD.
+    """Text without lone surrogates, which UTF-8 cannot encode. They become U+FFFD.
 
-    JSON's escapes ("\\ud800") and the command line may contain half of a pair.
+    JSON's escapes ("\\ud800") and the command line may contain lone surrogates.
     """
     if _SURROGATE.search(text) is None:
         return text
@@ -112,22 +111,21 @@ def valid_text(text: str) -> str:
 def reading(where: object, expected: str) -> Iterator[None]:
     """Turns any exception of a parser into a UserError of one line.
 
-    where: the file, or its line. expected: what the file should be.
+    where: the file, or its line. expected: description of a right file.
     """
     try:
         yield
     except UserError:
         raise
     except OSError as error:
-        what = {
+        reason = {
             FileNotFoundError: f"{where} does not exist",
             IsADirectoryError: f"{where} is a folder",
         }.get(type(error), f"cannot read {where} ({error.strerror or error})")
-        raise UserError(f"{what}; expected {expected}") from error
+        raise UserError(f"{reason}; expected {expected}") from error
     except ImportError as error:
-        raise UserError(
-            f"{where} needs a library that reads it ({error}): pip install {error.name}"
-        ) from error
+        message = f"{where} needs a library ({error}): pip install {error.name}"
+        raise UserError(message) from error
     except Exception as error:  # parsers raise many types for a damaged file
         raise UserError(
             f"{where} is damaged ({error!r:.200}); expected {expected}"
@@ -135,13 +133,13 @@ def reading(where: object, expected: str) -> Iterator[None]:
 
 
 def read_text(path: Path, expected: str) -> str:
-    """The text of a UTF-8 file. expected: what the file should be, for errors."""
+    """The text of a UTF-8 file. expected: description of a right file, for errors."""
     with reading(path, expected), Path(path).open("rb") as file:
         return "".join(line for _, line in decode_lines(file, path))
 
 
 def read_json(path: Path, expected: str) -> dict[str, Any]:
-    """The object in a JSON file. expected: what the file should be, for errors."""
+    """The object in a JSON file. expected: description of a right file, for errors."""
     with reading(path, expected):
         return parse_json(Path(path).read_bytes(), path, expected)
 
@@ -149,9 +147,9 @@ def read_json(path: Path, expected: str) -> dict[str, Any]:
 def parse_json(
     text: str | bytes, where: object, expected: str, *, unique: bool = False
 ) -> dict[str, Any]:
-    """Parses a JSON object. where, expected: name the text in errors; see read_json.
+    """Parses a JSON object. where, expected: see :func:`reading`.
 
-    unique: whether a repeated key of an object is an error. Otherwise the last one counts.
+    unique: whether a repeated key is an error. Otherwise its last value counts.
     """
     try:
         text = text if isinstance(text, str) else text.decode("utf-8-sig")
@@ -163,38 +161,36 @@ def parse_json(
             f"{where} is not JSON ({error}); expected {expected}"
         ) from error
     if not isinstance(value, dict):
-        raise UserError(
-            f"{where} holds a JSON {type(value).__name__}, not an object; expected "
-            f"{expected}"
-        )
+        kind = type(value).__name__
+        raise UserError(f"{where} contains a JSON {kind}; expected {expected}")
     return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises ValueError for a key that occurs twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """The dictionary of the pairs. Raises ValueError for a key that occurs twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
         twice = statistics.mode(name for name, _ in pairs)
         raise ValueError(f"the key {twice!r} occurs twice")
-    return found
+    return values
 
 
 def check_output(output: Path | str, *inputs: str | None) -> None:
     """Raises UserError for an output that is an input file, or is in an input folder."""
     for path in map(Path, filter(None, inputs)):
-        found = path.is_file() or path.is_dir()  # not a terminal
-        if found and Path(output).resolve().is_relative_to(path.resolve()):
+        exists = path.is_file() or path.is_dir()  # a terminal is neither
+        if exists and Path(output).resolve().is_relative_to(path.resolve()):
             raise UserError(
-                f"--output={output} is the input {path}, or in it; expected another name"
+                f"--output={output} is the input {path} or in it; expected another name"
             )
 
 
 @contextlib.contextmanager
 def new_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """Opens a file that takes its place at the end.
+    """Opens a temporary file that replaces ``path`` at the end.
 
-    After an exception, or a kill, ``path`` is what it was. Text is UTF-8. A pipe or a
-    device is written directly. Raises UserError where ``path`` is a folder.
+    An exception or a kill leaves ``path`` unchanged. Text is UTF-8. A pipe or a device is
+    written directly. Raises UserError if ``path`` is a folder.
     """
     path = Path(path)
     if path.is_dir():
@@ -205,45 +201,45 @@ def new_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
             yield file
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The process id, since two runs may write the same file at the same time.
+    # The name has the process id, because two runs may write the file at the same time.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)  # of a killed process, or a link
+    temporary.unlink(missing_ok=True)  # a killed process's file, or a link
     try:
         with temporary.open(mode.replace("w", "x"), encoding=encoding) as file:
             yield file
         temporary.replace(path)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
-            error.filename = str(path)  # an error of a write does not name its file
+            error.filename = str(path)  # a failed write does not name its file
         raise
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a UTF-8 file whole or not at all."""
+    """Writes a UTF-8 file completely or not at all."""
     with new_file(path) as file:
         file.write(text.encode())
 
 
-def write_json(path: Path, value: Any, indent: int = 2) -> None:
-    """Writes a JSON file whole or not at all."""
-    write_text(path, json.dumps(value, indent=indent) + "\n")
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file completely or not at all."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 @contextlib.contextmanager
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Makes a hidden folder beside ``path`` that takes its place at the end.
+    """Makes a hidden folder beside ``path`` that replaces ``path`` at the end.
 
-    After an exception, or a kill, ``path`` is what it was. Raises NotADirectoryError for a
-    file, and UserError for a folder that is not empty, unless ``overwrite``.
+    An exception or a kill leaves ``path`` unchanged. Raises NotADirectoryError for a file,
+    and UserError for a folder that is not empty unless ``overwrite``.
     """
     path = Path(path).absolute()
     if path.exists() and any(path.iterdir()) and not overwrite:
         raise UserError(f"{path} is not empty; expected the name of a new folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(temporary, ignore_errors=True)  # a killed process's folder
     temporary.mkdir()
     try:
         yield temporary
@@ -253,9 +249,9 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 def replace_folder(source: Path, target: Path) -> None:
-    """Moves a folder to where another one may be."""
+    """Moves a folder to ``target``, which may be another folder."""
     old = target.with_name(f".{target.name}.old")
-    shutil.rmtree(old, ignore_errors=True)  # of a move that was cut short
+    shutil.rmtree(old, ignore_errors=True)  # left by a killed process
     if target.exists():
         target.rename(old)
     source.rename(target)
@@ -268,8 +264,8 @@ def locked(
 ) -> Iterator[None]:
     """Creates a folder and locks it, at most until this process ends.
 
-    wait: wait while another process has the lock. Otherwise raises UserError that names
-    this process and the folder, or ``name``.
+    wait: whether to wait while another process has the lock. Otherwise raises UserError
+    that names this process and the folder, or ``name``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path, flags = folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -287,9 +283,9 @@ def locked(
                 ) from error
             except OSError:  # a file system without locks
                 logging.getLogger(__name__).warning(
-                    f"the file system of {folder} has no locks: start no second run there"
+                    f"the file system of {folder} has no locks: start no second run in it"
                 )
-            # The last owner may have deleted the file after it was opened here.
+            # The last owner may have deleted the file after this process opened it.
             with contextlib.suppress(FileNotFoundError):
                 held = os.path.samestat(os.fstat(descriptor), path.stat())
         file.truncate()
@@ -305,8 +301,8 @@ def this_process(**more: str) -> str:
 
 
 def lock_owner(content: bytes | str) -> str:
-    """Names the process that wrote a lock file."""
+    """The name of the process that wrote a lock file."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        found = json.loads(content)
-        return f"process {found['process']} on {found['host']}"
-    return "another process"  # it has just opened the file
+        owner = json.loads(content)
+        return f"process {owner['process']} on {owner['host']}"
+    return "another process"  # which has just opened the file

@@ -1,7 +1,6 @@
-"""Folders of object stores (gs:// and other URLs), copied into a cache of this machine.
+"""Copies of folders in object stores (gs:// and other URLs), in a cache of this machine.
 
-Checkpoints of a run are large, so they are not copied: Orbax reads and writes them in the
-store.
+Checkpoints of a run are not copied. Orbax reads and writes them in the store.
 """
 
 import hashlib
@@ -30,15 +29,15 @@ set_up_stores()
 # Files of a model: in its folder, in best/, or in the folder of a module of
 # sentence-transformers, such as 1_Pooling.
 _OF_MODEL = re.compile(r"(best/)?(\d+_\w+/)?[^/]+")
-VERSIONS = ".files"  # the file of a copy with the sizes and times of its files
+VERSIONS = ".files"  # the file with sizes and times of a copy's files
 
 
 def local_copy(path: str | os.PathLike, *, model: bool = False) -> Path:
     """Returns ``path`` if it is local, and otherwise a copy of its files in the cache.
 
-    path: a folder, or the prefix of Google's bert_model.ckpt files. model: only files of
-    a model are copied, and no other folders of a run. Orbax reads checkpoints/ in the
-    store. A copy whose files have the same sizes and times in the store is used again.
+    path: a folder, or the prefix of Google's bert_model.ckpt files. model: whether to copy
+    only files of a model, and no other folders of a run. A copy is used again if its files
+    have the same sizes and times in the store.
     """
     if not is_remote(path):
         return Path(path)
@@ -48,7 +47,7 @@ def local_copy(path: str | os.PathLike, *, model: bool = False) -> Path:
         files = list_files(remote)
     if not any(name.startswith(prefix) for name in files):
         raise UserError(f"{path} does not exist; expected a folder or a checkpoint")
-    # The config and the vocabulary have names without the prefix.
+    # Config and vocabulary do not have the prefix in their names.
     files = {
         name: version
         for name, version in files.items()
@@ -56,7 +55,7 @@ def local_copy(path: str | os.PathLike, *, model: bool = False) -> Path:
         if not model or _OF_MODEL.fullmatch(name)
     }
     folder, versions = cached_folder(remote), json.dumps(files)
-    # Several processes of a host may need the copy at the same time: one downloads.
+    # Several processes of a host may need the copy at the same time. One downloads it.
     with unwatched(), locked(folder.with_name(f".{folder.name}"), wait=True):
         old = folder / VERSIONS
         if not old.is_file() or old.read_text() != versions:
@@ -67,7 +66,7 @@ def local_copy(path: str | os.PathLike, *, model: bool = False) -> Path:
 
 
 def list_files(folder: epath.Path) -> dict[str, list]:
-    """The files below a remote folder: size and time by name, without its lock."""
+    """Size and time of each file below a remote folder, by name, without its lock."""
     store, root = fsspec.core.url_to_fs(os.fspath(folder))
     files = {}
     for path, about in store.find(root, detail=True).items():
@@ -85,28 +84,28 @@ def download(folder: os.PathLike | str, names: list[str], target: Path) -> None:
         path = target / name
         # Object stores accept any name.
         if not path.resolve().is_relative_to(target.resolve()):
-            raise UserError(f"{name!r} in {folder} leads out of the folder; rename it")
+            raise UserError(f"{name!r} in {folder} is outside the folder; rename it")
         path.parent.mkdir(parents=True, exist_ok=True)
         store.get_file(f"{root}/{name}", os.fspath(path))
 
 
 def upload(folder: Path, target: epath.Path, names: list[str]) -> None:
-    """Writes files of a local folder to a remote folder, in this order."""
+    """Writes files of a local folder to a remote folder, in the order of ``names``."""
     for name in Progress("uploading", names, unit="files"):
         write_remote(target / name, (folder / name).read_bytes())
 
 
 def write_remote(path: epath.Path, content: bytes) -> None:
-    """Writes a file of a store in one request, if it has less than 50 MiB.
+    """Writes a file of a store, in one request if it has less than 50 MiB.
 
-    An upload of several requests fails if the last answer is lost.
+    An upload in several requests fails if the last answer is lost.
     """
     store, name = fsspec.core.url_to_fs(os.fspath(path))
     store.pipe_file(name, content)
 
 
 def cached_folder(remote: os.PathLike | str, group: str = "") -> Path:
-    """The place of a copy of ``remote`` in the cache, or in the folder ``group`` there."""
+    """The path of the copy of ``remote`` in the cache, or in its folder ``group``."""
     name = os.fspath(remote).rstrip("/")
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
     return cache_folder() / group / f"{name.rpartition('/')[2]}-{digest}"

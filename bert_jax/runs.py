@@ -29,9 +29,9 @@ Values = dict[str, Any]
 class Run:
     """A run, finished or not.
 
-    name: the end of its path, as long as needed to distinguish the runs. config: the object
-    in config.json. metrics: the lines of metrics.jsonl. results: the object in
-    results.json, empty without one.
+    name: the end of its path, as long as needed to distinguish the runs. config: content of
+    config.json. metrics: lines of metrics.jsonl. results: content of results.json, empty
+    without the file.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Run:
     results: Values
 
     def series(self, split: str, metric: str) -> tuple[list[int], list[float]]:
-        """The steps that report a metric, and its values."""
+        """The steps at which a metric was reported, and its values."""
         lines = [line for line in self.metrics if line["split"] == split]
         lines = [line for line in lines if line.get(metric) is not None]
         return [line["step"] for line in lines], [line[metric] for line in lines]
@@ -70,17 +70,17 @@ class Run:
         """Number of tokens after each step of a pretraining, padding included."""
         if not self.config.get("phases"):
             raise UserError(
-                f"{self.name} is no pretraining, so it has no tokens to draw"
+                f"{self.name} is no pretraining; compare it without references"
             )
-        ends, seen = [0], [0]
+        ends, tokens = [0], [0]
         for phase in self.config["phases"]:
             ends.append(ends[-1] + phase["steps"])
             size = phase["batch_size"] * phase["sequence_length"]
-            seen.append(seen[-1] + phase["steps"] * size)
-        return [round(n) for n in np.interp(steps, ends, seen)]
+            tokens.append(tokens[-1] + phase["steps"] * size)
+        return [round(n) for n in np.interp(steps, ends, tokens)]
 
     def percent(self, metric: str) -> float:
-        """The factor from a metric to percent: 100 for shares, 1 for all else.
+        """The factor from a metric to percent: 100 for shares, 1 for other metrics.
 
         Accuracies of pretraining are shares. Fine-tuning reports percent.
         """
@@ -103,9 +103,10 @@ class Run:
 
 
 def read_metrics(path: Path) -> list[Values]:
-    """The lines of a metrics.jsonl; a damaged line is logged and left out.
+    """The lines of a metrics.jsonl. A damaged line is logged and left out.
 
-    A last line without its end is left out: the run is writing it, or was killed.
+    A last line without a line feed is left out, because the run is writing it or was
+    killed.
     """
     lines = []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
@@ -116,16 +117,15 @@ def read_metrics(path: Path) -> list[Values]:
         except (ValueError, TypeError, KeyError):
             if line.endswith(b"\n"):
                 logging.getLogger(__name__).warning(
-                    f"{path}:{number} is damaged and left out; expected a JSON object "
-                    "with step and split"
+                    f"{path}:{number} is damaged and left out; expected step and split"
                 )
     return lines
 
 
 def read_runs(paths: Iterable[os.PathLike | str]) -> list[Run]:
-    """The runs in workdirs, local or in an object store; a sweep gives all its runs.
+    """The runs in workdirs, local or in an object store. A sweep gives all its runs.
 
-    Raises UserError for a folder without a run, or whose run has not reported yet.
+    Raises UserError for a folder without a run, and for a run that has not reported yet.
     """
     folders = list(dict.fromkeys(run for path in paths for run in _folders(path)))
     # Paths and URLs have no commonpath.
@@ -151,8 +151,8 @@ def _folders(path: os.PathLike | str) -> Iterator[Path]:
     elif (folder / METRICS).exists():
         yield folder
     else:
-        what = f"holds no {METRICS}" if folder.exists() else "does not exist"
-        raise UserError(f"{path} {what}; expected the workdir of a run")
+        reason = f"has no {METRICS}" if folder.exists() else "does not exist"
+        raise UserError(f"{path} {reason}; expected the workdir of a run")
 
 
 def _read(folder: Path, name: str) -> Run:
@@ -162,9 +162,7 @@ def _read(folder: Path, name: str) -> Run:
 
     metrics = read_metrics(folder / METRICS)
     if not metrics:
-        raise UserError(
-            f"{folder / METRICS} is empty: the run has not reported yet; try again later"
-        )
+        raise UserError(f"the run in {folder} has not reported yet; try again later")
     config, results = (content(folder / file) for file in ("config.json", RESULTS))
     return Run(name, config, metrics, results)
 
@@ -197,10 +195,10 @@ def _outcome(run: Run) -> Iterator[tuple[str, Any]]:
         if values:
             best = (min if name in run.losses else max)(values)
             step = steps[values.index(best)]
-            found = {"last": values[-1], "best": best, "step": step}
+            summary = {"last": values[-1], "best": best, "step": step}
             if baselines := run.baseline(split, name)[1]:
-                found["baseline"] = baselines[-1]
-            yield f"{split} {name}", found
+                summary["baseline"] = baselines[-1]
+            yield f"{split} {name}", summary
     if seconds := run.series("train", "seconds")[1]:
         yield "seconds", max(seconds)
     if throughputs := run.series("train", "tokens_per_second")[1]:

@@ -1,11 +1,10 @@
 """Settings: fields of frozen dataclasses with a default, a unit and a meaning.
 
-Every setting is a field made by :func:`setting`. The config files, the command line,
-``--print_config`` and the page docs/settings.md all read that field.
+:func:`setting` makes every field. Config files, the command line, ``--print_config`` and
+the page docs/settings.md read it.
 """
 
 import dataclasses
-import functools
 import inspect
 import json
 import math
@@ -34,13 +33,12 @@ def setting(
     below: float | None = None,
     one_of: Collection[str] | None = None,
 ) -> Any:
-    """A dataclass field with its default, and its unit and meaning in ``doc``.
+    """A dataclass field. doc: its meaning and unit.
 
-    A nested group is ``setting(factory=MeshConfig)``; the docstring of its class explains
-    it. A setting without default and factory must be given. least, most, above, below,
-    one_of: limits for :func:`check_ranges`, in a tuple for each item. Without ``above``
-    and ``below`` whole numbers must fit into 32 bits, and other numbers must be finite,
-    unless ``most`` is infinite.
+    A nested group is ``setting(factory=MeshConfig)``. The docstring of its class explains
+    it. A setting without default and factory is required. least, most, above, below,
+    one_of: limits for :func:`check_ranges`, in a tuple for each item. Whole numbers must
+    also fit into 32 bits, and other numbers must be finite unless ``most`` is infinite.
     """
     limits = {"at least": least, "at most": most, "above": above, "below": below}
     limits["one of"] = one_of
@@ -58,15 +56,15 @@ _FITS: dict[str, Callable[[Any, Any], bool]] = {
     "below": operator.lt,
     "one of": lambda value, known: value in known,
 }
-# Limits of every number.
-_ENDS = {
+# Limits of all numbers.
+_NUMBER_LIMITS = {
     float: {"above": -math.inf, "below": math.inf},
     int: {"above": -(1 << 31), "below": 1 << 31},
 }
 
 
 class Setting(NamedTuple):
-    """full: name with all groups. value: REQUIRED if a type has no default for it."""
+    """full: name with all groups. value: REQUIRED without a default."""
 
     full: str
     field: dataclasses.Field
@@ -75,10 +73,10 @@ class Setting(NamedTuple):
 
 
 def all_settings(config: Any, name: str = "") -> Iterator[Setting]:
-    """The settings of a config, or of its type with their defaults.
+    """The settings of a config, or of its type with the defaults.
 
-    name: prefix of their names, such as "data.". A tuple of groups of a type is shown by
-    its first group.
+    name: prefix of the names, such as "data.". Of a type's tuple of groups only the first
+    group is included.
     """
     group = config if isinstance(config, type) else type(config)
     hints = typing.get_type_hints(group)
@@ -89,8 +87,8 @@ def all_settings(config: Any, name: str = "") -> Iterator[Setting]:
         if dataclasses.is_dataclass(value if kind is Any else kind):
             yield from all_settings(kind if value is REQUIRED else value, f"{full}.")
         elif dataclasses.is_dataclass(item):
-            for i, one in enumerate([item] if value is REQUIRED else value):
-                yield from all_settings(one, f"{full}[{i}].")
+            for i, part in enumerate([item] if value is REQUIRED else value):
+                yield from all_settings(part, f"{full}[{i}].")
         else:
             yield Setting(full, field, value, group)
 
@@ -101,21 +99,22 @@ def check_ranges(config: Any, name: str = "") -> None:
     name: prefix of the config's settings, such as "data.".
     """
     for full, field, value, _ in all_settings(config, name):
-        own = field.metadata.get("limits", {})
+        limits = field.metadata.get("limits", {})
         for item in value if isinstance(value, tuple) else (value,):
-            ends = {} if own.get("at most") == math.inf else _ENDS.get(type(item), {})
-            ends = {word: end for word, end in ends.items() if word not in own}
-            for limits in own, ends:
-                if not all(_FITS[word](item, end) for word, end in limits.items()):
+            general = _NUMBER_LIMITS.get(type(item), {})
+            if limits.get("at most") == math.inf:
+                general = {}
+            for group in limits, {**general, **limits}:
+                if not all(_FITS[word](item, end) for word, end in group.items()):
                     expected = " and ".join(
-                        f"{word} {', '.join(limit) if word == 'one of' else limit}"
-                        for word, limit in limits.items()
+                        f"{word} {', '.join(end) if word == 'one of' else end}"
+                        for word, end in group.items()
                     )
                     raise UserError(f"{full}={value!r}, expected {expected}")
 
 
 def describe(config: Any) -> list[str]:
-    """A config's settings, a line each: full name, value and meaning."""
+    """A line for each setting of a config: full name, value and meaning."""
     return [
         f"{full} = {value!r}  # {field.metadata.get('doc', '')}"
         for full, field, value, _ in all_settings(config)
@@ -128,11 +127,6 @@ def setting_like(kind: Any, name: str, default: Any) -> Any:
     return dataclasses.field(default=default, metadata=field.metadata)
 
 
-_wrapped = functools.partial(
-    textwrap.fill, width=80, subsequent_indent="  ", break_on_hyphens=False
-)
-
-
 def with_arguments(
     *kinds: type,
     leave_out: Collection[str] = (),
@@ -141,21 +135,17 @@ def with_arguments(
 ) -> Callable[[Function], Function]:
     """Decorates a function that takes settings as ``**settings``, for help and completion.
 
-    Its signature and its docstring get the settings of some dataclasses, each with its
-    type, default and meaning. A group of settings is a dictionary.
+    Adds the settings of dataclasses to its signature and docstring, each with its type,
+    default and meaning. A group of settings is a dictionary.
 
-    leave_out: names that are no arguments. first: names that come first; groups come last.
-    given: False if the default of each argument is None, which leaves a setting as it is
-    elsewhere.
+    leave_out: names that are no arguments. first: names that come first. Groups come last.
+    given: False if each default is None, which means the value from elsewhere.
     """
 
     def decorate(function: Function) -> Function:
         signature, shown = inspect.signature(function), {}
         own = [x for x in signature.parameters.values() if x.kind != x.VAR_KEYWORD]
-        keyword, taken = (
-            inspect.Parameter.KEYWORD_ONLY,
-            {*leave_out, *(x.name for x in own)},
-        )
+        taken = {*leave_out, *(x.name for x in own)}
         for kind, field in ((k, f) for k in kinds for f in dataclasses.fields(k)):
             if (name := field.name) in taken | shown.keys():
                 continue
@@ -169,11 +159,14 @@ def with_arguments(
             if not given:
                 annotation, default = annotation | None, None
             parameter = inspect.Parameter(
-                name, keyword, default=default, annotation=annotation
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=default,
+                annotation=annotation,
             )
-            text = _wrapped(f"{name}: {meaning}.")
+            lines = textwrap.wrap(f"{name}: {meaning}.", 80, break_on_hyphens=False)
             rank = first.index(name) if name in first else len(first)
-            shown[name] = (is_group, rank), parameter, text
+            shown[name] = (is_group, rank), parameter, "\n  ".join(lines)
         order = sorted(shown.values(), key=operator.itemgetter(0))
         parameters = [*own, *(parameter for _, parameter, _ in order)]
         function.__signature__ = signature.replace(parameters=parameters)
@@ -187,8 +180,8 @@ def with_arguments(
 def from_settings(kind: type[T], value: Any, name: str) -> T:
     """Converts plain values to the annotated type.
 
-    name: full name of the setting, "" for the whole config. Raises UserError that names an
-    unknown setting, a missing one, or a value of another type.
+    name: full name of the setting, "" for the whole config. Raises UserError for an unknown
+    setting, a missing setting, or a value of another type.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or (dataclasses.is_dataclass(kind) and isinstance(value, kind)):
@@ -202,9 +195,9 @@ def from_settings(kind: type[T], value: Any, name: str) -> T:
         items = value.items()
         return {str(k): from_settings(arguments[1], v, f"{name}.{k}") for k, v in items}
     if origin is types.UnionType:
-        for one in arguments:
-            if isinstance(value, typing.get_origin(one) or one):
-                return from_settings(one, value, name)
+        for option in arguments:
+            if isinstance(value, typing.get_origin(option) or option):
+                return from_settings(option, value, name)
     is_whole = type(value) is int and abs(value) < 1 << 63
     if kind is float and (is_whole or isinstance(value, float)):
         return float(value)
@@ -235,7 +228,7 @@ def _from_group(kind: type[T], values: Mapping[str, Any], name: str) -> T:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A config as JSON holds it: nested dicts, lists for tuples."""
+    """A config as JSON values: nested dictionaries, and lists for tuples."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 

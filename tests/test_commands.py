@@ -49,7 +49,7 @@ COMMANDS = {
 # These read no checkpoint, or as init_from, which the tests of objectives try.
 OTHERS = {"aot", "doctor", "study", "finetune", "prepare", "train", "vocabulary"}
 # What is said by those that do not work.
-NO_RUN = "holds no metrics.jsonl"
+NO_RUN = "has no metrics.jsonl"
 NO_MLM = "has no MLM head"
 REFUSALS = {
     "convert": "transformers has no BERT with LSTMs",

@@ -60,7 +60,7 @@ def test_json_is_an_object_or_one_line_says_what_it_is(tmp_path):
         (b"{", r"a\.json is not JSON \(.*\); expected settings"),
         (b"\xff\xfe{", r"a\.json is not JSON \(.*\); expected settings"),
         (b'{"a":' * 100_000, r"a\.json is not JSON \(.*\); expected settings"),
-        (b"[1]", r"a\.json holds a JSON list, not an object; expected settings"),
+        (b"[1]", r"a\.json contains a JSON list; expected settings"),
     ):
         path.write_bytes(content)
         with pytest.raises(UserError, match=message) as error:
@@ -195,7 +195,7 @@ def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(files.fcntl, "flock", refuse)
     with locked(tmp_path / "run"):
         pass
-    assert "has no locks: start no second run there" in caplog.text
+    assert "has no locks: start no second run in it" in caplog.text
 
 
 def test_a_lock_is_not_written_through_a_link(tmp_path):

@@ -165,15 +165,15 @@ def test_results_of_fine_tuning_are_compared(tmp_path):
         (lambda folder: None, "does not exist; expected the workdir of a run"),
         (
             lambda folder: folder.mkdir(),
-            r"holds no metrics\.jsonl; expected the workdir",
+            r"has no metrics\.jsonl; expected the workdir",
         ),
         (
             lambda folder: write_run(folder, {}, []),
-            r"metrics\.jsonl is empty: the run has not reported yet",
+            r"has not reported yet",
         ),
         (
             lambda folder: write_run(folder, [1], [{"step": 1, "split": "dev"}]),
-            r"config\.json holds a JSON list",
+            r"config\.json contains a JSON list",
         ),
     ],
 )

@@ -1,7 +1,7 @@
-"""The architecture and the tokenizer of a checkpoint, which a pretraining continues.
+"""Architecture and tokenizer of a checkpoint from which a pretraining starts.
 
-Nothing here reads weights or imports JAX, so that ``--print_config`` and a wrong command
-line answer at once.
+Nothing here reads weights or imports JAX, so ``--print_config`` and errors in a command
+line appear at once.
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ from bert_jax.model.config import BertConfig
 from bert_jax.remote import local_copy
 from bert_jax.settings import from_settings
 
-# Settings that are not taken from a checkpoint. They have the defaults of BertConfig.
-_CHOSEN = ("hidden_dropout", "attention_dropout")
+# Settings that are not read from a checkpoint, but have the defaults of BertConfig.
+_DROPOUTS = ("hidden_dropout", "attention_dropout")
 _SIZES = [
     field.name
     for field in dataclasses.fields(BertConfig)
@@ -32,17 +32,17 @@ _SIZES = [
 def read_architecture(
     path: os.PathLike | str,
 ) -> tuple[dict[str, Any], Tokenizer | None]:
-    """The settings of the model of a checkpoint, and its tokenizer.
+    """Settings of a checkpoint's model, and its tokenizer if it has one.
 
-    path: as for ``bert_jax.load``. vocab_size is the number of tokens of the tokenizer, if
-    there is one. The word table may have more rows.
+    path: see ``bert_jax.load``. vocab_size is the number of tokens of the tokenizer. The
+    word table may have more rows.
     """
     if hub_name(path):
         folder = from_hub(path, weights=False)
     else:
         local = local_copy(path, model=True)
         _, place = find_files(local, open_remote(path) if is_remote(path) else local)
-        folder = place if place.is_dir() else place.parent  # a prefix of Google's files
+        folder = place if place.is_dir() else place.parent  # of a prefix of Google's
     file = folder / "config.json"
     if not file.is_file():
         file = folder / "bert_config.json"
@@ -64,14 +64,14 @@ def with_architecture(
 ) -> Mapping[str, Any]:
     """Settings of a pretraining. Missing sizes of ``model`` are added from ``init_from``.
 
-    The checkpoint gives all settings of the model that ``settings`` does not have, except
-    the dropout. If the checkpoint is not there any more, the config.json of a run in
-    ``workdir`` that started from it has them.
+    The checkpoint gives all missing settings of the model except the dropout. A run in
+    ``workdir`` that started from this checkpoint gives them instead, because the
+    checkpoint may have been deleted.
     """
-    given, path = settings.get("model", {}), settings.get("init_from")
-    if not isinstance(given, Mapping) or not _is_pretraining(settings):
+    model, path = settings.get("model", {}), settings.get("init_from")
+    if not isinstance(model, Mapping) or not _is_pretraining(settings):
         return settings
-    missing = [f"model.{name}" for name in _SIZES if name not in given]
+    missing = [f"model.{name}" for name in _SIZES if name not in model]
     if not path and missing[1:]:
         raise UserError(
             f"there is no {', '.join(missing)}; give the sizes of a new model, or set "
@@ -79,23 +79,20 @@ def with_architecture(
         )
     if not path or not missing:
         return settings
-    try:
-        known, _ = read_architecture(path)
-    except UserError:
-        folder = open_remote(workdir) if is_remote(workdir) else Path(workdir)
-        file = folder / "config.json"
-        run = parse_json(file.read_bytes(), file, "a run") if file.is_file() else {}
-        if run.get("init_from") != path:
-            raise
-        known = run["model"]
-    known = {name: known[name] for name in known if name not in _CHOSEN}
-    return {**settings, "model": known | dict(given)}
+    folder = open_remote(workdir) if is_remote(workdir) else Path(workdir)
+    file, run = folder / "config.json", {}
+    if workdir and file.is_file():
+        run = parse_json(file.read_bytes(), file, "the config of a run")
+    is_resumed = run.get("init_from") == path
+    known = run["model"] if is_resumed else read_architecture(path)[0]
+    known = {name: known[name] for name in known if name not in _DROPOUTS}
+    return {**settings, "model": known | dict(model)}
 
 
 def with_any_sizes(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings with arbitrary sizes of the model, for the names of all settings.
+    """Settings with arbitrary sizes of the model, to list the names of all settings.
 
-    The sizes may need a checkpoint that only the command line names.
+    Real sizes may need a checkpoint that only the command line names.
     """
     if not _is_pretraining(settings):
         return settings

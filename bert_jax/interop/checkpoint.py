@@ -1,4 +1,4 @@
-"""A model read from disk, and the shapes that its parameters must have."""
+"""A model that was read from disk, and the expected shapes of its parameters."""
 
 import dataclasses
 import functools
@@ -25,21 +25,20 @@ Params = dict[str, Any]
 class Checkpoint:
     """A model read from disk.
 
-    params: float32 numpy tree with the keys "bert", and "mlm" and "nsp", or
-      "classifier", or "qa_outputs", or "bilstm", and "dense" (see modules.py); the
-      layers are stacked where compute.scan_layers. The pooler and the parts of a head may
-      be absent.
+    params: float32 numpy tree with the keys "bert", and "mlm" and "nsp", or "classifier",
+      "qa_outputs" or "bilstm", and "dense" (see modules.py). Layers are stacked if
+      compute.scan_layers. The pooler and the parts of a head may be missing.
     head: "pretraining", "none", "sequence", "token", "choice", "span", "features" (a
-      BiLSTM on the encoder), or "mean" or "cls" (vectors of texts, by their pooling).
-    compute: how to compute it, by default as in the config of the workdir.
-    labels: names of a classifier's outputs; empty for regression and other heads.
-    problem_type: as transformers has it: "regression", "single_label_classification",
+      BiLSTM on the encoder), or the pooling of sentence vectors, "mean" or "cls".
+    compute: how to compute the model. Default: the config of the workdir.
+    labels: names of a classifier's outputs. Empty for regression and other heads.
+    problem_type: transformers' setting: "regression", "single_label_classification",
       "multi_label_classification" or None.
-    extra: what bert_jax itself kept with the model ("bert_jax" in config.json), and
+    extra: settings that bert_jax saves with the model ("bert_jax" in config.json), and
       "modules": settings of sentence-transformers (see modules.py).
     source: "huggingface", "tensorflow" or "bert_jax".
-    missing: tensors that the architecture has and the files do not. unexpected: tensors
-      of the files that are not read. Google's are under Hugging Face's names.
+    missing: tensors of the architecture that the files do not contain. unexpected: tensors
+      of the files that are not read. Google's tensors have Hugging Face's names.
     """
 
     config: BertConfig
@@ -56,47 +55,44 @@ class Checkpoint:
 
 
 def class_names(
-    params: Mapping[str, Any], head: str, given: Mapping[str, str] | None = None
+    params: Mapping[str, Any], head: str, id2label: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """The names of a classifier's outputs; none for one number, and for other heads.
+    """The names of a classifier's outputs. Empty for regression and other heads.
 
-    given: names by number, such as "0"; empty: LABEL_0, LABEL_1, ..., as transformers has.
-    Raises UserError unless each output has one name, and no two have the same.
+    id2label: names by number, such as "0". Without it the names are LABEL_0, LABEL_1, ...,
+    as in transformers. Raises UserError unless each output has its own name.
     """
     if head not in ("sequence", "token") or "classifier" not in params:
         return ()
     numbers = [str(i) for i in range(params["classifier"]["bias"].shape[0])]
     if len(numbers) == 1:
         return ()
-    given = given or {number: f"LABEL_{number}" for number in numbers}
-    if {*given} != {*numbers} or len({*map(str, given.values())}) < len(numbers):
+    id2label = id2label or {number: f"LABEL_{number}" for number in numbers}
+    if {*id2label} != {*numbers} or len({*map(str, id2label.values())}) < len(numbers):
         raise UserError(
-            f"id2label is {given!s:.200}; expected a name of its own for each output of "
-            f"the head, '0' to '{len(numbers) - 1}'"
+            f"id2label is {id2label!s:.200}; expected different names for the outputs '0' "
+            f"to '{len(numbers) - 1}'"
         )
-    return tuple(str(given[number]) for number in numbers)
+    return tuple(str(id2label[number]) for number in numbers)
 
 
 def check_params(
     params: dict[str, Any], config: BertConfig, head: str
 ) -> tuple[str, ...]:
-    """Compares the parameters with the shapes that the model initialises, by name.
+    """Compares the shapes of parameters with the shapes in a new model, by name.
 
-    Returns the names of the parts of pretraining that are missing. Raises UserError for
-    other shapes and for incomplete parts. The sizes of a BiLSTM and of Dense modules are
-    compared where they are used.
+    Returns the names of missing parameters of pretraining. Raises UserError for other
+    shapes and for incomplete parts. A BiLSTM and Dense modules are compared later.
     """
     if "encoder" not in params.get("bert", {}):
         raise UserError("there is no encoder among the parameters; expected a BERT")
-    found = array_shapes(with_scan(params, False))
-    found = {n: s for n, s in found.items() if part_of(n) not in ("bilstm", "dense")}
-    outputs = (0, *found.get("classifier/bias", ()))[-1]
+    shapes = array_shapes(with_scan(params, False))
+    shapes = {n: s for n, s in shapes.items() if part_of(n) not in ("bilstm", "dense")}
+    outputs = (0, *shapes.get("classifier/bias", ()))[-1]
     expected = parameter_shapes(config, outputs, pooled=head != "token")
-    parts = {part_of(name) for name in found}
-    wrong = shape_differences(
-        found, {n: shape for n, shape in expected.items() if part_of(n) in parts}
-    )
-    if wrong:
+    parts = {part_of(name) for name in shapes}
+    needed = {name: s for name, s in expected.items() if part_of(name) in parts}
+    if wrong := shape_differences(shapes, needed):
         raise UserError(
             f"the checkpoint does not fit its config: {listed(wrong)}; use the "
             "config.json of the run"
@@ -109,10 +105,10 @@ def check_params(
 def parameter_shapes(
     config: BertConfig, outputs: int, *, pooled: bool = True
 ) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter of a BERT with every head, the layers not stacked.
+    """The shape of each parameter of a BERT with every head and unstacked layers.
 
-    outputs: of the classifier. pooled: whether that reads a sequence, not each token, which
-    is as wide as the encoder's output.
+    outputs: number of outputs of the classifier. pooled: whether the classifier reads the
+    pooler's output. Otherwise it reads each token of the encoder's output.
     """
     one = dataclasses.replace(config, num_layers=1)  # all layers have the same shapes
     tree = initial_shapes(BertForPreTraining(one))
@@ -131,7 +127,7 @@ def parameter_shapes(
 
 
 def initial_shapes(model: nn.Module) -> dict[str, Any]:
-    """The parameters of BertForPreTraining or of a head, not initialised."""
+    """The shapes of the parameters of BertForPreTraining or of a model with a head."""
     ids_BL = jax.ShapeDtypeStruct((1, 8), jnp.int32)
     inputs = [ids_BL] * 4
     if not isinstance(model, BertForPreTraining):
@@ -141,26 +137,26 @@ def initial_shapes(model: nn.Module) -> dict[str, Any]:
 
 
 def part_of(name: str) -> str:
-    """The part of the model that a parameter belongs to. A part is complete or absent."""
+    """The part of the model to which a parameter belongs. A part is complete or absent."""
     return "pooler" if name.startswith("bert/pooler") else name.split("/")[0]
 
 
 def check_types(token_type_ids: Iterable[np.ndarray], config: BertConfig) -> None:
-    """Raises UserError if the model has no type for the second text of a pair."""
+    """Raises UserError if the model has no token type for the second text of a pair."""
     types = config.type_vocab_size
     if any(ids.max(initial=0) >= types for ids in token_type_ids):
         raise UserError(
-            f"the model has type_vocab_size={types}, and pairs of texts need 2; take "
+            f"the model has type_vocab_size={types}, but pairs of texts need 2; use "
             "another checkpoint, or join the texts of a pair"
         )
 
 
 def check_vocabulary(checkpoint: Checkpoint, path: object) -> None:
-    """Raises UserError if the checkpoint at ``path`` cannot read text."""
+    """Raises UserError if the checkpoint at ``path`` has no tokenizer."""
     if checkpoint.tokenizer is None:
         raise UserError(
-            f"{path} has no vocabulary; put the vocab.txt that belongs to the checkpoint "
-            "beside its config.json"
+            f"{path} has no vocabulary; copy the checkpoint's vocab.txt to the folder of "
+            "its config.json"
         )
 
 
@@ -169,6 +165,6 @@ def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:
     positions = checkpoint.config.max_positions
     if max_length > positions:
         raise UserError(
-            f"max_length={max_length} is over the position table of {positions}; set "
+            f"max_length={max_length}, but the model has {positions} positions; set "
             f"{setting} to {positions} or less"
         )

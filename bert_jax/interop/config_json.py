@@ -10,7 +10,7 @@ from bert_jax.files import read_json
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.settings import from_settings
 
-# Our name -> the name in bert_config.json and in Hugging Face's config.json.
+# From our names to the names in bert_config.json and in Hugging Face's config.json.
 _JSON_NAMES = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
@@ -25,12 +25,13 @@ _JSON_NAMES = {
     "initializer_range": "initializer_range",
     "causal": "is_decoder",
 }
-# Values of model_type. PRE_NORM: transformers' name for a BERT of pre-LN layers. OWN: a
-# model without a class in transformers.
+# Values of model_type. PRE_NORM: a BERT of pre-LN layers in transformers. OWN: a model
+# without a class in transformers.
 BERT, PRE_NORM, OWN = "bert", "megatron-bert", "bert_jax"
-# Settings without a name in transformers. config.json has them unless they are defaults.
+# Settings without a name in transformers. config.json contains them if they are no
+# defaults.
 _OWN = ("encoder", "positions", "pooling", "pre_norm")
-# bert_config.json has "gelu" for both forms; Hugging Face has a name for each.
+# bert_config.json has "gelu" for both forms. Hugging Face has a name for each.
 _FROM_JSON_ACTIVATION = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -50,8 +51,8 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
     kind = values.get("model_type", BERT)
     if kind not in (BERT, PRE_NORM, OWN):
         raise UserError(
-            f"the config has model_type={kind!r}, expected {BERT!r}: bert_jax runs the "
-            "encoder of BERT only"
+            f"the config has model_type={kind!r}, expected {BERT!r}: bert_jax runs only "
+            "BERT's encoder"
         )
     sizes = {o: values[theirs] for o, theirs in _JSON_NAMES.items() if theirs in values}
     missing = [
@@ -60,7 +61,7 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
         if field.default is dataclasses.MISSING and field.name not in sizes
     ]
     if missing:
-        raise UserError(f"a BERT config needs {', '.join(missing)}; none was given")
+        raise UserError(f"a BERT config needs {', '.join(missing)}; add them")
     activation = values.get("hidden_act", "gelu")
     if str(activation) not in _FROM_JSON_ACTIVATION:
         raise UserError(
@@ -80,7 +81,7 @@ def read_config(path: Path | str, **changes: Any) -> BertConfig:
 
 
 def config_to_dict(config: BertConfig) -> dict[str, Any]:
-    """The contents of a config.json for Hugging Face's and Google's code."""
+    """The content of a config.json for Hugging Face's and Google's code."""
     own = {name: getattr(config, name) for name in _OWN}
     return {
         "architectures": ["BertForPreTraining"],
@@ -101,7 +102,7 @@ def split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 def with_compute(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Moves settings of ComputeConfig from the group "model" to the group "compute".
 
-    Older config files and workdirs have them in "model".
+    Config files and workdirs of version 0.1.0 have them in "model".
     """
     model = settings.get("model")
     model, moved = split_changes(model) if isinstance(model, Mapping) else (model, {})

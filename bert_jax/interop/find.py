@@ -16,12 +16,12 @@ from bert_jax.errors import UserError, naming
 from bert_jax.files import is_remote, reading
 from bert_jax.interop.config_json import read_config
 
-CHECKPOINTS = "checkpoints"  # folder of a run's training state
+CHECKPOINTS = "checkpoints"  # folder of a run's training states
 BEST = "best"  # folder of the best model of a fine-tuning run
 SAFETENSORS, TORCH, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
-BILSTM = "bilstm.safetensors"  # the BiLSTM on an encoder, under our names
+BILSTM = "bilstm.safetensors"  # a BiLSTM on an encoder, under our names
 MODULES = "modules.json"  # the list of modules of sentence-transformers
-# Files that from_hub downloads first. Then it downloads the weights in one form.
+# Files that from_hub downloads before the weights.
 _SMALL = (
     *("config.json", "bert_config.json", "tokenizer_config.json", "tokenizer.json"),
     *("vocab.txt", "spiece.model", "added_tokens.json", "special_tokens_map.json"),
@@ -44,10 +44,10 @@ _EXPECTED = (
 
 
 def check_checkpoint(path: os.PathLike | str, setting: str = "checkpoint") -> None:
-    """Raises UserError for a folder or file that is no checkpoint.
+    """Raises UserError for a local path that is no checkpoint.
 
-    Names of a hub and URLs are checked when they are loaded. setting: name of the setting
-    that has the path.
+    Names of a hub and URLs are checked when they are loaded. setting: name of the setting,
+    for the message.
     """
     if not os.fspath(path):
         raise UserError(f"there is no checkpoint; set {setting}: {_EXPECTED}")
@@ -58,10 +58,10 @@ def check_checkpoint(path: os.PathLike | str, setting: str = "checkpoint") -> No
 def find_files(
     path: Path, run: Path | None = None
 ) -> tuple[Literal["bert_jax", "huggingface", "tensorflow"], Path]:
-    """Whose checkpoint is at ``path``, and where: workdir, folder or prefix.
+    """The format of the checkpoint at ``path``, and its workdir, folder or prefix.
 
-    run: the run that ``path`` holds the small files of, where its checkpoints are
-    elsewhere. Raises UserError where there is no checkpoint.
+    run: remote workdir, if ``path`` is a copy of its small files. Raises UserError without
+    a checkpoint.
     """
     finished = (path / BEST / "config.json").is_file()
     if not finished and ((run or path) / CHECKPOINTS).is_dir():
@@ -71,34 +71,32 @@ def find_files(
             return "huggingface", folder
     if (prefix := find_prefix(path)) is not None:
         return "tensorflow", prefix
-    if path.is_dir():
-        raise UserError(f"{path} holds no weights; {_EXPECTED}")
-    what = "is a file" if path.exists() else "does not exist"
+    what = "contains no weights" if path.exists() else "does not exist"
     raise UserError(f"{path} {what}; {_EXPECTED}")
 
 
 def find_weights(folder: Path) -> Path | None:
-    """The weights of a Hugging Face folder, or their index; None without weights."""
+    """The weights of a Hugging Face folder, or their index. None without weights."""
     names = (f"{name}{end}" for name in (SAFETENSORS, TORCH) for end in ("", INDEX))
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def find_prefix(path: Path) -> Path | None:
-    """The prefix of Google's files: ``path`` itself, or the one in the folder.
+    """The prefix of Google's files: ``path`` itself, or the only prefix in the folder.
 
-    None where there is none. Raises UserError for a folder of several.
+    None without these files. Raises UserError for a folder with several prefixes.
     """
     if path.name and path.with_name(f"{path.name}.index").is_file():
         return path
     # An index of shards ends in .index.json.
-    found = [file.with_suffix("") for file in sorted(path.glob("*.index"))]
-    if len(found) > 1:
-        raise UserError(f"{path} holds {', '.join(map(str, found))}; name one of them")
-    return found[0] if found else None
+    prefixes = [str(file.with_suffix("")) for file in sorted(path.glob("*.index"))]
+    if len(prefixes) > 1:
+        raise UserError(f"{path} contains {', '.join(prefixes)}; name one of them")
+    return Path(prefixes[0]) if prefixes else None
 
 
 def list_modules(folder: Path) -> list[tuple[str, str]]:
-    """Kind and folder of each module in modules.json; empty without the file."""
+    """Kind and folder of each module in modules.json. Empty without the file."""
     path = folder / MODULES
     if not path.is_file():
         return []
@@ -108,9 +106,9 @@ def list_modules(folder: Path) -> list[tuple[str, str]]:
 
 
 def hub_name(path: os.PathLike | str) -> tuple[str, str | None] | None:
-    """The name and the revision, if any, that ``path`` may be on a hub.
+    """Name and revision of ``path`` on a hub, if it may be there.
 
-    None for what is here, for URLs and for paths that no hub has.
+    None for local files, for URLs and for paths that are no names of a hub.
     """
     match = _HUB_NAME.fullmatch(os.fspath(path))
     if match is None or Path(path).exists() or find_prefix(Path(path)):
@@ -119,16 +117,15 @@ def hub_name(path: os.PathLike | str) -> tuple[str, str | None] | None:
 
 
 def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
-    """The folder, in huggingface_hub's cache, of a model ``NAME`` or ``NAME@REVISION``.
+    """The folder in huggingface_hub's cache of a model ``NAME`` or ``NAME@REVISION``.
 
-    Downloads the missing files: config, vocabulary, and with ``weights`` the folders in
-    modules.json and one form of the weights: safetensors before PyTorch's before Google's.
-    If the hub does not answer, the cache is used. Raises UserError with the way to get the
-    files.
+    Downloads missing files: config and vocabulary, and with ``weights`` the folders in
+    modules.json and the weights as safetensors, or else PyTorch's or Google's files. Uses
+    the cache if the hub does not answer. Raises UserError that says how to get the files.
     """
     folder = _download(path, _SMALL)
     if (folder / "config.json").is_file():
-        with naming(path):  # before the weights of another kind of model come
+        with naming(path):  # refuses other models before their weights are downloaded
             read_config(folder / "config.json")
     if not weights:
         return folder
@@ -137,13 +134,11 @@ def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
         folder = _download(path, [*_SMALL, *form, *parts, BILSTM])
         if find_weights(folder) or find_prefix(folder):
             return folder
-    raise _not_given(
-        path, "it has no weights, or the hub no longer answers; try again later"
-    )
+    raise _download_error(path, "it has no weights, or the hub does not answer")
 
 
 class _Bar(tqdm):
-    """A progress bar that only a terminal shows."""
+    """A progress bar for terminals only."""
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options | {"disable": None})
@@ -158,16 +153,16 @@ def _download(path: os.PathLike | str, files: Sequence[str]) -> Path:
         return Path(snapshot_download(name, revision=revision, **options))
     except Exception as error:  # of no common type
         offline = isinstance(error, errors.LocalEntryNotFoundError)
-        raise _not_given(path, error.__cause__ if offline else error) from error
+        raise _download_error(path, error.__cause__ if offline else error) from error
 
 
-def _not_given(path: os.PathLike | str, reason: object) -> UserError:
-    """The error about a model that could not be downloaded."""
+def _download_error(path: os.PathLike | str, reason: object) -> UserError:
+    """The error for a model that could not be downloaded."""
     from huggingface_hub import constants
 
     reason = " ".join(str(reason).split())[:400] or type(reason).__name__
     return UserError(
-        f"{path} does not exist here, and {constants.ENDPOINT} did not give it ({reason}); "
-        f"correct the path, or run 'hf download {hub_name(path)[0]} --local-dir FOLDER' "
-        f"where there is a network and name that folder; {_EXPECTED}"
+        f"{path} does not exist here, and its download from {constants.ENDPOINT} failed "
+        f"({reason}); correct the path, or run 'hf download {hub_name(path)[0]} "
+        f"--local-dir FOLDER' where there is a network and use FOLDER; {_EXPECTED}"
     )

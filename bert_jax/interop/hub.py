@@ -13,7 +13,7 @@ def push(
     The model is created if it does not exist. Environment variables of huggingface_hub
     apply, such as HF_ENDPOINT and HF_TOKEN. Raises UserError if the hub refuses.
     """
-    # Imported late: it takes a second.
+    # Imported late, because it takes a second.
     import huggingface_hub
 
     api = huggingface_hub.HfApi(token=token)
@@ -27,7 +27,7 @@ def push(
     except Exception as error:  # of no common type
         reason = " ".join(str(error).split())[:400] or type(error).__name__
         raise UserError(
-            f"{api.endpoint} did not take {name} ({reason}); expected NAME or org/NAME and "
-            "a token that may write there: run 'hf auth login', or give token="
+            f"{api.endpoint} refused {name} ({reason}); expected NAME or org/NAME and a "
+            "token that may write there: run 'hf auth login', or set token"
         ) from error
     return str(url)

@@ -26,19 +26,10 @@ from bert_jax.data.tokenizer import (
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, naming
 from bert_jax.files import new_folder, read_json, write_json, write_text
-from bert_jax.interop.checkpoint import (
-    Checkpoint,
-    check_params,
-    class_names,
-)
+from bert_jax.interop.checkpoint import Checkpoint, check_params, class_names
 from bert_jax.interop.config_json import OWN, config_from_dict, config_to_dict
 from bert_jax.interop.find import BILSTM, SAFETENSORS
-from bert_jax.interop.modules import (
-    EXTRA,
-    read_modules,
-    vector_settings,
-    write_modules,
-)
+from bert_jax.interop.modules import EXTRA, read_modules, vector_settings, write_modules
 from bert_jax.interop.names import HEADS, from_params, guess_head, to_params
 from bert_jax.interop.weights import (
     Tensors,
@@ -49,7 +40,7 @@ from bert_jax.interop.weights import (
 from bert_jax.model.config import BertConfig
 from bert_jax.model.layers import sinusoids, with_scan
 
-# Architecture -> our head, and the parts that its checkpoints hold beside the encoder.
+# Head and parts of each architecture, beside the encoder.
 _ARCHITECTURES = {
     "BertForPreTraining": ("pretraining", ("pooler", "mlm", "nsp")),
     "BertForMaskedLM": ("pretraining", ("mlm",)),
@@ -61,7 +52,7 @@ _ARCHITECTURES = {
     "BertForTokenClassification": ("token", ("classifier",)),
     "BertForQuestionAnswering": ("span", ("qa_outputs",)),
 }
-_PREFIXES = ("embeddings.", "encoder.", "pooler.")  # of an encoder saved on its own
+_PREFIXES = ("embeddings.", "encoder.", "pooler.")  # names in a checkpoint of BertModel
 _CARD = Path(__file__).with_name("model_card.md")  # the template
 _DECODER = "cls.predictions.decoder."
 _WORDS = "bert.embeddings.word_embeddings.weight"
@@ -72,21 +63,21 @@ _LAYER = r"(\.layer\.\d+(?:\.attention)?)"
 
 
 def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
-    """Reads a folder that transformers, or :func:`save_huggingface`, wrote.
+    """Reads a folder that transformers or :func:`save_huggingface` wrote.
 
-    Tensor names may start with "bert." or not, and a LayerNorm may have gamma and beta.
-    Raises UserError if the MLM decoder is not the word table.
+    Tensor names may have the prefix "bert." or not, and a LayerNorm may have gamma and
+    beta. Raises UserError if the MLM decoder is not the word table.
     """
     path = folder / "config.json"
     settings = read_json(path, "a BERT config")
     with naming(path):
         config = config_from_dict(settings, **changes)
-    own = settings.get("model_type") == OWN
+    is_ours = settings.get("model_type") == OWN
     tensors = read_weights(folder)
     with naming(folder):
-        read = _own_params if own else _their_params
-        head, found = read(tensors, settings, config)
-    params = found.pop("params")
+        read = _our_params if is_ours else _their_params
+        head, fields = read(tensors, settings, config)
+    params = fields.pop("params")
     if (folder / BILSTM).is_file():
         flat = read_safetensors(folder / BILSTM)
         params["bilstm"] = traverse_util.unflatten_dict(flat, sep="/")
@@ -94,7 +85,7 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     tokenizer = load_tokenizer(folder) if find_vocabulary(folder) else None
     modules, dense = read_modules(folder, config, tokenizer)
     if len(params) == 1:  # the encoder alone
-        head = modules.get("pooling", head if own else "none")
+        head = modules.get("pooling", head if is_ours else "none")
     if dense:
         params["dense"] = dense
     extra = settings.get("bert_jax") or {}
@@ -107,15 +98,15 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
             labels=class_names(params, head, settings.get("id2label")),
             problem_type=settings.get("problem_type"),
             extra=extra | ({EXTRA: modules} if modules else {}),
-            source="bert_jax" if own else "huggingface",
-            **found,
+            source="bert_jax" if is_ours else "huggingface",
+            **fields,
         )
 
 
-def _own_params(
+def _our_params(
     tensors: Tensors, settings: Mapping[str, Any], config: BertConfig
 ) -> tuple[str, dict[str, Any]]:
-    """Head and parameters of what :func:`save_huggingface` wrote in our own form."""
+    """Head, parameters and missing parameters of a model under our names."""
     params, head = traverse_util.unflatten_dict(tensors, sep="/"), settings.get("head")
     return head, {"params": params, "missing": check_params(params, config, head)}
 
@@ -123,13 +114,13 @@ def _own_params(
 def _their_params(
     tensors: Tensors, settings: Mapping[str, Any], config: BertConfig
 ) -> tuple[str, dict[str, Any]]:
-    """Head and parameters of what transformers wrote."""
+    """Head, and the fields of Converted, of a model under transformers' names."""
     tensors = standard_names(tensors)
     _take_tied(tensors)
     if config.positions != "learned":
-        tensors.pop(_POSITIONS, None)  # written for transformers alone
-    given = settings.get("architectures") or ()
-    names = [name.removeprefix("Megatron") for name in given]
+        tensors.pop(_POSITIONS, None)  # only transformers needs this table
+    architectures = settings.get("architectures") or ()
+    names = [name.removeprefix("Megatron") for name in architectures]
     known = [_ARCHITECTURES[name] for name in names if name in _ARCHITECTURES]
     head, parts = known[0] if known else (guess_head(tensors), None)
     converted = to_params(tensors, config, head=head, expected=parts)
@@ -137,7 +128,7 @@ def _their_params(
 
 
 def misfit(checkpoint: Checkpoint) -> str:
-    """The part of a model that transformers has no class for; "" if it has a class."""
+    """The part of a model that has no class in transformers. "" if it has a class."""
     config, head = checkpoint.config, checkpoint.head
     if not config.kind.attends:
         return "LSTMs for layers"
@@ -156,22 +147,23 @@ def save_huggingface(
     overwrite: bool = False,
     own: bool = False,
 ) -> None:
-    """Writes a folder that AutoModel and AutoTokenizer load, whole or not at all.
+    """Writes a folder for AutoModel and AutoTokenizer, completely or not at all.
 
-    checkpoint: parameters on host or devices, layers stacked or not. Its ``extra`` goes
-    into config.json under "bert_jax", its modules into the files of sentence-transformers.
-    card: Markdown about the origin of the weights, for the model card. own: write a model
-    that transformers has no class for under our names, which only ``bert_jax.load`` reads.
-    Raises UserError for this model without ``own``, and for a ``directory`` that is not
-    empty, unless ``overwrite``.
+    checkpoint: parameters on host or devices, with stacked layers or not. Its ``extra`` is
+    written to config.json under "bert_jax", its modules to the files of
+    sentence-transformers.
+    card: Markdown about the origin of the weights, for the model card. own: whether a model
+    without a class in transformers is written under our names, which only
+    ``bert_jax.load`` reads. Raises UserError for such a model without ``own``, and for a
+    ``directory`` that is not empty unless ``overwrite``.
     """
     config, tokenizer, head = checkpoint.config, checkpoint.tokenizer, checkpoint.head
     params = jax.device_get(dict(checkpoint.params))
     if "dense" in params:
-        raise UserError("Dense modules are only read; copy the folder that has them")
+        raise UserError("Dense modules are only read; copy their folder")
     bilstm = params.pop("bilstm", {})  # transformers has no architecture with it
     if config.causal:
-        params.pop("nsp", None)  # which nothing trains
+        params.pop("nsp", None)  # this head is not trained
     settings = config_to_dict(config) | {"dtype": "float32"}
     if reason := misfit(checkpoint):
         if not own:
@@ -234,7 +226,7 @@ def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _with_position_table(params: dict[str, Any], config: BertConfig) -> dict[str, Any]:
-    """The parameters with a table of positions, which transformers' BERT must have."""
+    """The parameters with a position table, which BERT in transformers needs."""
     if config.positions == "learned":
         return params
     table = sinusoids(config) * (config.positions == "sinusoidal")
@@ -243,7 +235,7 @@ def _with_position_table(params: dict[str, Any], config: BertConfig) -> dict[str
 
 
 def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Tensors under the names of names.py, without buffers that hold no weights."""
+    """Tensors under the names of names.py, without buffers."""
     bare = "embeddings.word_embeddings.weight" in tensors
     result = {}
     for name, array in tensors.items():
@@ -256,16 +248,16 @@ def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _take_tied(tensors: dict[str, np.ndarray]) -> None:
-    """Removes copies of tied tensors; raises UserError for a copy that differs."""
-    for leaf, own in (("weight", _WORDS), ("bias", _MLM_BIAS)):
+    """Removes copies of tied tensors. Raises UserError for a copy that differs."""
+    for leaf, tied in (("weight", _WORDS), ("bias", _MLM_BIAS)):
         name = f"{_DECODER}{leaf}"
         copy = tensors.pop(name, None)
-        if copy is not None and not np.array_equal(copy, tensors.setdefault(own, copy)):
-            raise UserError(
-                f"{name} differs from {own} (tie_word_embeddings=false); expected an MLM "
-                "head that shares the word table. To use the encoder alone, save it with "
-                "transformers' BertModel"
-            )
+        if copy is None or np.array_equal(copy, tensors.setdefault(tied, copy)):
+            continue
+        raise UserError(
+            f"{name} differs from {tied} (tie_word_embeddings=false); expected an MLM head "
+            "with the word table, or the encoder alone, saved as transformers' BertModel"
+        )
 
 
 def _architecture_of(head: str, params: Mapping[str, Any]) -> str:
@@ -280,12 +272,12 @@ def _architecture_of(head: str, params: Mapping[str, Any]) -> str:
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> None:
-    """Writes the vocabulary and its settings as AutoTokenizer and bert_jax read them."""
+    """Writes the vocabulary and its settings for AutoTokenizer and bert_jax."""
     tokenizer.save(folder)
     settings = tokenizer.config() | {"model_max_length": config.max_positions}
     if isinstance(tokenizer, SentencePieceTokenizer):
         fast = _sentencepiece(tokenizer)
-        # transformers has no BERT tokenizer of this kind, but takes any tokenizer.json.
+        # transformers has no BERT tokenizer of this kind, but reads any tokenizer.json.
         settings |= JSON_SETTINGS
     elif isinstance(tokenizer, WordPieceTokenizer):
         fast = tokenizers.Tokenizer.from_str(tokenizer.library.to_str())
@@ -297,7 +289,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> N
 
 
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
-    """The model's tokens, scores and table of normal forms in the library's own form."""
+    """The model's tokens, scores and normalisation table as a tokenizer of the library."""
     model = tokenizer.proto()
     table = model.normalizer_spec.precompiled_charsmap
     result = tokenizers.Tokenizer(
@@ -308,7 +300,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
     )
     steps = [normalizers.Lowercase()] if tokenizer.lower_case else []
     steps += [normalizers.Precompiled(table)] if table else []
-    # A text behind [MASK] keeps its first space, and gets none that it does not have.
+    # A text after [MASK] keeps its first space, and no space is added.
     steps += [
         normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
         normalizers.Strip(left=False),
@@ -323,7 +315,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
 def _add_special_tokens(
     library: tokenizers.Tokenizer, tokenizer: Tokenizer, *, lstrip: bool = False
 ) -> None:
-    """Adds BERT's special tokens, and the template that puts them around texts.
+    """Adds BERT's special tokens, and the template with [CLS] and [SEP].
 
     lstrip: whether [MASK] includes the spaces before it.
     """

@@ -1,9 +1,8 @@
-"""Reads a checkpoint of any origin."""
+"""Reads checkpoints: Hugging Face's, Google's and our own."""
 
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +28,21 @@ _logger = logging.getLogger(__name__)
 
 
 def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
-    """Reads config, parameters and tokenizer of a BERT, whoever wrote it.
+    """Reads config, parameters and tokenizer of a BERT.
 
     path: a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, or a
-      workdir of ours: of pretraining (its newest checkpoint), of fine-tuning (its best).
-      It may be a URL such as gs://bucket/folder, or the name of a model on the hub of
-      huggingface_hub, such as google-bert/bert-base-uncased, with @REVISION or without.
-      A file of this machine wins over a model of the same name on the hub.
-    changes: fields of BertConfig that replace values of the files, such as the
-      activation="gelu_tanh" that Google's files cannot express; and fields of
+      workdir (newest checkpoint of a pretraining, best model of a fine-tuning). It may be
+      a URL such as gs://bucket/folder, or the name of a model on the Hugging Face Hub,
+      such as google-bert/bert-base-uncased, with @REVISION or without. A local path takes
+      precedence over a model of the same name on the hub.
+    changes: fields of BertConfig that replace values of the files, such as
+      activation="gelu_tanh", which Google's files cannot express; and fields of
       ComputeConfig, such as dtype="bfloat16" or scan_layers=True. max_positions: see
       stretched.
 
-    Raises UserError if there is no checkpoint, if a tensor of the encoder is missing or
-    has another shape than the config gives, or if the vocabulary has more tokens than the
-    word table has rows. Rows without a token are kept, and never predicted.
+    Raises UserError without a checkpoint, if a tensor of the encoder is missing or its
+    shape does not fit the config, or if the vocabulary has more tokens than the word table
+    has rows. Rows without a token are kept and never predicted.
     """
     model_changes, compute_changes = split_changes(changes)
     positions = model_changes.pop("max_positions", 0)
@@ -60,8 +59,7 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
         if tokenizer.vocab_size > config.vocab_size:
             raise UserError(
                 f"{path}: the vocabulary has {tokenizer.vocab_size} tokens, the word table "
-                f"{config.vocab_size} rows; expected a row for each token, so put there "
-                "the vocabulary of the checkpoint"
+                f"{config.vocab_size} rows; use the vocabulary of the checkpoint"
             )
         _logger.warning(
             f"{path}: the word table has {config.vocab_size:,} rows for "
@@ -72,21 +70,21 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
 
 
 def _local_files(path: os.PathLike | str) -> Path:
-    """``path`` as one of this machine: itself, or a copy from a store or a hub."""
+    """``path`` if it is local, and otherwise its copy from a store or a hub."""
     if not hub_name(path):
         return local_copy(path, model=True)
-    with unwatched():  # a download has timeouts of its own
-        # Processes of the same host then find the files in its cache.
+    with unwatched():  # a download has its own timeouts
+        # The other processes of this host find the files in its cache.
         on_leader(lambda: from_hub(path))
         return from_hub(path)
 
 
 def _read(local: Path, run: os.PathLike, changes: dict[str, Any]) -> Checkpoint:
-    """run: what ``local`` is, or is the copy of; a run's checkpoints are read there."""
+    """run: ``local``, or the remote workdir whose small files ``local`` is a copy of."""
     source, path = find_files(local, run)
     if source == "bert_jax":
         return _read_workdir(path, run / CHECKPOINTS, changes)
-    # Imported here because our own workdirs need no table of foreign names.
+    # Imported late, because workdirs need no table of Hugging Face's names.
     if source == "tensorflow":
         from bert_jax.interop.tensorflow import read_tensorflow
 
@@ -100,32 +98,29 @@ def _read_workdir(
     workdir: Path, checkpoints: Path, changes: dict[str, Any]
 ) -> Checkpoint:
     path = workdir / "config.json"
-    expected = "the config of a run of bert_jax; copy it from where the run was"
+    expected = "the config of a run of bert_jax; copy it from the run"
     settings = with_compute(read_json(path, expected))
-    if not isinstance(settings.get("model"), Mapping):
-        raise UserError(f"{path} has no BERT in its group model; expected {expected}")
-    with reading(path, expected):
+    with naming(path), reading(path, expected):
         pairs = settings.get("data", {}).get("examples", {}).get("next_sentence", True)
         trained_with = settings.get("text", {}).get("vocabulary")
-    with naming(path):
         config = from_settings(BertConfig, settings["model"] | changes, "model")
         compute = from_settings(ComputeConfig, settings.get("compute", {}), "compute")
-    # An objective may train more than a BERT: another head, a generator.
+    # An objective may train more than a BERT, such as another head or a generator.
     known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm", "dense")
     every = read_params(checkpoints)
     if not pairs:
-        every.pop("nsp", None)  # only pairs train this head
+        every.pop("nsp", None)  # this head is trained on pairs only
     params = {name: every[name] for name in known if name in every}
     others = {name: part for name, part in every.items() if name not in known}
-    # convert of 0.1.0 wrote workdirs with "head", "labels", "problem_type" and "extra".
+    # convert of version 0.1.0 also wrote head, labels, problem_type and extra.
     head = settings.get("head") or ("pretraining" if "mlm" in params else "none")
     with naming(workdir):
         missing = check_params(params, config, head)
     tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None
     if tokenizer and trained_with and not tokenizer.has_fingerprint(trained_with):
         raise UserError(
-            f"{workdir}: its vocabulary is not the one that the run was trained with; "
-            "copy the vocabulary from where the run was"
+            f"{workdir} has another vocabulary than the run was trained with; copy the "
+            "vocabulary from the run"
         )
     return Checkpoint(
         config=config,

@@ -1,10 +1,10 @@
-"""sentence-transformers' modules: what makes a vector of a text from its tokens.
+"""Modules of sentence-transformers, which make the vector of a text from its tokens.
 
 modules.json lists them. Here they are settings, under "modules" in Checkpoint.extra:
-pooling: "mean" or "cls". activations: the activation of each Dense module; their weights
-are parameters under "dense". normalize: whether vectors get length 1. max_length: tokens of
-a text, [CLS] and [SEP] included. prompts, default_prompt_name, similarity_fn_name: as in
-config_sentence_transformers.json.
+pooling: "mean" or "cls". activations: the activation of each Dense module. The weights of
+these modules are parameters under "dense". normalize: whether vectors are scaled to length
+1. max_length: maximum number of tokens of a text, [CLS] and [SEP] included. prompts,
+default_prompt_name, similarity_fn_name: as in config_sentence_transformers.json.
 """
 
 import json
@@ -36,7 +36,7 @@ _INSTEAD = "to use the encoder alone, remove modules.json"
 def read_modules(
     folder: Path, config: BertConfig, tokenizer: Tokenizer | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings, and the parameters of Dense modules; both empty without a Pooling.
+    """The settings and the parameters of Dense modules, both empty without a Pooling.
 
     Raises UserError for a module or a setting that is not supported.
     """
@@ -50,17 +50,13 @@ def read_modules(
     if kinds != [*expected, *["Normalize"] * normalize] or paths[0]:
         raise UserError(
             f"{folder / MODULES}: the modules are {', '.join(kinds)}; expected Transformer "
-            "in the folder itself, Pooling, any number of Dense, and Normalize or not; "
+            "in the folder itself, Pooling, any number of Dense, and optionally Normalize; "
             f"{_INSTEAD}"
         )
     # A truncated vector has another width, and a prompt may be left out of the mean.
-    own = _settings(folder / _CONFIG, truncate_dim=[])
-    prompts, default = own.get("prompts") or {}, own.get("default_prompt_name")
-    if default not in (None, *prompts):
-        raise UserError(
-            f"{folder / _CONFIG}: default_prompt_name={default!r}, expected one of the "
-            "prompts"
-        )
+    config_file = _settings(folder / _CONFIG, truncate_dim=[])
+    prompts = config_file.get("prompts") or {}
+    default = config_file.get("default_prompt_name")
     included = [True] if prompts.get(default) else [True, False]
     pooling = _settings(folder / paths[1] / "config.json", include_prompt=included)
     settings = {
@@ -70,7 +66,7 @@ def read_modules(
         "max_length": _length(folder, config.max_positions, tokenizer),
         "prompts": prompts,
         "default_prompt_name": default,
-        "similarity_fn_name": own.get("similarity_fn_name"),
+        "similarity_fn_name": config_file.get("similarity_fn_name"),
         "include_prompt": pooling.get("include_prompt", True),
     }
     params, width = {}, config.hidden_size
@@ -82,10 +78,10 @@ def read_modules(
 
 
 def _settings(path: Path, **known: list[Any]) -> dict[str, Any]:
-    """The settings in a file. The files in the model's own folder may be missing.
+    """The settings in a file. Files in the model's own folder are optional.
 
-    known: the values that a setting may have. Raises UserError for another value, and
-    for a missing config.json of a module.
+    known: the values that a setting may have. Raises UserError for another value and for a
+    missing config.json of a module.
     """
     needed = path.name == "config.json" or path.is_file()
     config = read_json(path, "settings of a module") if needed else {}
@@ -112,7 +108,7 @@ def _pooling(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def _length(folder: Path, positions: int, tokenizer: Tokenizer | None) -> int:
-    """Tokens of a text: in the settings of the Transformer, or of the tokenizer."""
+    """Maximum number of tokens, from the settings of Transformer or of the tokenizer."""
     cased = tokenizer is not None and not tokenizer.lower_case
     config = _settings(
         folder / _TRANSFORMER,
@@ -120,13 +116,13 @@ def _length(folder: Path, positions: int, tokenizer: Tokenizer | None) -> int:
         do_lower_case=[False] if cased else [True, False],
     )
     other = _settings(folder / "tokenizer_config.json").get("model_max_length")
-    own = config.get("max_seq_length")
-    lengths = other if own is None else own, positions
-    return min(length for length in lengths if length is not None)
+    length = config.get("max_seq_length")
+    length = other if length is None else length
+    return positions if length is None else min(length, positions)
 
 
 def _read_dense(folder: Path, width: int) -> tuple[str, dict[str, np.ndarray]]:
-    """The activation and the parameters of a Dense module. width: of its input."""
+    """The activation and the parameters of a Dense module. width: width of its input."""
     vector = ["sentence_embedding"]
     config = _settings(
         folder / "config.json",
@@ -143,7 +139,7 @@ def _read_dense(folder: Path, width: int) -> tuple[str, dict[str, np.ndarray]]:
     if shapes not in (expected, {"linear.weight": (*rows, width)}):
         raise UserError(
             f"{folder} has the tensors {shapes}; expected a matrix linear.weight of "
-            f"{width} columns, and linear.bias or not"
+            f"{width} columns and optionally linear.bias"
         )
     params = {"kernel": np.asarray(tensors["linear.weight"].T, np.float32)}
     if "linear.bias" in tensors:
@@ -152,7 +148,7 @@ def _read_dense(folder: Path, width: int) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def write_modules(folder: Path, settings: Mapping[str, Any], width: int) -> None:
-    """Writes the modules as sentence-transformers and :func:`read_modules` read them."""
+    """Writes the modules for sentence-transformers and :func:`read_modules`."""
     kinds = ["Transformer", "Pooling", *["Normalize"] * settings["normalize"]]
     modules = []
     for i, kind in enumerate(kinds):
@@ -175,7 +171,7 @@ def write_modules(folder: Path, settings: Mapping[str, Any], width: int) -> None
 def vector_settings(
     head: str, extra: Mapping[str, Any], positions: int
 ) -> dict[str, Any] | None:
-    """The modules of a checkpoint; None if nothing makes a vector of its tokens.
+    """The modules of a checkpoint. None if nothing makes a vector from its tokens.
 
     A model of sentence vectors that was trained here has only a pooling.
     """

@@ -1,4 +1,4 @@
-"""Names of every parameter, ours and Hugging Face's, in one table."""
+"""Our names and Hugging Face's names of all parameters, in one table."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -22,8 +22,8 @@ class Converted(NamedTuple):
     unexpected: tuple[str, ...]
 
 
-# The table: a layer of ours, and its name in Hugging Face's checkpoints. Google's names are
-# the same with slashes (tensorflow.py).
+# Hugging Face's names of our layers. Google's names are the same with slashes
+# (tensorflow.py).
 _LAYERS = {
     "bert/embeddings/word": "bert.embeddings.word_embeddings",
     "bert/embeddings/position": "bert.embeddings.position_embeddings",
@@ -47,7 +47,7 @@ _LAYERS = {
     "classifier": "classifier",
     "qa_outputs": "qa_outputs",
 }
-# The parts of a model with this head, beside encoder and pooler.
+# The parts of a model with each head, beside encoder and pooler.
 HEADS = {
     "none": (),
     "pretraining": ("mlm", "nsp"),
@@ -69,9 +69,10 @@ def name_of(name: str) -> str:
 
 
 def guess_head(names: Collection[str]) -> str:
-    """Guesses the head from the ``names`` of its tensors; see HEADS.
+    """Guesses the head, a key of HEADS, from the names of tensors.
 
-    A classifier counts as a classifier of sequences: both kinds have the same names.
+    A classifier counts as a classifier of sequences, because classifiers of tokens have the
+    same names.
     """
     marks = {
         "qa_outputs.weight": "span",
@@ -89,13 +90,13 @@ def to_params(
     head: str,
     expected: Iterable[str] | None = None,
 ) -> Converted:
-    """Tensors under Hugging Face's names as our parameters, the layers not stacked.
+    """Tensors under Hugging Face's names as our parameters, with unstacked layers.
 
-    head: decides which parts are read beside encoder and pooler; tensors of other heads
-    are unexpected. expected: the parts that are listed as missing if they are absent, by
-    default the parts of the head and the pooler. A part is read whole or not at all.
-    Raises UserError if the encoder lacks a tensor or has others than ``config`` gives it,
-    or if a shape does not fit.
+    head: decides which parts are read beside encoder and pooler. Tensors of other heads are
+    unexpected. expected: parts that are listed as missing if they are absent, by default
+    the pooler and the parts of the head. A part is read completely or not at all. Raises
+    UserError if a tensor of the encoder is missing, if the encoder has tensors that
+    ``config`` does not have, or if a shape does not fit.
     """
     parts = ("bert", "pooler", *HEADS[head])
     expected = parts if expected is None else tuple(expected)
@@ -111,9 +112,8 @@ def to_params(
         if absent and part == "bert":
             raise UserError(
                 f"the weights lack {len(absent)} of the {len(names)} tensors of an "
-                f"encoder of {config.num_layers} layers ({listed(absent)}), and have "
-                f"{listed(sorted(tensors), 2)}; expected a BERT and the config file of "
-                "the same model"
+                f"encoder of {config.num_layers} layers ({listed(absent)}); expected a "
+                f"BERT and its config, found {listed(sorted(tensors), 2)}"
             )
         if absent:
             if part in expected or len(absent) < len(names):
@@ -135,12 +135,12 @@ def to_params(
                     array = np.pad(array, ((0, padding), (0, 0)))
                 flat[ours] = array.reshape(shapes[ours])
     unexpected = tuple(sorted(set(tensors) - used))
-    # More layers, cross attention or relative positions: the results would be others.
+    # More layers, cross attention or relative positions would change the results.
     wrong += [f"{x} is unknown" for x in unexpected if x.startswith("bert.encoder.")]
     if wrong:
         raise UserError(
             f"the weights do not fit a BERT of {config.num_layers} layers: "
-            f"{listed(wrong)}; use the config file of the same model"
+            f"{listed(wrong)}; use the config of the same model"
         )
     params = traverse_util.unflatten_dict(flat, sep="/")
     return Converted(params, tuple(missing), unexpected)
@@ -168,7 +168,7 @@ def _shape_there(
 
     Attention heads are joined: (D, N * H) for (D, N, H). A kernel is (outputs, inputs).
     """
-    if name == _WORDS:  # ours has rows of zeros beyond the vocabulary
+    if name == _WORDS:  # our table has rows of zeros after the vocabulary
         shape = config.vocab_size, shape[1]
     elif name.endswith("/attention/output/kernel"):
         shape = shape[0] * shape[1], shape[2]

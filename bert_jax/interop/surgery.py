@@ -20,11 +20,11 @@ _NEW_HEAD = "set fresh_head=True to start with a new head"
 
 
 def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
-    """The checkpoint with a longer vocabulary that starts with its own.
+    """The checkpoint with a vocabulary that starts with its own and has more tokens.
 
-    A new word's row of the word table is the mean of the rows of its old tokens. Its bias
-    in the MLM head is the mean of their biases. Rows without a token are left out.
-    Raises UserError where the vocabularies do not fit.
+    A new word's row of the word table is the mean of the rows of its old tokens, and its
+    bias in the MLM head is the mean of their biases. Rows without a token are left out.
+    Raises UserError if the vocabularies do not fit.
     """
     old, config = checkpoint.tokenizer, checkpoint.config
     longer = (
@@ -34,39 +34,38 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
     )
     if not longer and tokenizer.fingerprint() != old.fingerprint():
         raise UserError(
-            "the text was prepared with another vocabulary, or with other rules (lower "
-            "case, accents, longest word); prepare the text with the checkpoint's "
-            "vocabulary, or with one that bert_jax vocabulary --extend makes of "
-            "it"
+            "the text was prepared with another vocabulary or other rules than the "
+            "checkpoint's; prepare the text with the checkpoint's vocabulary, or with one "
+            "from bert_jax vocabulary --extend"
         )
     config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)
     words = [token.removeprefix(PREFIX) for token in tokenizer.tokens[old.vocab_size :]]
-    # A word of nothing but accents or control characters has no tokens.
-    pieces = [ids if len(ids) else [old.unk_id] for ids in old.encode_batch(words)]
+    # A word of only accents or control characters has no tokens.
+    word_ids = [ids if len(ids) else [old.unk_id] for ids in old.encode_batch(words)]
 
-    def grown(rows: np.ndarray, size: int) -> np.ndarray:
-        new = [rows[ids].mean(axis=0) for ids in pieces]
+    def extended(rows: np.ndarray, size: int) -> np.ndarray:
+        new = [rows[ids].mean(axis=0) for ids in word_ids]
         table = np.stack([*rows[: old.vocab_size], *new]).astype(rows.dtype)
         padding = [(0, size - len(table)), *[(0, 0)] * (rows.ndim - 1)]
         return np.pad(table, padding)
 
     params = jax.tree.map(np.asarray, checkpoint.params)
     word = params["bert"]["embeddings"]["word"]
-    word["embedding"] = grown(word["embedding"], config.word_rows)
+    word["embedding"] = extended(word["embedding"], config.word_rows)
     if "mlm" in params:
         bias = params["mlm"]["output_bias"]
-        params["mlm"]["output_bias"] = grown(bias, config.vocab_size)
+        params["mlm"]["output_bias"] = extended(bias, config.vocab_size)
     return dataclasses.replace(
         checkpoint, config=config, params=params, tokenizer=tokenizer
     )
 
 
 def stretched(checkpoint: Checkpoint, positions: int, path: object) -> Checkpoint:
-    """The checkpoint at ``path`` with a longer table of positions.
+    """The checkpoint at ``path`` with a longer position table.
 
-    The old positions stay, so shorter texts give the same results. New positions are
-    interpolated, as if the table were stretched over all positions, and need training.
-    Raises UserError for fewer positions than the table has.
+    The old positions stay, so texts up to the old length give the same results. New
+    positions are interpolated, as if the table were stretched over all positions, and need
+    training. Raises UserError for fewer positions than the table has.
     """
     config = checkpoint.config
     if positions < config.max_positions:
@@ -95,10 +94,10 @@ def head_params(
     *,
     fresh_head: bool = False,
 ) -> tuple[Params, list[str]]:
-    """Returns the parameters for a model with this head, and the names of absent parts.
+    """Parameters for a model with this head, and the names of the missing parts.
 
-    A head of the same kind and labels is kept, as between two runs on one label set,
-    unless ``fresh_head``. Raises UserError for a head of the same kind that does not fit.
+    A head of the same kind and labels is kept unless ``fresh_head``, as between two runs on
+    one label set. Raises UserError for a head of the same kind that does not fit.
     """
     bilstm = isinstance(model, BertWithBiLstm)
     shapes = initial_shapes(model)
@@ -106,7 +105,7 @@ def head_params(
     if not (bilstm and model.feature_config.layers):  # needs the whole encoder
         # A pooler is left out if this head does not use it.
         bert = {name: part for name, part in bert.items() if name in shapes["bert"]}
-    given = {"bert": bert}
+    params = {"bert": bert}
     new = [f"bert/{part}" for part in shapes["bert"] if part not in bert]
     name = next(iter(shapes.keys() - {"bert"}), None)
     if name is None:  # vectors
@@ -114,13 +113,13 @@ def head_params(
         prompt = modules.get("prompts", {}).get(modules.get("default_prompt_name"))
         if "dense" in checkpoint.params or prompt:
             raise UserError(
-                "the checkpoint has Dense modules or a default prompt, which encode alone "
+                "the checkpoint has Dense modules or a default prompt, which only encode "
                 "applies; compare the vectors of encode, or remove modules.json"
             )
-        return given, new
+        return params, new
     same_kind = checkpoint.head == ("features" if bilstm else head)
     if not same_kind or fresh_head or name not in checkpoint.params:
-        return given, [*new, name]
+        return params, [*new, name]
     trained = checkpoint.extra.get("data", {}).get("labels", ())
     trained = tuple(trained if bilstm else checkpoint.labels)
     if labels and trained and tuple(labels) != trained:
@@ -128,17 +127,16 @@ def head_params(
             f"the checkpoint's head was trained for {', '.join(trained)}, the task has "
             f"{', '.join(labels)}; {_NEW_HEAD}"
         )
-    given[name] = checkpoint.params[name]
-    found, needed = map(array_shapes, (given[name], shapes[name]))
-    wrong = shape_differences(found, needed)
+    params[name] = checkpoint.params[name]
+    wrong = shape_differences(*map(array_shapes, (params[name], shapes[name])))
     if bilstm:
-        own = model.feature_config.layers
-        layers = checkpoint.extra.get("features", {}).get("layers", own)
-        if tuple(layers) != own:
-            wrong.append(f"features.layers is {layers}, not {own}")
+        layers = model.feature_config.layers
+        trained_layers = checkpoint.extra.get("features", {}).get("layers", layers)
+        if tuple(trained_layers) != layers:
+            wrong.append(f"features.layers is {trained_layers}, not {layers}")
     if wrong:
         raise UserError(
             f"the checkpoint's head does not fit the task: {listed(wrong)}; use the "
-            f"settings that it was trained with, or {_NEW_HEAD}"
+            f"settings of its training, or {_NEW_HEAD}"
         )
-    return given, new
+    return params, new

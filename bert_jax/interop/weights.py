@@ -1,8 +1,8 @@
 """Weights of a Hugging Face folder: safetensors, and torch.save's files without torch.
 
-torch.save writes a pickle, which could call any function that it names. Here the unpickler
-knows eleven names and refuses every other name before it is imported. Both formats of torch
-are read: the zip archive (torch 1.6 and later) and the older stream of pickles
+torch.save writes a pickle, which can call any function by its name. The unpickler here
+allows eleven names and refuses every other name before it is imported. It reads both
+formats of torch: the zip archive (torch 1.6 and later) and the older stream of pickles
 (torch/serialization.py, _save and _legacy_save).
 """
 
@@ -29,16 +29,16 @@ Tensors = dict[str, np.ndarray]
 
 
 def read_weights(folder: Path) -> Tensors:
-    """Reads all tensors of a folder, in the types that the files have.
+    """Reads all tensors of a folder, in the dtypes of its files.
 
-    Takes model.safetensors or pytorch_model.bin, whole or in shards, safetensors first.
-    Raises UserError without weights, and for a damaged file.
+    Reads model.safetensors or else pytorch_model.bin, whole or in shards. Raises UserError
+    for a folder without weights and for a damaged file.
     """
     path = find_weights(folder)
     if path is None:
         raise UserError(
-            f"{folder} holds no weights; expected {SAFETENSORS}, {SAFETENSORS}{INDEX} "
-            f"with its shards, or {TORCH}"
+            f"{folder} contains no weights; expected {SAFETENSORS}, "
+            f"{SAFETENSORS}{INDEX} with its shards, or {TORCH}"
         )
     read = read_safetensors if path.name.startswith(SAFETENSORS) else read_torch
     return _read_shards(path, read) if path.name.endswith(INDEX) else read(path)
@@ -49,25 +49,24 @@ def write_safetensors(
     tensors: Mapping[str, np.ndarray],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes a safetensors file with the permissions that the umask gives a new file."""
+    """Writes a safetensors file with the permissions of a new file."""
     path.touch()
     mode = path.stat().st_mode
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:
         raise UserError(
-            f"{path} could not be written ({error}); make room, and run the same command "
-            "again"
+            f"{path} could not be written ({error}); free some space and run the same "
+            "command again"
         ) from error
-    # Only the owner could read the library's file.
-    path.chmod(mode)
+    path.chmod(mode)  # the library makes a file that only its owner can read
 
 
 def _read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
-    expected = "an index of shards, an object with a weight_map from tensors to files"
+    expected = "an index of shards with a weight_map from tensors to files"
     with reading(index, expected):
         files = read_json(index, expected)["weight_map"]
-        # with_name raises ValueError for a path out of the folder.
+        # with_name raises ValueError for a path outside the folder.
         shards = sorted({index.with_name(name) for name in files.values()})
     tensors: Tensors = {}
     for path in Progress("reading", shards, unit="files"):
@@ -95,9 +94,9 @@ _DTYPES = {
 }
 
 
-# Python's form, because in C's form a damaged memo index takes up to 64 GiB of memory.
+# Python's unpickler: a damaged memo index makes the C version allocate up to 64 GiB.
 class _Unpickler(pickle._Unpickler):
-    """Unpickles a state dict. A pickle can call only what find_class returns.
+    """Unpickles a state dict. A pickle can call only the objects that find_class returns.
 
     read: function of key, dtype and length that returns the numbers of a storage.
     """
@@ -108,7 +107,7 @@ class _Unpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         path = f"{module}.{name}"
-        # Each object here is immutable or new, so a pickle cannot change the library.
+        # These objects are immutable or new, so a pickle cannot change the library.
         allowed = {
             "collections.OrderedDict": collections.OrderedDict,
             "torch._utils._rebuild_tensor_v2": lambda *args: _view(*args[:4]),
@@ -116,8 +115,8 @@ class _Unpickler(pickle._Unpickler):
         } | {storage: storage for storage in _DTYPES}
         if path not in allowed:
             raise UserError(
-                f"it is a pickle that asks for {path}, and may run any code; refused: ask "
-                "for the weights as model.safetensors (save_pretrained writes it)"
+                f"it is a pickle that asks for {path}, and may run any code; expected "
+                "weights as model.safetensors (save_pretrained writes it)"
             )
         return allowed[path]
 
@@ -129,30 +128,28 @@ class _Unpickler(pickle._Unpickler):
 
     def state_dict(self) -> Tensors:
         """The tensors by name."""
-        state = self.load()
-        if not isinstance(state, dict):
-            raise ValueError(f"it holds a {type(state).__name__}, no state dict")
+        state = dict(self.load())
         for name, value in state.items():
             if not isinstance(name, str) or not isinstance(value, np.ndarray):
                 raise ValueError(f"{name!r:.100} is no tensor")
-        return dict(state)
+        return state
 
 
 def _view(
     storage: np.ndarray, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> np.ndarray:
-    """A tensor, which shares the numbers of its storage."""
+    """A tensor that shares the numbers of its storage."""
     size = storage.itemsize
     strides = [step * size for step in stride]
-    # NumPy raises ValueError for a view that reaches beyond its storage.
+    # NumPy raises ValueError for a view beyond its storage.
     return np.ndarray(shape, storage.dtype, storage, offset * size, strides)
 
 
 def read_torch(path: Path) -> Tensors:
     """Reads the tensors of a state dict, such as a pytorch_model.bin.
 
-    Raises UserError for a damaged file, for a file of other objects than tensors, and for
-    a pickle that would run code.
+    Raises UserError for a damaged file, for objects other than tensors, and for a pickle
+    that would run code.
     """
     expected = "a whole file of tensors as torch.save writes it; copy it again"
     with reading(path, expected), naming(path):
@@ -164,9 +161,6 @@ def _read_zip(path: Path) -> Tensors:
         names = archive.namelist()
         pickled = next(name for name in names if name.endswith("/data.pkl"))
         root = pickled.removesuffix("data.pkl")
-        order = f"{root}byteorder"
-        if order in names and archive.read(order) != b"little":
-            raise ValueError("its numbers are big-endian")
 
         @functools.cache
         def read(key: str, dtype: np.dtype, length: int) -> np.ndarray:
@@ -182,13 +176,11 @@ def _read_stream(path: Path) -> Tensors:
         return storages.setdefault(key, np.zeros(length, dtype))
 
     with path.open("rb") as file:
-        magic, protocol, system = (_Unpickler(file, read).load() for _ in range(3))
+        magic, protocol, _ = (_Unpickler(file, read).load() for _ in range(3))
         if magic != _MAGIC or protocol != _PROTOCOL:
             raise ValueError("it does not start with torch's magic number")
-        if system["little_endian"] is not True:
-            raise ValueError("its numbers are big-endian")
         state = _Unpickler(file, read).state_dict()
-        # The numbers of the storages follow, each after their count.
+        # The storages follow. Each is a count and its numbers.
         for key in _Unpickler(file, read).load():
             content = storages[key].view(np.uint8)
             count = int.from_bytes(file.read(8), "little")

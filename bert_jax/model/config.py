@@ -1,6 +1,6 @@
 """Configs of a model: BertConfig for its checkpoint, ComputeConfig for a run.
 
-Shape letters, used as suffixes of array names all over the project:
+Names of arrays end in letters for their shape, in the whole project:
 B batch, L sequence length, D width (hidden size), N heads, H head size (D / N),
 F feed-forward width, V vocabulary, W rows of the word table, M masked positions of a
 sequence, S packed sequences of a row, Q positions of the queries (L or fewer).
@@ -20,21 +20,22 @@ ATTENTION_IMPLS = ("auto", "plain", "xla", "splash", "cudnn")
 DTYPES = ("float32", "bfloat16", "auto")
 
 # Added to the score of a key that a query does not attend to, as in modeling.py. It is
-# finite, so that a row without any token gives a mean instead of NaN.
+# finite, so a row without tokens gives a mean instead of NaN.
 MASKED_SCORE = -10000.0
 
 _TILE = 128  # rows and columns of a matrix unit's tile
+_SHARE = {"least": 0, "below": 1}
 
 
 class EncoderKind(NamedTuple):
     """Properties of an encoder; BertModel.setup chooses its module.
 
-    attends: whether the layers have attention. Several sequences in one row, a causal mask
-      and attention probabilities need it.
-    directions: number of vectors of a token, each hidden_size wide. With two, one vector
-      reads the tokens before and the other one reads the tokens after.
-    products: multiply-adds of all layers on a row: (config, row length, positions at which
-      the last layer is computed).
+    attends: whether the layers have attention, which several sequences in one row, causal
+      masks and attention probabilities need.
+    directions: number of vectors of a token, each hidden_size wide. Of two vectors the
+      first one reads the tokens before and the second one the tokens after.
+    products: function of (config, row length, positions at which the last layer is
+      computed) that returns the multiply-adds of all layers on a row.
     """
 
     attends: bool
@@ -64,30 +65,26 @@ ENCODERS = {
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """Sizes and options of a checkpoint; the paper's by default (section 3, A.2)."""
+    """Sizes and options of a checkpoint. Default: the paper's (section 3, A.2)."""
 
-    vocab_size: int = setting(
-        doc="rows of the word table, one for each token of the text's vocabulary",
-        least=1,
-    )
+    vocab_size: int = setting(doc="number of tokens of the vocabulary", least=1)
     hidden_size: int = setting(doc="width of a token's vector", least=1)
-    num_layers: int = setting(doc="Transformer layers", least=1, below=1 << 10)
+    num_layers: int = setting(doc="number of layers", least=1, below=1 << 10)
     num_heads: int = setting(
-        doc="attention heads of a layer; divides hidden_size", least=1
+        doc="number of attention heads of a layer. Divides hidden_size", least=1
     )
     intermediate_size: int = setting(doc="width of the feed-forward layer", least=1)
-    max_positions: int = setting(512, "longest sequence, in tokens", least=1)
-    type_vocab_size: int = setting(2, "token types: sentence A and sentence B", least=1)
+    max_positions: int = setting(512, "maximum number of tokens in a row", least=1)
+    type_vocab_size: int = setting(
+        2, "number of token types: sentence A and sentence B", least=1
+    )
     causal: bool = setting(
-        False,
-        "a token attends to itself and the tokens before it only: a left-to-right model "
-        "(GPT)",
+        False, "attend only to the tokens before: a left-to-right model such as GPT"
     )
     encoder: str = setting(
         "transformer",
-        'transformer, or "lstm": one LSTM from left to right and one from right to left, '
-        "which do not see each other (ELMo), each with num_layers of intermediate_size "
-        "cells, projected to hidden_size",
+        "transformer, or lstm: two LSTMs (ELMo), one for each direction, each with "
+        "num_layers of intermediate_size cells, projected to hidden_size",
         one_of=tuple(ENCODERS),
     )
     positions: str = setting(
@@ -97,35 +94,32 @@ class BertConfig:
     )
     pre_norm: bool = setting(
         False,
-        "LayerNorm before attention and feed-forward and after the last layer, instead of "
-        "after each (transformers' MegatronBert)",
+        "LayerNorm before attention and feed-forward instead of after them, and after the "
+        "last layer (MegatronBert in transformers)",
     )
     pooling: str = setting(
         "token",
-        "input of a classifier: the token [CLS] (the last token of a left-to-right "
-        "model, both last states of an LSTM), or the mean of all tokens",
+        "input of a classifier: [CLS] (the last token of a left-to-right model, the last "
+        "states of LSTMs), or mean: the mean of all tokens",
         one_of=POOLINGS,
     )
     hidden_dropout: float = setting(
-        0.1,
-        "probability of dropping a value of the embeddings or of a layer's branch",
-        least=0,
-        below=1,
+        0.1, "dropout rate of the embeddings and of each layer's outputs", **_SHARE
     )
     attention_dropout: float = setting(
-        0.1, "probability of dropping an attention probability", least=0, below=1
+        0.1, "dropout rate of attention probabilities", **_SHARE
     )
     activation: str = setting(
         "gelu",
-        'of the feed-forward layer: "gelu" (exact, erf), "gelu_tanh" or "relu"',
+        "activation of the feed-forward layer: gelu (with erf), gelu_tanh or relu",
         one_of=ACTIVATIONS,
     )
     layer_norm_epsilon: float = setting(
-        1e-12, "added to the variance by LayerNorm", above=0, below=1
+        1e-12, "number that LayerNorm adds to the variance", above=0, below=1
     )
     initializer_range: float = setting(
         0.02,
-        "standard deviation of new kernels and embeddings, cut at two of them",
+        "standard deviation of new kernels and embeddings, which are cut at twice it",
         least=0,
         below=1e3,
     )
@@ -139,7 +133,7 @@ class BertConfig:
             )
         if not self.kind.attends and (self.causal or self.pre_norm):
             raise UserError(
-                f"model.encoder={self.encoder!r} has neither attention nor LayerNorm; set "
+                f"model.encoder={self.encoder!r} has no attention and no LayerNorm; set "
                 "model.causal=False and model.pre_norm=False"
             )
 
@@ -155,7 +149,7 @@ class BertConfig:
 
     @property
     def reads(self) -> str:
-        """The tokens that a token's vector is computed from, on its left, right or both."""
+        """The tokens that a token's vector depends on: on its left, right or both sides."""
         if self.kind.directions > 1:
             return "each side alone"
         return "the left side" if self.causal else "both sides"
@@ -164,9 +158,8 @@ class BertConfig:
     def word_rows(self) -> int:
         """W: rows of the word table, vocab_size rounded up to a multiple of 128.
 
-        The vocabulary is padded so that the tiles of a matrix unit are full, and so that
-        any power of two of devices up to 128 can split the table. The padding rows are
-        zero and stay zero.
+        The table is padded so that the tiles of a matrix unit are full, and so that any
+        power of two of devices up to 128 can split it. The padding rows stay zero.
         """
         return -(-self.vocab_size // _TILE) * _TILE
 
@@ -191,8 +184,8 @@ class BertConfig:
         wrong = [layer for layer in layers if not -most - 1 <= layer <= most]
         if wrong:
             raise UserError(
-                f"layer {wrong[0]} is not there: the encoder has {most} layers; expected "
-                f"0 (the embeddings) to {most}, or {-most - 1} to -1; set {setting}"
+                f"the encoder has no layer {wrong[0]}; expected 0 (the embeddings) to "
+                f"{most}, or {-most - 1} to -1; set {setting}"
             )
 
     def step_flops(
@@ -204,13 +197,13 @@ class BertConfig:
         *,
         scan_layers: bool = False,
     ) -> int:
-        """Multiply-adds, as two operations each, of a step on rows of ``length`` tokens.
+        """Operations of a step on rows of ``length`` tokens; a multiply-add counts as two.
 
-        Counted are the matrices of the layers, both attention products over all pairs of
+        Counts the matrices of the layers, both attention products over all pairs of
         positions, the pooler, the MLM head at ``predictions`` positions of a row, and the
         NSP head on its ``sequences``. Without scan_layers the last Transformer layer is
-        computed, and counted, at these positions and at [CLS] only. XLA's cost analysis is
-        not used, because it counts the body of a scan once.
+        computed and counted only at these positions and at [CLS]. XLA's cost analysis would
+        count the body of a scan once.
         """
         D, V = self.hidden_size, self.vocab_size
         last = length if scan_layers else predictions + sequences
@@ -224,12 +217,13 @@ class BertConfig:
 class MeshConfig:
     """Number of devices along each axis. One axis may be -1: all other devices."""
 
-    replica: int = setting(1, "slices joined by the data-center network")
+    replica: int = setting(1, "number of slices in a data-center network")
     data: int = setting(
-        -1, "devices of a slice that split the batch; -1: all that are left"
+        -1, "number of devices of a slice that split the batch; -1: all other devices"
     )
     model: int = setting(
-        1, "devices that split attention heads, feed-forward width and vocabulary"
+        1,
+        "number of devices that split attention heads, feed-forward layers and vocabulary",
     )
     fsdp: bool = setting(
         False, "split parameters and optimizer state over the devices along data too"
@@ -238,7 +232,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ComputeConfig:
-    """How a run computes a model: its speed, its memory and its rounding.
+    """How a run computes a model: speed, memory and rounding.
 
     Every checkpoint can be computed with any of these settings. Parameters, the softmax,
     LayerNorm statistics and the loss are always float32.
@@ -246,30 +240,29 @@ class ComputeConfig:
 
     dtype: str = setting(
         "float32",
-        '"float32" or "bfloat16", of the activations; "auto" for bfloat16 where the device '
-        "is fast at it (TPU, NVIDIA GPUs from Ampere on, CPUs with AMX, AMD from Zen 4)",
+        "dtype of the activations: float32, bfloat16, or auto: bfloat16 on TPUs, NVIDIA "
+        "GPUs from Ampere on, CPUs with AMX and AMD CPUs from Zen 4 on",
         one_of=DTYPES,
     )
     attention_impl: str = setting(
         "auto",
-        '"plain" (the formula), "xla" (all devices), "splash" (TPU), "cudnn" (GPU), or '
-        '"auto" for the fastest that fits; only plain and xla have dropout',
+        "attention: plain (the formula), xla (all devices), splash (TPU), cudnn (GPU), or "
+        "auto: the fastest that fits. Only plain and xla have dropout",
         one_of=ATTENTION_IMPLS,
     )
     remat: bool = setting(
         False,
-        "recompute each layer in the backward pass instead of keeping its activations: "
-        "less memory, a third more work",
+        "compute each layer again in the backward pass. Needs less memory and a third "
+        "more operations",
     )
     scan_layers: bool = setting(
         False,
-        "compile one layer and apply it num_layers times: compiles faster, and stacks "
-        "the layers' parameters",
+        "compile one layer for all layers, whose parameters are stacked. Compiles faster",
     )
     float32_gradients: bool = setting(
         False,
-        "sum the gradients of parameters over rows and devices in float32 where dtype is "
-        "bfloat16; twice the bytes between devices",
+        "with bfloat16, sum gradients over rows and devices in float32. Sends twice the "
+        "bytes between devices",
     )
 
     def __post_init__(self):
@@ -282,26 +275,20 @@ class FeatureConfig:
 
     layers: tuple[int, ...] = setting(
         (),
-        "tagging: hidden states of the frozen encoder that are concatenated for the "
-        "BiLSTM: 0 the embeddings, -1 the last layer's; empty: everything is fine-tuned",
+        "layers of a frozen encoder whose outputs the BiLSTM reads, for tagging: 0 for the "
+        "embeddings, -1 for the last layer. Empty: the encoder is fine-tuned",
     )
     bilstm: bool = setting(
-        False,
-        "a BiLSTM between the encoder and the output of any head, fine-tuned together; "
-        "with layers there is one anyway",
+        False, "fine-tune a BiLSTM between encoder and output. Not needed with layers"
     )
-    lstm_layers: int = setting(2, "layers of the BiLSTM", least=1)
-    # The paper's "768-dimensional" leaves open whether it means both directions together;
-    # it names no dropout.
-    width: int = setting(768, "units of the LSTM, in each direction", least=1)
+    lstm_layers: int = setting(2, "number of layers of the BiLSTM", least=1)
+    # The paper's "768-dimensional" may mean both directions together. It has no dropout.
+    width: int = setting(768, "units of each direction of the BiLSTM", least=1)
     dropout: float = setting(
-        0.1,
-        "probability of dropping a feature or an output of an LSTM layer",
-        least=0,
-        below=1,
+        0.1, "dropout rate of the features and of each LSTM layer's outputs", **_SHARE
     )
 
     def products(self, inputs: int) -> int:
-        """Multiply-adds of the BiLSTM on a token of ``inputs`` features."""
+        """Multiply-adds of the BiLSTM for a token of ``inputs`` features."""
         first = 2 * 4 * self.width * (inputs + self.width)
         return first + (self.lstm_layers - 1) * 2 * 4 * self.width * 3 * self.width

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from bert_jax.model.attention import attend_plain, probabilities
+from bert_jax.model.attention import probabilities
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.attention import attend
 from bert_jax.model.kernels.dropout import Dropout
@@ -14,7 +14,7 @@ from bert_jax.model.tokens import Tokens, take_positions
 
 
 class SelfAttention(nn.Module):
-    """Projects to queries, keys and values, attends, projects back."""
+    """Projects to queries, keys and values, attends, and projects back."""
 
     config: BertConfig
     compute: ComputeConfig
@@ -28,10 +28,10 @@ class SelfAttention(nn.Module):
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """Attention of the tokens at ``positions_BQ``, None for all: (B, Q, D).
+        """Attention of the tokens at ``positions_BQ``, None for all tokens: (B, Q, D).
 
-        If the collection "attention" is mutable, the probabilities without dropout,
-        (B, N, Q, L), are stored in it.
+        If the collection "attention" is mutable, it gets the probabilities before dropout,
+        (B, N, Q, L).
         """
         config, compute = self.config, self.compute
         heads = (config.num_heads, config.head_size)
@@ -44,23 +44,21 @@ class SelfAttention(nn.Module):
             probs_BNQL = probabilities(q_BQNH, k_BLNH, attends_BQL)
             self.sow("attention", "probabilities", probs_BNQL)
         use_dropout = config.attention_dropout > 0 and not deterministic
-        qkv = q_BQNH, k_BLNH, v_BLNH
-        # Parameters are initialised on a few tokens, too short a row for the kernels.
-        if self.is_initializing():
-            attends_BQL = tokens.attends(positions_BQ, config.causal)
-            context_BQNH = attend_plain(*qkv, attends_BQL)
-        else:
-            context_BQNH = attend(
-                *qkv,
-                tokens,
-                positions_BQ,
-                causal=config.causal,
-                dropout_rate=config.attention_dropout,
-                dropout_key=self.make_rng("dropout") if use_dropout else None,
-                implementation=compute.attention_impl,
-                # If its kernel does not fit, training fails and inference uses another.
-                required=not deterministic,
-            )
+        # Parameters are initialised on a row that is too short for the kernels.
+        is_short = self.is_initializing()
+        context_BQNH = attend(
+            q_BQNH,
+            k_BLNH,
+            v_BLNH,
+            tokens,
+            positions_BQ,
+            causal=config.causal,
+            dropout_rate=config.attention_dropout,
+            dropout_key=self.make_rng("dropout") if use_dropout else None,
+            implementation="plain" if is_short else compute.attention_impl,
+            # If the kernel does not fit, training fails and inference uses another one.
+            required=not deterministic,
+        )
         D = config.hidden_size
         return dense(config, compute, D, axis=(-2, -1), name="output")(context_BQNH)
 
@@ -79,7 +77,7 @@ class Layer(nn.Module):
     def __call__(
         self, x_BLD: jax.Array, tokens: Tokens, positions_BQ: jax.Array | None = None
     ) -> jax.Array:
-        """The layer's output at ``positions_BQ``, (B, Q, D); at all positions for None."""
+        """The layer's output at ``positions_BQ``, None for all positions: (B, Q, D)."""
         config, compute = self.config, self.compute
         D, F = config.hidden_size, config.intermediate_size
         attention = SelfAttention(config, compute, name="attention")
@@ -106,9 +104,9 @@ class Layer(nn.Module):
 
 
 class _ScanLayer(Layer):
-    """A layer for nn.scan: returns the carry, and the output to stack or None."""
+    """A layer for nn.scan. Returns the carry, and the output to stack or None."""
 
-    stack: bool = False  # the outputs of all layers
+    stack: bool = False  # whether to stack the outputs of all layers
 
     def __call__(self, x_BLD: jax.Array, tokens: Tokens):
         x_BLD = super().__call__(x_BLD, tokens)
@@ -137,8 +135,8 @@ class Encoder(nn.Module):
         """Returns the output of the last layer, and the hidden states or [].
 
         The hidden states are ``x_BLD`` and the output of every layer.
-        positions_BQ: return the last layer at these positions only, (B, Q, D). Scanned
-        layers are all computed at all positions, because they share one program.
+        positions_BQ: positions of the returned output of the last layer, (B, Q, D).
+        Scanned layers are computed at all positions, because they share one program.
         """
         config, compute = self.config, self.compute
         if compute.scan_layers:
@@ -164,7 +162,7 @@ class Encoder(nn.Module):
                 x_BLD = apply(x_BLD, tokens, positions_BQ if last else None)
                 states.append(x_BLD)
             states = states if hidden_states else []
-        if config.pre_norm:  # normalise the last layer, also in the hidden states
+        if config.pre_norm:  # the last hidden state is normalised too
             norm = layer_norm(config, compute, "final_norm")
             x_BLD, states = norm(x_BLD), [*states[:-1], *map(norm, states[-1:])]
         return x_BLD, states
@@ -183,7 +181,6 @@ class Encoder(nn.Module):
 def pooled_positions(config: BertConfig, tokens: Tokens) -> jax.Array:
     """The position of the token of each sequence that the pooler reads, (B, S).
 
-    The token is [CLS]; in a causal model it is the last token, because only the last token
-    attends to all others.
+    It is [CLS], or in a causal model the last token, which attends to all other tokens.
     """
     return tokens.lasts if config.causal else tokens.starts

@@ -1,8 +1,8 @@
 """LSTMs (Hochreiter and Schmidhuber, 1997, with forget gates).
 
 TwoWayLstm is the encoder of ELMo (Peters et al., 2018, sections 3.1 to 3.3). BiLstm is the
-layer between an encoder and its output. Both read one sequence a row, with its padding on
-the right.
+layer between an encoder and its output. Both read rows of one sequence, with the padding
+on the right.
 """
 
 import functools
@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.kernels.dropout import Dropout
@@ -20,7 +19,7 @@ from bert_jax.model.tokens import Tokens, take_positions
 
 DIRECTIONS = ("forward", "backward")
 
-# Products of bfloat16 inputs whose sums, and whose results, are float32.
+# Products with float32 sums and results, also of bfloat16 inputs.
 _Dense = functools.partial(
     nn.Dense,
     dot_general=functools.partial(
@@ -29,20 +28,11 @@ _Dense = functools.partial(
 )
 
 
-def check_one_sequence(tokens: Tokens) -> None:
-    """Raises UserError for rows that pack several sequences."""
-    if tokens.starts.shape[1] > 1:
-        raise UserError(
-            "an LSTM reads one sequence a row, and these rows have room for "
-            f"{tokens.starts.shape[1]}; give each sequence its own row"
-        )
-
-
 class Cell(nn.RNNCellBase):
-    """One step of an LSTM, with a projection of the output where ``projection`` > 0.
+    """One step of an LSTM. Projects the output if ``projection`` > 0.
 
-    The input is already multiplied by its kernel, for the gates i, f, g and o. ``dtype`` is
-    the dtype of the products; states are float32.
+    The input is already multiplied by the kernel of the gates i, f, g and o. ``dtype`` is
+    the dtype of the products. States are float32.
     """
 
     width: int
@@ -85,9 +75,9 @@ def lstm(
 ) -> jax.Array:
     """One direction of one layer, in a compact method: float32 (B, L, width).
 
-    name: name of the parameters. A name that ends in "backward" reads from right to left.
-    mask_BL: 1 for tokens, 0 for the padding on their right. projection: width of the
-    output, 0 for ``width``. dtype: dtype of the products. forget_bias: initial bias of the
+    name: name of the parameters. If it ends in "backward", the LSTM reads from right to
+    left. mask_BL: 1 for tokens, 0 for the padding on their right. projection: width of the
+    output; 0: ``width``. dtype: dtype of the products. forget_bias: initial bias of the
     forget gates.
     """
 
@@ -105,7 +95,7 @@ def lstm(
 
 
 class TwoWayLstm(nn.Module):
-    """An LSTM of several layers in each direction; neither reads the other (ELMo).
+    """An LSTM of several layers in each direction (ELMo). Neither reads the other one.
 
     Each layer's output is projected to D. From the second layer on, the layer's input is
     added. Methods and arguments are the same as in model/encoder.py.
@@ -130,7 +120,6 @@ class TwoWayLstm(nn.Module):
         The first state is ``x_BLD`` twice. Each further state has a layer's forward and
         backward output.
         """
-        check_one_sequence(tokens)
         config = self.config
         dtype = activation_dtype(self.compute.dtype)
         dropout = Dropout(config.hidden_dropout)
@@ -161,7 +150,7 @@ class TwoWayLstm(nn.Module):
     def sides(
         self, _: Any, states: list[jax.Array], positions_BQ: jax.Array | None
     ) -> list[jax.Array]:
-        """The top forward state before each position, and the backward one after it."""
+        """The last forward state before each position, and the backward state after it."""
         forward, backward = jnp.split(states[-1], 2, axis=-1)
         last = forward.shape[1] - 1
         if positions_BQ is None:
@@ -174,7 +163,7 @@ class TwoWayLstm(nn.Module):
 class LayerMix(nn.Module):
     """gamma times a mean of layers, weighted by a softmax (ELMo, formula 1).
 
-    Fine-tuning learns both. Before it, all layers have the same weight.
+    Fine-tuning learns gamma and the weights. All layers start with the same weight.
     """
 
     @nn.compact
@@ -187,10 +176,10 @@ class LayerMix(nn.Module):
 
 
 class BiLstm(nn.Module):
-    """Features of tokens to logits of ``outputs`` labels; float32 throughout.
+    """Logits of ``outputs`` labels from features of tokens, all float32.
 
-    by_token: logits of each token, (B, L, outputs). Otherwise logits of each sequence,
-    (B, S, outputs), from the last state of each direction.
+    by_token: whether there are logits for each token, (B, L, outputs). Otherwise there are
+    logits for each sequence, (B, S, outputs), from the last state of each direction.
     """
 
     config: FeatureConfig
@@ -201,7 +190,6 @@ class BiLstm(nn.Module):
     def __call__(
         self, features_BLF: jax.Array, tokens: Tokens, *, deterministic: bool
     ) -> jax.Array:
-        check_one_sequence(tokens)
         dropout = Dropout(self.config.dropout)
         x_BLF = dropout(jnp.asarray(features_BLF, jnp.float32), deterministic)
         for i in range(self.config.lstm_layers):

@@ -1,8 +1,8 @@
 """Left-to-right language modelling: the comparison with GPT (paper, 5.1 and C.3).
 
-Each token is predicted from the tokens before it, by a model whose attention sees nothing
-else (``model.causal``), with the head of masked LM. The paper's LTR model is trained
-without next sentence prediction, and so is this model.
+A model with causal attention (``model.causal``) and the head of masked LM predicts each
+token from the tokens before it. Like the paper's LTR model it is trained without next
+sentence prediction.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from bert_jax.parallel.sharding import Rules
 
 @dataclasses.dataclass(frozen=True)
 class Causal:
-    """Mean loss of each token that follows another one in its sequence.
+    """Mean loss of all tokens except the first one of each sequence.
 
     A two-way LSTM also predicts each token from the tokens after it (see two_way.py).
     """
@@ -70,7 +70,7 @@ class Causal:
         return {name: sum(part[name] for part in parts) for name in self.sum_names}
 
     def _weights(self, batch: Batch) -> list[jax.Array]:
-        """float32 (B, L) of each direction: 1 for the tokens that it predicts."""
+        """float32 (B, L) for each direction: 1 for the tokens that it predicts."""
         ids_BL = Tokens.of_batch(batch).segment_ids
         same_BM = (ids_BL[:, 1:] == ids_BL[:, :-1]) & (ids_BL[:, 1:] > 0)
         forward = jnp.pad(same_BM, ((0, 0), (1, 0)))  # from the token before
@@ -79,10 +79,10 @@ class Causal:
         return [x.astype(jnp.float32) for x in (forward, backward)[:directions]]
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """perplexity: e to the mean loss, of the vocabulary's tokens."""
+        """perplexity: e to the power of the mean loss."""
         metrics = mean_metrics("lm", sums)
         loss = metrics.pop("lm_loss")
-        perplexity = float(np.exp(min(loss, 700.0)))  # finite for a diverged run too
+        perplexity = float(np.exp(min(loss, 700.0)))  # finite also for a diverged run
         return {"loss": loss, **metrics, "perplexity": perplexity}
 
     def summary(self, metrics: dict[str, float]) -> str:
@@ -101,7 +101,7 @@ class Causal:
         lm_counts: int32 (V,).
         """
         V, ids_BL = self.model.config.vocab_size, unmasked_ids(batch)
-        counts_V = sum(label_counts(ids_BL, own, V) for own in self._weights(batch))
+        counts_V = sum(label_counts(ids_BL, x, V) for x in self._weights(batch))
         return self.sums(params, batch, None) | {"lm_counts": counts_V}
 
 

@@ -1,8 +1,8 @@
 """Replaced token detection (Clark et al. 2020, "ELECTRA", section 3).
 
-A small generator fills in the masked tokens. The discriminator predicts for every token
-whether it was replaced; it is the model that fine-tuning uses. The generator learns masked
-LM; it does not learn to fool the discriminator. Both read the same embeddings.
+A small generator replaces the masked tokens. The discriminator, which fine-tuning uses,
+predicts for every token whether it was replaced. The generator learns masked LM. It does
+not learn to fool the discriminator. Both share the embeddings.
 
 The paper masks only with [MASK]: set data.examples.mask_share=1 and random_share=0.
 """
@@ -34,14 +34,14 @@ from bert_jax.objectives.objective import (
 )
 from bert_jax.parallel.sharding import Rules
 
-# The generator's width and heads are this share of the discriminator's (the paper's small
-# and large models; table 6), and its layers are as many.
+# The generator's width and heads are the discriminator's divided by this number, as in the
+# paper's small and large models (table 6). Both have the same number of layers.
 GENERATOR_SHARE = 4
-DISCRIMINATOR_WEIGHT = 50.0  # factor of the discriminator's loss (the paper's lambda)
+DISCRIMINATOR_WEIGHT = 50.0  # factor of the discriminator's loss, lambda in the paper
 
 
 class Output(NamedTuple):
-    """The output of generator and discriminator for a batch.
+    """The outputs of generator and discriminator for a batch.
 
     mlm_logits_BMW: float32 logits of the generator at the masked positions.
     ids_BL: the tokens that the discriminator reads.
@@ -63,9 +63,9 @@ class Generator(nn.Module):
     compute: ComputeConfig
 
     def setup(self):
-        own = generator_config(self.config)
-        self.project = dense(own, self.compute, own.hidden_size)
-        self.encoder = Encoder(own, self.compute)
+        small = generator_config(self.config)
+        self.project = dense(small, self.compute, small.hidden_size)
+        self.encoder = Encoder(small, self.compute)
         self.mlm = MlmHead(self.config, self.compute)
 
     def __call__(
@@ -77,7 +77,7 @@ class Generator(nn.Module):
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """float32 logits (B, M, W) at some positions; x_BLD: the embeddings' output."""
+        """float32 logits (B, M, W) at ``positions_BM``. x_BLD: output of the embeddings."""
         x_BMG, _ = self.encoder(
             self.project(x_BLD), tokens, positions_BM, deterministic=deterministic
         )
@@ -100,7 +100,7 @@ class Electra(nn.Module):
     def __call__(
         self, batch: Batch, sample_key: jax.Array, *, deterministic: bool
     ) -> Output:
-        """sample_key: random key of the tokens that the generator draws."""
+        """sample_key: random key for the tokens of the generator."""
         masked, positions_BM = Tokens.of_batch(batch), batch["mlm_positions"]
         mlm_logits_BMW = self.generator(
             self.bert.embeddings(masked, deterministic=deterministic),
@@ -110,17 +110,17 @@ class Electra(nn.Module):
             deterministic=deterministic,
         )
         original_BL = unmasked_ids(batch)
-        drawn_BM = jax.random.categorical(
+        sample_BM = jax.random.categorical(
             sample_key, jax.lax.stop_gradient(mlm_logits_BMW)
         )
         original_BM = jnp.take_along_axis(original_BL, positions_BM, axis=1)
         used_BM = batch["mlm_weights"] > 0
-        drawn_BM = jnp.where(used_BM, drawn_BM, original_BM).astype(jnp.int32)
+        sample_BM = jnp.where(used_BM, sample_BM, original_BM).astype(jnp.int32)
         ids_BL = jnp.put_along_axis(
-            original_BL, positions_BM, drawn_BM, axis=1, inplace=False
+            original_BL, positions_BM, sample_BM, axis=1, inplace=False
         )
-        filled = masked.replace(input_ids=ids_BL)
-        encoded = self.bert.encode(filled, pool=False, deterministic=deterministic)
+        replaced = masked.replace(input_ids=ids_BL)
+        encoded = self.bert.encode(replaced, pool=False, deterministic=deterministic)
         x_BLD = activation(self.config)(self.transform(encoded.sequence_BLD))
         logits_BL = self.detector(x_BLD)[..., 0].astype(jnp.float32)
         return Output(mlm_logits_BMW, ids_BL, ids_BL != original_BL, logits_BL)
@@ -128,7 +128,7 @@ class Electra(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedTokens:
-    """The generator's masked LM, and 50 times the mean logistic loss of all tokens."""
+    """The generator's MLM loss plus 50 times the mean logistic loss of all tokens."""
 
     model: Electra
     sum_names: ClassVar[tuple[str, ...]] = (
@@ -154,7 +154,7 @@ class ReplacedTokens:
     def sums(
         self, params: Params, batch: Batch, key: jax.Array | None
     ) -> dict[str, jax.Array]:
-        """Without ``key`` the generator draws the same tokens every time."""
+        """Without a key the generator gives the same tokens every time."""
         dropout_key, sample_key = None, jax.random.key(0)
         if key is not None:
             dropout_key, sample_key = jax.random.split(key)
@@ -179,7 +179,7 @@ class ReplacedTokens:
         }
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """replaced: the share of all tokens that the generator got wrong."""
+        """replaced: share of all tokens that the generator replaced."""
         metrics = mean_metrics("mlm", sums) | mean_metrics("rtd", sums)
         loss = metrics["mlm_loss"] + DISCRIMINATOR_WEIGHT * metrics["rtd_loss"]
         replaced = float(sums["replaced"]) / max(float(sums["rtd_weight"]), 1.0)
@@ -193,12 +193,12 @@ class ReplacedTokens:
         )
 
     def flops(self, batch: Batch) -> float:
-        config, own = self.model.config, generator_config(self.model.config)
+        config, small = self.model.config, generator_config(self.model.config)
         rows, L = batch["input_ids"].shape
-        M, D, G = batch["mlm_ids"].shape[1], config.hidden_size, own.hidden_size
+        M, D, G = batch["mlm_ids"].shape[1], config.hidden_size, small.hidden_size
         scan = self.model.compute.scan_layers
         layers = config.step_flops(L, 0, rows, 0, scan_layers=True)
-        generator = own.step_flops(L, M, rows, 0, scan_layers=scan)
+        generator = small.step_flops(L, M, rows, 0, scan_layers=scan)
         # The projection, a head that is wider than its encoder, and the detector. Forward
         # and backward, two operations each.
         rest = L * D * G + M * (D - G) * (G + config.vocab_size) + L * (D * D + D)
@@ -215,7 +215,7 @@ class ReplacedTokens:
 
 
 def generator_config(config: BertConfig) -> BertConfig:
-    """The generator's sizes beside the discriminator's."""
+    """The config of the generator of a discriminator."""
     sizes = {
         name: max(1, getattr(config, name) // GENERATOR_SHARE)
         for name in ("hidden_size", "num_heads", "intermediate_size")

@@ -17,21 +17,21 @@ from bert_jax.objectives.objective import Batch, Params, rngs
 from bert_jax.parallel.mesh import traced_on
 from bert_jax.tasks.task import IGNORED
 
-ENCODER = "^bert/(embeddings|encoder)/"  # what the setting ``freeze`` freezes
+ENCODER = "^bert/(embeddings|encoder)/"  # parameters that ``freeze`` freezes
 CONTRAST = 20.0  # factor of the cosines before their softmax
-PADDED_SCORE = -1e30  # of padding and absent choices, which are never chosen
+PADDED_SCORE = -1e30  # score of padding and of missing choices
 
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """The mean loss of a head's predictions; ``losses`` defines the loss.
+    """The mean loss of a head's predictions. ``losses`` defines the loss.
 
     Batches come from data/batching.py.
     model: a module of model/heads.py. frozen: see Objective. reads_tokens: whether the head
-      reads every token. Otherwise it reads [CLS] only.
-    class_weights, label_smoothing: of a loss over classes; see :func:`class_losses`. The
-      mean is divided by the weights of the labels, as torch divides it. Without
-      class_weights every class has the weight 1.
+      reads every token. Otherwise it reads only [CLS].
+    class_weights, label_smoothing: see :meth:`class_losses`. The sum of the losses is
+      divided by the sum of the labels' weights, as in torch. Without class_weights every
+      class has the weight 1.
     """
 
     model: nn.Module
@@ -45,20 +45,16 @@ class Head:
     def init(self, key: jax.Array) -> Params:
         return self.model.init(key, _few_tokens(), deterministic=True)["params"]
 
-    def logits(self, params: Params, batch: Batch, key: jax.Array | None) -> jax.Array:
-        """float32 logits for ``losses``; dropout if there is a ``key``."""
-        return forward(self.model, params, batch, key).astype(jnp.float32)
-
     def losses(self, logits: jax.Array, batch: Batch) -> jax.Array:
-        """The loss of each prediction, in the shape of ``loss_weights``."""
+        """The loss of each prediction from float32 logits; see ``loss_weights``."""
         raise NotImplementedError
 
     def loss_weights(self, batch: Batch) -> jax.Array:
-        """1 for predictions that count and 0 for padding. By default (B, S): sequences."""
+        """1 for predictions, 0 for padding. Default: the sequences, (B, S)."""
         return batch["weights"]
 
     def labels(self, batch: Batch) -> jax.Array:
-        """The class of each prediction. That of padding does not matter."""
+        """The class of each prediction. The class of padding does not matter."""
         return batch["label"]
 
     def by_class(self, weights: jax.Array, batch: Batch) -> jax.Array:
@@ -83,15 +79,15 @@ class Head:
         losses = -jax.nn.log_softmax(logits)
         if self.class_weights:
             losses *= jnp.broadcast_to(jnp.array(self.class_weights), losses.shape)
-        own = jnp.take_along_axis(losses, labels[..., None], axis=-1)[..., 0]
+        label_losses = jnp.take_along_axis(losses, labels[..., None], axis=-1)[..., 0]
         share = self.label_smoothing
-        return (1 - share) * own + share * jnp.mean(losses, axis=-1)
+        return (1 - share) * label_losses + share * jnp.mean(losses, axis=-1)
 
     def sums(
         self, params: Params, batch: Batch, key: jax.Array | None
     ) -> dict[str, jax.Array]:
         weights = self.loss_weights(batch)
-        losses = self.losses(self.logits(params, batch, key), batch)
+        losses = self.losses(forward(self.model, params, batch, key), batch)
         return {
             "loss": jnp.sum(jnp.where(weights > 0, losses * weights, 0.0)),
             "weight": jnp.sum(self.by_class(weights, batch)),
@@ -105,12 +101,12 @@ class Head:
         return ""
 
     def flops(self, batch: Batch) -> float:
-        """Operations of the encoder and of a BiLSTM; other heads are a thousandth."""
+        """Operations of the encoder and of a BiLSTM. Other heads need a thousandth."""
         rows, length = batch["input_ids"].shape
         config, compute = self.model.config, self.model.compute
         bilstm = getattr(self.model, "feature_config", None)
         on_top = 6 * rows * length * bilstm.products(self.model.width) if bilstm else 0
-        # Otherwise the last layer is computed at [CLS] only.
+        # Otherwise the last layer is computed only at [CLS].
         whole = self.reads_tokens or bilstm is not None or config.pooling == "mean"
         return on_top + config.step_flops(
             *(length, 0, rows, batch["starts"].shape[1]),
@@ -119,10 +115,10 @@ class Head:
 
 
 class Classification(Head):
-    """Cross-entropy over classes; squared error where the labels are floats (STS-B).
+    """Cross-entropy over classes, or squared error if the labels are floats (STS-B).
 
-    With a float for each output, several labels at once: the mean of the binary
-    cross-entropies -y log s(x) - (1 - y) log(1 - s(x)) of all outputs x, s the sigmoid.
+    With a float label for each output (multi-label): the mean of the binary cross-entropies
+    -y log s(x) - (1 - y) log(1 - s(x)) of all outputs x, where s is the sigmoid.
     """
 
     def losses(self, logits_BSC: jax.Array, batch: Batch) -> jax.Array:
@@ -135,7 +131,7 @@ class Classification(Head):
 
 
 class Tagging(Head):
-    """Cross-entropy over the tags of every token that has a label."""
+    """Cross-entropy over the tags of all tokens with a label."""
 
     reads_tokens = True
 
@@ -150,7 +146,7 @@ class Tagging(Head):
 
 
 class FrozenTagging(Tagging):
-    """Trains only the BiLSTM, on the array "hidden": features of a frozen encoder."""
+    """Trains only the BiLSTM, on the features of a frozen encoder (array "hidden")."""
 
     def init(self, key: jax.Array) -> Params:
         tokens = _few_tokens()
@@ -159,7 +155,7 @@ class FrozenTagging(Tagging):
         return init(features_BLF, tokens, deterministic=True)["params"]
 
     def flops(self, batch: Batch) -> float:
-        """Operations of the BiLSTM; the encoder has run before."""
+        """Operations of the BiLSTM. The encoder has run before."""
         tokens = batch["input_ids"].size
         return 6 * tokens * self.model.feature_config.products(self.model.width)
 
@@ -168,7 +164,7 @@ class MultipleChoice(Head):
     """Softmax over the choices of an example (paper, section 4.4)."""
 
     def losses(self, scores_UC: jax.Array, batch: Batch) -> jax.Array:
-        if "choice_mask" in batch:  # an absent choice is never right
+        if "choice_mask" in batch:  # a missing choice is never right
             scores_UC = jnp.where(batch["choice_mask"] > 0, scores_UC, PADDED_SCORE)
         return _cross_entropy(scores_UC, batch["label"])
 
@@ -180,8 +176,8 @@ class Span(Head):
 
     def losses(self, logits_BL2: jax.Array, batch: Batch) -> jax.Array:
         numbers_S = jnp.arange(1, batch["starts"].shape[1] + 1)
-        own_BSL = batch["segment_ids"][:, None, :] == numbers_S[None, :, None]
-        logits = jnp.where(own_BSL[..., None], logits_BL2[:, None], PADDED_SCORE)
+        inside_BSL = batch["segment_ids"][:, None, :] == numbers_S[None, :, None]
+        logits = jnp.where(inside_BSL[..., None], logits_BL2[:, None], PADDED_SCORE)
         losses = [
             _cross_entropy(logits[..., i], batch[end] + batch["starts"])
             for i, end in enumerate(("start", "end"))
@@ -191,16 +187,17 @@ class Span(Head):
 
 @dataclasses.dataclass(frozen=True)
 class Vectors(Head):
-    """Vectors, of length 1, of the texts of a row (Reimers et al., 2019).
+    """The loss of vectors of length 1 of a row's texts (Reimers et al., 2019).
 
-    The vectors u and v belong to the pair, the vectors n to the negatives of the row.
+    The vectors u and v belong to the pair, the vectors n to the negatives of the row. The
+    names in brackets are losses of sentence-transformers.
     loss:
-      "cosine": the squared error of the cosine of u and v. The label is from 0 to 1.
-        (sentence-transformers' CosineSimilarityLoss)
+      "cosine": squared error of the cosine of u and v. The label is from 0 to 1.
+        (CosineSimilarityLoss)
       "contrastive": cross-entropy over 20 times the cosines of u with the v and n of all
-        rows of the batch. The right one is the v of the row. This loss belongs to a whole
-        batch, which cannot be split. (MultipleNegativesRankingLoss; Henderson et al., 2017)
-      "triplet": the mean of max(0, cos(u, n) - cos(u, v) + margin) over the negatives.
+        rows of the batch. The right class is the v of the row. The batch cannot be split
+        into microbatches. (MultipleNegativesRankingLoss; Henderson et al., 2017)
+      "triplet": mean of max(0, cos(u, n) - cos(u, v) + margin) over the negatives.
         (TripletLoss with the distance 1 - cosine; Schroff et al., 2015)
     matryoshka: widths. The loss is the sum of the losses of vectors that are cut to each
       width and scaled to length 1. Empty: the loss of whole vectors. (MatryoshkaLoss;
@@ -217,8 +214,7 @@ class Vectors(Head):
             return self._losses(vectors_UCW, batch)
         W = vectors_UCW.shape[-1]
         if max(self.matryoshka) > W:
-            came = f"data.matryoshka={self.matryoshka}"
-            raise UserError(f"{came}, expected at most {W}, the width of the vectors")
+            raise UserError(f"data.matryoshka={self.matryoshka}, expected at most {W}")
         parts = [normalized(vectors_UCW[..., :width]) for width in self.matryoshka]
         return sum(self._losses(part, batch) for part in parts)
 
@@ -235,15 +231,15 @@ class Vectors(Head):
             return _cross_entropy(scores_UV, jnp.arange(len(scores_UV)))
         if others_UNW.shape[1] == 1:
             raise UserError(
-                "the training rows have no negatives, which data.loss=triplet needs; add a "
-                "column negative, or negative_1, negative_2, ..."
+                "data.loss=triplet needs negatives; add a column negative, or negative_1, "
+                "negative_2, ..."
             )
         cosines_UN = jnp.sum(u_UW[:, None] * others_UNW, axis=-1)
         above_UN = cosines_UN[:, 1:] - cosines_UN[:, :1] + self.margin
         return jnp.mean(jax.nn.relu(above_UN), axis=-1)
 
 
-# By the head of a task; see tasks/task.py.
+# Objectives by the head of a task; see tasks/task.py.
 HEADS = {
     "sequence": Classification,
     "token": Tagging,
@@ -266,11 +262,11 @@ def _few_tokens() -> Tokens:
     return Tokens.of_mask(ids_BL, ids_BL, ids_BL + 1)
 
 
-def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
-    """Logits of a batch; dropout if there is a ``key``.
+def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None = None):
+    """float32 logits of a batch, with dropout if there is a ``key``.
 
-    With "slots" (U, C) the result is the scores of U examples' choices, or the vectors of
-    the C texts of U rows, (U, C, W).
+    With "slots" (U, C) the result is the scores of the choices of U examples, or the
+    vectors of the C texts of U rows, (U, C, W).
     """
     inputs, method = [Tokens.of_batch(batch)], "__call__"
     if "hidden" in batch:  # the features of the frozen encoder of a BertWithBiLstm
@@ -281,25 +277,20 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None):
         deterministic=key is None,
         rngs=rngs(key),
         method=method,
-    )
+    ).astype(jnp.float32)
     if "slots" not in batch:
         return logits
     outputs = logits.reshape(-1, logits.shape[-1])[batch["slots"]]
     return outputs[..., 0] if outputs.shape[-1] == 1 else outputs
 
 
-def eval_logits(model: nn.Module, params: Any, batch: Batch) -> jax.Array:
-    """float32 logits of a batch, without dropout."""
-    return forward(model, params, batch, None).astype(jnp.float32)
-
-
 @functools.lru_cache(maxsize=8)
 def jit_forward(mesh: Mesh, model: nn.Module) -> Callable:
-    """:func:`eval_logits` of (params, batch), whole on every device.
+    """:func:`forward` of (params, batch) without dropout, whole on every device.
 
     Calls with equal arguments share their programs.
     """
-    return jit_whole(mesh, functools.partial(eval_logits, model))
+    return jit_whole(mesh, functools.partial(forward, model))
 
 
 def jit_whole(mesh: Mesh, function: Callable) -> Callable:

@@ -33,7 +33,7 @@ class MlmNsp:
     """Mean loss of the masked tokens plus mean loss of the sentence pairs.
 
     next_sentence: whether the loss includes the sentence pairs. sentence_order: whether
-    the pairs teach sentence order; their metrics are then "sop" instead of "nsp".
+    the pairs are for sentence order prediction. Their metrics are then "sop", not "nsp".
     """
 
     model: BertForPreTraining
@@ -93,7 +93,7 @@ class MlmNsp:
         return cross_entropy_sums(part, logits, labels, weights)
 
     def _answers(self, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """Labels and their weights for each part: (B, M) of tokens, (B, S) of pairs."""
+        """Labels and weights of each part: (B, M) for tokens, (B, S) for pairs."""
         labels_BS = batch["nsp_labels"].reshape(len(batch["input_ids"]), -1)
         ones_BS = jnp.ones(labels_BS.shape, jnp.float32)
         pairs = labels_BS, batch.get("nsp_weights", ones_BS)
@@ -122,7 +122,7 @@ class MlmNsp:
         )
 
     def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
-        """The sums without dropout, and how often each label occurs.
+        """The sums without dropout, and the number of occurrences of each label.
 
         mlm_counts: int32 (V,). nsp_counts or sop_counts: int32 (2,).
         """

@@ -21,16 +21,15 @@ Params = dict[str, Any]
 class Objective(Protocol):
     """A loss and its metrics, as pure functions. The engine (training/) does the rest.
 
-    The loss of a step is the sum of sums[name] / weights[name] over the names that
-    ``weights`` gives. Sums add up over microbatches, and weights belong to the global
-    batch, so the loss does not depend on how a batch is split over devices, hosts or
-    microbatches. An objective is hashable: runs with equal objectives share what they
-    compile.
+    The loss of a step is the sum of sums[name] / weights[name] over the names in
+    ``weights``. Sums add up over microbatches, and weights belong to the global batch, so
+    the loss does not depend on how a batch is split over devices, hosts or microbatches.
+    An objective is hashable. Runs with equal objectives share their compiled programs.
 
-    sum_names: the names of all sums that ``sums`` returns.
+    sum_names: names of all sums that ``sums`` returns.
     rules: sharding of parameters that no rule of parallel/sharding.py matches.
     frozen: optional pattern of the paths of parameters that are not trained. Layer i of an
-      encoder is encoder/layer_i, with stacked layers too.
+      encoder is encoder/layer_i, also if layers are stacked.
     """
 
     sum_names: tuple[str, ...]
@@ -39,72 +38,61 @@ class Objective(Protocol):
 
     def init(self, key: jax.Array) -> Params:
         """float32 parameters. Their shapes depend only on the model's config."""
-        ...
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """The divisor of each loss's sum: float32 scalars of a whole batch."""
-        ...
+        """The divisor of each loss's sum: float32 scalars of the whole batch."""
 
     def sums(
         self, params: Params, batch: Batch, key: jax.Array | None
     ) -> dict[str, jax.Array]:
-        """float32 scalars: losses, and sums for the metrics. No key: no dropout."""
-        ...
+        """float32 scalars: losses, and sums for the metrics. No dropout without a key."""
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """Reported metrics, "loss" among them, from sums over any number of batches."""
-        ...
+        """Metrics, with "loss" among them, from sums over any number of batches."""
 
     def summary(self, metrics: dict[str, float]) -> str:
-        """Text for a line of the log: the metrics besides the loss.
+        """The metrics besides the loss, for a line of the log.
 
-        metrics: of :meth:`metrics`, and the baselines "X_majority" of the last evaluation.
+        metrics: from :meth:`metrics`, with the baselines "X_majority" of the last
+        evaluation.
         """
-        ...
 
     def flops(self, batch: Batch) -> float:
-        """Operations of the model's forward and backward pass; a multiply-add is two.
+        """Operations of the forward and backward pass. A multiply-add counts as two.
 
         The number depends only on the shapes of the batch's global arrays.
         """
-        ...
 
 
 class PretrainingObjective(Objective, Protocol):
-    """An objective that a config of pretraining can name.
+    """An objective for pretraining.
 
-    Its module has a function ``pretraining(model, compute, examples)``, of a BertConfig, a
-    ComputeConfig and an ExampleConfig, that returns it. Batches come from
-    data/pipeline.py.
+    A function ``pretraining(model, compute, examples)`` of its module returns it, from a
+    BertConfig, a ComputeConfig and an ExampleConfig. Batches come from data/pipeline.py.
     """
 
     def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
-        """Sums of a batch for :func:`eval_metrics`, without dropout."""
-        ...
+        """Sums of a batch without dropout, for :func:`eval_metrics`."""
 
 
 def check_model(
-    objective: str,
-    model: BertConfig,
-    reads: str = "both sides",
-    pairs: bool = False,
+    objective: str, model: BertConfig, reads: str = "both sides", pairs: bool = False
 ) -> None:
-    """Raises UserError if an objective cannot train a model, or pairs would be unused.
+    """Raises UserError if an objective cannot train a model, or does not use pairs.
 
     reads: the value of BertConfig.reads that the objective needs. pairs: the setting
-    data.examples.next_sentence. An objective without a loss on pairs passes it, and the
-    setting must be False.
+    data.examples.next_sentence, from an objective without a loss on pairs.
     """
     if model.reads != reads:
         encoder = "lstm" if reads == "each side alone" else "transformer"
         raise UserError(
-            f"objective={objective!r} needs a model that reads {reads}, and this one reads "
-            f"{model.reads}; set model.causal={reads == 'the left side'} and "
+            f"objective={objective!r} needs a model that reads {reads}, but the model "
+            f"reads {model.reads}; set model.causal={reads == 'the left side'} and "
             f"model.encoder={encoder}"
         )
     if pairs:
         raise UserError(
-            f"objective={objective!r} learns no next sentence prediction; set "
+            f"objective={objective!r} has no next sentence prediction; set "
             "data.examples.next_sentence=False"
         )
 
@@ -191,7 +179,7 @@ def with_baseline(name: str, metrics: dict[str, float]) -> str:
 def unmasked_ids(batch: Batch) -> jax.Array:
     """The tokens of a batch of data/pipeline.py before masking: int32 (B, L)."""
     ids_BL, positions_BM = batch["input_ids"], batch["mlm_positions"]
-    # An unused prediction is at the row's [CLS], which is never masked.
+    # Unused predictions are at the row's [CLS], which is never masked.
     masked_BM = jnp.take_along_axis(ids_BL, positions_BM, axis=1)
     ids_BM = jnp.where(batch["mlm_weights"] > 0, batch["mlm_ids"], masked_BM)
     return jnp.put_along_axis(ids_BL, positions_BM, ids_BM, axis=1, inplace=False)

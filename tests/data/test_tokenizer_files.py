@@ -146,7 +146,7 @@ def test_unusable_vocabularies_are_refused(tmp_path, name, content, message):
     ("settings", "message"),
     [
         ("{", "not JSON"),
-        ("[1]", "holds a JSON list"),
+        ("[1]", "contains a JSON list"),
         ('{"do_lower_case": "no"}', "do_lower_case='no'"),
         ('{"clean_text": false}', "clean_text=False"),
         ('{"never_split": ["b"]}', r"never_split=\['b'\]"),

@@ -209,8 +209,9 @@ def test_a_revision_is_chosen_with_an_at(hub, models):
     check_checkpoint("runs/tini")  # may be a name, so load looks it up
     with pytest.raises(
         UserError,
-        match=r"runs/tini does not exist here, and http\S+ did not give it .*Repository "
-        r"Not Found.* private or gated.*expected a Hugging Face folder .* a workdir",
+        match=r"runs/tini does not exist here, and its download from http\S+ failed .*"
+        r"Repository Not Found.* private or gated.*"
+        r"expected a Hugging Face folder .* a workdir",
     ):
         bert_jax.load("runs/tini")
     with pytest.raises(UserError, match=r"set init_from: expected a Hug"):
@@ -271,8 +272,8 @@ def test_without_a_network_the_cache_serves(hub, monkeypatch):
     same(bert_jax.load("bert_jax/tiny").params, before.params)
     with pytest.raises(
         UserError,
-        match=r"bert_jax/large does not exist here, and http://127.0.0.1:9 did not give "
-        r"it \(\[Errno 111\] Connection refused\); .*'hf download bert_jax/large --local",
+        match=r"bert_jax/large does not exist here, .* from http://127.0.0.1:9 failed "
+        r"\(\[Errno 111\] Connection refused\); .*'hf download bert_jax/large --local",
     ) as caught:
         bert_jax.load("bert_jax/large")
     assert "\n" not in str(caught.value)
@@ -282,7 +283,7 @@ def test_without_a_network_the_cache_serves(hub, monkeypatch):
 def test_a_rate_limit_is_named(hub, limit):
     """At the first request, and after the small files have come."""
     hub.limit = limit
-    said = r"tiny does not exist here, and http\S+ did not give it \(.*"
+    said = r"tiny does not exist here, and its download from http\S+ failed \(.*"
     said += "429"
     with pytest.raises(UserError, match=said):
         bert_jax.load("bert_jax/tiny")

@@ -194,7 +194,7 @@ def test_a_prefix_of_all_tensors_is_named(copy):
     tensors = load_file(copy / "model.safetensors")
     renamed = {f"{prefix}{name}": array for name, array in tensors.items()}
     save_file(renamed, copy / "model.safetensors")
-    said = r"copy: the weights lack 37 of the 37 tensors .* and have module\.bert\."
+    said = r"copy: the weights lack 37 of the 37 tensors .* found module\.bert\."
     with pytest.raises(UserError, match=said):
         bert_jax.load(copy)
 
@@ -356,7 +356,9 @@ def test_damaged_files_are_one_line_each(folder, tmp_path, copy):
             read_huggingface(copy)
         assert "\n" not in str(e.value)
     weights.unlink()
-    with pytest.raises(UserError, match=r"holds no weights; expected model.safetens"):
+    with pytest.raises(
+        UserError, match=r"contains no weights; expected model.safetens"
+    ):
         read_huggingface(copy)
 
     shards = shutil.copytree(folder / "sharded", tmp_path / "shards")
@@ -393,10 +395,10 @@ NAMES = {str(i): name for i, name in enumerate("abcde")}
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"id2label": [1]}, "id2label is [1]; expected a name of its own for each"),
+        ({"id2label": [1]}, "id2label is [1]; expected different names for"),
         ({"id2label": NAMES | {"0": "b"}}, "id2label is {'0': 'b', '1': 'b'"),
-        ({"id2label": NAMES | {"5": "f"}}, "expected a name of its own"),
-        ({"id2label": {"0": "a", "4": "e"}}, "of the head, '0' to '4'"),
+        ({"id2label": NAMES | {"5": "f"}}, "expected different names"),
+        ({"id2label": {"0": "a", "4": "e"}}, "the outputs '0' to '4'"),
         ({"id2label": {f" {i}": x for i, x in NAMES.items()}}, "id2label is {' 0'"),
     ],
 )

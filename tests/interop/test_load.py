@@ -191,14 +191,14 @@ def test_what_is_no_checkpoint_is_one_line(tmp_path, workdir):
     with pytest.raises(UserError, match=rf"nowhere does not exist; {expected}"):
         bert_jax.load(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=rf"empty holds no weights; {expected}"):
+    with pytest.raises(UserError, match=rf"empty contains no weights; {expected}"):
         bert_jax.load(tmp_path / "empty")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match=rf"file is a file; {expected}"):
+    with pytest.raises(UserError, match=rf"file contains no weights; {expected}"):
         bert_jax.load(tmp_path / "file")
     (tmp_path / "config").mkdir()
     shutil.copy(workdir / "config.json", tmp_path / "config")
-    with pytest.raises(UserError, match=rf"config holds no weights; {expected}"):
+    with pytest.raises(UserError, match=rf"config contains no weights; {expected}"):
         bert_jax.load(tmp_path / "config")
     shutil.rmtree(workdir / "checkpoints" / "0")
     with pytest.raises(UserError, match="contains no complete checkpoint"):
@@ -210,7 +210,7 @@ def test_two_tensorflow_checkpoints_in_a_folder_must_be_named(golden, tmp_path):
         shutil.copy(file, tmp_path)
         if "ckpt" in file.name:
             shutil.copy(file, tmp_path / file.name.replace("bert_model", "other"))
-    with pytest.raises(UserError, match=r"holds .*bert_model.ckpt, "):
+    with pytest.raises(UserError, match=r"contains .*bert_model.ckpt, "):
         bert_jax.load(tmp_path)
     assert bert_jax.load(tmp_path / "other.ckpt").source == "tensorflow"
 
@@ -346,7 +346,9 @@ def test_a_changed_vocabulary_of_a_run_is_refused(workdir):
     assert bert_jax.load(workdir).tokenizer.fingerprint() == fingerprint
     tokens = (workdir / "vocab.txt").read_text().replace("bee", "bea")
     (workdir / "vocab.txt").write_text(tokens)
-    with pytest.raises(UserError, match="is not the one that the run was trained with"):
+    with pytest.raises(
+        UserError, match="another vocabulary than the run was trained with"
+    ):
         bert_jax.load(workdir)
 
 
@@ -361,7 +363,7 @@ def test_a_config_that_does_not_fit_names_the_tensor(workdir):
         bert_jax.load(workdir)
     (workdir / "config.json").write_text("{}")
     with pytest.raises(
-        UserError, match=r"config.json has no BERT .*expected the config"
+        UserError, match=r"config.json is damaged .*'model'.*expected the config"
     ):
         bert_jax.load(workdir)
 

@@ -114,21 +114,6 @@ def test_inference_replaces_a_kernel_that_does_not_fit(monkeypatch):
             choose(implementation, **settings)
 
 
-def test_the_choice_is_logged_once(caplog):
-    q = jnp.zeros((2, 14, 3, 8))
-    with caplog.at_level("INFO", logger="bert_jax"):
-        for _ in range(2):
-            attend(q, q, q, tokens_of(np.ones((2, 14))))
-    assert caplog.messages == ["attention over 14 positions, dropout 0: xla"]
-
-
-def test_initialising_parameters_logs_no_choice(caplog):
-    config = BertConfig(60, 16, 1, 2, 32)
-    with caplog.at_level("INFO", logger="bert_jax"):
-        jax.eval_shape(MlmNsp(BertForPreTraining(config)).init, jax.random.key(0))
-    assert caplog.messages == []
-
-
 def test_a_model_with_splash_is_initialised_and_encodes():
     """Its kernel needs a multiple of 128 tokens. Initialisation takes a few."""
     config = BertConfig(60, 16, 1, 2, 32, max_positions=128)

@@ -165,13 +165,8 @@ def test_a_text_gives_the_same_alone_and_in_a_batch(config, objective, params, b
     np.testing.assert_allclose(together.pooled_BD, expected, rtol=0, atol=2e-6)
 
 
-def test_sequences_never_share_a_row(config, params, batch):
-    """The model refuses such rows, and training and inference make none."""
-    tokens = Tokens.of_batch(batch).replace(starts=np.zeros((3, 2), np.int32))
-    with pytest.raises(UserError, match="reads one sequence a row"):
-        BertModel(config).apply(
-            {"params": params["bert"]}, tokens, deterministic=True, method="encode"
-        )
+def test_sequences_never_share_a_row(config):
+    """Training and inference give a sequence of an LSTM its own row."""
     for encoder, shared in (("lstm", False), ("transformer", True)):
         model = dataclasses.replace(config, encoder=encoder)
         assert packs(make_model(model, "token", 2, FeatureConfig())) == shared

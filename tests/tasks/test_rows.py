@@ -250,11 +250,11 @@ def test_tables_without_header_and_with_short_rows(file, caplog):
         ("a.jsonl", '{"a": "1"}\n{"b": 1}\n', r"a\.jsonl:2: no column 'a'.*are b"),
         ("a.jsonl", '{"a": null}\n', r'a\.jsonl:1: "a" is missing'),
         ("a.jsonl", "{a: 1}\n", r"a\.jsonl:1 is not JSON"),
-        ("a.jsonl", "[1]\n", r"a\.jsonl:1 holds a JSON list, not an object"),
+        ("a.jsonl", "[1]\n", r"a\.jsonl:1 contains a JSON list"),
         ("a.json", "[1]", "row 0 is of type int; expected"),
         ("a.json", '["x"]', "row 0 has 1 value; expected an object"),
         ("a.json", "[{]", "is not JSON"),
-        ("a.json", "3", "holds a JSON int, not an object"),
+        ("a.json", "3", "contains a JSON int"),
         ("a.tsv", b"a\nok\n\xff\xfe\n", r"a\.tsv:3 is not UTF-8"),
         ("a.csv.gz", "a,b\n1,2\n", r"a\.csv\.gz is damaged"),
         (

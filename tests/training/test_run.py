@@ -401,7 +401,7 @@ def test_a_run_keeps_its_vocabulary_and_its_rows(make_job, tmp_path, name):
 def test_a_run_is_drawn_or_a_line_says_why_not(tmp_path, monkeypatch):
     lines = []
     draw_run(RunFolder(tmp_path), lines.append)
-    assert lines[0].startswith("no picture: ") and "holds no metrics.jsonl" in lines[0]
+    assert lines[0].startswith("no picture: ") and "has no metrics.jsonl" in lines[0]
     line = json.dumps({"step": 1, "split": "train", "loss": 2.0})
     (tmp_path / "metrics.jsonl").write_text(f"{line}\n")
     counts = dict(split="dev", of="rows", labels=["no", "yes"], counts=[[2, 1], [0, 4]])

@@ -1,6 +1,5 @@
 """Chooses how attention is computed on a device."""
 
-import functools
 import logging
 
 import jax
@@ -26,7 +25,7 @@ def attend(
     implementation: str = "auto",
     required: bool = True,
 ) -> jax.Array:
-    """:func:`attend_plain`, by the implementation that is chosen for the device.
+    """:func:`attend_plain` with the implementation for this device.
 
     q_BQNH: the queries at ``positions_BQ``, None for all positions. implementation: see
     ComputeConfig.attention_impl. required: see choose_attention. All implementations return
@@ -42,7 +41,7 @@ def attend(
         causal=causal,
         required=required,
     )
-    _log_once(chosen, k_BLNH.shape[1], rate)
+    _logger.debug("attention over %d positions: %s", k_BLNH.shape[1], chosen)
     if chosen == "splash":
         query_ids_BQ = take_positions(tokens.query_ids, positions_BQ)
         return attention_fused.attend_splash(
@@ -54,10 +53,3 @@ def attend(
     function = attend_plain if chosen == "plain" else attend_xla
     dropout = {"dropout_rate": rate, "dropout_key": dropout_key} if rate else {}
     return function(q_BQNH, k_BLNH, v_BLNH, attends_BQL, **dropout)
-
-
-@functools.cache
-def _log_once(chosen: str, length: int, dropout_rate: float) -> None:
-    _logger.info(
-        "attention over %d positions, dropout %g: %s", length, dropout_rate, chosen
-    )

@@ -124,10 +124,7 @@ def attend_splash(
 
 
 def attend_cudnn(
-    q_BQNH: jax.Array,
-    k_BLNH: jax.Array,
-    v_BLNH: jax.Array,
-    attends_BQL: jax.Array,
+    q_BQNH: jax.Array, k_BLNH: jax.Array, v_BLNH: jax.Array, attends_BQL: jax.Array
 ) -> jax.Array:
     """See attention.attend_plain.
 

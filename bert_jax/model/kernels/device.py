@@ -11,34 +11,33 @@ _logger = logging.getLogger(__name__)
 
 
 def platform() -> str:
-    """cpu, gpu or tpu: of the mesh in use, or of the devices at hand."""
+    """cpu, gpu or tpu: the platform of the current mesh, or of the default device."""
     mesh = jax.sharding.get_abstract_mesh()
     return jax.default_backend() if mesh.empty else mesh.abstract_device.platform
 
 
 def on_one_cpu() -> bool:
-    """Whether a single CPU device computes; without a mesh, the default device does."""
+    """Whether a single CPU device computes."""
     mesh = jax.sharding.get_abstract_mesh()
     return platform() == "cpu" and (mesh.empty or mesh.size == 1)
 
 
 def capability() -> float:
-    """The compute capability of an NVIDIA GPU, 0 of other devices.
+    """The compute capability of an NVIDIA GPU; 0 for other devices.
 
-    GPUs of another kind than this machine's, for which training.aot compiles, count as 8.0
-    (Ampere): it has no older ones.
+    GPUs of another machine, for which training.aot compiles, count as 8.0 (Ampere).
     """
     device, mesh = jax.devices()[0], jax.sharding.get_abstract_mesh()
     if not mesh.empty and mesh.abstract_device.device_kind != device.device_kind:
         return 8.0 if platform() == "gpu" else 0.0
     try:
         return float(getattr(device, "compute_capability", 0))
-    except ValueError:  # AMD's are names
+    except ValueError:  # a name of an AMD GPU
         return 0.0
 
 
 def activation_dtype(setting: str) -> jnp.dtype:
-    """The dtype of the activations for ``setting``, ComputeConfig.dtype.
+    """The dtype of the activations. setting: ComputeConfig.dtype.
 
     "auto" is bfloat16 if its products are faster than products of float32: on TPUs, on
     NVIDIA GPUs from Ampere on, on CPUs with AMX, and on AMD CPUs from Zen 4 on. Otherwise
@@ -52,19 +51,14 @@ def activation_dtype(setting: str) -> jnp.dtype:
         "cpu": _cpu_is_fast,
     }
     name = "bfloat16" if is_fast[platform()]() else "float32"
-    _log_once(name)
+    _logger.debug("dtype auto: %s", name)
     return jnp.dtype(name)
 
 
-@functools.cache
-def _log_once(name: str) -> None:
-    _logger.info("dtype auto: %s", name)
-
-
 def _cpu_is_fast() -> bool:
-    """Whether bfloat16 products are faster than float32's on this processor.
+    """Whether bfloat16 products are faster than float32 products on this processor.
 
-    AVX512-BF16 without AMX makes them faster on AMD's and slower on Intel's: docs/log.md.
+    AVX512-BF16 without AMX is faster on AMD's and slower on Intel's (docs/log.md).
     """
     words = _cpu_words()
     return "amx_bf16" in words or {"AuthenticAMD", "avx512_bf16"} <= words
@@ -72,7 +66,7 @@ def _cpu_is_fast() -> bool:
 
 @functools.cache
 def _cpu_words() -> frozenset[str]:
-    """Maker and flags of the first processor on Linux; empty elsewhere."""
+    """Vendor and flags of the first processor on Linux. Empty on other systems."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
