@@ -1,8 +1,8 @@
-"""Sentence pairs with masks, drawn on the fly from a token store.
+"""Sentence pairs with masks, made on the fly from a token store.
 
 Every example is a pure function of (seed, stream, epoch, index). Its random numbers are a
-fixed block of a counter-based generator, so hosts, threads and the other examples of a
-batch do not change it.
+fixed block of a counter-based generator, so it does not depend on hosts, threads and the
+other examples of a batch.
 """
 
 import dataclasses
@@ -22,78 +22,80 @@ from bert_jax.settings import check_ranges, setting
 
 MASKINGS = ("token", "whole_word", "ngram")
 
-# Uses of the random words of an example. Every host needs _PLACES, the document and the
-# sentence of B, of all examples; it needs _CONTENT, cuts and masks, of its own examples.
+# Purposes of an example's random words. _PLACES: document and sentence of B, which every
+# host needs for all examples. _CONTENT: cuts and masks, which a host needs for its own.
 _PLACES, _CONTENT = 2, 1
 _PLACE_WORDS = 2
-# Content: bits that cut A and B, a key for each position, two words for each prediction.
+# _CONTENT has words of bits that cut A and B, a key for each position, and two words for
+# each prediction.
 _CUT_WORDS = 8
-# Documents are planned in groups of about this many sentences, which bounds the memory
-# of the temporary arrays.
+# Number of sentences of the documents that are planned together. It limits the memory of
+# temporary arrays.
 _GROUP_SENTENCES = 1 << 21
 
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """Steps at one batch size and sequence length; all phases share one schedule."""
+    """Steps at one batch size and sequence length. All phases share one schedule."""
 
-    steps: int = setting(doc="steps of training", least=1)
-    batch_size: int = setting(doc="sequences of a step, over all devices", least=1)
-    sequence_length: int = setting(
-        doc="tokens of a sequence, [CLS] and two [SEP] included", least=5
+    steps: int = setting(doc="number of training steps", least=1)
+    batch_size: int = setting(
+        doc="number of sequences of a step, over all devices", least=1
     )
-    max_predictions: int = setting(doc="masked tokens of a sequence, at most", least=1)
+    sequence_length: int = setting(
+        doc="maximum number of tokens of a sequence, with [CLS] and two [SEP]", least=5
+    )
+    max_predictions: int = setting(
+        doc="maximum number of masked tokens of a sequence", least=1
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleConfig:
-    """How pairs and masks are drawn; the defaults are the original's (A.1 and C.2)."""
+    """How pairs and masks are made. Default: as in the original (A.1 and C.2)."""
 
     masking: str = setting(
-        "token", "unit of masks: token, whole_word or ngram (a run)", one_of=MASKINGS
+        "token", "unit of masks: token, whole_word or ngram", one_of=MASKINGS
     )
     mask_rate: float = setting(
-        0.15, "share of all tokens that is predicted", above=0, below=1
+        0.15, "share of all tokens that the model predicts", above=0, below=1
     )
     mask_share: float = setting(
-        0.8, "share of these that becomes [MASK]", least=0, most=1
+        0.8, "share of the predicted tokens that become [MASK]", least=0, most=1
     )
     random_share: float = setting(
-        0.1, "share of these that becomes a random token", least=0, most=1
+        0.1, "share of the predicted tokens that become random tokens", least=0, most=1
     )
-    max_ngram: int = setting(3, "ngram: words of a run, at most", least=1)
+    max_ngram: int = setting(3, "maximum number of words of an ngram", least=1)
     short_sequence_rate: float = setting(
-        0.1, "share of documents cut to a random shorter length", least=0, most=1
+        0.1, "share of documents with a random, shorter target length", least=0, most=1
     )
     next_sentence: bool = setting(
-        True,
-        "half the pairs have a random second text; False: single texts, no NSP loss",
+        True, "half of the pairs have a random second text. False: single texts, no NSP"
     )
     sentence_order: bool = setting(
-        False,
-        "half the pairs are swapped, and none is random (ALBERT's sentence order)",
+        False, "half of the pairs are swapped, and none is random (SOP of ALBERT)"
     )
 
     def __post_init__(self):
         check_ranges(self, "data.examples.")
         if self.mask_share + self.random_share > 1 + 1e-9:
             raise UserError(
-                f"data.examples: mask_share={self.mask_share}, random_share="
-                f"{self.random_share}; expected shares that add to at most 1"
+                f"data.examples.mask_share={self.mask_share} and random_share="
+                f"{self.random_share} add up to more than 1; expected at most 1"
             )
         if self.sentence_order and not self.next_sentence:
             raise UserError(
-                "data.examples: sentence_order=True, but next_sentence=False makes no "
-                "pairs; expected next_sentence=True"
+                "data.examples.sentence_order=True needs data.examples.next_sentence=True"
             )
 
 
 class EpochPlan(NamedTuple):
-    """One entry for each example; all arrays (n,).
+    """One entry for each example. All arrays are (n,).
 
-    document: position in the list of planned documents. first: first sentence of A (number
-    in the store). a_count, b_count: numbers of sentences of A, and of the B that follows A.
-    random_next: B is random, and b_count is 0; or A and B are swapped. target: desired
+    document: position in the list of planned documents. first: number of A's first sentence
+    in the store. a_count, b_count: numbers of sentences of A, and of B if it follows A.
+    random_next: whether B is random (b_count is 0), or A and B are swapped. target: desired
     number of tokens.
     """
 
@@ -105,21 +107,21 @@ class EpochPlan(NamedTuple):
     target: np.ndarray  # uint16
 
     def take(self, where: np.ndarray) -> "EpochPlan":
-        """Some examples of the plan. where: their numbers, or a mask."""
+        """Some examples of the plan. where: their indices, or a mask."""
         return EpochPlan(*(column[where] for column in self))
 
 
 @dataclasses.dataclass(eq=False)
 class ExampleSource:
-    """All examples of one stream: documents, lengths and a seed.
+    """All examples of one stream.
 
     Sample number s is example s % N of epoch s // N. N, the length of an epoch, is the
-    number of examples in the plan of epoch 0. The plan of another epoch has a few examples
-    more or fewer. Examples are shuffled; then the surplus is dropped, or the first examples
-    repeat with other masks. This is a random share of well under a percent.
+    number of examples in the plan of epoch 0. The plans of other epochs have a few examples
+    more or fewer. After shuffling, additional examples are dropped, or the first examples
+    repeat with other masks. This is a random share of much less than a percent.
 
-    documents: numbers of the documents of the store for A and B. stream: separates the
-    streams of one seed (training phases, evaluation).
+    documents: numbers of the documents in the store for A and B. Default: all documents.
+    stream: number that separates the random streams of one seed (phases, evaluation).
     """
 
     store: TokenStore
@@ -136,8 +138,8 @@ class ExampleSource:
         most = self.sequence_length - 3
         if not 1 <= self.max_predictions <= most:
             raise UserError(
-                f"max_predictions={self.max_predictions}, expected 1 to sequence_length - "
-                f"3 = {most}; set phases[0].max_predictions"
+                f"max_predictions={self.max_predictions}, expected 1 to {most} "
+                "(sequence_length - 3); set phases[0].max_predictions"
             )
         bounds = self.store.document_sentences
         if self.documents is None:
@@ -148,12 +150,12 @@ class ExampleSource:
         self.epoch_size = len(self.plan(0)[1])
 
     def plan(self, epoch: int) -> tuple[EpochPlan, np.ndarray]:
-        """The plan of an epoch and its shuffled order; the last two are kept."""
+        """The plan of an epoch and its shuffled order. The last two plans are kept."""
         with self._lock:  # only one thread makes a plan
             return self._plan(epoch)
 
     def draw(self, samples: Sequence[int]) -> dict[str, np.ndarray]:
-        """Draws the samples with these numbers, ascending, as one batch.
+        """A batch of the samples with these numbers, in ascending order.
 
         Returns input_ids, token_type_ids, attention_mask int32 (B, L); mlm_positions,
         mlm_ids int32 and mlm_weights float32 (B, M); nsp_labels int32 (B,), 0 if B follows
@@ -171,27 +173,27 @@ class ExampleSource:
         return {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
 
     def lengths(self, samples: Sequence[int]) -> np.ndarray:
-        """Tokens of the samples with these numbers, int64, without reading them."""
+        """Number of tokens of samples, int64, without reading the tokens."""
         parts = [self._spans(*part)[0] for part in self._by_epoch(samples)]
         return self._totals(self._tokens(np.concatenate(parts)))
 
     def _tokens(self, spans: np.ndarray) -> np.ndarray:
-        """Tokens of each span of sentences."""
+        """Number of tokens of each span of sentences."""
         return np.diff(self.store.sentence_offsets[spans])[..., 0]
 
     def _totals(self, lengths_B2: np.ndarray) -> np.ndarray:
-        """Tokens of pairs of texts of these lengths, [CLS] and [SEP] included."""
+        """Number of tokens of pairs with [CLS] and [SEP], from the lengths of texts."""
         tokens_B = np.minimum(lengths_B2.sum(1), self.sequence_length - 3)
         return tokens_B + 2 + (lengths_B2[:, 1] > 0)
 
     def _by_epoch(self, samples: Sequence[int]) -> list[tuple[int, np.ndarray]]:
         """The epochs of ascending samples, and the examples of each epoch."""
         epochs, indices = np.divmod(samples, self.epoch_size)
-        known = np.unique(epochs).tolist() or [0]  # no samples: a batch of none
+        known = np.unique(epochs).tolist() or [0]  # an empty batch if no samples
         return [(epoch, indices[epochs == epoch]) for epoch in known]
 
     def _bits(self, purpose: int, epoch: int, counter: int = 0) -> np.random.Philox:
-        # Two key words: the seed, and the use of the bits.
+        # The key has two words: the seed, and the purpose of the bits.
         stream, L = self.stream, self.sequence_length
         key = (stream << 56) | (purpose << 48) | (L << 32) | epoch
         return np.random.Philox(key=[self.seed, key], counter=[counter, 0, 0, 0])
@@ -207,7 +209,7 @@ class ExampleSource:
         self, purpose: int, epoch: int, indices: np.ndarray, count: int
     ) -> np.ndarray:
         """At least ``count`` random words of each example: uint64 (B, words)."""
-        counters = -(-int(count) // 4)  # Philox gives four words a count
+        counters = -(-int(count) // 4)  # Philox gives four words for each count
         parts = [np.empty(0, np.uint64)]
         for run in np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1):
             if len(run):
@@ -216,7 +218,7 @@ class ExampleSource:
         return np.concatenate(parts).reshape(len(indices), 4 * counters)
 
     def _spans(self, epoch: int, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The sentences of A and B of the examples ``indices`` of an epoch.
+        """The sentences of A and B of some examples of an epoch.
 
         Returns the first sentence and the stop of A and of B, int64 (B, 2, 2), and whether
         B does not follow A, bool (B,).
@@ -240,8 +242,8 @@ class ExampleSource:
     ) -> np.ndarray:
         """The sentences of a random B for each example of ``plan``: int64 (B, 2).
 
-        A single document gives B as well, but never the sentence that follows A: the label
-        NotNext must be true.
+        If there is a single document, it also gives B, but never the sentence after A,
+        because the label is NotNext.
         """
         D = len(self.documents)
         document_B, text_B = masking.uniform(words_BW)[:, :2].T
@@ -258,11 +260,11 @@ class ExampleSource:
     def _pairs(
         self, spans: np.ndarray, random_next: np.ndarray, words_BW: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Reads and joins A and B, cut to the sequence length."""
+        """Reads A and B, cuts them to the sequence length and joins them."""
         B, L = len(spans), self.sequence_length
         lengths_B2 = self._tokens(spans)
         sizes_B2 = np.stack(pair_lengths(*lengths_B2.T, L - 3), 1)
-        # The number of tokens that a text loses at its start.
+        # Number of tokens that a text loses at its start.
         words_BW = words_BW.reshape(2 * B, _CUT_WORDS)
         fronts = binomial_half((lengths_B2 - sizes_B2).ravel(), words_BW)
         texts = self.store.read_sentences(spans.reshape(-1, 2))
@@ -270,7 +272,7 @@ class ExampleSource:
         ends_B, totals_B = sizes_B2[:, 0] + 1, self._totals(lengths_B2)
         input_ids_BL = np.full((B, L), self.vocabulary.pad_id, np.int32)
         input_ids_BL[:, 0] = self.vocabulary.cls_id
-        for end_B in (ends_B, totals_B - 1):  # the same without B
+        for end_B in (ends_B, totals_B - 1):  # equal without B
             input_ids_BL[np.arange(B), end_B] = self.vocabulary.sep_id
         begins = np.stack([np.ones_like(ends_B), ends_B + 1], 1).ravel()
         places = np.stack([begins, sizes_B2.ravel(), fronts], 1).tolist()
@@ -289,10 +291,10 @@ class ExampleSource:
     def _mask(
         self, batch: dict[str, np.ndarray], keys_BL: np.ndarray, words_BM2: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Chooses and replaces tokens; changes batch["input_ids"] in place."""
+        """Chooses and replaces tokens. Changes batch["input_ids"] in place."""
         config, vocabulary, M = self.config, self.vocabulary, self.max_predictions
         input_ids_BL, bit = batch["input_ids"], self.store.word_bit
-        marked_BL = (input_ids_BL & bit) > 0  # tokens that continue a segmenter's word
+        marked_BL = (input_ids_BL & bit) > 0  # continuations of a segmenter's words
         input_ids_BL &= ~bit
         totals_B = batch["attention_mask"].sum(1)
         counts_B = masking.prediction_counts(totals_B, config.mask_rate, M)
@@ -320,12 +322,12 @@ def plan_epoch(
     sequence_length: int,
     config: ExampleConfig,
 ) -> EpochPlan:
-    """Plans all examples that one pass over ``documents`` gives, as the original does.
+    """Plans all examples of one pass over ``documents``, as in the original.
 
     create_pretraining_data.py cuts every document into chunks of about the target length,
     splits each chunk into A and B, and reuses the sentences after A if B is random. This
-    depends only on sentence lengths, so an epoch is planned without reading tokens: all
-    documents at once, one chunk of each document in a round of vectorised steps.
+    depends only on sentence lengths, so an epoch is planned without reading tokens. Each
+    round of vectorised steps plans one chunk of every document.
 
     A document's target is sequence_length - 3 tokens or, with ``short_sequence_rate``,
     uniform in [2, sequence_length - 3]. Without ``next_sentence`` B always follows A, and
@@ -345,7 +347,7 @@ def plan_epoch(
         targets[short] = rng.integers(2, longest, len(short), endpoint=True)
         while len(active):
             start, target = position[active], targets[active]
-            # The chunk ends with the sentence that reaches the target, or the document.
+            # The chunk ends at the sentence that reaches the target, or with the document.
             stop = stops_at(store.sentence_offsets, start, ends[active], target)
             count = stop - start
             several = count > 1
@@ -357,7 +359,7 @@ def plan_epoch(
             elsewhere = random_next & ~(several & config.sentence_order)
             b_count = np.where(elsewhere, 0, count - a_count)
             rounds.append((active, start, a_count, b_count, random_next, target))
-            # The sentences after A go back where they were not used.
+            # The next chunk starts with the first sentence that was not used.
             position[active] = start + a_count + b_count
             active = active[position[active] < ends[active]]
     sentence = np.uint32 if len(store.sentence_offsets) < 1 << 32 else np.int64
@@ -372,10 +374,11 @@ def stops_at(
     ends: np.ndarray,
     tokens: np.ndarray,
 ) -> np.ndarray:
-    """The sentence after the one that reaches ``tokens`` from each start, or the end.
+    """The sentence after the sentence that reaches ``tokens`` from each start, or the end.
 
-    starts < ends, both sentences; tokens >= 1. A binary search of all at once, which
-    touches the index near the starts alone: no sentence is empty.
+    starts, ends: numbers of sentences, starts < ends. tokens: at least 1. A binary search
+    for all starts together. It reads the index only near the starts, because no sentence
+    is empty.
     """
     reach = sentence_offsets[starts] + tokens
     low, high = starts + 1, np.minimum(ends, starts + tokens)
@@ -388,9 +391,10 @@ def stops_at(
 
 
 def binomial_half(sizes_B: np.ndarray, words_BW: np.ndarray) -> np.ndarray:
-    """Binomial(size, 1/2) of each row, by counting random bits of its words (uint64).
+    """Binomial(size, 1/2) for each row: the number of ones in random bits of its words.
 
-    A row of more tokens than bits seeds a generator with its first word instead.
+    words_BW: uint64. A row with a size above the number of bits seeds a generator with its
+    first word.
     """
     W = words_BW.shape[1]
     bits_BW = np.clip(sizes_B[:, None] - 64 * np.arange(W), 0, 64).astype(np.uint64)

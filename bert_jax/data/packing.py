@@ -1,8 +1,8 @@
 """Packing: several sequences share a row, so a batch has fewer rows and little padding.
 
-Most pretraining pairs fill a row. Pairs at the ends of documents and pairs that the
-original cuts short do not. The losses are means over the pairs and masked tokens of a
-batch, so packing changes only the dropout masks of a step.
+Most pretraining pairs fill a row. Pairs at the ends of documents and pairs with a random,
+shorter length do not. The losses are means over the pairs and masked tokens of a batch, so
+packing changes only the dropout masks of a step.
 """
 
 import bisect
@@ -16,24 +16,24 @@ import numpy as np
 # Function from the number of rows of a global batch to the rows of this process's devices,
 # ascending. np.arange gives all rows.
 HostRows = Callable[[int], np.ndarray]
-# The numbers of the sequences in each row.
+# Numbers of the sequences in each row.
 Rows = Sequence[Sequence[int]]
 
-SAMPLE = 64  # random batches from which the numbers of rows are chosen
-# Batches need different numbers of rows. With one number for all, 8% of 256 x 512 tokens of
-# Wikipedia are padding; with three numbers 2.4%. Each number compiles one program.
+SAMPLE = 64  # number of random batches from which the numbers of rows are chosen
+# Batches need different numbers of rows. With one number for all batches, 8% of 256 x 512
+# tokens of Wikipedia are padding, with three numbers 2.4%. Each number compiles a program.
 QUANTILES = (1 / 3, 2 / 3, 1)
 
 
 def round_up(number, multiple: int):
-    """The least multiple that is not below ``number``, an integer or an array."""
+    """The smallest multiple that is at least ``number``, an integer or an array."""
     return -(-number // multiple) * multiple
 
 
 def best_fit(lengths: np.ndarray, length: int, slots: int) -> list[list[int]]:
-    """The sequences of each row, by best fit: longest first, each into the fullest row."""
+    """The sequences of each row by best fit: longest first, into the fullest row."""
     full: list[list[int]] = []
-    # Rows with space, by it: ascending (space, number); and their members by number.
+    # (space, number) of the rows with space, ascending.
     spaces: list[tuple[int, int]] = []
     sizes = lengths.tolist()
     for sequence in np.argsort(-lengths, kind="stable").tolist():
@@ -51,7 +51,7 @@ def best_fit(lengths: np.ndarray, length: int, slots: int) -> list[list[int]]:
 
 
 class Places(NamedTuple):
-    """The n sequences of some rows, row by row: their numbers and where they are, (n,)."""
+    """The n sequences of some rows, row by row: their numbers and places, (n,)."""
 
     sequences: np.ndarray
     rows: np.ndarray
@@ -121,7 +121,7 @@ class Packing(NamedTuple):
         mask_rate: float,
         multiple: int,
     ) -> "Packing":
-        """The packing for random batches of pairs with these ``lengths``."""
+        """The packing for random batches of pairs with these lengths."""
         max_pairs, max_predictions = row_limits(length, mask_rate)
         random = np.random.default_rng(0)
         batches = (random.choice(lengths, batch_size) for _ in range(SAMPLE))
@@ -133,13 +133,13 @@ class Packing(NamedTuple):
     def rows(self, lengths: np.ndarray) -> list[list[int]]:
         """The pairs of each row of a batch.
 
-        The ``multiple`` parts of the batch get rows in turn, so that each device and each
-        host has about the same number of short pairs. A batch that is too large for all
-        counts has as many rows as it needs.
+        The ``multiple`` parts of the batch get rows in turn, so each device and each host
+        has about the same number of short pairs. A batch that is too large for all counts
+        has as many rows as it needs.
         """
         rows = best_fit(lengths, self.length, self.max_pairs)
-        own = round_up(len(rows), self.multiple)
-        count = next((count for count in self.row_counts if count >= own), own)
+        needed = round_up(len(rows), self.multiple)
+        count = next((count for count in self.row_counts if count >= needed), needed)
         rows += [[] for _ in range(count - len(rows))]
         parts = (rows[part :: self.multiple] for part in range(self.multiple))
         return list(itertools.chain.from_iterable(parts))
@@ -158,7 +158,7 @@ class Packing(NamedTuple):
         batch = {name: array[places.sequences] for name, array in batch.items()}
         read_PL, masked_PM = batch["attention_mask"] > 0, batch["mlm_weights"] > 0
         used_RL = packed["attention_mask"] > 0
-        # The masked tokens of a row's pairs follow each other as well.
+        # The masked tokens of a row are also in the order of its pairs.
         counts_R = np.bincount(places.rows, masked_PM.sum(axis=1), R)
         used_RM = np.arange(M) < counts_R[:, None]
         positions_PM = batch["mlm_positions"] + places.starts[:, None]
@@ -176,7 +176,7 @@ class Packing(NamedTuple):
 
 
 def row_limits(length: int, mask_rate: float) -> tuple[int, int]:
-    """Maximum numbers of pairs and of masked tokens in a row of ``length``."""
+    """Maximum numbers of pairs and of masked tokens in a row of ``length`` tokens."""
     max_pairs = min(max(length // 64, 3), 8)
-    # Each pair has at least one masked token, and its share is rounded.
+    # Each pair has at least one masked token, and the number is rounded.
     return max_pairs, math.ceil(mask_rate * length) + max_pairs

@@ -1,4 +1,4 @@
-"""Batches for the training loop: phases, rows of a process, and drawing ahead."""
+"""Batches for the training loop: phases, rows of a process, and prefetching."""
 
 import collections
 import dataclasses
@@ -17,16 +17,16 @@ from bert_jax.errors import StalledError
 
 T = TypeVar("T")
 
-_EVAL_STREAM = 255  # stream of random numbers; a training phase uses its own number
-_SAMPLE = 4096  # pairs whose lengths decide the number of packed rows
+_EVAL_STREAM = 255  # stream of random numbers. A training phase uses its own number
+_SAMPLE = 4096  # number of pairs whose lengths decide the numbers of packed rows
 
 
 def split_documents(documents: int, holdout: float) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the training and of the held-out documents, both ascending.
+    """Numbers of the training documents and of the held-out documents, both ascending.
 
-    The choice depends only on the two arguments, so every run on a store holds out the same
-    documents. At least one document is for training. If ``holdout``, in [0, 1), is not 0
-    and there are two documents, at least one is held out.
+    holdout: share of the documents, in [0, 1). The result depends only on the arguments, so
+    all runs on a store hold out the same documents. At least one document is for training.
+    If ``holdout`` is not 0 and there are two documents, at least one is held out.
     """
     held = round(documents * holdout)
     if holdout > 0:
@@ -37,16 +37,15 @@ def split_documents(documents: int, holdout: float) -> tuple[np.ndarray, np.ndar
 
 @dataclasses.dataclass(eq=False)
 class TrainingBatches:
-    """Item t is this host's rows of global batch t, through all phases.
+    """Item t has this host's rows of global batch t, through all phases.
 
-    Global batch t of a phase holds the samples t * batch_size, t * batch_size + 1, ...
-    whichever host draws them, so the order does not depend on the number of hosts.
+    Global batch t of a phase has the samples t * batch_size, t * batch_size + 1, ... on any
+    number of hosts.
 
-    packing: 0 gives each pair a row. Otherwise pairs share rows (see Packing.pack), and the
-    number of rows is a multiple of ``packing``. Every host computes the lengths of all
-    pairs of the batch, and therefore the row of each pair, but draws only the pairs of its
-    own rows. stream: stream of random numbers of the first phase. sources: ExampleSource of
-    each phase.
+    packing: 0: each pair has its own row. Otherwise pairs share rows (see Packing.pack),
+    and the number of rows is a multiple of ``packing``. Every host computes the lengths of
+    all pairs of the batch, and so the row of each pair, but makes only the pairs of its own
+    rows. stream: random stream of the first phase. sources: ExampleSource of each phase.
     """
 
     store: TokenStore
@@ -108,11 +107,10 @@ class TrainingBatches:
 def eval_batches(
     training: TrainingBatches, phase: Phase, documents: np.ndarray, mask_rate: float
 ) -> TrainingBatches:
-    """``phase.steps`` batches of held-out documents, a row for each pair.
+    """``phase.steps`` batches of held-out documents, with a row for each pair.
 
-    The batches have the store, examples and rows of ``training`` with another share of
-    masked tokens. If the documents give fewer examples, they repeat with other pairs and
-    masks.
+    Store, examples and rows are those of ``training`` with another mask rate. If there are
+    too few examples, they repeat with other pairs and masks.
     """
     config = dataclasses.replace(training.config, mask_rate=mask_rate)
     held_out = {"documents": documents, "seed": 0, "stream": _EVAL_STREAM}
@@ -129,29 +127,27 @@ def drawn_ahead(
     prefetch: int = 1,
     timeout: float = 0,
 ) -> Iterator[T]:
-    """The batches from ``first`` on, drawn ahead in threads.
+    """The batches from ``first`` on, which threads prefetch.
 
     A batch is a function of its number, so the number of finished steps is the position in
-    the data, for any number of hosts. prefetch: number of batches drawn ahead. timeout:
-    seconds to wait for a batch before StalledError is raised; 0 waits without limit.
+    the data, for any number of hosts. prefetch: number of batches in advance. timeout:
+    seconds to wait for a batch before StalledError; 0: no limit.
     """
     pool = ThreadPoolExecutor(threads, "batches")
     numbers = iter(range(first, len(batches)))
-    drawn = collections.deque(
+    futures = collections.deque(
         pool.submit(batches.__getitem__, n) for n in itertools.islice(numbers, prefetch)
     )
     try:
-        while drawn:
-            future = drawn.popleft()
-            batch = future.result(timeout or None)
+        while futures:
+            batch = futures.popleft().result(timeout or None)
             for number in itertools.islice(numbers, 1):
-                drawn.append(pool.submit(batches.__getitem__, number))
+                futures.append(pool.submit(batches.__getitem__, number))
             yield batch
     except TimeoutError as error:
         raise StalledError(
-            f"no batch came for {timeout:g} s: a thread that reads hangs, perhaps on a "
-            "disk; the same command resumes from the last checkpoint (data_timeout sets "
-            "the time to wait)"
+            f"no batch for {timeout:g} s: a thread hangs, perhaps on a disk; run the same "
+            "command again, which resumes, or raise data_timeout"
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -192,7 +192,7 @@ def test_a_thread_that_hangs_is_noticed_and_ends_with_the_iterator():
     items = drawn_ahead(Reads(go_on.wait), timeout=0.05)
     assert next(items) == 0
     (thread,) = set(threading.enumerate()) - before
-    with pytest.raises(StalledError, match=r"no batch came for 0\.05 s: a thread"):
+    with pytest.raises(StalledError, match=r"no batch for 0\.05 s: a thread"):
         next(items)
     go_on.set()
     thread.join(10)

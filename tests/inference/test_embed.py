@@ -143,7 +143,7 @@ def test_a_model_without_a_pooler(checkpoint, params):
     [
         ({"layers": (3,)}, "the encoder has no layer 3; expected 0"),
         ({"layers": (-4, -1)}, "the encoder has no layer -4"),
-        ({"max_length": 49}, "over the position table of 48"),
+        ({"max_length": 49}, "but the model has 48 positions"),
         ({"max_length": 3}, "max_length=3 leaves no room"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"pooling": "max"}, "pooling='max', expected one of none, mean"),

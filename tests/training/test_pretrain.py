@@ -260,7 +260,7 @@ def test_an_evaluation_whose_text_cannot_be_read_ends_the_run(
 
     monkeypatch.setattr(pretraining, "eval_batches", lambda *args: Hanging([0]))
     config = configure("--eval_every=1", "--data_timeout=1")
-    with pytest.raises(StalledError, match="no batch came for 1 s"):
+    with pytest.raises(StalledError, match="no batch for 1 s"):
         pretrain(config, tmp_path, log=lambda line: None)
     go_on.set()
 
