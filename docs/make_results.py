@@ -140,7 +140,7 @@ def fill(text: str) -> str:
 def chart(title: str, groups: list, line: float = 0) -> str:
     """An SVG of horizontal bars, each with a mark at the value ``line``.
 
-    groups: (label, [(value, text, colour), ...]). The label stands above its bars.
+    groups: (label, [(value, text, colour), ...]). The label is above its bars.
     """
     scale = 450 / max(value for _, bars in groups for value, _, _ in bars)
     parts, y = [], 48

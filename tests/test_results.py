@@ -1,4 +1,4 @@
-"""results/*.json, and the figures and tables that the pages show of them."""
+"""results/*.json, and the figures and tables in the pages."""
 
 import importlib.util
 import re
