@@ -211,13 +211,15 @@ def _outcome(run: Run) -> Iterator[tuple[str, Any]]:
 
 
 def spread(scores: Sequence[float]) -> Values:
-    """The "mean" and the "deviation" of the "scores" of several seeds.
+    """The "mean", its "standard_error" and the "deviation" of the "scores" of seeds.
 
     Without scores the mean is None; the deviation of a single score is 0.
     """
+    deviation = statistics.stdev(scores) if len(scores) > 1 else 0.0
     return {
         "mean": statistics.mean(scores) if scores else None,
-        "deviation": statistics.stdev(scores) if len(scores) > 1 else 0.0,
+        "standard_error": deviation / max(len(scores), 1) ** 0.5,
+        "deviation": deviation,
         "scores": list(scores),
     }
 

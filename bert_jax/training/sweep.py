@@ -1,12 +1,11 @@
 """Many runs with a folder each and one table: sweeps and studies.
 
-A finished run has a file that is written last: results.json of a fine-tuning, part.json of
-another part of a study. The same command runs the runs that are not finished.
+A run writes a file last, which shows that it is finished: results.json of a fine-tuning,
+part.json of another run of a study. The same command runs all runs that are not finished.
 
 A sweep trains every point of a grid with every seed and, with ``sweep.folds``, on every
 fold of the training rows. Its runs are in sweep/, and sweep.json and sweep.md contain the
-table. best/ and predictions/ belong to the best run. The weights of all other runs are
-deleted.
+table. best/ and predictions/ are the best run's. The weights of all other runs are deleted.
 
 A study pretrains variants with several seeds, fine-tunes them and scores minimal pairs. Its
 folder contains
@@ -39,6 +38,7 @@ from bert_jax.runs import RESULTS, read_runs, spread
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
+from bert_jax.training import finetune as tuning
 from bert_jax.training.config import (
     NO_EFFECT,
     FineTuneConfig,
@@ -46,17 +46,6 @@ from bert_jax.training.config import (
     TrainConfig,
     finetune_config,
     train_config,
-)
-from bert_jax.training.finetune import (
-    BEST,
-    FEATURES,
-    PREDICTIONS,
-    Callback,
-    Prepared,
-    delete_checkpoints,
-    finetune,
-    prepare,
-    show,
 )
 from bert_jax.training.pretrain import pretrain, pretraining_objective
 from bert_jax.training.run import Log, check_owner, open_workdir
@@ -108,7 +97,7 @@ def run_one(
     task: Task | None = None,
     *,
     change_settings: bool = False,
-    callback: Callback | None = None,
+    callback: tuning.Callback | None = None,
 ) -> Results:
     """Runs ``config`` in ``workdir``, unless the run is finished. Returns its results.
 
@@ -124,13 +113,13 @@ def run_one(
             )
         results = from_leader(lambda: finished(place, config))
         if results is None:
-            prepared = prepare(config, place, log, task)
-            results = finetune(config, prepared, folder, log, change_settings, callback)
+            run = tuning.prepare(config, place, log, task), folder, log
+            results = tuning.finetune(config, *run, change_settings, callback)
         else:
-            delete_checkpoints(folder)  # a killed run may have left them
+            tuning.delete_checkpoints(folder)  # a killed run may have left them
             for split, scores in results["scores"].items():
-                log(f"finished before: {split}: {show(scores)}")
-        shutil.rmtree(place / FEATURES, ignore_errors=True)
+                log(f"finished before: {split}: {tuning.show(scores)}")
+        shutil.rmtree(place / tuning.FEATURES, ignore_errors=True)
         return results
 
 
@@ -183,9 +172,9 @@ class _Runs:
         """The table of the finished runs, for JSON.
 
         "variants" contains for each variant:
-          scores: by metric, the "mean", "deviation" and "scores" of the seeds, and the
-            "difference" of the mean from the first variant's mean. With folds also the
-            "standard_error" of the mean.
+          scores: by metric, the "mean", "deviation" and "scores" of the seeds, the
+            "standard_error" of the mean, and the mean's "difference" from the mean of the
+            first variant.
           diverged: number of runs that diverged.
           tokens, flops: of one pretraining.
           seconds: mean of the pretrainings.
@@ -195,10 +184,6 @@ class _Runs:
             name: _summary([(task, results[run] or {}) for task, run in runs])
             for name, runs in self.variants.items()
         }
-        for scores in (s for v in variants.values() for s in v["scores"].values()):
-            if self.folds:
-                error = scores["deviation"] / len(scores["scores"]) ** 0.5
-                scores["standard_error"] = error
         first, *others = (variant["scores"] for variant in variants.values())
         for scores in others:
             for metric in scores.keys() & first.keys():
@@ -213,10 +198,11 @@ class _Runs:
 
     def write_table(self, path: Path, **more: Any) -> Results:
         """Writes the table, with more values, as JSON and as Markdown, and logs it."""
-        content = self.table() | more
-        over = f"standard error over {self.folds} folds and" if self.folds else ""
-        text = "\n".join(_table_lines(content["variants"])) + (
-            f"\n\nMean ± {over or 'deviation over'} the seeds "
+        content, error, over = self.table() | more, "deviation", ""
+        if self.folds:
+            error, over = "standard_error", f"{self.folds} folds and "
+        text = "\n".join(_table_lines(content["variants"], error)) + (
+            f"\n\nMean ± {error.replace('_', ' ')} over {over}the seeds "
             f"{', '.join(map(str, self.seeds))}; in brackets the difference from "
             f"{next(iter(self.variants))} ± its standard error. {content['finished']} of "
             f"{content['parts']} runs are finished."
@@ -244,37 +230,40 @@ def _summary(runs: Sequence[tuple[str, Results]]) -> Results:
 
 def _difference(scores: Results, first: Results) -> Results:
     """The difference of two means; its standard error, None with a single seed."""
-    error, both = None, (scores, first)
-    if all(len(s["scores"]) > 1 for s in both):
-        error = math.hypot(*(s["deviation"] / len(s["scores"]) ** 0.5 for s in both))
+    error = None
+    if len(scores["scores"]) > 1 and len(first["scores"]) > 1:
+        error = math.hypot(scores["standard_error"], first["standard_error"])
     return {"mean": scores["mean"] - first["mean"], "standard_error": error}
 
 
-def _table_lines(variants: Mapping[str, Results]) -> Iterator[str]:
-    """The lines of a Markdown table with a row for each variant."""
+def _table_lines(variants: Mapping[str, Results], error: str) -> Iterator[str]:
+    """The lines of a Markdown table with a row for each variant.
+
+    error: the value after ±, "deviation" or "standard_error".
+    """
     metrics = list(dict.fromkeys(m for v in variants.values() for m in v["scores"]))
     columns = [n for n in _COLUMNS if any(v.get(n) for v in variants.values())]
     titles = ["", *metrics, *columns]
     rows = [titles, ["---"] * len(titles)]
     for name, variant in variants.items():
-        cells = [_cell(variant["scores"].get(metric)) for metric in metrics]
+        cells = [_cell(variant["scores"].get(metric), error) for metric in metrics]
         values = ((_COLUMNS[n], variant.get(n)) for n in columns)
         cells += [form.format(value) if value else "-" for form, value in values]
         rows.append([name, *cells])
     return aligned([[*(f"| {cell}" for cell in row), "|"] for row in rows])
 
 
-def _cell(scores: Results | None) -> str:
-    """Mean, deviation, difference, standard error, like "80.1 ± 2.0 (+1.5 ± 0.9)"."""
+def _cell(scores: Results | None, error: str) -> str:
+    """Mean, error, difference and its standard error: "80.1 ± 2.0 (+1.5 ± 0.9)"."""
     if scores is None:
         return "-"
     cell = f"{scores['mean']:.1f}"
     if len(scores["scores"]) > 1:
-        cell += f" ± {scores.get('standard_error', scores['deviation']):.1f}"
+        cell += f" ± {scores[error]:.1f}"
     if difference := scores.get("difference"):
-        error = difference["standard_error"]
-        cell += f" ({difference['mean']:+.1f}"
-        cell += ")" if error is None else f" ± {error:.1f})"
+        known = difference["standard_error"] is not None
+        after = f" ± {difference['standard_error']:.1f}" if known else ""
+        cell += f" ({difference['mean']:+.1f}{after})"
     return cell
 
 
@@ -294,7 +283,7 @@ def run_sweep(
     with open_workdir(workdir, log) as (folder, log):
         sweep = _Sweep(config, folder, log, change_settings)
         sweep.run_all(from_leader(sweep.missing))
-        shutil.rmtree(folder.local / FEATURES, ignore_errors=True)
+        shutil.rmtree(folder.local / tuning.FEATURES, ignore_errors=True)
         table = from_leader(sweep.finish)
         on_leader(folder.upload)
         return table
@@ -312,7 +301,7 @@ class _Sweep(_Runs):
         # Settings that differ between the runs.
         self.free = (*_GRID, *["data.dir"] * bool(grid.folds))
         self.tasks: dict[str, Task | None] = {}  # a task if the run is on a fold
-        self.prepared: tuple[Task | None, Prepared] | None = None  # of the last run
+        self.prepared: Any = None  # (fold, Prepared) of the last run
         for seed in grid.seeds:
             folds = task.folds(grid.folds, seed) if grid.folds else [None]
             for (number, fold), size, rate, epochs in itertools.product(
@@ -340,9 +329,9 @@ class _Sweep(_Runs):
         fold, folder = self.tasks[name], self.workdir.child(f"{SWEEP}/{name}")
         if self.prepared is None or self.prepared[0] is not fold:
             local = self.workdir.local
-            self.prepared = fold, prepare(self.config, local, self.log, fold)
+            self.prepared = fold, tuning.prepare(self.config, local, self.log, fold)
         arguments = self.prepared[1], folder, self.log, self.change
-        return finetune(self.configs[name], *arguments)
+        return tuning.finetune(self.configs[name], *arguments)
 
     def _end(self, name: str) -> None:
         on_leader(self._keep_best)
@@ -359,9 +348,9 @@ class _Sweep(_Runs):
             scores[path.parent.name] = [*scores_of(results).values()]
         best = max(filter(scores.get, scores), key=scores.get, default="")
         for name in scores:
-            model = self.folder / name / BEST
+            model = self.folder / name / tuning.BEST
             if name == best and model.exists():
-                replace_folder(model, self.workdir.local / BEST)
+                replace_folder(model, self.workdir.local / tuning.BEST)
             shutil.rmtree(model, ignore_errors=True)
             # A run that diverged, or was killed after its results, has checkpoints.
             run = self.workdir.child(f"{SWEEP}/{name}")
@@ -377,18 +366,13 @@ class _Sweep(_Runs):
                 f"every run in {self.folder} diverged; lower sweep.learning_rate"
             )
         results = finished(self.folder / best, self.config, self.free)
-        if not (workdir / BEST).exists():
-            raise UserError(
-                f"{workdir / BEST} is missing; put it back, or delete "
-                f"{self.folder / best / RESULTS} to run it again"
-            )
-        with new_folder(workdir / PREDICTIONS, overwrite=True) as predictions:
-            source = self.folder / best / PREDICTIONS
+        with new_folder(workdir / tuning.PREDICTIONS, overwrite=True) as predictions:
+            source = self.folder / best / tuning.PREDICTIONS
             shutil.copytree(source, predictions, dirs_exist_ok=True)
         ((metric, value),) = scores_of(results).items()
         table = self.write_table(workdir / "sweep.json", metric=metric, best_run=best)
         self.log(
-            f"best: {best}, {metric} {value:.2f}; its model is in {workdir / BEST}"
+            f"best: {best}, {metric} {value:.2f}; its model is in {workdir / tuning.BEST}"
         )
         return table
 
@@ -432,9 +416,15 @@ class Study(_Runs):
                 self.pretraining[run] = pretraining
 
     def result(self, name: str) -> Results | None:
-        """See :meth:`_Runs.result`. ``init_from`` may differ: a study can be moved."""
-        config = self.configs[name]
-        free = ("init_from",) if isinstance(config, FineTuneConfig) else ()
+        """See :meth:`_Runs.result`. A study can be moved, so ``init_from`` may differ.
+
+        A small corpus gives fewer tokens than ``vocab_size``.
+        """
+        config, free = self.configs[name], ()
+        if isinstance(config, FineTuneConfig):
+            free = ("init_from",)
+        elif isinstance(config, TrainConfig) and config.data.corpus:
+            free = ("model.vocab_size",)
         return finished(self.folder / name, config, free)
 
     def run(self) -> None:
@@ -464,7 +454,7 @@ class Study(_Runs):
 
     def _end(self, name: str) -> None:
         if isinstance(self.configs[name], FineTuneConfig):
-            for part in (BEST, CHECKPOINTS):
+            for part in (tuning.BEST, CHECKPOINTS):
                 shutil.rmtree(self.folder / name / part, ignore_errors=True)
 
 
@@ -525,10 +515,8 @@ def _scored_pairs(config: dict[str, Any], pretraining: Path, log: Log) -> Result
     if "mlm" not in checkpoint.params:
         log(f"{pretraining.name} has no MLM head, and scores no pairs")
         return {"scores": {}}
-    sets = (
-        (name, pairs[: config["first"] or None])
-        for name, pairs in read_sets(config["files"])
-    )
-    found = accuracy(Scorer(checkpoint), sets)
-    log(f"minimal pairs: {found.accuracy:.1%} of {found.pairs:,}")
-    return {"scores": {"minimal pairs": 100 * found.accuracy}, "by_set": found.by_set}
+    most = config["first"] or None
+    sets = ((name, pairs[:most]) for name, pairs in read_sets(config["files"]))
+    score = accuracy(Scorer(checkpoint), sets)
+    log(f"minimal pairs: {score.accuracy:.1%} of {score.pairs:,}")
+    return {"scores": {"minimal pairs": 100 * score.accuracy}, "by_set": score.by_set}

@@ -23,7 +23,7 @@ from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.training import finetune, sweep
+from bert_jax.training import finetune
 from bert_jax.training import run as engine
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import is_evaluated
@@ -291,7 +291,7 @@ def test_the_seed_decides_the_order_of_the_examples(settings, tmp_path):
 
 def test_a_finished_run_is_not_run_again(short, settings, monkeypatch):
     workdir, results = short
-    monkeypatch.setattr(sweep, "prepare", lambda *_: pytest.fail("runs again"))
+    monkeypatch.setattr(finetune, "prepare", lambda *_: pytest.fail("runs again"))
     said = []
     assert run_one(short_config(settings, log_every=7), workdir, said.append) == results
     assert len(said) == 1

@@ -13,6 +13,7 @@ from bert_jax.files import locked, write_json
 from bert_jax.interop.load import load
 from bert_jax.runs import read_runs
 from bert_jax.settings import from_settings, to_dict
+from bert_jax.training import finetune as tuning
 from bert_jax.training import run as engine
 from bert_jax.training import sweep
 from bert_jax.training.config import StudyConfig, SweepConfig, finetune_config
@@ -135,7 +136,7 @@ def score(config):
 @pytest.fixture
 def run(config, monkeypatch):
     """A function that runs a sweep of made-up runs: its result, and the runs it ran."""
-    monkeypatch.setattr(sweep, "prepare", lambda config, workdir, log, fold: fold)
+    monkeypatch.setattr(tuning, "prepare", lambda config, workdir, log, fold: fold)
 
     def run(workdir, diverges=lambda config: False, **changes):
         def finetune(config, prepared, folder, log, change_settings):
@@ -151,7 +152,7 @@ def run(config, monkeypatch):
             write_json(place / "results.json", results)
             return results
 
-        monkeypatch.setattr(sweep, "finetune", finetune)
+        monkeypatch.setattr(tuning, "finetune", finetune)
         log = []
         own = dataclasses.replace(config, **changes)
         return run_sweep(own, workdir, log.append), ran(log), log
@@ -243,16 +244,6 @@ def test_each_fold_is_dev_of_a_run_and_the_table_has_the_standard_error(run, tmp
     # Like any sweep, it resumes where it was.
     (tmp_path / "sweep" / names[4] / "results.json").unlink()
     assert run(tmp_path, sweep=grid)[:2] == (content, [names[4]])
-
-
-def test_a_best_model_that_was_deleted_is_reported(made, run):
-    whole, copy = made
-    shutil.rmtree(copy / "best")
-    with pytest.raises(UserError, match=rf"best is missing.*{NAMES[3]}/results.json"):
-        run(copy)
-    (copy / "sweep" / NAMES[3] / "results.json").unlink()
-    assert run(copy)[1] == [NAMES[3]]
-    check_end(copy, whole)
 
 
 def test_a_run_that_diverges_is_counted_and_not_run_again(run, tmp_path):
@@ -468,6 +459,7 @@ def test_the_table_has_means_deviations_and_differences(done):
     assert slow["scores"]["topic finetune"] == {
         "mean": statistics.mean(own),
         "deviation": statistics.stdev(own),
+        "standard_error": statistics.stdev(own) / 2**0.5,
         "scores": own,
         "difference": {"mean": mean, "standard_error": pytest.approx(error)},
     }
@@ -479,6 +471,19 @@ def test_the_table_has_means_deviations_and_differences(done):
     cell = f"{statistics.mean(own):.1f} ± {statistics.stdev(own):.1f}"
     assert f"| {cell} ({mean:+.1f} ± {error:.1f})  |" in lines[4]
     assert len({(len(line), line.count("|")) for line in lines[:5]}) == 1
+
+
+def test_a_corpus_may_give_fewer_tokens_than_a_study_asks_for(study, done, tmp_path):
+    """The run's config.json then has the size of the vocabulary that was trained."""
+    shutil.copytree(done[0].folder, tmp_path / "copy")
+    again = Study(study, tmp_path / "copy")
+    for name, changes in (("both", {"vocab_size": 500}), ("left", {"num_heads": 4})):
+        path = again.folder / f"pretrain/{name}-seed0/config.json"
+        config = json.loads(path.read_text())
+        write_json(path, config | {"model": config["model"] | changes})
+    assert again.result("pretrain/both-seed0") == done[0].result("pretrain/both-seed0")
+    with pytest.raises(UserError, match=r"model\.num_heads: 4 -> 2"):
+        again.missing()
 
 
 def test_a_study_s_folder_is_enough_to_run_it_again(done, capsys):
