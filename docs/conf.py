@@ -5,9 +5,11 @@ each build: the API, from the docstrings, and copies of the pages that live outs
 settings.md and commands.md are made from the code too; tests compare them with it.
 """
 
+import base64
 import contextlib
 import dataclasses
 import inspect
+import json
 import os
 import re
 import sys
@@ -70,6 +72,10 @@ OUTSIDE = {
     "AGENTS.md": "agents.md",
     "launch/README.md": "launch.md",
 }
+OUTSIDE |= {
+    f"notebooks/{path.name}": f"notebook_{path.stem}.md"
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+}
 # The API's page exists on the site only.
 API_LINK = "API: `help(bert_jax.load)`", "[API](generated/api.md)"
 # The folders of the package, in the order in which a reader meets them.
@@ -118,8 +124,29 @@ def copies() -> Iterator[tuple[str, str]]:
     for name, copy in OUTSIDE.items():
         if (ROOT / name).is_file():
             text = (ROOT / name).read_text()
+            if name.endswith(".ipynb"):
+                text = as_page(json.loads(text), Path(copy).stem)
             text = relink(text, (ROOT / name).parent, GENERATED)
             yield copy, text
+
+
+def as_page(notebook: dict, name: str) -> str:
+    """A notebook as Markdown, with its outputs. name: of its pictures in GENERATED."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        code = cell["cell_type"] == "code"
+        parts.append(f"````python\n{source}\n````" if code else source)
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "image/png" in data:
+                picture = GENERATED / f"{name}_{len(parts)}.png"
+                picture.write_bytes(base64.b64decode("".join(data["image/png"])))
+                parts.append(f"![Output of the cell]({picture})")
+            else:
+                text = "".join(output.get("text", data.get("text/plain", [])))
+                parts.append(f"````text\n{text.rstrip()}\n````")
+    return "\n\n".join(parts) + "\n"
 
 
 def modules(folder: str) -> list[str]:
@@ -252,16 +279,18 @@ def skip_member(app, what, name, item, skip, options) -> bool | None:
     return None if module.partition(".")[0] == "bert_jax" else True
 
 
+def toctree(text: str, caption: str = "", start: str = "") -> str:
+    """A hidden toctree of the pages that a text links to, if they begin with ``start``."""
+    entries = re.findall(rf"\[([^]]*)\]\(({start}[\w./]+)\.md\)", text)
+    entries = [f"{name} <{page}>" for name, page in entries]
+    head = ["\n\n```{toctree}", ":hidden:", f":caption: {caption}" * bool(caption)]
+    return "\n".join([*filter(None, head), "", *entries, "```\n"])
+
+
 def sidebar(index: str) -> str:
     """Toctrees for the sidebar: one for each heading of index.md, with the linked pages."""
-    parts = []
-    for section in index.split("\n## ")[1:]:
-        caption = section.partition("\n")[0]
-        entries = re.findall(r"\[([^]]*)\]\(([\w./]+)\.md\)", section)
-        entries = [f"{name} <{page}>" for name, page in entries]
-        tree = ["```{toctree}", ":hidden:", f":caption: {caption}", "", *entries, "```"]
-        parts.append("\n".join(tree))
-    return "\n\n".join(["", *parts, ""])
+    sections = [section.partition("\n") for section in index.split("\n## ")[1:]]
+    return "".join(toctree(text, caption) for caption, _, text in sections)
 
 
 SETTING = re.compile(r"^- `([\w.[\]]+)(?:( = .*?)`|`, (required))(.*?): (.*)$")
@@ -304,6 +333,8 @@ def read_source(app, page: str, source: list[str]) -> None:
     if page == "index":
         source[0] = source[0].replace(*API_LINK)
         source[0] += sidebar(source[0])
+    if page == "notebooks":
+        source[0] += toctree(source[0], start="generated/notebook_")
 
 
 def setup(app) -> None:
