@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bert_jax.training.from_python import finetune as finetune
     from bert_jax.training.from_python import pretrain as pretrain
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["figures", "finetune", "load", "pretrain", "tasks"]
 
 _FUNCTIONS = {
