@@ -37,8 +37,6 @@ def test_a_report_as_json(compiler, capsys):
     assert 3 * 4 * 967_170 <= report["argument_bytes"] < 3.2 * 4 * 967_170
     # The optimizer's traffic alone takes longer than the matrix products at their peak.
     assert report["flops"] / 22.5e12 < report["roofline_seconds"] < 0.01
-    # The sum over operations of the longer of both is longer than the longer sum.
-    assert report["roofline_seconds"] < report["compiler_seconds"] < 0.01
     # Gradients in float32, with two for the tied word table. Nothing is gathered.
     assert set(report["collectives"]) == {"all-reduce"}
     sent = report["collectives"]["all-reduce"]["bytes"]

@@ -98,10 +98,8 @@ def compile_step(
     temp_bytes: all other memory. hbm_bytes: memory of the device. flops: matrix FLOPs of
     the model. bytes_accessed: memory traffic that the compiler counts. roofline_seconds:
     the longer of flops at the bfloat16 peak and bytes_accessed at the memory's bandwidth.
-    compiler_seconds: the compiler's own estimate, which it has for some programs for TPU
-    v2 and v3. These three are None if the step does not fit, and with scan_layers or
-    accumulation, because the compiler counts the body of a loop once. collectives: see
-    :func:`collectives`.
+    Both are None if the step does not fit, and with scan_layers or accumulation, because
+    the compiler counts the body of a loop once. collectives: see :func:`collectives`.
 
     Raises UserError if the topology does not divide the batch.
     """
@@ -131,9 +129,6 @@ def compile_step(
     loops = config.compute.scan_layers or config.accumulation > 1
     accessed = None if loops else cost.get("bytes accessed")
     peak = peak_flops(devices[:1])
-    # A negative number means no estimate. For v5p it is four times too large.
-    estimate = cost.get("optimal_seconds", 0.0)
-    known = accessed and estimate > 0 and chip in (CHIPS["v2"], CHIPS["v3"])
     return {
         "topology": topology.name,
         "chips": len(devices) // chip.devices,
@@ -146,7 +141,6 @@ def compile_step(
         "flops": flops,
         "bytes_accessed": accessed,
         "roofline_seconds": accessed and max(flops / peak, accessed / chip.bandwidth),
-        "compiler_seconds": estimate if known else None,
         "collectives": collectives(program),
         "compile_seconds": round(time.perf_counter() - started, 1),
     }

@@ -11,28 +11,11 @@ from pathlib import Path
 
 from etils import epath
 
+from bert_jax import files, remote
 from bert_jax.errors import UserError
-from bert_jax.files import (
-    LOCK,
-    PROGRAMS,
-    is_remote,
-    lock_owner,
-    locked,
-    open_remote,
-    this_process,
-    write_text,
-)
+from bert_jax.files import LOCK, PROGRAMS
 from bert_jax.parallel.processes import check_same, is_leader, on_leader
 from bert_jax.progress import unwatched
-from bert_jax.remote import (
-    VERSIONS,
-    cached_folder,
-    download,
-    list_files,
-    local_copy,
-    upload,
-    write_remote,
-)
 from bert_jax.runs import RESULTS
 
 CHECKPOINTS = "checkpoints"
@@ -51,12 +34,12 @@ class RunFolder:
     """
 
     def __init__(self, workdir: str | os.PathLike):
-        self._remote = open_remote(workdir) if is_remote(workdir) else None
+        self._remote = files.open_remote(workdir) if files.is_remote(workdir) else None
         self.local = Path(workdir)
         self.checkpoints: os.PathLike = self.local.absolute() / CHECKPOINTS
         if self._remote is not None:
             # Not the place of a copy, which a command of this machine may replace.
-            self.local = cached_folder(self._remote, "runs")
+            self.local = remote.cached_folder(self._remote, "runs")
             self.checkpoints = self._remote / CHECKPOINTS
         self._uploaded: dict[str, tuple[int, int]] = {}
         self._token = ""
@@ -79,12 +62,12 @@ class RunFolder:
 
     def _lock(self, stack: contextlib.ExitStack) -> None:
         if self._remote is None:
-            stack.enter_context(locked(self.local))
+            stack.enter_context(files.locked(self.local))
             return
         beside = self.local.with_name(f".{self.local.name}")
-        stack.enter_context(locked(beside, name=self._remote))
-        self._token = this_process(token=secrets.token_hex(8))
-        write_remote(self._remote / LOCK, self._token.encode())
+        stack.enter_context(files.locked(beside, name=self._remote))
+        self._token = files.this_process(token=secrets.token_hex(8))
+        remote.write_remote(self._remote / LOCK, self._token.encode())
 
     def child(self, name: str) -> "RunFolder":
         """A folder in this one as the workdir of another run, such as a run of a sweep.
@@ -107,8 +90,8 @@ class RunFolder:
         def fetch() -> None:
             if self._remote is not None:
                 shutil.rmtree(self.local, ignore_errors=True)
-                names = filter(_is_small, list_files(self._remote))
-                download(self._remote, list(names), self.local)
+                names = filter(_is_small, remote.list_files(self._remote))
+                remote.download(self._remote, list(names), self.local)
                 self._uploaded = _versions(self.local)
             self.local.mkdir(parents=True, exist_ok=True)
 
@@ -123,21 +106,17 @@ class RunFolder:
         """
         if self._remote is None or not is_leader():
             return
-        try:
-            owner = (self._remote / LOCK).read_text() if self._token else ""
-        except FileNotFoundError as error:
-            raise UserError(
-                f"{self._remote / LOCK} was deleted, so another run may use the workdir; "
-                "this run stops without a save: run the same command again"
-            ) from error
+        lock, owner = self._remote / LOCK, ""
+        with contextlib.suppress(FileNotFoundError):
+            owner = lock.read_text() if self._token else ""
         if owner != self._token:
             raise UserError(
-                f"{self._remote} now belongs to {lock_owner(owner)}, which started later; "
-                "this run stops without a save: use another folder"
+                f"{self._remote} now belongs to {files.lock_owner(owner)}, which started "
+                "later; this run stops without a save: use another folder"
             )
         versions = _versions(self.local)
         changed = dict(versions.items() - self._uploaded.items())
-        upload(self.local, self._remote, sorted(changed, key=_order))
+        remote.upload(self.local, self._remote, sorted(changed, key=_order))
         for name in self._uploaded.keys() - versions.keys():
             (self._remote / name).unlink(missing_ok=True)
         self._uploaded = versions
@@ -156,17 +135,19 @@ class RunFolder:
         def prepare() -> None:
             if (place / last).exists():
                 return
-            folder = cached_folder(place) if self._remote else place
+            folder = remote.cached_folder(place) if self._remote else place
             with unwatched():
                 make(folder)
                 if self._remote:
                     names = sorted(_versions(folder), key=lambda name: name == last)
-                    upload(folder, place, names)
+                    remote.upload(folder, place, names)
                     # The folder is now a copy; see local_copy.
-                    write_text(folder / VERSIONS, json.dumps(list_files(place)))
+                    files.write_text(
+                        folder / remote.VERSIONS, json.dumps(remote.list_files(place))
+                    )
 
         on_leader(prepare)
-        return local_copy(place)
+        return remote.local_copy(place)
 
     def check_shared(self, name: str) -> None:
         """Checks that all processes see the file ``name`` of process 0.
@@ -187,15 +168,15 @@ def _order(name: str) -> tuple[bool, bool, str]:
 def _is_small(name: str) -> bool:
     """Whether a file of a workdir is copied with it."""
     *folders, file = name.split("/")
-    own = file.endswith(".tmp") or file in (LOCK, VERSIONS)
-    return _APART.isdisjoint(folders) and not own
+    temporary = file.endswith(".tmp") or file in (LOCK, remote.VERSIONS)
+    return _APART.isdisjoint(folders) and not temporary
 
 
 def _versions(folder: Path) -> dict[str, tuple[int, int]]:
     """Size and time of each complete small file below a local folder, by its name."""
-    found = {}
+    versions = {}
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if path.is_file() and _is_small(name):
-            found[name] = path.stat().st_size, path.stat().st_mtime_ns
-    return found
+            versions[name] = path.stat().st_size, path.stat().st_mtime_ns
+    return versions

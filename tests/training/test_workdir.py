@@ -7,11 +7,10 @@ import gcsfs
 import pytest
 from etils import epath
 
-from bert_jax import progress
+from bert_jax import progress, remote
 from bert_jax.errors import UserError
 from bert_jax.remote import local_copy, upload
 from bert_jax.runs import read_metrics
-from bert_jax.training import workdir
 from bert_jax.training.metrics import MetricWriter
 from bert_jax.training.workdir import RunFolder
 
@@ -124,7 +123,7 @@ def test_the_deadline_stops_while_a_text_is_prepared_and_uploaded(bucket, monkey
         upload(*arguments)
 
     seen = []
-    monkeypatch.setattr(workdir, "upload", seen_upload)
+    monkeypatch.setattr(remote, "upload", seen_upload)
     RunFolder(bucket).prepared("text", "index.json", make)
     assert seen == [1, 1] and progress._waits == 0
 
@@ -146,7 +145,7 @@ def test_results_are_uploaded_last(bucket, monkeypatch):
     for name in ("vocab.txt", "results.json", "best/model", "config.json"):
         write(folder.local / name, "1")
         write(folder.local / "sweep/a" / name, "1")
-    monkeypatch.setattr(workdir, "upload", lambda *args: uploaded.extend(args[2]))
+    monkeypatch.setattr(remote, "upload", lambda *args: uploaded.extend(args[2]))
     folder.upload()
     assert len(uploaded) == 8
     last = uploaded[-2:]
@@ -208,9 +207,7 @@ def test_a_deleted_owner_file_stops_the_run_with_one_line(bucket):
     with folder.held():
         folder.fetch()
         (epath.Path(bucket) / ".lock").unlink()
-        with pytest.raises(
-            UserError, match=rf"^{bucket}/\.lock was deleted, so another"
-        ):
+        with pytest.raises(UserError, match=rf"^{bucket} now belongs to another proc"):
             folder.upload()
 
 
