@@ -7,10 +7,10 @@
 summed over the tokens, each masked in turn), "tokens", and "id" of a table; a CSV table if
 its name ends in .csv. An empty text has 0 tokens and the log probability 0.
 --rest_of_word: mask the tokens that follow in the word too.
---pairs: files, a set each: a table (.jsonl, .csv, .tsv) with the two sentences in
---fields; lines of text with a tab between the good and the bad sentence; or a folder of
-.jsonl files, such as BLiMP's data. The command prints how often the good sentence is
-more likely.
+--pairs: files, a set each: a table (.jsonl, .csv, .tsv) with the good and the bad sentence
+in two --columns (default: sentence_good sentence_bad); lines of text with a tab between the
+two; or a folder of .jsonl files, such as BLiMP's data. The command prints how often the
+good sentence is more likely.
 --json: print the objects of texts instead of lines to read; with --pairs, one object with
 "accuracy" (a share of 1), "by_set" (the accuracy of each set by its path) and "pairs".
 
@@ -36,20 +36,20 @@ def main(argv: list[str]) -> None:
     cli.add_text_flags(parser, required=False)
     parser.add_argument("--rest_of_word", action="store_true")
     parser.add_argument("--pairs", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("--fields", metavar="GOOD,BAD", help="columns of --pairs")
     args = parser.parse_args(argv)
     if bool(args.text or args.input) == bool(args.pairs):
         raise UserError("expected one of --text, --input and --pairs")
-    cli.check_unused(parser, args, *(["output"] if args.pairs else ["fields"]))
+    if args.pairs:
+        cli.check_unused(parser, args, "output")
+    else:
+        cli.check_columns(parser, args)
     from bert_jax.inference import lines
-    from bert_jax.inference.pretrained import FIELDS, Scorer, accuracy, read_sets
+    from bert_jax.inference.pretrained import COLUMNS, Scorer, accuracy, read_sets
 
     form = lines.output_format(args.output, as_json=args.json)
     check_output(args.output, args.input)
-    cli.check_columns(parser, args)
-    fields = args.fields.split(",") if args.fields else FIELDS
     # A wrong pair is found before any score.
-    sets = list(read_sets(args.pairs, fields)) if args.pairs else []
+    sets = list(read_sets(args.pairs or (), args.columns or COLUMNS))
     watched = lines.on_screen(args.output) and not args.pairs
     cli.start()
     scorer = Scorer(

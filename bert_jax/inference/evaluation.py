@@ -1,4 +1,4 @@
-"""Runs a model on rows and sequences of any number, on any number of devices and hosts."""
+"""Runs a model on any number of rows, on any number of devices and hosts."""
 
 import collections
 import dataclasses
@@ -15,7 +15,7 @@ from flax import linen as nn
 from jax.sharding import Mesh
 
 from bert_jax.data import sequences
-from bert_jax.data.batching import Features, RowBatch, inference_batches
+from bert_jax.data.batching import Features, inference_batches
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
 from bert_jax.interop import checkpoint as checks
@@ -31,13 +31,13 @@ from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress
 from bert_jax.settings import check_ranges, setting, with_arguments
 from bert_jax.tasks.rows import Placed, count_rows, placed_rows
-from bert_jax.tasks.task import Outputs, Task
+from bert_jax.tasks.task import Outputs, Task, joined_features
 
 logger = logging.getLogger(__name__)
 
 CHUNK = 4096  # rows that are in memory together
 HIDDEN = 512  # sequences whose frozen features are in memory together
-Columns = str | Sequence[str]  # the name of a column, or names
+Columns = str | Sequence[str]  # name of a column, or names
 
 
 def run_model(
@@ -51,53 +51,41 @@ def run_model(
 ) -> list[np.ndarray]:
     """The outputs of ``forward`` for each sequence, in order, on every process.
 
+    Every process makes the whole batch and puts its own rows on its devices. It makes the
+    next batches while an accelerator computes.
+
     forward: function of (params, batch) that returns float32 on every device. For R rows of
       L tokens and S slots it returns (R, S, ...), and a sequence gets the values of its
       slot, or (R, L, ...), and a sequence gets the values of its tokens (L_i, ...).
     done: function that is called with the share of the sequences that is done.
     batching: batch_size, limit, pad_id and packed of inference_batches().
     """
-    ended = 0
-    outputs: list[Any] = [None] * len(features.input_ids)
-    batches = inference_batches(
-        features, multiple=meshes.batch_divisor(mesh), **batching
-    )
-    for (rows, arrays), values in _with_outputs(forward, params, batches, mesh):
-        by_token = values.shape[1] == arrays["input_ids"].shape[1]
-        for r, row in enumerate(rows):
+    outputs, pending = {}, collections.deque()
+
+    def collect(rows: list[list[int]], length: int, values: jax.Array) -> None:
+        values = jax.device_get(values)
+        for row, of_row in zip(rows, values, strict=False):
             start = 0
-            for slot, sequence in enumerate(row):
-                end = start + len(features.input_ids[sequence])
+            for slot, i in enumerate(row):
+                end = start + len(features.input_ids[i])
                 # A view of a slot would keep the batch's empty slots in memory.
-                own = values[r, start:end] if by_token else values[r, slot].copy()
-                outputs[sequence] = own
+                by_token = values.shape[1] == length
+                outputs[i] = of_row[start:end] if by_token else of_row[slot].copy()
                 start = end
-            ended += len(row)
-        done(ended / len(outputs))
-    return outputs
+        done(len(outputs) / len(features.input_ids))
 
-
-def _with_outputs(
-    forward: Callable, params: Any, batches: Iterable[RowBatch], mesh: Mesh
-) -> Iterator[tuple[RowBatch, np.ndarray]]:
-    """Each batch with its outputs.
-
-    Every process makes the whole batch and puts its own rows on its devices. It makes the
-    next batches while an accelerator computes.
-    """
-    ahead = meshes.steps_ahead(mesh)
-    pending: collections.deque[tuple[RowBatch, jax.Array]] = collections.deque()
-    for rows, arrays in batches:
-        own = {
-            name: array[meshes.process_rows(mesh, len(array))]
-            for name, array in arrays.items()
-        }
-        pending.append(((rows, arrays), forward(params, meshes.put_batch(own, mesh))))
-        if len(pending) > ahead:
-            first, outputs = pending.popleft()
-            yield first, jax.device_get(outputs)
-    for first, outputs in pending:
-        yield first, jax.device_get(outputs)
+    divisor = meshes.batch_divisor(mesh)
+    for rows, arrays in inference_batches(features, multiple=divisor, **batching):
+        count, length = arrays["input_ids"].shape
+        part = meshes.process_rows(mesh, count)
+        own = {name: array[part] for name, array in arrays.items()}
+        values = forward(params, meshes.put_batch(own, mesh))
+        pending.append((rows, length, values))
+        if len(pending) > meshes.steps_ahead(mesh):
+            collect(*pending.popleft())
+    for batch in pending:
+        collect(*batch)
+    return [outputs[i] for i in range(len(outputs))]
 
 
 def runner(
@@ -111,7 +99,7 @@ def runner(
 ) -> Callable[..., list[np.ndarray]]:
     """:func:`run_model` with a ``function`` of (params, batch), or a model's logits.
 
-    packed: whether texts share rows; texts of an LSTM never do. mesh: None for one of all
+    packed: whether texts share rows; texts of an LSTM never do. mesh: None means all
     devices. The returned function raises UserError for pairs if the model has one token
     type, and for outputs that are not finite.
     """
@@ -130,10 +118,8 @@ def runner(
         checks.check_types(features.token_type_ids, checkpoint.config)
         outputs = run_model(forward, params, features, mesh=mesh, **settings, **options)
         if not all(np.isfinite(output).all() for output in outputs):
-            raise UserError(
-                "the model's outputs are not finite numbers; take another checkpoint, such "
-                "as an earlier one of the run"
-            )
+            needed = "use another checkpoint, such as an earlier one of the run"
+            raise UserError(f"the model's outputs are not finite numbers; {needed}")
         return outputs
 
     return run
@@ -176,11 +162,17 @@ class Options:
         0, "maximum number of tokens of a sequence; 0: as trained, or all positions"
     )
     dtype: str | None = setting(
-        None, 'of products and activations, such as "bfloat16"; None: as loaded'
+        None, 'dtype of products and activations, such as "bfloat16"; None: as loaded'
     )
     show_progress: bool | None = setting(
         None, "whether to show a progress bar; None: on a terminal and in a notebook"
     )
+
+
+def check_top(top: Any) -> None:
+    """Raises UserError unless the number of answers is a whole number of at least 1."""
+    if not isinstance(top, int | np.integer) or top < 1:
+        raise UserError(f"top={top!r}, expected a whole number of at least 1")
 
 
 class Inference:
@@ -237,12 +229,13 @@ class Inference:
         total: int | None = None,
         columns: Columns = (),
     ) -> Iterator[Answers]:
-        """Answers, about ``size`` at a time, which memory holds together.
+        """Yields answers, about ``size`` at a time. Memory holds one part.
+
+        At the end it logs a warning with the number of truncated rows.
 
         total: number of rows, if known. columns: names of the columns of the text or texts
         in dictionaries, in order; empty: as trained, otherwise see
-        :func:`bert_jax.tasks.rows.row_texts`. At the end logs a warning with the number of
-        truncated rows.
+        :func:`bert_jax.tasks.rows.row_texts`.
         """
         rows = self._rows(placed, columns)
         parts = chunks(self._together(rows), size, self._cost)
@@ -259,24 +252,22 @@ class Inference:
             logger.warning(f"{of} truncated to max_length={self.max_length}")
 
     def _decode(self, rows: list, features: Features, outputs: Outputs) -> Sequence:
-        """The answers to rows; by default the outputs of the model."""
-        del rows, features
+        """The answers to rows. By default they are the outputs of the model."""
         return outputs
 
     def _together(self, rows: Iterable[Any]) -> Iterator[list[Any]]:
-        """Groups of rows that are encoded together."""
+        """Yields groups of rows that are encoded together."""
         return ([row] for row in rows)
 
     def _cost(self, row: Any) -> float:
-        """Memory of a row and its outputs; 1 for an ordinary row."""
-        del row
+        """Memory for a row and its outputs; 1 for an ordinary row."""
         return 1
 
 
 def chunks(
     groups: Iterable[list[Any]], size: int, cost: Callable[[Any], float]
 ) -> Iterator[list[Any]]:
-    """Whole groups of rows, joined as soon as the costs of the rows reach ``size``."""
+    """Yields whole groups of rows, joined until the costs of the rows reach ``size``."""
     chunk, total = [], 0.0
     for rows in groups:
         chunk += rows
@@ -291,27 +282,24 @@ def chunks(
 def text_features(
     tokenizer: Tokenizer, rows: Sequence[tuple[str, ...]], max_length: int
 ) -> Features:
-    """[CLS] A [SEP] or [CLS] A [SEP] B [SEP] of rows of one text or two.
+    """Sequences [CLS] A [SEP] or [CLS] A [SEP] B [SEP] for rows of one text or two.
 
-    A longer text loses its end; in a pair the longer text loses its end.
+    A text that is too long loses its end. In a pair the longer text loses its end.
     """
     tokens = iter(tokenizer.encode_batch([text for row in rows for text in row]))
     joined, truncated = [], 0
     for row in rows:
         parts = [next(tokens) for _ in row]
-        given = (*map(len, parts), 0)[:2]
-        kept = sequences.pair_lengths(*given, max_length - 1 - len(parts))
-        truncated += kept != given
+        lengths = (*map(len, parts), 0)[:2]
+        kept = sequences.pair_lengths(*lengths, max_length - 1 - len(parts))
+        truncated += kept != lengths
         cut = [part[:length] for part, length in zip(parts, kept, strict=False)]
         joined.append(sequences.join(tokenizer, *cut))
-    input_ids, token_type_ids = map(list, zip(*joined, strict=True))
-    return Features(
-        input_ids, token_type_ids, np.arange(len(rows)), truncated=truncated
-    )
+    return joined_features(joined, np.arange(len(rows)), {}, truncated=truncated)
 
 
 class Split(NamedTuple):
-    """The rows of a split and their sequences."""
+    """A split of a task: its rows and their sequences."""
 
     name: str
     rows: Sequence[Any]
@@ -319,7 +307,7 @@ class Split(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """scores: empty for a split without labels."""
+    """Answers and scores. scores: empty for a split without labels."""
 
     predictions: list[dict[str, Any]]
     scores: dict[str, float]
@@ -327,11 +315,9 @@ class Evaluation(NamedTuple):
 
 def evaluate(task: Task, split: Split, outputs: Sequence[np.ndarray]) -> Evaluation:
     """Predictions and, if the rows have labels, their scores."""
-    predictions = task.decode(split.rows, split.features, outputs)
+    answers = task.decode(split.rows, split.features, outputs)
     labelled = split.name in task.source.eval_splits
-    return Evaluation(
-        predictions, task.all_scores(split.rows, predictions) if labelled else {}
-    )
+    return Evaluation(answers, task.all_scores(split.rows, answers) if labelled else {})
 
 
 def evaluate_tuned(
@@ -353,7 +339,7 @@ def with_hidden(
     mesh: Mesh,
     log: Callable[[str], None],
 ) -> Split:
-    """The split with Features.hidden, as a memory map of 4 * W bytes a token.
+    """The split with Features.hidden, a memory map of 4 * W bytes for each token.
 
     ``folder`` can be deleted after the run.
     """
@@ -369,7 +355,7 @@ def with_hidden(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{split.name}-{jax.process_index()}.npy"
     shape = (int(lengths.sum()), model.width)
-    path.unlink(missing_ok=True)  # a link, whose target would be overwritten
+    path.unlink(missing_ok=True)  # the target of a link would be overwritten
     states = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
     hidden = np.split(states, np.cumsum(lengths)[:-1])
     parts = range(0, len(lengths), HIDDEN)

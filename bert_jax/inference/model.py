@@ -129,16 +129,14 @@ class Bert(Checkpoint):
           pair, or rows of pairs. In a pair that is too long the longer text loses its end.
         columns: names of the columns of the two texts; (): "text_a" or "text", "text_b".
         """
-        rows, single = first, is_single(first)
+        rows = first
         if second is not None:
-            single = isinstance(first, str)
-            firsts, seconds = (
-                [x] if isinstance(x, str) else [*x] for x in (first, second)
-            )
-            rows = [*zip(firsts, seconds, strict=True)]
+            rows = first, second
+            if not any(isinstance(x, str) for x in rows):
+                rows = [*zip(*rows, strict=True)]
         answers = self._kept(NextSentence, **options)(rows, columns=columns)
-        found = np.array([answer["probability"] for answer in answers], float)
-        return float(found[0]) if single else found
+        probabilities = np.array([x["probability"] for x in answers], float)
+        return float(probabilities[0]) if is_single(rows) else probabilities
 
     @with_arguments(Options)
     def encode(
@@ -165,23 +163,23 @@ class Bert(Checkpoint):
         dimensions: number of first numbers of a vector to keep, for a model that was
           trained with ``matryoshka``; 0: all. Vectors are cut before they are scaled.
         """
-        options |= {"layers": layers, "pooling": pooling, "normalize": normalize}
-        encode = self._kept(Embedder, dimensions=dimensions, **options)
+        chosen = {"layers": layers, "pooling": pooling, "normalize": normalize}
+        encode = self._kept(Embedder, dimensions=dimensions, **chosen, **options)
         vectors = encode(texts, columns=columns)
         return vectors[0] if is_single(texts) else vectors
 
     def similarity(
         self, a: Any, b: Any, *, columns: Columns = ()
     ) -> float | np.ndarray:
-        """The cosines of texts with texts, float32 (len(a), len(b)).
+        """The cosines of the texts a with the texts b, float32 (len(a), len(b)).
 
         A single text has no axis: a text and a list give (len(b),), two texts a number.
 
         a, b: texts as for ``encode``, or vectors from ``encode``, which has more settings.
         columns: name of the column of the text in a frame; (): "text".
         """
-        found = np.asarray(cosines(*(self._vectors(x, columns) for x in (a, b))))
-        return found if found.ndim else float(found)
+        values = np.asarray(cosines(*(self._vectors(x, columns) for x in (a, b))))
+        return values if values.ndim else float(values)
 
     def search(
         self, queries: Any, corpus: Any, top: int = 10, *, columns: Columns = ()
@@ -203,17 +201,16 @@ class Bert(Checkpoint):
         if not _is_numbers(corpus):
             rows = row_texts(placed_rows(corpus), columns, most=1)
             corpus = texts = [row.texts[0] for row in rows]
-        wanted = self._vectors(queries, columns)
-        vectors = self._vectors(corpus, least=2)
-        best = nearest(np.atleast_2d(wanted), vectors, top)
-        found = [
+        vectors = self._vectors(queries, columns)
+        best = nearest(np.atleast_2d(vectors), self._vectors(corpus, least=2), top)
+        answers = [
             [
                 {"row": row, "cosine": cosine} | ({"text": texts[row]} if texts else {})
                 for row, cosine in zip(*answer, strict=True)
             ]
             for answer in zip(*(x.tolist() for x in best), strict=True)
         ]
-        return found[0] if wanted.ndim == 1 else found
+        return answers[0] if vectors.ndim == 1 else answers
 
     def duplicates(
         self, texts: Any, threshold: float = 0.9, *, columns: Columns = ()
@@ -227,15 +224,19 @@ class Bert(Checkpoint):
         return near_pairs(self._vectors(texts, columns, least=2), threshold)
 
     def _vectors(self, data: Any, columns: Columns = (), least: int = 1) -> Any:
-        """The vectors of texts, or the data itself if it is vectors.
+        """The vectors of texts. Vectors are returned as they are.
 
-        Raises UserError for an array with fewer axes than ``least``, or with more than two.
+        least: minimum number of axes: 1, or 2 if one text is not enough. Raises UserError
+        for one text or for an array of other axes.
         """
-        found = data if _is_numbers(data) else self.encode(data, columns=columns)
-        if not least <= found.ndim <= 2:
-            came = f"vectors have the shape {found.shape}"
-            raise UserError(f"{came}; expected (texts, W), or (W,) of a single text")
-        return found
+        numbers = _is_numbers(data)
+        if least == 2 and not numbers and is_single(data):
+            raise UserError("there is one text; expected several, or their vectors")
+        vectors = data if numbers else self.encode(data, columns=columns)
+        if not least <= vectors.ndim <= 2:
+            came = f"vectors have the shape {vectors.shape}"
+            raise UserError(f"{came}; expected (texts, W), or (W,) for a single text")
+        return vectors
 
     @with_arguments(Options)
     def score(
@@ -244,7 +245,6 @@ class Bert(Checkpoint):
         *,
         columns: Columns = (),
         rest_of_word: bool = False,
-        batch_size: int = 64,
         **options: Any,
     ) -> float | np.ndarray:
         """Pseudo-log-likelihoods, float64 (texts,), or a number for a single text.
@@ -252,10 +252,9 @@ class Bert(Checkpoint):
         texts: a text, or rows of one text. A text that is too long is an error.
         columns: name of the column of the text; (): "text".
         rest_of_word: whether the later tokens of a masked token's word are masked too.
-        batch_size: number of rows of 32 tokens in a batch; longer rows are fewer.
         """
-        options |= {"rest_of_word": rest_of_word, "batch_size": batch_size}
-        scores = self._kept(Scorer, **options)(texts, columns=columns)
+        score = self._kept(Scorer, rest_of_word=rest_of_word, **options)
+        scores = score(texts, columns=columns)
         return float(scores[0]) if is_single(texts) else scores
 
     @with_arguments(Options)
@@ -280,12 +279,12 @@ class Bert(Checkpoint):
           context, context and choices, or the words of a sentence. A dictionary or a frame
           has the columns that the model was trained with.
         columns: names of the columns of the text or texts; (): as trained.
-        top: number of the likeliest labels, choices or spans, which an answer has in "top",
+        top: number of the likeliest labels, choices or spans. An answer has them in "top",
           the likeliest first, instead of "probabilities" or "nbest"; None: all. Models of
           tags, numbers and sentence vectors have no top.
-        as_frame: whether to return a pandas data frame: the columns and the index of the
-          rows, and beside them the answers, in columns such as "predicted_label". Texts and
-          tuples get the column names of the task.
+        as_frame: whether to return a pandas data frame with the columns and the index of
+          the rows, and the answers in columns such as "predicted_label", which replace
+          columns of that prefix. Texts and tuples get the column names of the task.
         """
         predict = self._kept(Predictor, top=top, **options)
         if as_frame:
@@ -350,9 +349,7 @@ class Bert(Checkpoint):
         limit, pad_id = self.config.max_positions, self.tokenizer.pad_id
         features = text_features(self.tokenizer, rows, limit)
         if features.truncated:
-            raise UserError(
-                f"a text is too long, at most {limit} tokens fit; shorten it"
-            )
+            raise UserError(f"a text has more than {limit} tokens; shorten it")
         check_types(features.token_type_ids, self.config)
         shape = Shape(len(rows), int(features.lengths_UC.max()), 1)
         arrays = packed_rows(features, [[i] for i in range(len(rows))], shape, pad_id)
@@ -360,9 +357,11 @@ class Bert(Checkpoint):
         arrays = {name: arrays[name] for name in inputs}
         compute = dataclasses.replace(self.compute, scan_layers=False)
         model = BertModel(self.config, compute)
-        found = _encode(model, hidden_states, attentions, self._bert, *arrays.values())
+        outputs = _encode(
+            model, hidden_states, attentions, self._bert, *arrays.values()
+        )
         tokens = [[self.tokenizer.tokens[t] for t in ids] for ids in features.input_ids]
-        return Output(tokens, **arrays, **jax.device_get(found))
+        return Output(tokens, **arrays, **jax.device_get(outputs))
 
     def save(self, folder: os.PathLike | str) -> None:
         """Writes a Hugging Face folder, which transformers and ``load`` read.
@@ -407,9 +406,8 @@ class Bert(Checkpoint):
         """The checkpoint with its parameters on the devices, once for each dtype."""
         compute = dataclasses.replace(self.compute, dtype=dtype or self.compute.dtype)
         if compute.dtype not in self._cache:
-            params = on_devices(self.params, compute)
-            found = dataclasses.replace(self, params=params, compute=compute)
-            self._cache[compute.dtype] = found
+            changes = {"params": on_devices(self.params, compute), "compute": compute}
+            self._cache[compute.dtype] = dataclasses.replace(self, **changes)
         return self._cache[compute.dtype]
 
     @functools.cached_property
@@ -451,23 +449,23 @@ def _is_numbers(data: Any) -> bool:
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _encode(
-    model: BertModel, hidden_states: bool, attentions: bool, params: Any, *arrays: Any
+    model: BertModel, hidden_states: bool, attentions: bool, params: Any, *inputs: Any
 ) -> dict[str, jax.Array | None]:
     """The arrays of an Output that the model computes."""
     output, kept = model.apply(
         {"params": params},
-        *arrays,
+        *inputs,
         deterministic=True,
         pool="pooler" in params,
         hidden_states=hidden_states,
         mutable=["attention"] if attentions else [],
     )
-    found = {"last_hidden_state": output.sequence_BLD, "pooled": output.pooled_BD}
-    found |= {"hidden_states": None, "attentions": None}
+    arrays = {"last_hidden_state": output.sequence_BLD, "pooled": output.pooled_BD}
+    arrays |= {"hidden_states": None, "attentions": None}
     if hidden_states:
-        found["hidden_states"] = jnp.stack(output.hidden_states)
+        arrays["hidden_states"] = jnp.stack(output.hidden_states)
     if attentions:
-        layers = kept["attention"]["encoder"]
-        own = (layers[f"layer_{i}"]["attention"] for i in range(len(layers)))
-        found["attentions"] = jnp.stack([each["probabilities"][0] for each in own])
-    return jax.tree.map(lambda x: x.astype(jnp.float32), found)
+        parts = kept["attention"]["encoder"]
+        layers = (parts[f"layer_{i}"]["attention"] for i in range(len(parts)))
+        arrays["attentions"] = jnp.stack([x["probabilities"][0] for x in layers])
+    return jax.tree.map(lambda x: x.astype(jnp.float32), arrays)

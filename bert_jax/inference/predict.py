@@ -16,6 +16,7 @@ from bert_jax.inference.evaluation import (
     Evaluation,
     Inference,
     Split,
+    check_top,
     evaluate,
 )
 from bert_jax.inference.lines import PREFIX, flat
@@ -40,13 +41,12 @@ def predictor(
     next_sentence: bool = False,
     **options: Any,
 ) -> Inference:
-    """A Predictor, FillMask or NextSentence, whichever suits the checkpoint."""
+    """A NextSentence, or the FillMask or Predictor that suits the checkpoint."""
     if next_sentence:
         return NextSentence(checkpoint, **options)
+    fills = checkpoint.head == "pretraining" and "mlm" in checkpoint.params
     options |= {} if top is None else {"top": top}
-    if checkpoint.head == "pretraining" and "mlm" in checkpoint.params:
-        return FillMask(checkpoint, **options)
-    return Predictor(checkpoint, **options)
+    return (FillMask if fills else Predictor)(checkpoint, **options)
 
 
 class Predictor(Inference):
@@ -61,15 +61,13 @@ class Predictor(Inference):
       reads. If it was fine-tuned elsewhere, the head decides the task: classes or a number
       for a text or a pair, tags of words, spans of SQuAD 1.1, or the best of several
       choices.
-    top: number of the likeliest labels, choices or spans, which an answer has in "top",
-      the likeliest first, instead of "probabilities" or "nbest"; None: all.
+    top: number of the likeliest labels, choices or spans. An answer has them in "top", the
+      likeliest first, instead of "probabilities" or "nbest"; None: all.
     options: see Options.
 
-    task: what answers the rows, such as a Task of bert_jax.tasks.
-
-    A row is a text, a tuple (two texts of a pair, question and context, context and
-    choices, words to tag) or a dictionary with the columns that the checkpoint was trained
-    with.
+    The attribute task is the Task of the checkpoint. A row is a text, a tuple (two texts of
+    a pair, question and context, context and choices, words to tag) or a dictionary with
+    the columns that the checkpoint was trained with.
     """
 
     noun = "row"
@@ -84,33 +82,31 @@ class Predictor(Inference):
         super().__init__(checkpoint, **options)
         checkpoint, path, self._top = self.checkpoint, self._name, top
         if checkpoint.head in ("none", "pretraining"):
+            needed = "fine-tune it with bert_jax finetune, or use bert_jax embed"
             raise UserError(
-                f"{path} is an encoder without a head that predicts; fine-tune it with "
-                "bert_jax finetune, or get its vectors with bert_jax embed"
+                f"{path} is an encoder without a head that predicts; {needed}"
             )
         self.task = task = _task(checkpoint, path, self.max_length)
         ranked = {"sequence": task.labels, "choice": True, "span": True}
-        if top is not None and (top < 1 or not ranked.get(task.head)):
-            raise UserError(
-                f"top={top}, expected 1 or more, and a model that chooses among labels, "
-                f"choices or spans; this model is for {task.family}; leave top out"
-            )
-        found = checkpoint.extra.get("features", {})
-        features = from_settings(FeatureConfig, found, "features")
+        if top is not None:
+            check_top(top)
+            if not ranked.get(task.head):
+                came = f"top={top}, but a model for {task.family} ranks no answers"
+                raise UserError(f"{came}; leave top out")
+        features = checkpoint.extra.get("features", {})
+        features = from_settings(FeatureConfig, features, "features")
         sizes = task.head, task.outputs, features, checkpoint.compute
         model = make_model(checkpoint.config, *sizes)
         params, missing = head_params(checkpoint, model, task.head, task.labels)
         if missing:
-            raise UserError(
-                f"{path} lacks {', '.join(missing)}, which a {task.head} head needs; "
-                "fine-tune it with bert_jax finetune"
-            )
+            came = f"{path} lacks {', '.join(missing)}, which a {task.head} head needs"
+            raise UserError(f"{came}; fine-tune it with bert_jax finetune")
         self.tabs, self.max_length = task.tabs, task.config.max_length
         check_length(self.max_length, checkpoint, "max_length")
         self._run = self._runner(model, params, packed=packs(model))
 
     def placed(self, rows: Any) -> Iterator[Placed]:
-        """The rows of any data, each with its place."""
+        """Yields the rows of any data, each with its place."""
         return self.task.source.rows_of(rows, tabs=self.tabs)
 
     def _rows(self, placed: Iterable[Placed], columns: Columns) -> Iterator:
@@ -134,17 +130,19 @@ class Predictor(Inference):
     ) -> Iterator[Answers]:
         """:meth:`stream` with the values of each row beside its answer.
 
-        The names of the answer get a prefix, as in "predicted_label". Its id is left out.
-        A text or a tuple gets the names of the task's columns.
+        The names of the answer get a prefix, as in "predicted_label", and replace all names
+        of the row with this prefix. The id of the answer is left out. A text or a tuple
+        gets the names of the task's columns.
         """
         task = self.task.with_columns(columns)
         placed, rows = itertools.tee(placed)
         for part in self.stream(placed, total=total, columns=columns):
-            answers = [
-                task.values(*row, labelled=False)
-                | {f"{PREFIX}{name}": x for name, x in answer.items() if name != "id"}
-                for answer, row in zip(part.answers, rows, strict=False)
-            ]
+            answers = []
+            for answer, row in zip(part.answers, rows, strict=False):
+                values = task.values(*row, labelled=False)
+                kept = {x: y for x, y in values.items() if not x.startswith(PREFIX)}
+                new = {f"{PREFIX}{x}": y for x, y in answer.items() if x != "id"}
+                answers.append(kept | new)
             yield part._replace(answers=answers)
 
     def frame(self, rows: Any, *, columns: Columns = ()) -> Any:
@@ -155,11 +153,18 @@ class Predictor(Inference):
         with reading("as_frame=True", "pandas"):
             import pandas
         parts = self.beside(self.placed(rows), count_rows(rows), columns)
-        found = pandas.DataFrame([flat(x) for part in parts for x in part.answers])
+        answers = [flat(x) for part in parts for x in part.answers]
+        count = len(answers)
+        if not answers:  # the answer to any row has the names of the columns
+            names = [first for first, *_ in self.task.columns.values()][:-1]
+            row = {name: ["a", "a"] if name == "choices" else "a" for name in names}
+            answers = [flat(*part.answers) for part in self.beside([("", row)])]
+        table = pandas.DataFrame(answers)[:count]
         if isinstance(rows, pandas.DataFrame):
-            new = [name for name in found if name.startswith(PREFIX)]
-            return rows.assign(**{name: found[name].array for name in new})
-        return found.set_index(rows.index) if isinstance(rows, pandas.Series) else found
+            kept = [name for name in rows if not str(name).startswith(PREFIX)]
+            new = [name for name in table if name.startswith(PREFIX)]
+            return rows[kept].assign(**{name: table[name].array for name in new})
+        return table.set_index(rows.index) if isinstance(rows, pandas.Series) else table
 
     def evaluate(
         self,
@@ -169,7 +174,7 @@ class Predictor(Inference):
         directory: str = "",
         columns: Columns = (),
     ) -> Iterator[tuple[Task, Split, Evaluation]]:
-        """The predictions and scores of each split with labels. Nothing is trained.
+        """Yields the predictions and scores of each split with labels.
 
         data: rows with labels, as in ``bert_jax.tasks``, or the Path of a file, which make
           the split dev. None: the files of the task.
@@ -188,15 +193,12 @@ class Predictor(Inference):
             task = task.with_rows(dev=data)
         elif not task.config.dir or task.config.dir.startswith(ROWS):
             raise UserError(
-                "the checkpoint does not know where its task's files are; give data or "
-                "dir, or rows"
+                "the checkpoint has no folder of data; give rows or a folder"
             )
         for name in task.source.eval_splits:
             rows = task.read(name)
             if not rows:
-                raise UserError(
-                    f"{name} has no rows; expected at least one with a label"
-                )
+                raise UserError(f"{name} has no rows; expected at least one row")
             split = Split(name, rows, task.encode(rows, self._tokenizer))
             doing, total = f"predicting {name}", len(rows)
             with Progress(doing, total=total, unit="rows", show=self.show) as progress:
@@ -207,57 +209,53 @@ class Predictor(Inference):
         """A task of the user with the labels and the length of the checkpoint."""
         own = self.task
         task = task.fitted(self.max_length, own.head)
-        changes: dict[str, Any] = {
-            "max_length": min(task.config.max_length, self.max_length)
-        }
+        changes = {"max_length": min(task.config.max_length, self.max_length)}
         known = task.source.labels or task.config.dir
         if task.head == own.head and own.labels and not known:
             task = type(task)(task.changed(labels=own.labels).config)
         if (task.head, task.outputs) != (own.head, own.outputs):
-            raise UserError(
-                f"the checkpoint's {own.head} head gives {own.outputs} numbers, the task "
-                f"needs {task.outputs} of a {task.head} head; give the task that it was "
-                "trained for"
-            )
+            came = f"the checkpoint's {own.head} head gives {own.outputs} numbers, the"
+            came += f" task needs {task.outputs} of a {task.head} head"
+            raise UserError(f"{came}; give the task that it was trained for")
         if task.labels:
-            changes["labels"] = in_order_of(own.labels, task.labels)
+            changes |= {"labels": in_order_of(own.labels, task.labels)}
         return type(task)(task.changed(**changes).config)
 
 
 class Logits(Predictor):
-    """The outputs of a fine-tuned model's head for rows, as ``Bert.logits`` has them."""
+    """The outputs of a fine-tuned model's head for rows; see ``Bert.logits``."""
 
     def __call__(
         self, rows: Any, *, columns: Columns = ()
     ) -> np.ndarray | list[np.ndarray]:
         if self.task.head in ("mean", "cls"):
             raise UserError("a model of sentence vectors has no logits; use encode")
-        found = super().__call__(rows, columns=columns)
-        if self.task.head in ("token", "span") or len({len(x) for x in found}) > 1:
-            return found
-        return np.array(found or np.zeros((0, self.task.outputs)), np.float32)
+        logits = super().__call__(rows, columns=columns)
+        if self.task.head in ("token", "span") or len({*map(len, logits)}) > 1:
+            return logits
+        return np.array(logits or np.zeros((0, self.task.outputs)), np.float32)
 
     def _decode(self, rows: list, features: Features, outputs: Outputs) -> Sequence:
         edges = np.searchsorted(features.row, np.arange(len(rows) + 1))
         windows = [outputs[a:b] for a, b in itertools.pairwise(edges)]
         if self.task.head == "sequence":
-            return [np.mean(own, axis=0) for own in windows]
+            return [np.mean(parts, axis=0) for parts in windows]
         if self.task.head == "choice":  # rows with fewer choices are padded
             pairs = zip(rows, windows, strict=True)
-            return [np.concatenate(own[: len(row.choices)]) for row, own in pairs]
+            return [np.concatenate(parts[: len(row.choices)]) for row, parts in pairs]
         none = np.zeros((0, self.task.outputs), np.float32)  # a text without words
-        return [np.concatenate([none, *own]) for own in windows]
+        return [np.concatenate([none, *parts]) for parts in windows]
 
 
 def _likeliest(answer: Answer, top: int) -> Answer:
     """An answer with the list "top" of the likeliest labels, choices or spans."""
-    shares, found = answer.pop("probabilities", None), answer.pop("nbest", None)
+    shares, likely = answer.pop("probabilities", None), answer.pop("nbest", None)
     if shares is not None:
         kind, pairs = "choice", enumerate(shares)
         if isinstance(shares, dict):
             kind, pairs = "label", shares.items()
-        found = [{kind: x, "probability": p} for x, p in pairs]
-    return answer | {"top": sorted(found, key=lambda x: -x["probability"])[:top]}
+        likely = [{kind: x, "probability": p} for x, p in pairs]
+    return answer | {"top": sorted(likely, key=lambda x: -x["probability"])[:top]}
 
 
 def _task(checkpoint: Checkpoint, path: str, max_length: int) -> Task:
@@ -269,10 +267,8 @@ def _task(checkpoint: Checkpoint, path: str, max_length: int) -> Task:
         if checkpoint.extra.keys() - {MODULES}:
             family, data = (checkpoint.extra.get(name) for name in ("family", "data"))
             if family not in FAMILIES:
-                raise UserError(
-                    f"'bert_jax' in config.json has the family {family!r}, expected one of "
-                    f"{', '.join(FAMILIES)}; delete the key to use the task of the head"
-                )
+                came = f"'bert_jax' in config.json has the family {family!r}"
+                raise UserError(f"{came}, expected one of {', '.join(FAMILIES)}")
             kind = FAMILIES[family]
             task = kind(from_settings(kind.config_class, data, "data"))
         else:

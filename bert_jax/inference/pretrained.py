@@ -1,4 +1,4 @@
-"""Answers of a pretrained model: tokens of [MASK], next sentences, scores of texts.
+"""Answers of a pretrained model: tokens for [MASK], next sentences, scores of texts.
 
 The pseudo-log-likelihood of a text is the sum of log p(token | all other tokens), with
 each token masked in turn (Salazar et al. 2020, "Masked Language Model Scoring"). It favours
@@ -24,25 +24,16 @@ from scipy.special import softmax
 from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import MASK
 from bert_jax.errors import UserError
-from bert_jax.inference.evaluation import Columns, Inference, text_features
+from bert_jax.inference.evaluation import Columns, Inference, check_top, text_features
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.objective import cross_entropy
-from bert_jax.tasks.rows import (
-    Placed,
-    Row,
-    Texts,
-    by_position,
-    check_texts,
-    placed_rows,
-    row_texts,
-    text_of,
-)
+from bert_jax.tasks.rows import Placed, Texts, check_texts, placed_rows, row_texts
 from bert_jax.tasks.task import Answer, Outputs, with_id
 
 ROW = 64  # tokens of masked copies that take as much memory as an ordinary row
-FIELDS = ("sentence_good", "sentence_bad")
+COLUMNS = ("sentence_good", "sentence_bad")  # of BLiMP
 _EXPECTED = "pairs as .jsonl, .csv, .tsv, .txt, or a folder of .jsonl"
 
 MinimalPair = tuple[str, str]  # the good sentence and the bad one
@@ -57,14 +48,14 @@ class TokenizedText(NamedTuple):
 
 
 def single_texts(ids: list[np.ndarray], row: Any, **inputs: np.ndarray) -> Features:
-    """Features of sequences of one text. row: the number of the row of each."""
-    return Features(ids, [np.zeros_like(own) for own in ids], row, inputs=inputs)
+    """Features of sequences of one text. row: row number of each sequence."""
+    return Features(ids, [*map(np.zeros_like, ids)], row, inputs=inputs)
 
 
 class _TokenInference(Inference):
     """Answers texts with the MLM head. A text that is too long is an error.
 
-    mask: whether [MASK] in a text is the token, which the text then has to contain.
+    mask: whether [MASK] in a text is the token. Then each text must contain it.
     """
 
     tabs, mask = False, False
@@ -72,10 +63,8 @@ class _TokenInference(Inference):
     def __init__(self, checkpoint: Checkpoint | Path | str, **options: Any):
         super().__init__(checkpoint, **options)
         if "mlm" not in self.checkpoint.params:
-            raise UserError(
-                f"{self._name} has no MLM head, so it gives no probabilities of tokens; "
-                "expected a pretrained checkpoint"
-            )
+            needed = "expected a pretrained checkpoint"
+            raise UserError(f"{self._name} has no MLM head for tokens; {needed}")
         config = self.checkpoint.config
         self.max_length = self.max_length or config.max_positions
         self._model = BertForPreTraining(config, self.checkpoint.compute)
@@ -86,14 +75,13 @@ class _TokenInference(Inference):
             if self.mask and MASK not in text:
                 raise UserError(
                     f"{where}: no {MASK} in {text[:60]!r}; this checkpoint is not "
-                    f"fine-tuned and only fills in {MASK}: put it where a token is "
-                    "missing, or fine-tune the checkpoint with bert_jax.finetune"
+                    f"fine-tuned and only fills in {MASK}: add it, or fine-tune first"
                 )
             ids = tokenizer.encode(text, allow_mask=self.mask)
-            if (length := len(ids) + 2) > self.max_length:
-                came = f"{where} has {length} tokens, at most {self.max_length} fit"
-                raise UserError(f"{came}; shorten it")
             ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
+            if len(ids) > self.max_length:
+                came = f"{where} has {len(ids)} tokens, at most {self.max_length} fit"
+                raise UserError(f"{came}; shorten it")
             yield TokenizedText(text, ids, row_id)
 
 
@@ -101,7 +89,7 @@ class FillMask(_TokenInference):
     """The likeliest tokens for each [MASK] of a text, by the MLM head.
 
     An answer is {"text", "blanks": for each [MASK] a list of {"token", "probability"}},
-    and has the "id" of its row if that has one.
+    with the "id" of the row if the row has one.
 
     top: number of tokens for a [MASK]. options: see Options.
     """
@@ -112,11 +100,12 @@ class FillMask(_TokenInference):
         self, checkpoint: Checkpoint | Path | str, *, top: int = 5, **options: Any
     ):
         super().__init__(checkpoint, **options)
-        self._top = top
+        check_top(top)
+        self._top = min(top, self.checkpoint.config.vocab_size)
         self._run = self._runner(self._top_tokens, mlm_params(self.checkpoint))
 
     def _encode(self, rows: list[TokenizedText]) -> Features:
-        """A copy of a text for each of its blanks. "place": the position of the blank."""
+        """A copy of a text for each [MASK]. "place": position of the [MASK]."""
         mask_id = self._tokenizer.mask_id
         places = [np.flatnonzero(row.input_ids == mask_id) for row in rows]
         numbers = np.repeat(np.arange(len(rows)), [*map(len, places)])
@@ -133,9 +122,9 @@ class FillMask(_TokenInference):
     def _decode(self, rows: list, features: Features, outputs: Outputs) -> list[Answer]:
         answers = [with_id(row, {"text": row.text, "blanks": []}) for row in rows]
         for i, (probabilities, ids) in zip(features.row, outputs, strict=True):
-            tokens = [self._tokenizer.tokens[int(t)] for t in ids]
-            found = zip(tokens, map(float, probabilities), strict=True)
-            blank = [{"token": token, "probability": p} for token, p in found]
+            pairs = zip(ids.astype(int), probabilities.tolist(), strict=True)
+            tokens = self._tokenizer.tokens
+            blank = [{"token": tokens[t], "probability": p} for t, p in pairs]
             answers[i]["blanks"].append(blank)
         return answers
 
@@ -143,8 +132,8 @@ class FillMask(_TokenInference):
 class NextSentence(Inference):
     """The probability that the second of two texts follows the first, by the NSP head.
 
-    An answer is {"first", "second", "probability"}, and has the "id" of its row if that
-    has one. In a pair that is too long the longer text loses its end.
+    An answer is {"first", "second", "probability"}, with the "id" of the row if the row has
+    one. In a pair that is too long the longer text loses its end.
 
     options: see Options.
     """
@@ -152,7 +141,7 @@ class NextSentence(Inference):
     def __init__(self, checkpoint: Checkpoint | Path | str, **options: Any):
         super().__init__(checkpoint, **options)
         config, params = self.checkpoint.config, self.checkpoint.params
-        # The objectives of the other models have no pairs, so they train no NSP head.
+        # Models that read one side are trained without pairs, so their NSP head is not.
         if "nsp" not in params or config.reads != "both sides":
             raise UserError(f"{self._name} has no NSP head; load a pretrained one")
         self.max_length = self.max_length or config.max_positions
@@ -179,12 +168,12 @@ class NextSentence(Inference):
         return self._model.apply({"params": params}, method=logits)
 
     def _decode(self, rows: list, features: Features, outputs: Outputs) -> list[Answer]:
-        del features
-        return [
-            with_id(row, {"first": row.texts[0], "second": row.texts[1]})
-            | {"probability": float(softmax(logits_2)[0])}
-            for row, logits_2 in zip(rows, outputs, strict=True)
-        ]
+        answers = []
+        for row, logits_2 in zip(rows, outputs, strict=True):
+            answer = dict(zip(("first", "second"), row.texts, strict=True))
+            answer["probability"] = float(softmax(logits_2)[0])
+            answers.append(with_id(row, answer))
+        return answers
 
 
 def mlm_params(checkpoint: Checkpoint) -> Any:
@@ -216,8 +205,8 @@ def mlm_logits(
 
     def logits(model: BertForPreTraining) -> jax.Array:
         if model.config.reads != "both sides":
-            found = model.lm_logits(tokens, positions_BQ, deterministic=True)
-            return sum(jax.nn.log_softmax(own_BQW) for own_BQW in found)
+            directions = model.lm_logits(tokens, positions_BQ, deterministic=True)
+            return sum(map(jax.nn.log_softmax, directions))
         encoded = model.bert.encode(
             tokens, deterministic=True, positions_BQ=positions_BQ, pool=False
         )
@@ -237,8 +226,8 @@ class Scorer(_TokenInference):
     options: see Options.
 
     An answer of ``stream`` has the "text", its "log_probability" (natural, summed over its
-    tokens), the number of its "tokens", and the "id" of its row if that has one. An empty
-    text has 0 tokens and the log probability 0.
+    tokens), the number of its "tokens", and the "id" of the row if the row has one. An
+    empty text has 0 tokens and the log probability 0.
     """
 
     doing = "scoring"
@@ -248,17 +237,14 @@ class Scorer(_TokenInference):
         checkpoint: Checkpoint | Path | str,
         *,
         rest_of_word: bool = False,
-        batch_size: int = 64,
         **options: Any,
     ):
-        super().__init__(checkpoint, batch_size=batch_size, **options)
+        super().__init__(checkpoint, **options)
         reads = self.checkpoint.config.reads
         self._rest_of_word, self._directed = rest_of_word, reads != "both sides"
         if self._directed and rest_of_word:
-            raise UserError(
-                f"{self._name} reads {reads} and never sees the rest of a word; "
-                "leave rest_of_word out"
-            )
+            came = f"{self._name} reads {reads} and never sees the rest of a word"
+            raise UserError(f"{came}; leave rest_of_word out")
         function = self._given_one_side if self._directed else self._given_all_others
         self._run = self._runner(function, mlm_params(self.checkpoint))
 
@@ -284,21 +270,21 @@ class Scorer(_TokenInference):
 
     def _decode(self, rows: list, features: Features, outputs: Outputs) -> list[Answer]:
         if self._directed:
-            sums = [logs[1:-1].sum(dtype=np.float64) for logs in outputs]
+            sums = np.array([logs[1:-1].sum(dtype=np.float64) for logs in outputs])
         else:
             sums = np.bincount(features.row, np.array(outputs), len(rows))
         answers = []
-        for row, log in zip(rows, sums, strict=True):
-            answer = {"text": row.text, "log_probability": float(log)}
+        for row, log in zip(rows, sums.tolist(), strict=True):
+            answer = {"text": row.text, "log_probability": log}
             answers.append(with_id(row, answer | {"tokens": len(row.input_ids) - 2}))
         return answers
 
     def _masked(self, ids: np.ndarray) -> np.ndarray:
-        """A copy of a text for each of its n tokens, (n, n + 2), that token masked."""
+        """A copy of a text for each of its n tokens, with this token masked, (n, n + 2)."""
         places = 1 + np.arange(len(ids) - 2)
         ends = places + 1
         if self._rest_of_word:
-            # A word ends before the next token that does not continue one.
+            # A word ends before the next token that does not continue a word.
             starts = np.flatnonzero(~self._tokenizer.continuation[ids])
             ends = starts[np.searchsorted(starts, places, side="right")]
         column = np.arange(len(ids))
@@ -326,7 +312,7 @@ class Scorer(_TokenInference):
 
 
 class Accuracy(NamedTuple):
-    """The share of right pairs, over all pairs and in each set."""
+    """The share of right pairs: accuracy over all pairs, by_set in each set."""
 
     accuracy: float
     by_set: dict[str, float]
@@ -334,38 +320,30 @@ class Accuracy(NamedTuple):
 
 
 def read_sets(
-    paths: Iterable[Path], fields: Sequence[str] = FIELDS
+    paths: Iterable[Path], columns: Sequence[str] = COLUMNS
 ) -> Iterator[tuple[str, list[MinimalPair]]]:
-    """The path and the pairs of each set. A set is a file; a folder has .jsonl files.
+    """Yields the path and the pairs of each set.
 
-    The rows of a table have the pair in the two columns ``fields``. Lines of text have it
-    in two columns with a tab between them, the good sentence first.
+    A set is a file. Each .jsonl file of a folder is a set. A row of a table has the good
+    and the bad sentence in the two ``columns``. A line of text has both with a tab
+    between them, the good sentence first.
 
     Raises UserError with the file and line of a row that is not a pair.
     """
+    if len(columns) != 2:
+        raise UserError(f"columns={columns}, expected the good and the bad sentence's")
     for path in map(Path, paths):
         files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
         if not files:
             raise UserError(f"{path} has no .jsonl file; expected {_EXPECTED}")
         for file in files:
-            pairs = [
-                _pair(where, row, fields) for where, row in placed_rows(file) if row
-            ]
+            rows, pairs = (placed for placed in placed_rows(file) if placed[1]), []
+            for row in row_texts(rows, columns):
+                check_texts(row.where, row.texts)
+                pairs.append(row.texts)
             if not pairs:
                 raise UserError(f"{file} has no pairs; expected {_EXPECTED}")
             yield str(file), pairs
-
-
-def _pair(where: str, row: Row, fields: Sequence[str]) -> MinimalPair:
-    values = by_position(where, row, fields)
-    if missing := [name for name in fields if name not in values]:
-        raise UserError(
-            f"{where}: no column {missing[0]!r}; the columns are {', '.join(values)}; name "
-            "the two with --fields=GOOD,BAD"
-        )
-    good, bad = (text_of(where, values, [name]) for name in fields)
-    check_texts(where, (good, bad))
-    return good, bad
 
 
 def accuracy(
@@ -375,9 +353,9 @@ def accuracy(
 ) -> Accuracy:
     """The share of pairs whose good sentence has the higher score.
 
-    score: a function from texts to their log probabilities. A pair of equal scores is
+    score: function of texts that returns their log probabilities. A pair of equal scores is
     wrong. sets: results of :func:`read_sets`. If a path occurs twice, its pairs count
-    twice. report: function of the name of each set, and whether each of its pairs is right.
+    twice. report: function of the name of each set and of the results of its pairs, bool.
     """
     by_set: dict[str, np.ndarray] = {}
     for name, pairs in sets:

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.inference.evaluation import check_top
 from bert_jax.model.heads import normalized
 
 BLOCK = 4096  # vectors; the cosines of two blocks take 64 MiB
-ROUNDING = 1e-6  # what the cosine of equal vectors may be below 1
+ROUNDING = 1e-6  # the rounded cosine of equal vectors is at most this much below 1
 
 
 @jax.jit
@@ -25,10 +26,8 @@ def cosines(a: Any, b: Any) -> jax.Array:
     Raises UserError for vectors of another width.
     """
     if a.shape[-1] != b.shape[-1]:
-        raise UserError(
-            f"the vectors have {a.shape[-1]} and {b.shape[-1]} dimensions; expected as "
-            "many, from one model with one value of dimensions="
-        )
+        came = f"the vectors have {a.shape[-1]} and {b.shape[-1]} dimensions"
+        raise UserError(f"{came}; expected vectors of one model and one dimensions=")
     a, b = (normalized(x.astype(jnp.float32)) for x in (a, b))
     return jnp.matmul(a, b.T, precision="highest")
 
@@ -39,28 +38,30 @@ def nearest(queries: Any, corpus: Any, top: int) -> tuple[np.ndarray, np.ndarray
     queries: (Q, W). corpus: (N, W). Both results are (Q, top), or (Q, N) if N is smaller;
     int32 and float32. The largest cosine is first, and of equal cosines the first row.
     """
-    if top < 1:
-        raise UserError(f"top={top}, expected at least 1")
+    check_top(top)
+    # Queries are padded to a power of two, so that few numbers of them compile a program.
+    count = len(queries)
+    size = min(BLOCK, 1 << max(count - 1, 0).bit_length())
+    queries = np.pad(np.asarray(queries), ((0, -count % size), (0, 0)))
     rows = np.zeros((len(queries), min(top, len(corpus))), np.int32)
     values = np.full(rows.shape, -2, np.float32)
     for first in range(0, len(corpus), BLOCK):
         block = corpus[first : first + BLOCK]
-        for start in range(0, len(queries), BLOCK):
-            part = slice(start, start + BLOCK)
+        for start in range(0, len(queries), size):
+            part = slice(start, start + size)
             best = rows[part], values[part]
             rows[part], values[part] = _merged(*best, queries[part], block, first)
     _check_finite(values)
-    return rows, values
+    return rows[:count], values[:count]
 
 
 @jax.jit
 def _merged(rows: Any, values: Any, queries: Any, block: Any, first: Any) -> Any:
     """The best rows so far, (Q, top), merged with the rows of a block from ``first``."""
     new = cosines(queries, block)
-    new = jnp.where(jnp.isnan(new), jnp.inf, new)  # the largest, so that it is seen
-    numbers = jnp.broadcast_to(
-        first + jnp.arange(len(block), dtype=np.int32), new.shape
-    )
+    new = jnp.where(jnp.isnan(new), jnp.inf, new)  # NaN is then among the best
+    numbers = first + jnp.arange(len(block), dtype=np.int32)
+    numbers = jnp.broadcast_to(numbers, new.shape)
     # Of equal values top_k takes the first, which has the smaller row.
     best, places = jax.lax.top_k(jnp.concatenate([values, new], 1), values.shape[1])
     rows = jnp.concatenate([rows, numbers], 1)
@@ -70,21 +71,20 @@ def _merged(rows: Any, values: Any, queries: Any, block: Any, first: Any) -> Any
 def near_pairs(vectors: Any, threshold: float) -> list[tuple[int, int, float]]:
     """All pairs (i, j, cosine), i < j, with at least this cosine; the largest first.
 
-    Pairs of equal cosines are in the order of their rows. vectors: (N, W). Pairs whose
-    cosine is less than ROUNDING below the threshold are found too.
+    Pairs of equal cosines are in the order of their rows. A cosine that is less than
+    ROUNDING below the threshold is enough. vectors: (N, W).
     """
-    found = []
+    triples = []
     for first in range(0, len(vectors), BLOCK):
         for second in range(first, len(vectors), BLOCK):
             parts = (vectors[start : start + BLOCK] for start in (first, second))
             values = np.asarray(cosines(*parts))
             _check_finite(values)
             i, j = np.nonzero(values >= threshold - ROUNDING)
-            kept = first + i < second + j
-            i, j = i[kept], j[kept]
-            pairs = (first + i).tolist(), (second + j).tolist(), values[i, j].tolist()
-            found += zip(*pairs, strict=True)
-    return sorted(found, key=lambda pair: (-pair[2], *pair[:2]))
+            columns = first + i, second + j, values[i, j]
+            triples += zip(*(column.tolist() for column in columns), strict=True)
+    ordered = (triple for triple in triples if triple[0] < triple[1])
+    return sorted(ordered, key=lambda triple: (-triple[2], *triple[:2]))
 
 
 def _check_finite(values: np.ndarray) -> None:

@@ -344,14 +344,16 @@ def test_what_does_not_fit_is_named(model):
         bare.fill_mask("[MASK]")
     with pytest.raises(UserError, match="no NSP head"):
         bare.next_sentence("a", "b")
-    with pytest.raises(UserError, match="at most 24 tokens fit"):
+    with pytest.raises(UserError, match="more than 24 tokens"):
         model("ship " * 40)
-    with pytest.raises(ValueError, match="argument 2 is shorter"):
+    with pytest.raises(UserError, match="is of type list; expected text"):
         model.next_sentence(["the ship", "ships"], "it")  # not its letters
     with pytest.raises(
         UserError, match=r"row 1 has 1 text; expected the two of a pair"
     ):
         model.next_sentence([("the ship", "."), "ships"])
+    with pytest.raises(UserError, match=r"top=2\.5, expected a whole number"):
+        model.fill_mask("[MASK]", top=2.5)
     with pytest.raises(UserError, match="there are no texts; expected at least one"):
         model([])
     with pytest.raises(UserError, match=r"row 0: no \[MASK\] .* is not fine-tuned"):

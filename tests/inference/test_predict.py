@@ -487,10 +487,12 @@ def test_the_likeliest_are_the_first_of_all(kind, tmp_path):
 
 
 def test_a_number_of_the_likeliest_needs_labels_and_is_positive(sentiment, tagger):
-    for predict, top in ((sentiment[0], 0), (tagger[0], 3)):
-        with pytest.raises(
-            UserError, match=f"top={top}, expected 1 or more, and a mod"
-        ):
+    for predict, top, message in (
+        (sentiment[0], 0, "top=0, expected a whole number of at least 1"),
+        (sentiment[0], 2.5, "top=2.5, expected a whole number"),
+        (tagger[0], 3, "top=3, but a model for tagging ranks no answers; leave top"),
+    ):
+        with pytest.raises(UserError, match=message):
             Predictor(predict.checkpoint, top=top)
 
 
@@ -602,7 +604,13 @@ def test_a_frame_keeps_its_index_and_columns_beside_the_answers(sentiment):
         assert column == [answer["probabilities"][label] for answer in answers]
     assert len({*found}) == len(found.columns) == 3 + 2 + 3
     pandas.testing.assert_frame_equal(predict.frame(found), found)
-    assert predict.frame(frame[:0]).shape == (0, 3)
+    assert [*predict.frame(frame[:0])] == [*found]
+    assert len(predict.frame(frame[:0])) == 0
+    # Columns of an earlier prediction by another model are replaced.
+    earlier = frame.assign(predicted_label="x", predicted_value=0.5)
+    pandas.testing.assert_frame_equal(predict.frame(earlier), found)
+    rows = [{"text": "a man", "predicted_value": 0.5}]
+    assert "predicted_value" not in predict.frame(rows)
     series = predict.frame(frame["text"])
     assert (series.index == frame.index).all()
     assert [*series][:2] == ["text_a", "predicted_label"]

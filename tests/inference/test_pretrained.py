@@ -153,6 +153,13 @@ def test_each_jsonl_file_of_a_folder_is_a_set(tmp_path):
     assert list(read_sets([tmp_path])) == [(a, PAIRS), (b, PAIRS)]
 
 
+def test_a_pair_needs_two_columns(tmp_path):
+    with pytest.raises(
+        UserError, match=r"columns=.'a',., expected the good and the bad"
+    ):
+        list(read_sets([tmp_path], ("a",)))
+
+
 def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_path):
     def score(texts):  # the shorter text has the higher score
         return np.array([-len(text) for text in texts], float)
@@ -174,14 +181,14 @@ def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_pa
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "one\ttwo\n\nthree\n", "a.txt:3 has 1 value; expected sentence_good"),
+        ("a.txt", "one\ttwo\n\nthree\n", "a.txt:3: no column .sentence_bad."),
         ("a.txt", "one\ttwo\tthree\n", "a.txt:1 has 3 values"),
         ("a.txt", "\n", r"a\.txt has no pairs"),
         ("a.jsonl", '{"sentence_good": "a"}\n', "a.jsonl:1.*sentence_bad"),
         (
             "a.csv",
             "a,b\nx,y\n",
-            "a.csv:2: no column 'sentence_good'.*--fields=GOOD,BAD",
+            "a.csv:2: no column 'sentence_good'.*--columns",
         ),
         ("a.jsonl", '{"sentence_good": "a", "sentence_bad": ""}\n', "a.jsonl:1"),
         ("none.txt", None, "does not exist"),

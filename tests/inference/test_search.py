@@ -48,6 +48,16 @@ def test_the_nearest_rows_are_those_of_a_full_sort(kind, top):
     np.testing.assert_allclose(values, expected, atol=1e-6)
 
 
+def test_few_numbers_of_queries_compile_a_program(monkeypatch):
+    monkeypatch.setattr(search, "BLOCK", 64)
+    corpus, sizes = vectors(50), set()
+    for count in range(17, 33):
+        rows, _ = search.nearest(vectors(count, 1), corpus, 3)
+        assert len(rows) == count
+        sizes.add(search._merged._cache_size())
+    assert len(sizes) == 1
+
+
 def test_all_pairs_above_the_threshold_are_found():
     own = vectors(13)
     cosines = plain(own, own).round(6)
@@ -74,9 +84,10 @@ def test_what_has_no_rows_and_what_cannot_be():
     assert rows.shape == (0, 3)
     assert search.near_pairs(vectors(4)[:0], 0.5) == []
     assert not np.asarray(search.cosines(np.zeros((1, 8)), vectors(3))).any()
-    with pytest.raises(UserError, match=r"top=0, expected at least 1"):
-        search.nearest(vectors(2), vectors(4), 0)
-    with pytest.raises(UserError, match=r"have 8 and 5 dimensions; expected as many"):
+    for top in (0, 2.5, "2"):
+        with pytest.raises(UserError, match=rf"top={top!r}, expected a whole number"):
+            search.nearest(vectors(2), vectors(4), top)
+    with pytest.raises(UserError, match=r"have 8 and 5 dimensions; expected vectors"):
         search.nearest(vectors(2), vectors(4)[:, :5], 1)
     for wrong in (np.nan, np.inf):
         own = vectors(7)
@@ -130,13 +141,15 @@ def test_a_model_searches_texts_and_vectors(checkpoint_dir):
     )
     for call in (
         lambda: model.search(texts[0], encoded[0]),
-        lambda: model.duplicates(texts[0]),
+        lambda: model.duplicates(encoded[0]),
         lambda: model.similarity(texts, encoded[None]),
     ):
         with pytest.raises(
             UserError, match=r"vectors have the shape .*expected .texts"
         ):
             call()
+    with pytest.raises(UserError, match="there is one text; expected several"):
+        model.duplicates(texts[0])
     # The first dimensions are cut before vectors get length 1.
     short = model.encode(texts, dimensions=4, normalize=True)
     expected = encoded[:, :4] / np.linalg.norm(encoded[:, :4], axis=1, keepdims=True)
