@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sphinx import addnodes
-
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 GENERATED = DOCS / "generated"
@@ -315,8 +313,10 @@ def searchable(page: str) -> str:
     return "\n".join(lines)
 
 
-def setting_object(env, signature: str, node: addnodes.desc_signature) -> str:
+def setting_object(env, signature: str, node) -> str:
     """Shows a setting's name and default, and returns its name for the search."""
+    from sphinx import addnodes  # tests need no Sphinx
+
     name, place, value = signature.split("|")
     node += addnodes.desc_name(name, name)
     node += addnodes.desc_annotation(value, f" {value.strip()}")

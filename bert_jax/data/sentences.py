@@ -1,9 +1,8 @@
 """Text to sentences.
 
 The boundaries come from sentencex (Wikimedia; rules and abbreviation lists compiled
-into the wheel, nothing is downloaded); docs/data.md has the comparison with others.
-Two of its rules are wrong for text with much direct speech, and are corrected here: it
-never splits between two quotation marks, and it splits after every "!" and "?", also in
+The boundaries come from sentencex (Wikimedia), with rules and abbreviation lists in its
+wheel. Two of its rules are wrong for text with much direct speech, and are corrected here: it
 '"Stop!" cried the captain'.
 """
 
