@@ -1,4 +1,4 @@
-"""Vectors of texts or tokens by a frozen encoder, and the files of vectors."""
+"""Vectors of texts or tokens from a frozen encoder, and files of vectors."""
 
 import contextlib
 import tempfile
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.batching import Features
-from bert_jax.errors import UserError, counted
+from bert_jax.errors import UserError
 from bert_jax.files import ending, new_file
 from bert_jax.inference.evaluation import Answers, Columns, Inference, text_features
 from bert_jax.interop.checkpoint import Checkpoint
@@ -36,23 +36,22 @@ class Embedder(Inference):
     >>> a @ b  # their cosine similarity
 
     layers: indices of the hidden states that are concatenated: 0 is the embeddings, -1 the
-      last layer; (-4, -3, -2, -1) is the paper's best choice (section 5.3).
+      last layer. (-4, -3, -2, -1) is the paper's best choice (section 5.3).
     pooling: "mean" of all tokens with [CLS] and [SEP], as in sentence-transformers; "cls",
-      the vector of [CLS]; "pooler", tanh of the pretrained dense layer on the last layer's
-      [CLS]; "none", the vector of each token. Empty: the pooling that a model of sentence
+      the vector of [CLS]; "pooler", tanh of the pretrained dense layer at [CLS] of the last
+      layer; "none", the vector of each token; "": the pooling that a model of sentence
       vectors was trained with, otherwise "mean".
     normalize: whether to scale every vector to length 1; None: as the model does.
     dimensions: number of first numbers of a vector to keep, for a model that was trained
       with ``matryoshka``; 0: all. Vectors are cut before they are scaled to length 1.
     max_length: 0: the length of a model of sentence vectors, otherwise the size of the
-      position table. A longer text loses its end; in a pair the longer text loses its end.
-    options: see Options. Vectors are float32.
+      position table. A longer text loses its end. In a pair the longer text loses its end.
+    options: see Options.
 
-    A model of sentence vectors with its own pooling applies its Dense modules too, and
-    puts its default prompt before each text.
-
-    A text becomes [CLS] A [SEP], a tuple of two texts [CLS] A [SEP] B [SEP], and an empty
-    text [CLS] [SEP].
+    Vectors are float32. If a model of sentence vectors keeps its pooling, its Dense modules
+    are applied, and its default prompt stands before each text. A text becomes
+    [CLS] A [SEP], a tuple of two texts [CLS] A [SEP] B [SEP], and an empty text
+    [CLS] [SEP].
     """
 
     doing = "encoding"
@@ -79,10 +78,7 @@ class Embedder(Inference):
         length = modules.get("max_length", config.max_positions)
         self.max_length = self.max_length or length
         if self.max_length < 5:
-            raise UserError(
-                f"max_length={self.max_length} leaves no room for text; set it to 5 at "
-                "least"
-            )
+            raise UserError(f"max_length={self.max_length}, expected at least 5")
         config.check_layers(layers, "layers")
         if self.pooling not in POOLINGS:
             expected = ", ".join(POOLINGS)
@@ -90,13 +86,9 @@ class Embedder(Inference):
         if self.pooling != "pooler":
             params = {name: part for name, part in params.items() if name != "pooler"}
         elif "pooler" not in params:
-            raise UserError(
-                f"{self._name} has no pooler; set pooling to mean, cls or none"
-            )
+            raise UserError(f"{self._name} has no pooler; set pooling to mean or cls")
         elif tuple(layers) != (-1,):
-            raise UserError(
-                "the pooler needs layers=(-1,), the last layer; leave layers out"
-            )
+            raise UserError("the pooler needs the last layer; leave layers out")
         prompt = modules.get("default_prompt_name")
         self._prompt = modules.get("prompts", {}).get(prompt, "")
         self._activations = modules.get("activations", [])
@@ -109,7 +101,7 @@ class Embedder(Inference):
     def __call__(
         self, rows: Any, *, columns: Columns = ()
     ) -> np.ndarray | list[np.ndarray]:
-        """(texts, W); without pooling a list of (tokens of the text, W)."""
+        """Vectors (texts, W). Without pooling a list of (tokens of the text, W)."""
         vectors = super().__call__(rows, columns=columns)
         if self.pooling == "none":
             return vectors
@@ -131,9 +123,8 @@ class Embedder(Inference):
         """Vectors of texts, float32 (R, S, W), or without pooling of tokens, (R, L, W)."""
         tokens, pool = Tokens.of_batch(batch), self.pooling == "pooler"
         options = {"deterministic": True, "pool": pool, "hidden_states": True}
-        encoded = self._model.apply(
-            {"params": params}, tokens, method="encode", **options
-        )
+        inputs = {"params": params}, tokens
+        encoded = self._model.apply(*inputs, method="encode", **options)
         if pool:
             vectors = encoded.pooled_BD.astype(jnp.float32)
         else:
@@ -158,8 +149,10 @@ def check_ending(path: Path) -> None:
         raise UserError(f"--output={path}, expected a name in .npz")
 
 
-def write_arrays(path: Path, parts: Iterable[dict[str, np.ndarray]]) -> None:
-    """Writes an npz file of arrays whose rows come in parts.
+def write_arrays(
+    path: Path, parts: Iterable[dict[str, np.ndarray]]
+) -> dict[str, tuple[int, ...]]:
+    """Writes an npz file of arrays whose rows come in parts. Returns the shapes by name.
 
     Memory holds one part: the rows are first written to files without a name on the disk of
     ``path``. After an exception or a kill ``path`` is unchanged, and no other file is left.
@@ -181,6 +174,7 @@ def write_arrays(path: Path, parts: Iterable[dict[str, np.ndarray]]) -> None:
             arrays[name] = rows.reshape(-1, *empty[name].shape[1:])
         with new_file(path) as file:
             np.savez(file, **arrays)
+        return {name: array.shape for name, array in arrays.items()}
 
 
 def write_vectors(embedder: Embedder, parts: Iterable[Answers], path: Path) -> str:
@@ -188,26 +182,22 @@ def write_vectors(embedder: Embedder, parts: Iterable[Answers], path: Path) -> s
 
     With pooling the file has "embeddings" (texts, W). Without, it has "values" (tokens, W),
     "input_ids" (tokens,) and "offsets" (texts + 1,): text i has the tokens offsets[i] to
-    offsets[i + 1]. Returns a line about what was written.
+    offsets[i + 1]. Returns a line with the names and shapes of the arrays.
     """
-    lines = tokens = width = 0
 
     def arrays() -> Iterator[dict[str, np.ndarray]]:
-        nonlocal lines, tokens, width
+        end = 0
+        if embedder.pooling == "none":
+            yield {"offsets": np.zeros(1, np.int64)}
         for part in parts:
+            if embedder.pooling != "none":
+                yield {"embeddings": np.stack(part.answers)}
+                continue
             ids, lengths = part.features.input_ids, part.features.lengths_UC.ravel()
-            offsets = tokens + np.cumsum(lengths)
-            if embedder.pooling == "none":
-                values = np.concatenate(part.answers)
-                yield {} if lines else {"offsets": np.zeros(1, np.int64)}
-                yield {"values": values, "input_ids": np.concatenate(ids)}
-                yield {"offsets": offsets}
-            else:
-                values = np.stack(part.answers)
-                yield {"embeddings": values}
-            lines, tokens, width = lines + len(ids), int(offsets[-1]), values.shape[1]
+            offsets = end + np.cumsum(lengths)
+            yield {"values": np.concatenate(part.answers), "offsets": offsets}
+            yield {"input_ids": np.concatenate(ids)}
+            end = offsets[-1]
 
-    write_arrays(path, arrays())
-    return (
-        f"{path}: {counted(lines, 'line')}, {counted(tokens, 'token')}, width {width}"
-    )
+    shapes = write_arrays(path, arrays())
+    return f"{path}: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items())

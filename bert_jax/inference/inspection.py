@@ -20,6 +20,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.progress import aligned
+from bert_jax.settings import flat
 
 Values = dict[str, Any]
 
@@ -38,7 +39,7 @@ def inspect(
 
     The value of "what" is "text" for a folder of prepared text, otherwise "checkpoint".
 
-    examples: number of training examples that are drawn from prepared text with
+    examples: number of training examples of prepared text, which depend on
     ``sequence_length``, ``masking`` and ``seed``. Raises UserError for any other path.
     """
     if not Path(path, "index.json").is_file():
@@ -52,8 +53,8 @@ def inspect(
         max_predictions=math.ceil(config.mask_rate * sequence_length),
         seed=seed,
     )
-    drawn = drawn_examples(source, np.arange(examples))
-    return {"path": str(path), "what": "text"} | _text(source) | {"examples": drawn}
+    summary = {"path": str(path), "what": "text"} | _text(source)
+    return summary | {"examples": _examples(source, np.arange(examples))}
 
 
 def _checkpoint(path: os.PathLike | str) -> Values:
@@ -71,7 +72,8 @@ def _checkpoint(path: os.PathLike | str) -> Values:
             array = array[: config.vocab_size]  # the other rows are padding
         row = {"name": name, "shape": [*array.shape], "count": array.size}
         row["mean"] = float(array.mean(dtype=np.float64))
-        parameters.append(row | {"deviation": float(array.std(dtype=np.float64))})
+        row["deviation"] = float(array.std(dtype=np.float64))
+        parameters.append(row)
     parameters.sort(key=lambda row: by_number(row["name"]))
     names = ("source", "head", "labels", "missing", "unexpected")
     return {name: getattr(checkpoint, name) for name in names} | {
@@ -83,7 +85,7 @@ def _checkpoint(path: os.PathLike | str) -> Values:
 
 
 def by_number(name: str) -> list[str]:
-    """A key that sorts layer_2 before layer_10."""
+    """A sorting key that puts layer_2 before layer_10."""
     return [part.zfill(4) for part in re.split(r"(\d+)", name)]
 
 
@@ -106,9 +108,8 @@ def _text(source: ExampleSource) -> Values:
 
 def _lengths(lengths: np.ndarray) -> dict[str, float]:
     quantiles = np.quantile(lengths, [*_QUANTILES.values()], method="higher").tolist()
-    return {"mean": float(lengths.mean())} | dict(
-        zip(_QUANTILES, quantiles, strict=True)
-    )
+    mean = {"mean": float(lengths.mean())}
+    return mean | dict(zip(_QUANTILES, quantiles, strict=True))
 
 
 def _summary(tokenizer: Tokenizer) -> Values:
@@ -120,12 +121,12 @@ def _summary(tokenizer: Tokenizer) -> Values:
     }
 
 
-def drawn_examples(source: ExampleSource, samples: Sequence[int]) -> list[Values]:
+def _examples(source: ExampleSource, samples: Sequence[int]) -> list[Values]:
     """The training examples with these numbers, in ascending order, as texts of tokens.
 
-    "tokens": their number. "a" and "b": what the model reads, as shown{right} where it
-    predicts; "b" is empty if there is no second text. "is_next": whether B follows A;
-    None without next sentence prediction.
+    "tokens": number of tokens. "a" and "b": both texts as the model reads them. A token
+    that the model has to predict is written shown{right}. "b" is empty if there is no
+    second text. "is_next": whether B follows A; None without next sentence prediction.
     """
     batch, tokens = source.draw(samples), source.vocabulary.tokens
     examples = []
@@ -137,34 +138,25 @@ def drawn_examples(source: ExampleSource, samples: Sequence[int]) -> list[Values
         right = batch["mlm_ids"][i][used]
         for place, token in zip(batch["mlm_positions"][i][used], right, strict=True):
             shown[place] += f"{{{tokens[token]}}}"
-        example = {
-            "tokens": length,
-            "a": " ".join(shown[:cut]),
-            "b": " ".join(shown[cut:]),
-        }
+        a, b = " ".join(shown[:cut]), " ".join(shown[cut:])
         is_next = not batch["nsp_labels"][i] if source.config.next_sentence else None
-        examples.append(example | {"is_next": is_next})
+        examples.append({"tokens": length, "a": a, "b": b, "is_next": is_next})
     return examples
 
 
-def describe(found: Values) -> Iterator[str]:
-    """The result of :func:`inspect` in lines: single values, tables, examples."""
-    lengths = [{"": name} | row for name, row in found.get("lengths", {}).items()]
-    single = []
-    for name, value in found.items():
-        if name not in ("lengths", "parameters", "examples"):
-            inner = value if isinstance(value, dict) else {"": value}
-            single += [
-                [f"{name}.{key}".strip("."), _cell(x)] for key, x in inner.items()
-            ]
-    yield from aligned(single)
-    for rows, right in ((lengths, 1), (found.get("parameters"), 3)):
+def describe(summary: Values) -> Iterator[str]:
+    """Yields the result of :func:`inspect` in lines: single values, tables, examples."""
+    lengths = [{"": name} | row for name, row in summary.get("lengths", {}).items()]
+    tables = {"lengths", "parameters", "examples"}
+    single = {name: x for name, x in summary.items() if name not in tables}
+    yield from aligned([[name, _cell(value)] for name, value in flat(single)])
+    for rows, right in ((lengths, 1), (summary.get("parameters"), 3)):
         if rows:
             yield ""
             cells = [[_cell(value) for value in row.values()] for row in rows]
             yield from aligned([[*rows[0]], *cells], right=right)
     labels = {True: ", B follows A", False: ", B is from elsewhere", None: ""}
-    for number, example in enumerate(found.get("examples", ())):
+    for number, example in enumerate(summary.get("examples", ())):
         label = labels[example["is_next"]]
         yield f"\nexample {number}: {example['tokens']} tokens{label}"
         yield from (f"  {x.upper()}: {example[x]}" for x in "ab" if example[x])

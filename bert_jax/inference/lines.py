@@ -48,11 +48,11 @@ def output_format(output: str, as_json: bool = False) -> str:
     """
     if output == STANDARD:
         return "jsonl" if as_json else "text"
-    found = {"": "jsonl", ".jsonl": "jsonl", ".csv": "csv"}.get(ending(output))
-    if not found or (as_json and found == "csv"):
+    form = {"": "jsonl", ".jsonl": "jsonl", ".csv": "csv"}.get(ending(output))
+    if not form or (as_json and form == "csv"):
         known = ".jsonl with --json" if as_json else ".csv or .jsonl"
         raise UserError(f"--output={output}, expected a name in {known}")
-    return found
+    return form
 
 
 def write_answers(parts: Iterable[Answers], output: str, form: str) -> None:
@@ -70,7 +70,7 @@ def write_answers(parts: Iterable[Answers], output: str, form: str) -> None:
 
 
 def json_texts(parts: Iterable[Answers]) -> Iterator[str]:
-    """A JSON object for each row. An id that JSON does not have, as a date, is a text."""
+    """Yields a JSON object for each row. A date, which JSON lacks, becomes a text."""
     for part in parts:
         lines = (json.dumps(a, ensure_ascii=False, default=str) for a in part.answers)
         yield "".join(f"{printable(line)}\n" for line in lines)
@@ -80,8 +80,8 @@ def plain_texts(parts: Iterable[Answers]) -> Iterator[str]:
     """A line for each row, such as "label: good  probability: 0.93", without "nbest"."""
     for part in parts:
         for answer in part.answers:
-            own = (x for x in answer.items() if x[0].removeprefix(PREFIX) != "nbest")
-            yield "  ".join(f"{name}: {_plain(value)}" for name, value in own) + "\n"
+            cells = (f"{name}: {_plain(value)}" for name, value in _short(answer))
+            yield "  ".join(cells) + "\n"
 
 
 def _plain(value: Any) -> str:
@@ -106,13 +106,11 @@ def csv_texts(parts: Iterable[Answers]) -> Iterator[str]:
     names: dict[str, None] = {}
     for part in parts:
         rows, file = [flat(answer) for answer in part.answers], io.StringIO()
-        found = dict.fromkeys(name for row in rows for name in row)
-        header, names = not names, names or found
-        if more := [name for name in found if name not in names]:
-            raise UserError(
-                f"column {more[0]!r} is missing in the first {CHUNK:,} rows; expected the "
-                "same columns in all rows, or an --output in .jsonl"
-            )
+        columns = dict.fromkeys(name for row in rows for name in row)
+        header, names = not names, names or columns
+        if more := [name for name in columns if name not in names]:
+            came = f"column {more[0]!r} is missing in the first {CHUNK:,} rows"
+            raise UserError(f"{came}; write --output in .jsonl")
         writer = csv.DictWriter(file, [*names], lineterminator="\n")
         if header:
             writer.writeheader()
@@ -128,9 +126,11 @@ def _cell(value: Any) -> Any:
 def flat(answer: dict[str, Any]) -> dict[str, Any]:
     """The values of an answer by column, without "nbest"."""
     cells: dict[str, Any] = {}
-    for name, value in answer.items():
-        if isinstance(value, dict):
-            cells |= {f"{name}.{key}": inner for key, inner in value.items()}
-        elif name.removeprefix(PREFIX) != "nbest":
-            cells[name] = value
+    for name, value in _short(answer):
+        inner = value.items() if isinstance(value, dict) else ()
+        cells |= {f"{name}.{key}": x for key, x in inner} or {name: value}
     return cells
+
+
+def _short(answer: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    return (x for x in answer.items() if x[0].removeprefix(PREFIX) != "nbest")

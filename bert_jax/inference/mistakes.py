@@ -3,10 +3,10 @@
 The folder WORKDIR/predictions of a run, and the output of evaluate, contain three files:
 
 SPLIT.errors.jsonl, SPLIT.errors.html
-    At most LONGEST errors, the most confident first; for regression, the largest
-    difference first. An error has "text", "gold", "predicted", "confidence" (probability of
-    the predicted answer; not for regression) and "where" (file and line, or the row in
-    Python). "id" is the row's id, if it has one. Tagging adds "word", the wrong word.
+    At most LONGEST errors, the most confident first; for regression the largest difference
+    first. An error has "text", "gold", "predicted", "confidence" (probability of the
+    predicted answer; not for regression) and "where" (file and line, or the row in Python).
+    It has the "id" of the row if the row has one, and in tagging the wrong "word".
 SPLIT.confusion.json
     {"split": "dev", "of": "rows" or "words", "labels": [...], "counts": [[...], ...]}.
     counts[i][j] is the number of rows or words with the gold label labels[i] and the
@@ -47,13 +47,13 @@ def worst_errors(
             error = outcome._asdict() | place
             if not error.pop("right"):
                 del error["classes"]
-                errors.append({n: x for n, x in error.items() if x is not None})
+                errors.append({k: x for k, x in error.items() if x is not None})
     return sorted(errors, key=_weight, reverse=True)
 
 
 def _weight(error: dict[str, Any]) -> float:
-    found = error.get("confidence")
-    return abs(error["predicted"] - error["gold"]) if found is None else found
+    p = error.get("confidence")
+    return abs(error["predicted"] - error["gold"]) if p is None else p
 
 
 def confusion(
@@ -64,8 +64,8 @@ def confusion(
     Both are empty if the task has no classes.
     """
     pairs = zip(rows, answers, strict=True)
-    found = (outcome.classes for pair in pairs for outcome in task.outcomes(*pair))
-    counts = collections.Counter(filter(None, found))
+    classes = (outcome.classes for pair in pairs for outcome in task.outcomes(*pair))
+    counts = collections.Counter(filter(None, classes))
     seen = {label for pair in counts for label in pair}
     labels = list(task.labels) if seen and seen <= {*task.labels} else sorted(seen)
     return labels, [[counts[a, b] for b in labels] for a in labels]

@@ -1,17 +1,18 @@
-"""Fine-tuning tasks, as ``bert_jax.finetune`` takes them, with the rows that each reads.
+"""Fine-tuning tasks for ``bert_jax.finetune``, and the rows that each task reads.
 
 A row is a dictionary, or a tuple in this order:
 
 classification   "text", "label"
 pairs            "text_a", "text_b", "label"
 multi_label      "text", "label" (a list of names)
-sentence_vectors "text_a", "text_b", "label" (a number, or none), "negative" (or none)
+sentence_vectors "text_a", "text_b", and "label" (a number) or "negative", if any
 glue, sick       the columns of the data set, or as above
 tagging          "words", "tags"
-choices          "context", "choices", "label" (the number of the right one, from 0)
+choices          "context", "choices", "label" (number of the right choice, from 0)
 squad            "question", "context", "answers" (texts of the context)
 
-An "id" is kept. ``help(bert_jax.tasks.classification)`` lists the settings of a task.
+An "id" is copied into the answer. ``help(bert_jax.tasks.classification)`` lists the
+settings of a task.
 """
 
 import importlib

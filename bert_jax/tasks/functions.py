@@ -1,7 +1,4 @@
-"""The functions of ``bert_jax.tasks``: each makes a task from its settings.
-
-A function shows the settings of its family's config as arguments.
-"""
+"""The functions of ``bert_jax.tasks``. Each makes a task from settings of its family."""
 
 from typing import Any
 
@@ -21,19 +18,19 @@ from bert_jax.tasks.word_tagging import Tagging, TaggingConfig
 
 @with_arguments(ClassificationConfig, leave_out=("task",))
 def glue(name: str, **settings: Any) -> Classification:
-    """One of GLUE's: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli."""
+    """A task of GLUE: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli."""
     return _task(Classification, settings, task=name)
 
 
 @with_arguments(ClassificationConfig, leave_out=("task",))
 def sick(name: str, **settings: Any) -> Classification:
-    """SICK's "entailment" or "relatedness"."""
+    """A task of SICK: "entailment" or "relatedness"."""
     return _task(Classification, settings, task=f"sick_{name}")
 
 
 @with_arguments(ClassificationConfig, leave_out=("task",))
 def classification(**settings: Any) -> Classification:
-    """Classes of texts, or numbers with ``regression=True``."""
+    """A class for each text, or a number with ``regression=True``."""
     return _task(Classification, settings, task="table")
 
 
@@ -41,9 +38,9 @@ def classification(**settings: Any) -> Classification:
 def pairs(
     *, text_a: str = "text_a", text_b: str = "text_b", **settings: Any
 ) -> Classification:
-    """As :func:`classification`, of two texts.
+    """A class or a number for each pair of texts; see :func:`classification`.
 
-    text_a: the column of the first text. text_b: the column of the second text.
+    text_a: column of the first text. text_b: column of the second text.
     """
     columns = {"text_a": text_a, "text_b": text_b}
     return _task(Classification, settings | columns, task="table")
@@ -57,7 +54,7 @@ def multi_label(**settings: Any) -> MultiLabel:
 
 @with_arguments(SentenceVectorsConfig, leave_out=("task",))
 def sentence_vectors(name: str = "table", **settings: Any) -> SentenceVectors:
-    """Vectors of texts whose cosine measures how close two texts are.
+    """Vectors of texts. The cosine of two vectors measures how close the texts are.
 
     name: "stsb" or "sick_relatedness" for rows of this data set.
     """
@@ -72,18 +69,19 @@ def tagging(**settings: Any) -> Tagging:
 
 @with_arguments(MultipleChoiceConfig)
 def choices(**settings: Any) -> MultipleChoice:
-    """The right one of some texts that may follow a context, two or more of them."""
+    """The right text of two or more texts that may follow a context."""
     return _task(MultipleChoice, settings)
 
 
 @with_arguments(SquadConfig)
 def squad(**settings: Any) -> Squad:
-    """The part of a text that answers a question.
+    """The part of a context that answers a question.
 
-    With ``version_2=True`` (SQuAD 2.0) there may be none: "is_impossible" is True.
+    With ``version_2=True`` (SQuAD 2.0) a question may have no answer: "is_impossible" is
+    True.
     """
     return _task(Squad, settings)
 
 
-def _task(kind: type[Task], settings: dict[str, Any], **own: Any) -> Any:
-    return kind(from_settings(kind.config_class, settings | own, "data"))
+def _task(kind: type[Task], settings: dict[str, Any], **fixed: Any) -> Any:
+    return kind(from_settings(kind.config_class, settings | fixed, "data"))
