@@ -1,12 +1,12 @@
 """A pretraining run from its config: text, batches and objective for the engine."""
 
 import bisect
-import dataclasses
 import functools
 import importlib
 import itertools
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -88,29 +88,22 @@ def _pretrain(
     config: TrainConfig, mesh: Mesh, folder: RunFolder, log: Log, change_settings: bool
 ) -> dict[str, float] | None:
     store, tokenizer = open_text(config.data, folder, log, config.init_from)
-    size, wanted = config.model.vocab_size, config.data.vocabulary_size
-    trained = not config.data.path and not config.init_from
-    if trained and tokenizer.vocab_size < size == wanted:
-        log(f"the text gives a vocabulary of {tokenizer.vocab_size:,} tokens only")
-        model = dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size)
-        config = dataclasses.replace(config, model=model)
-    if tokenizer.vocab_size != config.model.vocab_size:
-        raise UserError(
-            f"model.vocab_size={config.model.vocab_size}, but the vocabulary of the "
-            f"text has {tokenizer.vocab_size} tokens; set "
-            f"model.vocab_size={tokenizer.vocab_size}"
-        )
-    if config.data.examples.next_sentence and config.model.type_vocab_size < 2:
-        raise UserError(
-            "model.type_vocab_size=1 cannot tell the sentences of a pair; set "
-            "model.type_vocab_size=2, or "
-            "data.examples.next_sentence=False"
-        )
-    training, held_out = split_documents(store.info.documents, config.data.holdout)
+    size, model, data = tokenizer.vocab_size, config.model, config.data
+    trained = data.corpus and not config.init_from
+    if trained and size < model.vocab_size == data.vocabulary_size:
+        log(f"the text gives a vocabulary of {size:,} tokens only")
+        config = replace(config, model=replace(model, vocab_size=size))
+    elif size != model.vocab_size:
+        expected = f"{size}, the number of tokens in the vocabulary of the text"
+        raise UserError(f"model.vocab_size={model.vocab_size}, expected {expected}")
+    if data.examples.next_sentence and model.type_vocab_size < 2:
+        expected = "2 for pairs of sentences, or data.examples.next_sentence=False"
+        raise UserError(f"model.type_vocab_size=1, expected {expected}")
+    training, held_out = split_documents(store.info.documents, data.holdout)
     if config.eval_every and not len(held_out):
         raise UserError(
-            f"no document of {store.info.documents} is left for evaluation; set "
-            "data.holdout (it takes two documents), or eval_every=0"
+            f"data.holdout={data.holdout} of {store.info.documents} documents leaves none "
+            "for evaluation; use more documents, or set eval_every=0"
         )
     objective = pretraining_objective(config)
     batches = TrainingBatches(
@@ -134,16 +127,16 @@ def _pretrain(
     def evaluate(step: int, params: Params, reporter: Reporter) -> None:
         # The end of a phase is evaluated at the lengths of this phase and of the next.
         for i in sorted({bisect.bisect(ends[:-1], near) for near in (step - 1, step)}):
-            phase = dataclasses.replace(config.phases[i], steps=config.eval_batches)
-            drawn = eval_batches(batches, phase, held_out, config.eval_mask_rate)
+            phase = replace(config.phases[i], steps=config.eval_batches)
+            ahead = drawn_ahead(
+                eval_batches(batches, phase, held_out, config.eval_mask_rate),
+                timeout=config.data_timeout,
+            )
             with Progress(
-                "evaluating",
-                drawn_ahead(drawn, timeout=config.data_timeout),
-                total=phase.steps,
-                unit="batches",
-            ) as drawn:
+                "evaluating", ahead, total=phase.steps, unit="batches"
+            ) as bar:
                 sums = [
-                    jax.device_get(eval_sums(params, put_batch(b, mesh))) for b in drawn
+                    jax.device_get(eval_sums(params, put_batch(x, mesh))) for x in bar
                 ]
             metrics = eval_metrics(objective, sums)
             evaluations.append(metrics)
@@ -234,14 +227,14 @@ def open_text(
             f"{directory} was prepared with another vocabulary than it contains; prepare "
             "the text again"
         )
-    prepared = store.info.settings
-    inputs, language = tuple(prepared["inputs"]), prepared.get("language", "en")
-    found = inputs, language, tokenizer.lower_case
+    settings = store.info.settings
+    inputs, language = tuple(settings["inputs"]), settings.get("language", "en")
+    before = inputs, language, tokenizer.lower_case
     lower_case = tokenizer.lower_case if init_from else config.lower_case
     expected = config.corpus, config.language, lower_case
-    if found != expected and not config.path:
+    if before != expected and not config.path:
         raise UserError(
-            f"{directory} was prepared with (data.corpus, language, lower_case)={found}, "
+            f"{directory} was prepared with (data.corpus, language, lower_case)={before}, "
             f"expected {expected}; use another workdir, or delete this folder"
         )
     return store, tokenizer
@@ -288,17 +281,18 @@ def _initial_params(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Para
             checkpoint = with_new_words(checkpoint, tokenizer)
         if count := tokenizer.vocab_size - known.vocab_size:
             log(f"{count:,} new words start as the mean of their former tokens")
-    positions, wanted = checkpoint.config.max_positions, config.model.max_positions
-    if wanted > positions:
-        log(f"{path}: its table of {positions} positions is stretched to {wanted}")
-        checkpoint = stretched(checkpoint, wanted, path)
-    for name, value in vars(checkpoint.config).items():
-        own = getattr(config.model, name)
+    before, positions = checkpoint.config.max_positions, config.model.max_positions
+    if positions > before:
+        log(f"{path}: its table of {before} positions is stretched to {positions}")
+        checkpoint = stretched(checkpoint, positions, path)
+    for name, expected in vars(checkpoint.config).items():
+        value = getattr(config.model, name)
         # The files of Google have "gelu" for both forms.
-        same = own == value or (value, own) == ("gelu", "gelu_tanh")
+        same = value == expected or (expected, value) == ("gelu", "gelu_tanh")
         if name not in _FREE and not same:
+            change = f"set model.{name}={expected}"
             raise UserError(
-                f"model.{name}={own!r}, but {path} has {value!r}; set model.{name}={value}"
+                f"model.{name}={value!r}, but {path} has {expected!r}; {change}"
             )
     log(f"starts with the parameters of {path}")
     return checkpoint.params

@@ -198,7 +198,7 @@ def test_a_head_that_is_not_there_is_drawn_and_logged(start, one_step, tmp_path)
     ("flag", "message"),
     [
         ("init_from", "nowhere does not exist"),
-        ("--model.type_vocab_size=1", "cannot tell the sentences of a pair"),
+        ("--model.type_vocab_size=1", "type_vocab_size=1, expected 2 for pairs"),
         ("--accumulation=3", "=8 is not a multiple of 3, "),
     ],
 )
