@@ -166,7 +166,7 @@ def test_new_words_begin_as_the_mean_of_their_tokens(start, tmp_path, with_head)
         WordPieceTokenizer(longer.tokens, longer.lower_case, longest_word=100),
         WordPieceTokenizer(tokenizer.tokens, longer.lower_case, longest_word=100),
     ):
-        with pytest.raises(UserError, match=r"prepare the text with .* --extend makes"):
+        with pytest.raises(UserError, match=r"prepare the text with .* --extend"):
             pretraining._initial_params(config, other, print)
 
 
