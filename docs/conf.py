@@ -109,6 +109,8 @@ def relink(text: str, old: Path, new: Path) -> str:
         copy = OUTSIDE.get(os.path.relpath(path, ROOT))
         if copy:
             path = GENERATED / copy
+        if path.is_dir():  # a folder is not a page of the site
+            return match["name"]
         named = match["name"].endswith(".md") and path.suffix == ".md"
         name = "" if named and path.is_relative_to(DOCS) else match["name"]
         return f"[{name}]({os.path.relpath(path, new)}{anchor})"
