@@ -27,7 +27,7 @@ SMALL = BertConfig(
     initializer_range=0.03,
 )
 
-# The file that comes with Google's uncased BASE.
+# bert_config.json of Google's uncased BASE.
 GOOGLE_BASE = {
     "attention_probs_dropout_prob": 0.1,
     "hidden_act": "gelu",
@@ -43,19 +43,19 @@ GOOGLE_BASE = {
 }
 
 
-def test_googles_file_is_base():
+def test_googles_config_file_gives_base():
     assert config_from_dict(GOOGLE_BASE) == BertConfig.base()
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
-def test_json_and_back(tmp_path, activation):
+def test_a_config_survives_json(tmp_path, activation):
     config = dataclasses.replace(SMALL, activation=activation)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config_to_dict(config)))
     assert read_config(path) == config
 
 
-def test_googles_file_survives_in_what_we_write():
+def test_our_config_json_contains_googles_values():
     written = config_to_dict(config_from_dict(GOOGLE_BASE))
     assert GOOGLE_BASE.items() <= written.items()
     assert written["layer_norm_eps"] == 1e-12
@@ -70,7 +70,7 @@ def test_googles_file_survives_in_what_we_write():
         ("relu", "relu"),
     ],
 )
-def test_names_of_activations(theirs, ours):
+def test_activation_names_are_translated(theirs, ours):
     values = GOOGLE_BASE | {"hidden_act": theirs}
     assert config_from_dict(values).activation == ours
 
@@ -105,22 +105,22 @@ def test_bad_values_are_user_errors(changes, message):
     assert "\n" not in str(caught.value)
 
 
-def test_refuses_models_that_only_look_like_bert():
-    """RoBERTa's config.json has BERT's names and another model."""
+def test_a_config_of_another_architecture_is_refused():
+    """RoBERTa's config.json has the names of BERT's settings, but the model differs."""
     with pytest.raises(UserError, match="model_type='roberta'"):
         config_from_dict(GOOGLE_BASE | {"model_type": "roberta"})
 
 
 def test_a_decoder_is_a_causal_model():
-    """transformers' BertLMHeadModel."""
+    """As in transformers' BertLMHeadModel."""
     assert not config_from_dict(GOOGLE_BASE).causal
     config = config_from_dict(GOOGLE_BASE | {"is_decoder": True})
     assert config.causal
     assert config_to_dict(config)["is_decoder"] is True
 
 
-def test_settings_that_say_how_to_compute_have_a_group_of_their_own():
-    """Workdirs and config files older than the group "compute" keep them in "model"."""
+def test_compute_settings_move_to_their_own_group():
+    """Older workdirs and config files keep the settings of "compute" in "model"."""
     old = {"model": {"num_layers": 2, "dtype": "bfloat16", "remat": True}, "seed": 1}
     new = {
         "model": {"num_layers": 2},

@@ -1,4 +1,4 @@
-"""Names on a hub, on a server of the test's own, and what a wrong path or name says."""
+"""Checkpoints on a hub, served by a local server, and errors of wrong names."""
 
 import hashlib
 import http.server
@@ -26,16 +26,16 @@ COMMIT = {"main": "a" * 40, "old": "b" * 40}
 
 
 class Hub(http.server.ThreadingHTTPServer):
-    """What the client asks a hub for a model: its commit, its files, and each of them."""
+    """A local hub. It serves a model's commit, list of files and files."""
 
     daemon_threads = True
 
     def __init__(self, models):
-        """models: the folder of each revision of each model, by name and revision."""
+        """models: folders by (name, revision)."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self.models = models
-        self.sent = []  # files, in the order in which they were asked for
-        self.limit = None  # descriptions of models that are sent before a rate limit
+        self.sent = []  # names of the sent files, in order
+        self.limit = None  # number of model descriptions before a rate limit
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def folder(self, name, revision):
@@ -104,12 +104,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, *_):
-        """Says nothing."""
+        """Prints nothing."""
 
 
 @pytest.fixture(scope="module")
 def models(golden, tmp_path_factory):
-    """A model with weights in three forms; its old revision has a pickle alone."""
+    """A model with weights in three forms; its old revision has only a pickle."""
     folders = tmp_path_factory.mktemp("hub")
     new = shutil.copytree(golden / "huggingface/pretraining", folders / "new")
     load_tokenizer(golden / "huggingface/tokenizer").save(new)
@@ -149,7 +149,7 @@ def models(golden, tmp_path_factory):
 
 @pytest.fixture
 def hub(models, monkeypatch, tmp_path):
-    """A running server, which this process takes for the hub; the cache is empty."""
+    """A running local server in place of the hub, and an empty cache."""
     server = Hub(models)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -172,7 +172,7 @@ def same(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-def test_a_name_is_downloaded_once_and_only_what_is_needed(hub, models):
+def test_a_name_is_downloaded_once_and_only_needed_files(hub, models):
     model = bert_jax.load("bert_jax/tiny")
     assert sorted(hub.sent) == [
         "config.json",
@@ -188,7 +188,7 @@ def test_a_name_is_downloaded_once_and_only_what_is_needed(hub, models):
     assert len(hub.sent) == 4
 
 
-def test_the_architecture_of_a_name_comes_without_the_weights(hub, models):
+def test_read_architecture_downloads_no_weights(hub, models):
     model, tokenizer = read_architecture("bert_jax/tiny")
     assert sorted(hub.sent) == ["config.json", "tokenizer_config.json", "vocab.txt"]
     expected = bert_jax.load(models["bert_jax/tiny", "main"])
@@ -196,7 +196,7 @@ def test_the_architecture_of_a_name_comes_without_the_weights(hub, models):
     assert tokenizer.fingerprint() == expected.tokenizer.fingerprint()
 
 
-def test_a_revision_is_chosen_with_an_at(hub, models):
+def test_a_revision_follows_the_at_sign(hub, models):
     model = bert_jax.load("bert_jax/tiny@old")
     assert "pytorch_model.bin" in hub.sent
     assert "model.safetensors" not in hub.sent
@@ -220,7 +220,7 @@ def test_a_revision_is_chosen_with_an_at(hub, models):
 
 @pytest.mark.parametrize(("leader", "before"), [(True, 4), (False, 0)])
 def test_process_0_downloads_before_the_others(hub, monkeypatch, leader, before):
-    """The others wait for it, and then find the files in the cache of their host."""
+    """The other processes wait, and then read the files from the cache of their host."""
     sent = []
 
     def on_leader(action):
@@ -236,13 +236,13 @@ def test_process_0_downloads_before_the_others(hub, monkeypatch, leader, before)
 @pytest.mark.parametrize(
     ("name", "files"), [("shards", 5), ("google", 3)], ids=["shards", "google"]
 )
-def test_weights_in_shards_and_of_google(hub, models, name, files):
+def test_sharded_weights_and_googles_weights_are_downloaded(hub, models, name, files):
     model = bert_jax.load(f"bert_jax/{name}")
     same(model.params, bert_jax.load(models[f"bert_jax/{name}", "main"]).params)
     assert len(hub.sent) == files
 
 
-def test_the_modules_of_sentence_transformers_come_too(hub, models):
+def test_modules_of_sentence_transformers_are_downloaded(hub, models):
     model = bert_jax.load("bert_jax/vectors")
     expected = bert_jax.load(models["bert_jax/vectors", "main"])
     assert (model.head, model.extra) == ("cls", expected.extra)
@@ -250,14 +250,16 @@ def test_the_modules_of_sentence_transformers_come_too(hub, models):
     assert "2_Dense/model.safetensors" in hub.sent
 
 
-def test_modules_are_in_the_folders_that_modules_json_names(hub, models):
+def test_modules_are_read_from_the_folders_in_modules_json(hub, models):
     model = bert_jax.load("bert_jax/named")
     same(model.params, bert_jax.load(models["bert_jax/named", "main"]).params)
     assert model.head == "cls"
     assert "12_projection/model.safetensors" in hub.sent
 
 
-def test_a_path_that_exists_comes_first(hub, models, tmp_path, monkeypatch):
+def test_an_existing_path_takes_precedence_over_a_name(
+    hub, models, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     bert_jax.load("plain")
     assert len(hub.sent) == 4
@@ -266,7 +268,7 @@ def test_a_path_that_exists_comes_first(hub, models, tmp_path, monkeypatch):
     assert len(hub.sent) == 4
 
 
-def test_without_a_network_the_cache_serves(hub, monkeypatch):
+def test_a_cached_model_loads_without_a_network(hub, monkeypatch):
     before = bert_jax.load("bert_jax/tiny")
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     same(bert_jax.load("bert_jax/tiny").params, before.params)
@@ -280,12 +282,12 @@ def test_without_a_network_the_cache_serves(hub, monkeypatch):
 
 
 @pytest.mark.parametrize("limit", [0, 1])
-def test_a_rate_limit_is_named(hub, limit):
-    """At the first request, and after the small files have come."""
+def test_the_error_of_a_rate_limit_has_its_status(hub, limit):
+    """At the first request, and after the small files were downloaded."""
     hub.limit = limit
-    said = r"tiny does not exist here, and its download from http\S+ failed \(.*"
-    said += "429"
-    with pytest.raises(UserError, match=said):
+    message = r"tiny does not exist here, and its download from http\S+ failed \(.*"
+    message += "429"
+    with pytest.raises(UserError, match=message):
         bert_jax.load("bert_jax/tiny")
     hub.limit = None
     before = bert_jax.load("bert_jax/tiny")
@@ -293,7 +295,7 @@ def test_a_rate_limit_is_named(hub, limit):
     same(bert_jax.load("bert_jax/tiny").params, before.params)
 
 
-def test_another_model_is_refused_before_its_weights_come(hub):
+def test_another_architecture_is_refused_before_its_weights_are_downloaded(hub):
     with pytest.raises(UserError, match="bert_jax/gpt2: the config has model_type="):
         bert_jax.load("bert_jax/gpt2")
     assert hub.sent == ["config.json"]
@@ -312,10 +314,10 @@ def test_another_model_is_refused_before_its_weights_come(hub):
         ("/a", None),
         ("a/", None),
         ("gs://a/b", None),
-        ("tests", None),  # a folder, where the tests run
+        ("tests", None),  # a folder of the directory in which the tests run
     ],
 )
-def test_what_may_be_a_name(path, expected):
+def test_only_names_of_a_hub_are_taken_as_names(path, expected):
     assert hub_name(path) == expected
 
 
@@ -333,8 +335,8 @@ COMMANDS = {
 }
 
 
-def test_a_wrong_path_is_named_before_jax_is_imported(tmp_path):
-    """Which takes seconds; so do scikit-learn and flax.
+def test_a_wrong_path_is_an_error_before_jax_is_imported(tmp_path):
+    """Imports of JAX, scikit-learn and Flax take seconds.
 
     The folder has no run: a run that resumes needs no checkpoint to start from.
     """
@@ -361,8 +363,8 @@ def test_a_wrong_path_is_named_before_jax_is_imported(tmp_path):
 
 
 @pytest.mark.long
-def test_a_command_takes_a_name(hub, tmp_path):
-    """With HF_ENDPOINT, as a mirror is named."""
+def test_a_command_accepts_a_name(hub, tmp_path):
+    """HF_ENDPOINT is the address of a mirror."""
     names = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
     arguments = ["--checkpoint", "bert_jax/tiny@old", "--output", tmp_path / "out"]
     done = subprocess.run(

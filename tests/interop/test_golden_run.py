@@ -1,7 +1,7 @@
 """Our model, losses and optimizer against a run of google-research/bert.
 
-What the original computed, with the tanh form of GELU and without dropout, lies in
-tests/golden/google_bert: outputs for one batch, and 20 updates.
+tests/golden/google_bert contains the original's outputs for one batch and 20 updates,
+computed with the tanh form of GELU and without dropout.
 """
 
 import jax
@@ -71,7 +71,7 @@ def batches(original):
 
 @pytest.fixture(scope="module")
 def outputs(config, params, batches):
-    """What the model makes of batch 0, under the original's names."""
+    """The outputs of our model for batch 0, under the original's names."""
 
     def forward(params, batch):
         output, inside = BertForPreTraining(config).apply(
@@ -115,14 +115,14 @@ def outputs(config, params, batches):
         "nsp_log_probs",
     ],
 )
-def test_outputs_are_the_originals(outputs, original, name):
+def test_outputs_equal_the_originals(outputs, original, name):
     np.testing.assert_allclose(
         outputs[name], original[name], rtol=0, atol=2e-5, strict=True
     )
 
 
 def train(config, compute, params, batches, mesh_config, devices):
-    """The losses of 20 steps, and the variables after them."""
+    """The losses of 20 steps and the final variables."""
     objective = MlmNsp(BertForPreTraining(config, compute))
     settings = OptimizerConfig(learning_rate=1e-3, warmup_steps=5)
     optimizer = bert_optimizer(settings)
@@ -151,7 +151,7 @@ def train(config, compute, params, batches, mesh_config, devices):
     ],
     ids=["one device", "data=8", "replica=2,data=2,model=2, scanned"],
 )
-def test_twenty_updates_are_the_originals(
+def test_twenty_updates_equal_the_originals(
     golden, config, batches, original, mesh_config, devices, scan_layers
 ):
     compute = ComputeConfig(scan_layers=scan_layers)
@@ -170,5 +170,5 @@ def test_twenty_updates_are_the_originals(
         np.testing.assert_allclose(
             final[variable], theirs, rtol=0, atol=1e-5, strict=True
         )
-        moved = np.max(np.abs(theirs - before[variable]))
-        assert moved > 1e-3, f"{variable} hardly moved: the comparison says nothing"
+        change = np.max(np.abs(theirs - before[variable]))
+        assert change > 1e-3, f"{variable} hardly changed, so the comparison is empty"

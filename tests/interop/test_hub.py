@@ -1,4 +1,4 @@
-"""Uploads to a hub: a server of the test's own that answers as the hub does."""
+"""Uploads to a hub: a local server gives the hub's responses."""
 
 import base64
 import http.server
@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 
 
 class _Hub(http.server.BaseHTTPRequestHandler):
-    """The four requests of an upload. The files are sent with the last one."""
+    """The four requests of an upload. The last request contains the files."""
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -49,7 +49,7 @@ class _Hub(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """The server, which this process takes for the hub."""
+    """A running local server in place of the hub."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
     server.url = f"http://127.0.0.1:{server.server_port}"
     server.requests, server.files = [], {}
@@ -63,7 +63,7 @@ def hub(monkeypatch):
     thread.join()
 
 
-def test_a_model_on_the_hub_is_what_save_writes(hub, checkpoint_dir, tmp_path):
+def test_push_uploads_the_files_that_save_writes(hub, checkpoint_dir, tmp_path):
     model = bert_jax.load(checkpoint_dir)
     address = model.push_to_hub("org/tiny", private=True, token="secret")
     assert address == f"{hub.url}/org/tiny"
@@ -75,7 +75,7 @@ def test_a_model_on_the_hub_is_what_save_writes(hub, checkpoint_dir, tmp_path):
     assert hub.files == saved and "model.safetensors" in saved
 
 
-def test_a_hub_that_refuses_is_one_line(hub, checkpoint_dir):
+def test_a_refused_upload_is_a_one_line_error(hub, checkpoint_dir):
     model = bert_jax.load(checkpoint_dir)
     with pytest.raises(UserError, match=r"refused org/tiny \(.*401.*hf auth login"):
         model.push_to_hub("org/tiny", token="wrong")

@@ -1,4 +1,4 @@
-"""Folders of transformers: what it computed lies in tests/golden/huggingface."""
+"""Folders of transformers, whose outputs are in tests/golden/huggingface."""
 
 import dataclasses
 import json
@@ -59,15 +59,15 @@ def theirs(folder):
 
 @pytest.fixture
 def copy(folder, tmp_path):
-    """A folder of the pretraining model that a test may change."""
+    """A copy of the pretraining model's folder."""
     return shutil.copytree(folder / "pretraining", tmp_path / "copy")
 
 
 def encode(checkpoint, theirs):
-    """Hidden states (3, B, L, D), and the pooled output where there is a pooler."""
+    """Hidden states (3, B, L, D), and the pooled output if the model has a pooler."""
     with_pooler = "pooler" in checkpoint.params["bert"]
     bert = checkpoint.params["bert"]
-    if not with_pooler:  # which changes nothing below it
+    if not with_pooler:  # the layers below do not depend on it
         zeros = {"kernel": jnp.zeros((24, 24)), "bias": jnp.zeros(24)}
         bert = {**bert, "pooler": zeros}
     with jax.default_matmul_precision("highest"):
@@ -94,7 +94,7 @@ def close(ours, golden):
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_hidden_states_and_logits_are_those_of_transformers(folder, theirs, name):
+def test_hidden_states_and_logits_equal_transformers(folder, theirs, name):
     checkpoint = read_huggingface(folder / name)
     head, keys, _ = FOLDERS[name]
     assert (checkpoint.head, sorted(checkpoint.params)) == (head, keys)
@@ -102,7 +102,7 @@ def test_hidden_states_and_logits_are_those_of_transformers(folder, theirs, name
     assert checkpoint.labels == (LABELS if name in ("sequence", "token") else ())
     states, pooled_BD = encode(checkpoint, theirs)
     close(states, theirs[f"{name}/hidden_states"].reshape(states.shape))
-    # A head is one product: numpy does it, whatever model/heads.py makes of it.
+    # A head is one product, which numpy computes without model/heads.py.
     part = checkpoint.params.get("classifier", checkpoint.params.get("qa_outputs"))
     if name in ("sequence", "choice"):
         logits = pooled_BD @ part["kernel"] + part["bias"]
@@ -117,7 +117,7 @@ def test_hidden_states_and_logits_are_those_of_transformers(folder, theirs, name
         close(pooled_BD, theirs["none/pooler_output"])
 
 
-def test_pretraining_heads_are_those_of_transformers(folder, theirs):
+def test_pretraining_heads_equal_transformers(folder, theirs):
     checkpoint = bert_jax.load(folder / "pretraining", scan_layers=True)
     positions_BM = np.repeat(np.arange(11)[None], 3, 0)
     with jax.default_matmul_precision("highest"):
@@ -138,7 +138,7 @@ def test_pretraining_heads_are_those_of_transformers(folder, theirs):
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_folder_is_written_as_transformers_writes_it(folder, tmp_path, name):
-    """The same tensors under the same names, to the bit, and the settings that count."""
+    """The same tensors under the same names, bit for bit, and equal model settings."""
     checkpoint = read_huggingface(folder / name)
     save_huggingface(tmp_path / "out", checkpoint)
     before = load_file(folder / name / "model.safetensors")
@@ -154,7 +154,7 @@ def test_a_folder_is_written_as_transformers_writes_it(folder, tmp_path, name):
     } == ours
 
 
-def test_old_names_are_understood(copy, folder):
+def test_old_tensor_names_are_read(copy, folder):
     """gamma and beta, a decoder tied to the word table, the buffer of positions."""
     tensors = load_file(copy / "model.safetensors")
     old = {
@@ -167,7 +167,7 @@ def test_old_names_are_understood(copy, folder):
     old["cls.predictions.decoder.weight"] = old[
         "bert.embeddings.word_embeddings.weight"
     ]
-    # Some kept the bias under this name alone.
+    # Some checkpoints have the bias only under this name.
     old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
     save_file(old, copy / "model.safetensors")
     read, expected = read_huggingface(copy), read_huggingface(folder / "pretraining")
@@ -176,7 +176,7 @@ def test_old_names_are_understood(copy, folder):
 
 
 @pytest.mark.parametrize("leaf", ["weight", "bias"])
-def test_an_untied_decoder_is_refused_by_name(copy, leaf):
+def test_an_untied_decoder_is_refused_with_its_tensor(copy, leaf):
     tensors = load_file(copy / "model.safetensors")
     tied = {
         "weight": "bert.embeddings.word_embeddings.weight",
@@ -184,18 +184,20 @@ def test_an_untied_decoder_is_refused_by_name(copy, leaf):
     }[leaf]
     tensors[f"cls.predictions.decoder.{leaf}"] = tensors[tied] + 1
     save_file(tensors, copy / "model.safetensors")
-    said = rf"copy: cls.predictions.decoder.{leaf} differs from {tied} \(tie_word_emb"
-    with pytest.raises(UserError, match=said):
+    message = (
+        rf"copy: cls.predictions.decoder.{leaf} differs from {tied} \(tie_word_emb"
+    )
+    with pytest.raises(UserError, match=message):
         bert_jax.load(copy)
 
 
-def test_a_prefix_of_all_tensors_is_named(copy):
+def test_an_unknown_prefix_is_in_the_error(copy):
     prefix = "module."
     tensors = load_file(copy / "model.safetensors")
     renamed = {f"{prefix}{name}": array for name, array in tensors.items()}
     save_file(renamed, copy / "model.safetensors")
-    said = r"copy: the weights lack 37 of the 37 tensors .* found module\.bert\."
-    with pytest.raises(UserError, match=said):
+    message = r"copy: the weights lack 37 of the 37 tensors .* found module\.bert\."
+    with pytest.raises(UserError, match=message):
         bert_jax.load(copy)
 
 
@@ -211,7 +213,7 @@ def test_shards_of_bfloat16_become_float32(folder):
 
 
 @pytest.mark.parametrize("form", ["zip", "stream"])
-def test_pickles_hold_the_same_tensors(folder, copy, form):
+def test_pickles_contain_the_same_tensors(folder, copy, form):
     (copy / "model.safetensors").unlink()
     shutil.copy(folder / "pickle" / f"{form}.bin", copy / "pytorch_model.bin")
     pickled, safe = read_huggingface(copy), read_huggingface(folder / "pretraining")
@@ -219,14 +221,14 @@ def test_pickles_hold_the_same_tensors(folder, copy, form):
     assert (pickled.missing, pickled.unexpected) == ((), ())
 
 
-def test_without_architectures_the_names_tell_the_head(copy):
+def test_without_architectures_tensor_names_decide_the_head(copy):
     settings = json.loads((copy / "config.json").read_text())
     del settings["architectures"]
     (copy / "config.json").write_text(json.dumps(settings))
     assert read_huggingface(copy).head == "pretraining"
 
 
-def test_a_head_that_is_promised_but_not_there_is_missing(folder, copy):
+def test_a_head_without_tensors_is_missing(folder, copy):
     shutil.copy(folder / "none" / "model.safetensors", copy)
     read = read_huggingface(copy)
     assert (read.head, sorted(read.params)) == ("none", ["bert"])
@@ -242,7 +244,7 @@ def test_labels_without_names_are_numbered(folder, copy):
     assert read_huggingface(copy).labels == tuple(f"LABEL_{i}" for i in range(5))
 
 
-def test_everything_beside_the_weights_survives(folder, tmp_path, golden):
+def test_files_beside_the_weights_survive(folder, tmp_path, golden):
     checkpoint = read_huggingface(folder / "sequence")
     config = dataclasses.replace(checkpoint.config, activation="gelu_tanh")
     tokenizer = load_tokenizer(folder / "tokenizer")
@@ -279,7 +281,7 @@ def test_everything_beside_the_weights_survives(folder, tmp_path, golden):
 
 @pytest.mark.parametrize("kind", ["wordpiece", "keep_accents", "sentencepiece"])
 def test_tokenizer_json_gives_our_ids(folder, tmp_path, golden, kind):
-    """What AutoTokenizer runs is this file, by the library that we have too."""
+    """AutoTokenizer runs this file with the tokenizers library, as the test does."""
     text = golden / "pretraining_data/moby_dick_sentences.txt"
     sentences = [line for line in text.read_text().split("\n") if line][:500]
     sentences += ["a", " a  b ", "Na\u00efve caf\u00e9\u2014\ufb01ne", "\u4e2d\u6587!"]
@@ -304,7 +306,7 @@ def test_tokenizer_json_gives_our_ids(folder, tmp_path, golden, kind):
     assert settings["model_max_length"] == 512
 
 
-def test_a_full_folder_is_replaced_only_on_demand(folder, tmp_path):
+def test_a_folder_with_files_is_replaced_only_on_demand(folder, tmp_path):
     checkpoint = read_huggingface(folder / "none")
 
     def save(params, **options):
@@ -323,14 +325,14 @@ def test_a_full_folder_is_replaced_only_on_demand(folder, tmp_path):
     assert read.params["bert"]["pooler"]["bias"][0] == (
         checkpoint.params[bias[0]][bias[1]][bias[2]][0] + np.float32(1)
     )
-    # What cannot be saved leaves the old folder as it was.
+    # A failed save does not change the old folder.
     with pytest.raises(UserError, match="has no class"):
         save({**checkpoint.params, "odd": {"kernel": np.ones(2)}}, overwrite=True)
     assert read_huggingface(tmp_path / "out").head == "none"
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_what_transformers_has_no_class_for_is_refused(folder, tmp_path):
+def test_a_model_without_a_class_in_transformers_is_refused(folder, tmp_path):
     checkpoint = read_huggingface(folder / "sequence")
     with pytest.raises(UserError, match="head 'span' and parameters bert, classifier"):
         save_huggingface(tmp_path / "out", dataclasses.replace(checkpoint, head="span"))
@@ -338,7 +340,7 @@ def test_what_transformers_has_no_class_for_is_refused(folder, tmp_path):
 
 
 def test_a_causal_model_is_saved_without_the_nsp_head(folder, tmp_path):
-    """Nothing trains it; transformers' class for these models has none."""
+    """The NSP head is untrained, and transformers' class for these models has none."""
     whole = read_huggingface(folder / "pretraining")
     config = dataclasses.replace(whole.config, causal=True)
     save_huggingface(tmp_path / "out", dataclasses.replace(whole, config=config))
@@ -347,7 +349,7 @@ def test_a_causal_model_is_saved_without_the_nsp_head(folder, tmp_path):
     assert {*read_huggingface(tmp_path / "out").params} == {"bert", "mlm"}
 
 
-def test_damaged_files_are_one_line_each(folder, tmp_path, copy):
+def test_damaged_files_are_one_line_errors(folder, tmp_path, copy):
     weights = copy / "model.safetensors"
     content = weights.read_bytes()
     for damaged in (b"", content[:4], content[:5000], content[:-1], b"x" * 5000):
@@ -377,7 +379,7 @@ def test_damaged_files_are_one_line_each(folder, tmp_path, copy):
             read_huggingface(shards)
 
 
-def test_a_wrong_size_names_the_tensor_and_the_folder(copy):
+def test_the_error_of_a_wrong_size_has_tensor_and_folder(copy):
     settings = json.loads((copy / "config.json").read_text())
     settings["vocab_size"] = 60
     (copy / "config.json").write_text(json.dumps(settings))
@@ -393,7 +395,7 @@ NAMES = {str(i): name for i, name in enumerate("abcde")}
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"id2label": [1]}, "id2label is [1]; expected different names for"),
         ({"id2label": NAMES | {"0": "b"}}, "id2label is {'0': 'b', '1': 'b'"),
@@ -402,11 +404,11 @@ NAMES = {str(i): name for i, name in enumerate("abcde")}
         ({"id2label": {f" {i}": x for i, x in NAMES.items()}}, "id2label is {' 0'"),
     ],
 )
-def test_odd_settings_are_one_line(folder, tmp_path, changes, said):
+def test_bad_settings_are_one_line_errors(folder, tmp_path, changes, message):
     copy = shutil.copytree(folder / "sequence", tmp_path / "m")
     settings = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(settings | changes))
-    with pytest.raises(UserError, match=rf"config\.json.*{re.escape(said)}"):
+    with pytest.raises(UserError, match=rf"config\.json.*{re.escape(message)}"):
         read_huggingface(copy)
 
 
@@ -431,7 +433,7 @@ def test_every_file_has_the_permissions_of_a_new_file(folder, tmp_path):
 def test_folders_are_read_without_the_protobuf_file_of_sentencepiece(
     folder, monkeypatch
 ):
-    """It cannot be imported beside the protobuf that Apache Beam needs."""
+    """sentencepiece's file fails with the protobuf version that Apache Beam needs."""
     name = "sentencepiece_model_pb2"
     monkeypatch.delattr(sentencepiece, name, raising=False)
     monkeypatch.setitem(sys.modules, f"sentencepiece.{name}", None)

@@ -33,13 +33,13 @@ def folders(golden):
 
 
 def write_params(folder, params):
-    """A run's only checkpoint, with the parameters alone."""
+    """Writes a run's only checkpoint, which contains only parameters."""
     with CheckpointStore(folder, keep=1) as store:
         store.save(0, {"params": params}, {})
 
 
 def write_run(folder, checkpoint):
-    """A checkpoint as the workdir of a pretraining."""
+    """Writes a checkpoint as the workdir of a pretraining run."""
     write_params(folder / "checkpoints", checkpoint.params)
     groups = {"model": checkpoint.config, "compute": checkpoint.compute}
     settings = {name: dataclasses.asdict(group) for name, group in groups.items()}
@@ -64,7 +64,7 @@ def same(a, b):
 
 
 def test_a_run_without_pairs_has_no_nsp_head(workdir, tmp_path):
-    """Its model has one, which nothing trained: it would answer at random."""
+    """The run never trained its NSP head, whose predictions would be random."""
     settings = json.loads((workdir / "config.json").read_text())
     assert "nsp" in bert_jax.load(workdir).params
     settings["data"] = {"examples": {"next_sentence": False}}
@@ -78,13 +78,13 @@ def test_a_run_without_pairs_has_no_nsp_head(workdir, tmp_path):
     assert config["architectures"] == ["BertForMaskedLM"]
 
 
-def test_a_tokenizer_knows_the_position_table(workdir):
+def test_a_tokenizer_has_the_length_of_the_position_table(workdir):
     assert bert_jax.load(workdir).tokenizer.model_max_length == 19
     longer = bert_jax.load(workdir, max_positions=50)
     assert longer.tokenizer(["a " * 99])["input_ids"].shape == (1, 50)
 
 
-def test_a_hugging_face_folder(folders):
+def test_a_hugging_face_folder_is_loaded(folders):
     checkpoint = bert_jax.load(str(folders / "sequence"), dtype="bfloat16")
     assert (checkpoint.source, checkpoint.head) == ("huggingface", "sequence")
     assert checkpoint.compute.dtype == "bfloat16"
@@ -98,14 +98,14 @@ def test_a_hugging_face_folder(folders):
 def test_a_stretched_table_of_positions_leaves_short_texts_as_they_were(
     folders, tmp_path
 ):
-    """19 positions become 50; what was there is bit for bit the same."""
+    """The table grows from 19 to 50 positions; the first 19 are bit for bit equal."""
     whole = bert_jax.load(folders / "pretraining")
     longer = bert_jax.load(folders / "pretraining", max_positions=50)
     old = whole.params["bert"]["embeddings"]["position"]["embedding"]
     new = longer.params["bert"]["embeddings"]["position"]["embedding"]
     assert (longer.config.max_positions, new.shape) == (50, (50, 24))
     np.testing.assert_array_equal(new[:19], old)
-    for column in (0, 23):  # as numpy interpolates
+    for column in (0, 23):  # numpy interpolates in the same way
         expected = np.interp(np.arange(50) * 18 / 49, np.arange(19), old[:, column])
         np.testing.assert_allclose(new[19:, column], expected[19:], atol=1e-6)
 
@@ -126,7 +126,7 @@ def test_a_stretched_table_of_positions_leaves_short_texts_as_they_were(
 
 
 @pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
-def test_googles_checkpoint_by_its_folder_or_its_prefix(golden, name):
+def test_googles_checkpoint_is_loaded_by_folder_or_prefix(golden, name):
     checkpoint = bert_jax.load(golden / "google_bert" / name, activation="gelu_tanh")
     assert (checkpoint.source, checkpoint.head) == ("tensorflow", "pretraining")
     assert checkpoint.config.activation == "gelu_tanh"
@@ -134,7 +134,7 @@ def test_googles_checkpoint_by_its_folder_or_its_prefix(golden, name):
     assert sorted(checkpoint.params) == ["bert", "mlm", "nsp"]
 
 
-def test_a_workdir_gives_back_what_was_put_there(workdir, folders):
+def test_a_workdir_returns_the_saved_parameters(workdir, folders):
     before = bert_jax.load(folders / "pretraining")
     after = bert_jax.load(workdir)
     assert (after.source, after.head) == ("bert_jax", "pretraining")
@@ -144,8 +144,8 @@ def test_a_workdir_gives_back_what_was_put_there(workdir, folders):
 
 
 @pytest.mark.parametrize("scanned", [False, True])
-def test_layers_are_stacked_as_asked(folders, tmp_path, scanned):
-    """Whatever form they were saved in."""
+def test_layers_are_stacked_as_requested(folders, tmp_path, scanned):
+    """Saved layers may be stacked or separate."""
     plain = bert_jax.load(folders / "pretraining")
     saved = bert_jax.load(folders / "pretraining", scan_layers=scanned)
     write_run(tmp_path / "run", saved)
@@ -157,7 +157,7 @@ def test_layers_are_stacked_as_asked(folders, tmp_path, scanned):
     jax.tree.map(np.testing.assert_array_equal, stacked["bert"]["encoder"], expected)
 
 
-def test_the_best_of_a_fine_tuning_run_comes_first(workdir, folders):
+def test_the_best_model_of_a_fine_tuning_run_is_loaded_first(workdir, folders):
     best = read_huggingface(folders / "sequence")
     best = dataclasses.replace(best, extra={"task": "x"})
     save_huggingface(workdir / "best", best)
@@ -171,12 +171,12 @@ def test_params_are_read_from_the_newest_checkpoint(workdir):
     old = read_params(checkpoints)
     shutil.rmtree(checkpoints / "0")
     same(old, read_params(checkpoints))
-    # A copy that a kill cut short has no commit mark.
+    # An interrupted copy has no commit mark.
     shutil.copytree(checkpoints / "12", checkpoints / "13.orbax-checkpoint-tmp")
     same(old, read_params(checkpoints))
 
 
-def test_a_damaged_run_is_one_error_without_tracebacks(golden, tmp_path, caplog):
+def test_a_damaged_run_is_one_error_without_a_traceback(golden, tmp_path, caplog):
     shutil.copytree(golden / "v0_1_0/runs/mlm_nsp", tmp_path / "run")
     for path in (tmp_path / "run/checkpoints/4/state/d").iterdir():
         path.write_bytes(bytes(byte ^ 255 for byte in path.read_bytes()))
@@ -186,7 +186,7 @@ def test_a_damaged_run_is_one_error_without_tracebacks(golden, tmp_path, caplog)
     assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
-def test_what_is_no_checkpoint_is_one_line(tmp_path, workdir):
+def test_a_path_without_a_checkpoint_is_a_one_line_error(tmp_path, workdir):
     expected = "expected a Hugging Face folder .*Google's .*a workdir of bert_jax"
     with pytest.raises(UserError, match=rf"nowhere does not exist; {expected}"):
         bert_jax.load(tmp_path / "nowhere")
@@ -216,8 +216,8 @@ def test_two_tensorflow_checkpoints_in_a_folder_must_be_named(golden, tmp_path):
 
 
 @pytest.mark.long
-def test_weights_of_a_sharded_run_are_read_whole(small_model_config, tmp_path):
-    """From eight devices, with the optimizer beside them, to the host."""
+def test_a_single_host_reads_the_weights_of_a_sharded_run(small_model_config, tmp_path):
+    """The checkpoint was saved from eight devices, with its optimizer state."""
     mesh = make_mesh(MeshConfig(data=2, model=2, replica=2))
     optimizer = bert_optimizer(OptimizerConfig(learning_rate=1e-3))
     objective = MlmNsp(BertForPreTraining(small_model_config))
@@ -232,7 +232,7 @@ def test_weights_of_a_sharded_run_are_read_whole(small_model_config, tmp_path):
     same(checkpoint.params, jax.device_get(state.params))
 
 
-def test_google_may_leave_heads_out(golden, tmp_path, monkeypatch):
+def test_googles_checkpoint_may_lack_heads(golden, tmp_path, monkeypatch):
     from bert_jax.interop import tensorflow
     from bert_jax.interop.tensorflow import read_checkpoint
 
@@ -247,7 +247,7 @@ def test_google_may_leave_heads_out(golden, tmp_path, monkeypatch):
 
 
 def test_a_fine_tuned_classifier_of_google_is_read(golden, monkeypatch):
-    """run_classifier.py calls it output_weights and output_bias, without a scope."""
+    """run_classifier.py names the head output_weights and output_bias, without a scope."""
     from bert_jax.interop import tensorflow
     from bert_jax.interop.tensorflow import read_checkpoint
 
@@ -284,7 +284,7 @@ def test_a_vocabulary_of_another_size_is_refused(folders, workdir, tmp_path):
 
 
 def test_rows_without_a_token_are_kept_and_never_predicted(folders, tmp_path, caplog):
-    """As of transformers' resize_token_embeddings(..., pad_to_multiple_of=64)."""
+    """As after transformers' resize_token_embeddings(..., pad_to_multiple_of=64)."""
     whole, padded = tmp_path / "whole", tmp_path / "padded"
     for folder in (whole, padded):
         shutil.copytree(folders / "pretraining", folder)
@@ -312,8 +312,8 @@ def test_rows_without_a_token_are_kept_and_never_predicted(folders, tmp_path, ca
         same(again.params, every.params)
 
 
-def test_a_tokenizer_of_other_rules_is_no_extension(folders, golden):
-    """Two tokenizer.json files with equal tokens, and other flags of an added token."""
+def test_a_tokenizer_with_other_rules_is_no_extension(folders, golden):
+    """Two tokenizer.json files with equal tokens and different flags of an added token."""
     tokenizer = load_tokenizer(golden / "tokenizers/added")
     content = tokenizer.content.decode()
     assert '"lstrip": true' in content
@@ -352,7 +352,7 @@ def test_a_changed_vocabulary_of_a_run_is_refused(workdir):
         bert_jax.load(workdir)
 
 
-def test_a_config_that_does_not_fit_names_the_tensor(workdir):
+def test_the_error_of_a_wrong_config_has_the_tensor(workdir):
     config = json.loads((workdir / "config.json").read_text())
     config["model"]["intermediate_size"] = 48
     (workdir / "config.json").write_text(json.dumps(config))
@@ -369,7 +369,7 @@ def test_a_config_that_does_not_fit_names_the_tensor(workdir):
 
 
 def test_a_workdir_of_an_earlier_version_loads(workdir, golden):
-    """Its group "model" also says how the run computed."""
+    """Its group "model" also contains the settings of "compute"."""
     before = bert_jax.load(workdir)
     old = json.loads((golden / "workdir/config.json").read_text())
     assert old["model"]["dtype"] == "bfloat16"
@@ -388,8 +388,8 @@ def test_a_workdir_of_an_earlier_version_loads(workdir, golden):
 
 
 @pytest.mark.long
-def test_a_workdir_needs_no_table_of_names(workdir):
-    """A variant of the model loads from its own workdirs before others know of it."""
+def test_a_workdir_loads_without_the_table_of_names(workdir):
+    """Model variants without names in other formats load from their workdirs."""
     code = f"import sys, bert_jax; bert_jax.load({str(workdir)!r}); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -414,7 +414,7 @@ def test_a_workdir_that_convert_of_0_1_0_wrote_has_its_head(folders, tmp_path):
     assert {name.split("/")[0] for name in again.missing} <= {"bert", "mlm", "nsp"}
 
 
-def test_a_part_is_there_or_not_but_never_half(workdir):
+def test_an_incomplete_part_is_refused(workdir):
     checkpoint = bert_jax.load(workdir)
     shutil.rmtree(workdir / "checkpoints")
     params = {name: checkpoint.params[name] for name in ("bert", "mlm")}
@@ -433,13 +433,15 @@ def test_a_part_is_there_or_not_but_never_half(workdir):
 
 
 @pytest.mark.parametrize("name", ["pretraining", "sequence", "workdir"])
-def test_a_url_is_read_as_a_folder_is(bucket, folders, workdir, name):
+def test_a_url_is_read_like_a_folder(bucket, folders, workdir, name):
     source = workdir if name == "workdir" else folders / name
     for file in source.iterdir():
         if file.is_file():
             target = epath.Path(bucket) / name / file.name
             target.write_bytes(file.read_bytes())
-    if name == "workdir":  # Orbax marks what is whole in another way in a store
+    if (
+        name == "workdir"
+    ):  # in an object store, Orbax uses another mark for complete checkpoints
         params = bert_jax.load(source).params
         write_params(epath.Path(bucket) / name / "checkpoints", params)
     checkpoint, expected = bert_jax.load(f"{bucket}/{name}"), bert_jax.load(source)

@@ -21,7 +21,7 @@ def theirs(golden):
 
 @pytest.fixture
 def folder(golden, tmp_path):
-    """A function that puts a model of sentence-transformers together, on an encoder."""
+    """A function that assembles a model of sentence-transformers from an encoder."""
 
     def make(name, encoder="none"):
         path = tmp_path / f"{name}_{encoder}"
@@ -40,7 +40,7 @@ def change(path, **settings):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_vectors_are_those_of_sentence_transformers(folder, theirs, tmp_path, name):
+def test_vectors_equal_sentence_transformers(folder, theirs, tmp_path, name):
     """As loaded, and as saved."""
     texts = theirs["texts"].tolist()
     model = bert_jax.load(folder(name))
@@ -70,7 +70,7 @@ def test_other_options_give_the_encoder_s_own_vectors(folder, theirs):
     assert bert_jax.load(folder("cls")).encode(texts, normalize=False).std() > 0.3
 
 
-def test_a_head_of_pretraining_stays(folder, theirs):
+def test_a_pretraining_head_is_kept(folder, theirs):
     texts = theirs["texts"].tolist()
     model = bert_jax.load(folder("cls", "pretraining"))
     assert model.head == "pretraining"
@@ -91,7 +91,7 @@ def test_pairs_are_predicted_as_cosines(folder):
 
 
 def test_old_settings_are_read(folder, theirs):
-    """As they were written before sentence-transformers 5.4."""
+    """sentence-transformers wrote them before version 5.4."""
     path = folder("cls")
     modes = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
     (path / "1_Pooling/config.json").write_text(json.dumps(modes))
@@ -102,7 +102,7 @@ def test_old_settings_are_read(folder, theirs):
     np.testing.assert_allclose(vectors, theirs["cls"], rtol=0, atol=1e-5)
 
 
-def test_a_missing_length_is_that_of_the_tokenizer(folder):
+def test_a_missing_length_comes_from_the_tokenizer(folder):
     path = folder("cls")
     change(path / "sentence_bert_config.json", max_seq_length=None)
     change(path / "tokenizer_config.json", model_max_length=9)
@@ -115,7 +115,7 @@ FIRST_LAST = {"pooling_mode_first_last_avg": True, "pooling_mode_mean_tokens": F
 
 
 @pytest.mark.parametrize(
-    ("file", "settings", "said"),
+    ("file", "settings", "message"),
     [
         (POOLING, {"pooling_mode": "max"}, "the pooling is 'max'; expected 'mean' or"),
         (POOLING, {"pooling_mode": ["cls", "mean"]}, r"pooling is \['cls', 'mean'\]"),
@@ -127,10 +127,10 @@ FIRST_LAST = {"pooling_mode_first_last_avg": True, "pooling_mode_mean_tokens": F
         ("config_sentence_transformers.json", {"truncate_dim": 4}, "truncate_dim"),
     ],
 )
-def test_settings_that_are_not_supported_are_refused(folder, file, settings, said):
+def test_settings_that_are_not_supported_are_refused(folder, file, settings, message):
     path = folder("dense")
     change(path / file, **settings)
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         bert_jax.load(path)
     assert "\n" not in str(caught.value)
     (path / file).unlink()  # a default could be the wrong pooling or activation
@@ -147,7 +147,7 @@ def test_settings_that_are_not_supported_are_refused(folder, file, settings, sai
         {"linear.weight": np.ones((8, 24)), "residual.weight": np.ones((8, 24))},
     ],
 )
-def test_tensors_that_are_no_dense_layer_are_refused(folder, tensors):
+def test_tensors_of_another_layer_are_refused(folder, tensors):
     path = folder("dense")
     save_file(tensors, path / "2_Dense/model.safetensors")
     with pytest.raises(
@@ -157,30 +157,30 @@ def test_tensors_that_are_no_dense_layer_are_refused(folder, tensors):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (MAX, r"the pooling is \['pooling_mode_max_tokens', 'mean'\]; expected"),
         (FIRST_LAST, "the pooling is 'pooling_mode_first_last_avg'; expected"),
         ({"pooling_mode_mean_tokens": False}, r"the pooling is \[\]; expected"),
     ],
 )
-def test_old_settings_of_other_poolings_are_refused(folder, settings, said):
+def test_old_settings_of_other_poolings_are_refused(folder, settings, message):
     path = folder("mean")
     (path / POOLING).write_text(json.dumps(settings))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         bert_jax.load(path)
 
 
 @pytest.mark.parametrize("kinds", [["LSTM"], ["Normalize", "Dense"], ["Dropout"]])
-def test_other_modules_are_refused_by_name(folder, kinds):
+def test_other_modules_are_refused_with_their_names(folder, kinds):
     path = folder("mean")
     modules = json.loads((path / "modules.json").read_text())
     modules += [{"path": f"2_{kind}", "type": f"x.models.{kind}"} for kind in kinds]
     (path / "modules.json").write_text(json.dumps(modules))
-    said = (
+    message = (
         f"modules are Transformer, Pooling, {', '.join(kinds)}; expected .*remove modul"
     )
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         bert_jax.load(path)
     (path / "modules.json").unlink()
     assert bert_jax.load(path).head == "none"

@@ -17,7 +17,7 @@ from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
 from bert_jax.model.layers import with_scan
 from bert_jax.parallel.sharding import array_shapes
 
-# Every size differs, so that no transposed or mislabelled dimension can fit.
+# All sizes differ, so a transposed or mislabelled dimension never fits.
 ODD = BertConfig(
     vocab_size=31,
     hidden_size=12,
@@ -69,7 +69,7 @@ def tensors(variables):
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("head", HEADS)
-def test_params_survive_the_round_trip_bit_for_bit(head, scan_layers):
+def test_params_survive_a_round_trip_bit_for_bit(head, scan_layers):
     params = with_scan(random_params(ODD, head), scan_layers)
     tensors = from_params(params, ODD)
     back = to_params(tensors, ODD, head=head)
@@ -83,7 +83,7 @@ def test_params_survive_the_round_trip_bit_for_bit(head, scan_layers):
         assert again.dtype == np.float32
 
 
-def test_each_parameter_of_the_model_has_a_name_of_its_own():
+def test_each_parameter_of_the_model_has_its_own_name():
     flat = traverse_util.flatten_dict(shapes(ODD), sep="/")
     parameters = parameter_shapes(ODD, outputs=7)
     assert {name: leaf.shape for name, leaf in flat.items()}.items() <= (
@@ -94,7 +94,7 @@ def test_each_parameter_of_the_model_has_a_name_of_its_own():
 
 
 @pytest.mark.parametrize("encoder", ["transformer", "lstm"])
-def test_the_shapes_are_those_that_the_models_initialise(encoder):
+def test_parameter_shapes_equal_the_initialised_shapes(encoder):
     config = dataclasses.replace(ODD, encoder=encoder)
     for pooled, model in (
         (True, BertForSequence(config, 7)),
@@ -102,9 +102,9 @@ def test_the_shapes_are_those_that_the_models_initialise(encoder):
         (True, BertForSpans(config)),
         (True, BertForPreTraining(config)),
     ):
-        wanted = array_shapes(initial_shapes(model))
-        found = parameter_shapes(config, 7, pooled=pooled)
-        assert wanted.items() <= found.items()
+        initial = array_shapes(initial_shapes(model))
+        computed = parameter_shapes(config, 7, pooled=pooled)
+        assert initial.items() <= computed.items()
 
 
 def test_each_variable_of_google_has_its_tensor(variables, tensors):
@@ -127,7 +127,7 @@ def test_each_variable_of_google_has_its_tensor(variables, tensors):
     assert named == {"qa_outputs.bias": 1, "classifier.weight": 2}
 
 
-def test_variables_of_another_optimizer_are_no_weights(variables, tensors):
+def test_variables_of_other_optimizers_are_skipped(variables, tensors):
     """Slots of LAMB and tf.train.AdamOptimizer, and variables without a scope."""
     slots = {
         f"{n}/{slot}": a for n, a in variables.items() for slot in ("Adam", "lamb_m")
@@ -139,7 +139,7 @@ def test_variables_of_another_optimizer_are_no_weights(variables, tensors):
 
 
 def test_heads_are_slices_of_the_original_columns(variables, tensors, config):
-    """Head n of ours is columns n H to (n + 1) H of Google's (D, N H) kernel."""
+    """Our head n equals columns n H to (n + 1) H of Google's (D, N H) kernel."""
     params = to_params(tensors, config, head="none").params
     layer = params["bert"]["encoder"]["layer_1"]["attention"]
     google = "bert/encoder/layer_1/attention"
@@ -159,7 +159,7 @@ def test_heads_are_slices_of_the_original_columns(variables, tensors, config):
         )
 
 
-def test_a_tensor_that_the_encoder_lacks_is_named(tensors, config):
+def test_the_error_has_the_missing_tensor(tensors, config):
     changed = dict(tensors)
     del changed["bert.encoder.layer.1.output.LayerNorm.bias"]
     with pytest.raises(
@@ -172,7 +172,7 @@ def test_a_tensor_that_the_encoder_lacks_is_named(tensors, config):
         to_params(tensors, three, head="none")
 
 
-def test_a_wrong_shape_says_what_was_expected(tensors, config):
+def test_the_error_of_a_wrong_shape_has_the_expected_shape(tensors, config):
     changed = dict(tensors)
     changed["bert.pooler.dense.weight"] = np.zeros((64, 32), np.float32)
     with pytest.raises(UserError) as caught:
@@ -193,7 +193,7 @@ def test_a_classifier_whose_bias_does_not_fit_is_refused(bias):
         to_params(tensors, ODD, head="sequence")
 
 
-def test_integers_are_no_weights():
+def test_integers_are_refused_as_weights():
     tensors = from_params(random_params(ODD, "none"), ODD)
     name = "bert.encoder.layer.1.output.dense.weight"
     tensors[name] = tensors[name].astype(np.int8)
@@ -201,8 +201,8 @@ def test_integers_are_no_weights():
         to_params(tensors, ODD, head="none")
 
 
-def test_a_head_is_read_whole_or_not_at_all():
-    """Half an MLM head is of no use: what lacks is missing, the rest unexpected."""
+def test_an_incomplete_head_is_not_read():
+    """The absent tensors of a head are missing, its other tensors unexpected."""
     tensors = from_params(random_params(ODD, "pretraining"), ODD)
     del tensors["cls.predictions.transform.LayerNorm.bias"]
     read = to_params(tensors, ODD, head="pretraining")
@@ -229,21 +229,21 @@ def test_only_expected_parts_are_missing():
     assert read.missing == ("classifier.bias", "classifier.weight")
 
 
-def test_names_tell_the_head():
+def test_tensor_names_decide_the_head():
     heads = {h: guess_head(from_params(random_params(ODD, h), ODD)) for h in HEADS}
-    alike = {"token": "sequence", "choice": "sequence"}
-    assert heads == {head: alike.get(head, head) for head in HEADS}
+    same_tensors = {"token": "sequence", "choice": "sequence"}
+    assert heads == {head: same_tensors.get(head, head) for head in HEADS}
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "3.output.dense.weight",  # of a fourth layer
+        "3.output.dense.weight",  # a fourth layer
         "0.crossattention.self.query.weight",
-        "0.attention.self.distance_embedding.weight",  # of relative positions
+        "0.attention.self.distance_embedding.weight",  # relative positions
     ],
 )
-def test_an_encoder_that_computes_something_else_is_refused(name):
+def test_tensors_of_another_encoder_are_refused(name):
     tensors = from_params(random_params(ODD, "none"), ODD)
     tensors[f"bert.encoder.layer.{name}"] = np.zeros(2, np.float32)
     with pytest.raises(UserError, match=rf"of 3 layers: bert\S+{name} is unknown; use"):

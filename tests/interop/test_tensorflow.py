@@ -23,13 +23,13 @@ def copy(golden, tmp_path):
 
 
 def test_all_variables_are_read(variables):
-    """46 weights with two Adam slots each, and the step."""
+    """46 weights, each with two Adam slots, and the step number."""
     assert len(variables) == 46 * 3 + 1
     step = variables["global_step"]
     assert (step.shape, step.dtype, int(step)) == ((), np.int64, 0)
     words = variables["bert/embeddings/word_embeddings"]
     assert (words.shape, words.dtype) == ((1200, 64), np.float32)
-    # initializer_range 0.05, cut at two sigma: 0.88 of it.
+    # initializer_range 0.05, cut at two deviations: 0.88 of it is left.
     assert np.std(words) == pytest.approx(0.044, abs=5e-4)
     assert np.max(np.abs(words)) <= 0.1
     for name, array in variables.items():
@@ -38,7 +38,7 @@ def test_all_variables_are_read(variables):
             assert array.shape == variables[name.rpartition("/")[0]].shape
 
 
-def test_a_missing_file_is_named(copy):
+def test_the_error_has_the_missing_file(copy):
     (copy / DATA).unlink()
     with pytest.raises(UserError, match=f"{DATA} does not exist; expected the num"):
         read_checkpoint(copy / "bert_model.ckpt")

@@ -50,9 +50,9 @@ def test_a_save_survives_the_donation_of_its_buffers(objective, state, tmp_path)
             state = state.replace(params=shift(state.params))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "3"]
 
-    # As of a process that was killed before it deleted one that is too many.
+    # A process killed before it deletes the oldest checkpoint leaves one too many.
     shutil.copytree(tmp_path / "2", tmp_path / "1")
-    # On another mesh: the arrays are laid out anew, the values stay.
+    # On another mesh the layout of the arrays changes, but not their values.
     mesh = make_mesh(MeshConfig(data=2, model=2, replica=2))
     abstract = abstract_state(objective, OPTIMIZER, mesh)
     with CheckpointStore(tmp_path, keep=2) as store:
@@ -73,7 +73,7 @@ def test_a_save_survives_the_donation_of_its_buffers(objective, state, tmp_path)
     assert specs == {2}
 
 
-def test_a_checkpoint_of_another_model_is_one_clear_error(
+def test_a_checkpoint_of_another_model_is_a_one_line_error(
     state, small_model_config, tmp_path
 ):
     with CheckpointStore(tmp_path, keep=1) as store:
@@ -108,7 +108,7 @@ def saved(tmp_path_factory):
 
 
 def restored(folder, state):
-    """What a run goes on from, and the lines about it."""
+    """The restored checkpoint of a run, and the printed lines."""
     lines = []
     with CheckpointStore(folder, keep=2) as store:
         abstract = jax.tree.map(
@@ -118,12 +118,11 @@ def restored(folder, state):
     return found, lines
 
 
-def test_whatever_happens_to_its_files_nothing_else_is_trained_on(
-    saved, kills, tmp_path
-):
+def test_a_damaged_file_never_changes_the_restored_state(saved, kills, tmp_path):
     """A flipped bit, a cut or a lost file of the newest checkpoint.
 
-    It is noticed, and the one before is taken; or it changes nothing that is read.
+    Either the run notices the damage and restores the checkpoint before it, or the
+    damage changes nothing that is read.
     """
     source, state = saved
     random = np.random.default_rng(1)
@@ -158,11 +157,13 @@ def test_whatever_happens_to_its_files_nothing_else_is_trained_on(
             assert "\n" not in lines[0]
             assert (folder / "2.damaged").is_dir() and not (folder / "2").exists()
         shutil.rmtree(folder)
-    print(f"{sum(noticed)} of {len(noticed)} noticed, the others changed nothing")
+    print(
+        f"{sum(noticed)} of {len(noticed)} noticed, the other damages changed nothing"
+    )
     assert sum(noticed) > len(noticed) / 2
 
 
-def test_parameters_are_read_from_the_last_whole_checkpoint(saved, tmp_path, caplog):
+def test_parameters_are_read_from_the_last_complete_checkpoint(saved, tmp_path, caplog):
     source, state = saved
     shutil.copytree(source, tmp_path / "run")
     data = max((tmp_path / "run" / "2").rglob("*"), key=lambda p: p.stat().st_size)
@@ -183,8 +184,8 @@ def test_parameters_are_read_from_the_last_whole_checkpoint(saved, tmp_path, cap
         restored(tmp_path / "run", state)
 
 
-def test_files_of_another_save_and_changed_notes_are_damage(saved, tmp_path):
-    """As in a copy that mixes two saves: no file is damaged, and the arrays are others."""
+def test_files_of_another_save_and_changed_notes_are_detected(saved, tmp_path):
+    """A copy may mix two saves: each file is intact, but the arrays do not match."""
     source, state = saved
     shutil.copytree(source, tmp_path / "mixed")
     shutil.rmtree(tmp_path / "mixed/2/state")
@@ -221,10 +222,10 @@ class WrappedError(KeyError):
     ],
 )
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_an_error_of_the_machine_is_no_damage(
+def test_an_error_of_the_machine_is_not_taken_for_damage(
     saved, tmp_path, monkeypatch, fault, wrapped
 ):
-    """Neither the only fault nor the first: both checkpoints keep their names."""
+    """Both checkpoints keep their names and can be restored afterwards."""
     source, state = saved
     shutil.copytree(source, tmp_path / "run")
 
@@ -239,22 +240,22 @@ def test_an_error_of_the_machine_is_no_damage(
             restored(tmp_path / "run", state)
         with pytest.raises(WrappedError if wrapped else type(fault)):
             read_params(tmp_path / "run")
-    found, lines = restored(tmp_path / "run", state)
-    assert int(found[0]["step"]) == 2 and not lines
+    checkpoint, lines = restored(tmp_path / "run", state)
+    assert int(checkpoint[0]["step"]) == 2 and not lines
 
 
-def test_the_deadline_stops_while_a_checkpoint_is_loaded(saved, monkeypatch):
+def test_the_deadline_pauses_while_a_checkpoint_is_loaded(saved, monkeypatch):
     source, state = saved
-    seen, load = [], train_state.ocp.load_checkpointables
+    waits, load = [], train_state.ocp.load_checkpointables
 
-    def seen_load(*args, **kwargs):
-        seen.append(progress._waits)
+    def counted_load(*args, **kwargs):
+        waits.append(progress._waits)
         return load(*args, **kwargs)
 
-    monkeypatch.setattr(train_state.ocp, "load_checkpointables", seen_load)
+    monkeypatch.setattr(train_state.ocp, "load_checkpointables", counted_load)
     restored(source, state)
     read_params(source)
-    assert seen == [1, 1] and progress._waits == 0
+    assert waits == [1, 1] and progress._waits == 0
 
 
 SAVE = """
@@ -289,8 +290,8 @@ cli.run(main)
 """
 
 
-def test_a_save_that_fails_in_one_process_ends_all(tmp_path):
-    """One line and code 2. JAX ends the other process, which waits in Orbax."""
+def test_a_failed_save_in_one_process_ends_all_processes(tmp_path):
+    """The process prints one line and exits with 2. JAX ends the other process."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     jobs = [
@@ -312,8 +313,8 @@ def test_a_save_that_fails_in_one_process_ends_all(tmp_path):
     }
 
 
-def test_in_a_bucket_too_the_last_whole_one_is_taken(saved, bucket):
-    """One that lost a part is set aside; one that was never finished goes."""
+def test_a_bucket_restores_the_last_complete_checkpoint(saved, bucket):
+    """An incomplete checkpoint is renamed; an unfinished save is deleted."""
     _, state = saved
     folder = epath.Path(bucket) / "checkpoints"
     with CheckpointStore(folder, keep=2) as store:
@@ -330,25 +331,25 @@ def test_in_a_bucket_too_the_last_whole_one_is_taken(saved, bucket):
     assert names == {"2", "3.damaged"}
 
 
-def test_an_empty_folder_is_no_checkpoint(saved, tmp_path):
+def test_an_empty_folder_is_not_taken_for_a_checkpoint(saved, tmp_path):
     source, state = saved
     shutil.copytree(source, tmp_path / "run")
     for folder, step in ((tmp_path / "run", 2), (tmp_path / "new", None)):
         (folder / "9999").mkdir(parents=True)
         (folder / "\u00b2").mkdir()  # a digit, but no number
-        found, lines = restored(folder, state)
+        checkpoint, lines = restored(folder, state)
         assert not lines
-        assert (found and int(found[0]["step"])) == step
+        assert (checkpoint and int(checkpoint[0]["step"])) == step
         assert not (folder / "9999").exists()
         with CheckpointStore(folder, keep=2) as store:
             store.save(3, state, {})
         assert (folder / "3").is_dir()
 
 
-def test_a_save_that_fails_is_told_and_costs_no_checkpoint(
+def test_a_failed_save_is_an_error_and_loses_no_checkpoint(
     saved, tmp_path, monkeypatch
 ):
-    """At the next save, or at the end; at once where the folder cannot be made."""
+    """The error is raised at the next save, at the end, or at once without a folder."""
     source, state = saved
     shutil.copytree(source, tmp_path / "run")
 
@@ -356,16 +357,16 @@ def test_a_save_that_fails_is_told_and_costs_no_checkpoint(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     commit = "orbax.checkpoint._src.path.atomicity.on_commit_callback"
-    told = "a checkpoint in .*/run could not be written .*No space left on device"
+    message = "a checkpoint in .*/run could not be written .*No space left on device"
     for last in ("next", "end"):
         store = CheckpointStore(tmp_path / "run", keep=1)
         with monkeypatch.context() as patch:
             patch.setattr(commit, full)
             store.save(3, state, {})
-            with pytest.raises(UserError, match=told):
+            with pytest.raises(UserError, match=message):
                 store.save(4, state, {}) if last == "next" else store.wait()
         assert int(restored(tmp_path / "run", state)[0][0]["step"]) == 2
-    # A folder that vanishes, or cannot be written any more, is noticed at once.
+    # A deleted or read-only folder is noticed at once.
     store = CheckpointStore(tmp_path / "run", keep=1)
     shutil.rmtree(tmp_path / "run")
     (tmp_path / "run").touch()
@@ -380,13 +381,13 @@ def test_a_save_that_fails_is_told_and_costs_no_checkpoint(
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux")
 def test_saves_leave_no_open_files_and_no_threads(saved, tmp_path):
     _, state = saved
-    store, held = CheckpointStore(tmp_path, keep=1), []
+    store, resources = CheckpointStore(tmp_path, keep=1), []
     for step in range(1, 9):
         store.save(step, state, {})
         store.wait()
         files = len(list(Path("/proc/self/fd").iterdir()))
-        held.append((files, threading.active_count()))
-    assert held[-1] <= held[2]
+        resources.append((files, threading.active_count()))
+    assert resources[-1] <= resources[2]
 
 
 @pytest.mark.parametrize(
@@ -396,34 +397,36 @@ def test_saves_leave_no_open_files_and_no_threads(saved, tmp_path):
         (UserError("the loss became nan"), ["waited"]),
     ],
 )
-def test_a_save_is_not_waited_for_if_a_process_is_lost(tmp_path, error, waits):
+def test_a_lost_process_skips_the_wait_for_a_save(tmp_path, error, waits):
     """The save needs the lost process too, so the wait would last until a timeout."""
-    store, found = CheckpointStore(tmp_path, keep=1), []
-    store.wait = lambda: found.append("waited")
+    store, calls = CheckpointStore(tmp_path, keep=1), []
+    store.wait = lambda: calls.append("waited")
     with pytest.raises(type(error)), store:
         raise error
-    assert found == waits
+    assert calls == waits
 
 
-def test_a_checksum_is_the_formula_s_whatever_the_layout_and_sees_every_bit(state):
-    """Checkpoints contain these numbers, so they stay as they are."""
-    found = train_state._checksums(state)
-    assert len(found) == len(jax.tree.leaves(state)) > 50
+def test_a_checksum_depends_on_every_bit_and_not_on_the_layout(state):
+    """Checkpoints contain these numbers, so the formula must not change."""
+    checksums = train_state._checksums(state)
+    assert len(checksums) == len(jax.tree.leaves(state)) > 50
     for name, array in arrays_by_path(state).items():
         if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
             array = jax.random.key_data(array)
         words = np.ravel(array).view({1: "u1", 2: "u2", 4: "u4"}[array.dtype.itemsize])
         place = np.arange(words.size, dtype=np.uint32) * np.uint32(0x9E3779B1)
         odd = place ^ (place >> 15) | 1
-        assert found[name] == int((words.astype(np.uint64) * odd).sum() % 2**32), name
+        assert checksums[name] == int((words.astype(np.uint64) * odd).sum() % 2**32), (
+            name
+        )
     name = "params/bert/embeddings/word/embedding"
     whole = jax.device_get(state.params["bert"]["embeddings"]["word"]["embedding"])
     sharded = jax.device_put(whole, state.params["bert"]["pooler"]["kernel"].sharding)
-    assert int(train_state._checksum(sharded)) == found[name]
+    assert int(train_state._checksum(sharded)) == checksums[name]
     words = whole.view(np.uint32)
     for bit in range(32):
         changed = words.copy()
         changed[bit, bit % words.shape[1]] ^= np.uint32(1 << bit)
-        assert int(train_state._checksum(changed.view(np.float32))) != found[name]
+        assert int(train_state._checksum(changed.view(np.float32))) != checksums[name]
     swapped = whole[[1, 0, *range(2, len(whole))]]
-    assert int(train_state._checksum(swapped)) != found[name]
+    assert int(train_state._checksum(swapped)) != checksums[name]

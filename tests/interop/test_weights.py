@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop import weights
 from bert_jax.interop.weights import read_torch
 
-# What a pickle of a tensor says: ("storage", type, key, device, count).
+# The storage in a pickle of a tensor: ("storage", type, key, device, count).
 STORAGE = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000"
 STORAGE += b"X\x03\x00\x00\x00cpuK\x06tQ"
 
@@ -56,7 +56,7 @@ def archive(path, content: bytes, data: bytes | None = None):
 
 
 @pytest.mark.parametrize("form", ["zip", "stream"])
-def test_tensors_are_those_of_torch(folder, state, form):
+def test_tensors_equal_torch(folder, state, form):
     tensors = read_torch(folder / f"{form}.bin")
     decoder = tensors.pop("cls.predictions.decoder.weight")
     word_table = tensors["bert.embeddings.word_embeddings.weight"]
@@ -67,7 +67,7 @@ def test_tensors_are_those_of_torch(folder, state, form):
         np.testing.assert_array_equal(tensors[name], state[name], strict=True)
 
 
-def test_views_are_laid_out_by_their_strides(tmp_path):
+def test_views_follow_their_strides(tmp_path):
     data = np.arange(6, dtype=np.float32).tobytes()
     path = archive(tmp_path / "a.bin", tensor(0, (3, 2), (1, 3)), data)
     (array,) = read_torch(path).values()
@@ -154,7 +154,7 @@ def test_every_instruction_that_names_a_function_is_refused(tmp_path, content):
         read_torch(path)
 
 
-def test_a_memo_index_takes_no_memory(tmp_path):
+def test_a_large_memo_index_needs_no_memory(tmp_path):
     """The memo of Python's unpickler is an array up to the largest index."""
     content = b"\x80\x02}r" + struct.pack("<I", 2**32 - 1) + b"."
     tracemalloc.start()
@@ -173,7 +173,7 @@ def test_a_memo_index_takes_no_memory(tmp_path):
     ],
 )
 def test_an_allowed_name_cannot_be_changed(golden, tmp_path, name, build):
-    """BUILD sets attributes, also of a class or a function."""
+    """The instruction BUILD can set attributes of classes and functions."""
     path = golden / "huggingface/pickle/zip.bin"
     before = read_torch(path)
     for attribute in (b"keys", b"__call__", b"__code__"):
@@ -186,8 +186,8 @@ def test_an_allowed_name_cannot_be_changed(golden, tmp_path, name, build):
 
 
 @pytest.mark.parametrize("form", ["zip", "stream"])
-def test_changed_bytes_do_no_more_than_a_line(folder, tmp_path, form):
-    """Neither crash nor take all memory; a changed name or number goes unnoticed."""
+def test_changed_bytes_cause_at_most_a_one_line_error(folder, tmp_path, form):
+    """They cause no crash and use little memory. Changed names or numbers can pass."""
     rng = np.random.default_rng(0)
     whole = (folder / f"{form}.bin").read_bytes()
     path = tmp_path / "pytorch_model.bin"
@@ -207,7 +207,7 @@ def test_changed_bytes_do_no_more_than_a_line(folder, tmp_path, form):
 
 @pytest.mark.parametrize("form", ["zip", "stream"])
 @pytest.mark.parametrize("share", [0, 0.001, 0.02, 0.05, 0.5, 0.9999])
-def test_a_cut_file_is_one_line(folder, tmp_path, form, share):
+def test_a_truncated_file_is_a_one_line_error(folder, tmp_path, form, share):
     content = (folder / f"{form}.bin").read_bytes()
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(content[: int(len(content) * share)])
@@ -216,18 +216,18 @@ def test_a_cut_file_is_one_line(folder, tmp_path, form, share):
     assert "\n" not in str(e.value)
 
 
-def test_other_things_than_tensors_are_refused(tmp_path):
-    for value, what in (
+def test_objects_other_than_tensors_are_refused(tmp_path):
+    for value, message in (
         ([1, 2], "is damaged"),
         ({"a": 1}, "'a' is no tens"),
     ):
         path = archive(tmp_path / "a.bin", pickle.dumps(value, 2))
-        with pytest.raises(UserError, match=what):
+        with pytest.raises(UserError, match=message):
             read_torch(path)
 
 
-def test_a_full_disk_is_one_line_with_the_file(tmp_path, monkeypatch):
-    """The library's exception is no OSError."""
+def test_a_full_disk_is_a_one_line_error_with_the_file(tmp_path, monkeypatch):
+    """The exception of safetensors is not an OSError."""
 
     def full(*args):
         raise SafetensorError(
