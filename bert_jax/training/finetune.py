@@ -31,12 +31,8 @@ from bert_jax.inference.evaluation import (
     with_hidden,
 )
 from bert_jax.inference.mistakes import confusion, majority_warning, write_mistakes
-from bert_jax.interop.checkpoint import (
-    Checkpoint,
-    check_length,
-    check_types,
-    check_vocabulary,
-)
+from bert_jax.interop import checkpoint as checks
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
@@ -95,25 +91,27 @@ def prepare(
     check_checkpoint(config.init_from, "init_from")
     compute = dataclasses.asdict(config.compute)
     checkpoint = load(config.init_from, **config.model.changes(), **compute)
-    check_vocabulary(checkpoint, config.init_from)
+    checks.check_vocabulary(checkpoint, config.init_from)
     positions = checkpoint.config.max_positions
     modules = vector_settings(checkpoint.head, checkpoint.extra, positions) or {}
     task = task or FAMILIES[config.family](config.data)
     task = task.fitted(positions, modules.get("pooling", "mean"))
-    check_length(task.config.max_length, checkpoint, "data.max_length")
-    most = 1 if task.whole_batch else config.batch_size
-    if config.accumulation > most:
-        why = "the contrastive loss" if task.whole_batch else f"batch_size={most}"
+    checks.check_length(task.config.max_length, checkpoint, "data.max_length")
+    if task.whole_batch and config.accumulation > 1:
+        expected = "1, because the contrastive loss needs the whole batch"
+        raise UserError(f"accumulation={config.accumulation}, expected {expected}")
+    has_classes = task.head in ("sequence", "token") and not task.problem_type
+    if (config.class_weights or config.label_smoothing) and not has_classes:
         raise UserError(
-            f"accumulation={config.accumulation}, expected at most {most} for {why}"
+            "class_weights and label_smoothing are for tasks with one class for each text "
+            "or word; leave them out"
         )
-    _check_control(config, task, checkpoint.config.num_layers)
     mesh, sizes = make_mesh(config.mesh), (task.head, task.outputs, config.features)
     model = make_model(checkpoint.config, *sizes, checkpoint.compute)
     splits = []
     for name in ("train", *task.source.eval_splits, *task.source.predict_splits):
         split = _read_split(task, name, checkpoint.tokenizer, config, log)
-        check_types(split.features.token_type_ids, checkpoint.config)
+        checks.check_types(split.features.token_type_ids, checkpoint.config)
         if config.features.layers:
             settings = {"batch_size": config.eval_batch_size, "mesh": mesh, "log": log}
             folder = workdir / FEATURES
@@ -121,18 +119,6 @@ def prepare(
         splits.append(split)
     forward, (train, *others) = jit_forward(mesh, model), splits
     return Prepared(checkpoint, task, mesh, model, forward, train, tuple(others))
-
-
-def _check_control(config: FineTuneConfig, task: Task, layers: int) -> None:
-    """Raises UserError for settings that do not fit the task or the checkpoint."""
-    if (count := config.freeze_layers) > layers:
-        raise UserError(f"freeze_layers={count}, expected at most {layers}, all layers")
-    has_classes = task.head in ("sequence", "token") and not task.problem_type
-    if (config.class_weights or config.label_smoothing) and not has_classes:
-        raise UserError(
-            "class_weights and label_smoothing are for tasks with one class for each text "
-            "or word; leave them out"
-        )
 
 
 @unwatched()  # the step deadline is off: reading and tokenising report no progress
@@ -192,6 +178,7 @@ def delete_checkpoints(folder: RunFolder) -> None:
     on_leader(lambda: epath.Path(folder.checkpoints).rmtree(missing_ok=True))
 
 
+@dataclasses.dataclass(eq=False)
 class _FineTuning:
     """A fine-tuning run: its Job for the engine, its evaluations and its results.
 
@@ -199,18 +186,16 @@ class _FineTuning:
     ``progress["evaluations_since_best"]`` the number of evaluations after it.
     """
 
-    def __init__(
-        self,
-        config: FineTuneConfig,
-        prepared: Prepared,
-        folder: RunFolder,
-        log: Log,
-        callback: Callback | None = None,
-    ):
-        self.config, self.folder, self.log = config, folder, log
-        self.prepared, self.task = prepared, prepared.task
+    config: FineTuneConfig
+    prepared: Prepared
+    folder: RunFolder
+    log: Log
+    callback: Callback | None = None
+
+    def __post_init__(self):
+        config, prepared = self.config, self.prepared
+        self.task, self.checkpoint = prepared.task, prepared.checkpoint
         self.main_metric = config.main_metric or self.task.main_metric
-        self.checkpoint, self.callback = prepared.checkpoint, callback
         self.frozen = bool(config.features.layers)
         objective = FrozenTagging if self.frozen else HEADS[self.task.head]
         self.objective = objective(
@@ -257,7 +242,7 @@ class _FineTuning:
         )
 
     def _class_weights(self) -> tuple[float, ...]:
-        """The weight of each class in the order of the labels; () without weights."""
+        """The weight of each label, in the order of the labels; () without weights."""
         by_label, labels = self.config.class_weights, self.task.labels
         if by_label == "balanced":
             targets = next(iter(self.prepared.train.features.targets.values()))

@@ -1,5 +1,6 @@
 """Metrics of a run: a line for each window of steps, in files and in the log."""
 
+import dataclasses
 import importlib
 import json
 import math
@@ -50,6 +51,7 @@ TENSORBOARD = "tensorboard"  # the folder of its files and of profiles
 _TIMED = 10  # timed steps after which the time left is estimated
 
 
+@dataclasses.dataclass(eq=False)
 class Reporter:
     """Reports the metrics of each window of steps.
 
@@ -61,23 +63,22 @@ class Reporter:
     bar: the progress bar, which the loop updates.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        objective: Objective,
-        schedule: Schedule,
-        writer: "MetricWriter | None",
-        log: Callable[[str], None],
-        progress: dict[str, Any],
-        first: int,
-    ):
-        self._config, self._objective, self._schedule = config, objective, schedule
-        self.log, self.progress, self._writer = log, progress, writer
-        self._total = int(schedule.total_steps)
+    config: RunConfig
+    objective: Objective
+    schedule: Schedule
+    writer: "MetricWriter | None"
+    log: Callable[[str], None]
+    progress: dict[str, Any]
+    first: int
+
+    def __post_init__(self):
+        self._total = int(self.schedule.total_steps)
         self._estimates = True  # whether the next ten timed steps give an estimate
         self._peak = peak_flops(jax.devices())
-        self._began = time.perf_counter() - progress.get("seconds", 0.0)
-        self.bar = Progress("training", total=self._total, initial=first, unit="steps")
+        self._began = time.perf_counter() - self.progress.get("seconds", 0.0)
+        self.bar = Progress(
+            "training", total=self._total, initial=self.first, unit="steps"
+        )
         self.start_window()
 
     @property
@@ -105,7 +106,7 @@ class Reporter:
         """
         self._steps += 1
         self._tokens += batch["input_ids"].size  # of the global batch, with padding
-        self._flops += self._objective.flops(batch)
+        self._flops += self.objective.flops(batch)
         self._wait += wait
         if self._estimates and self._steps == _TIMED:
             self._estimates = False
@@ -136,23 +137,23 @@ class Reporter:
                 f"skipped {skipped} of {skipped + steps:.0f} batches before step {step}, "
                 "whose loss or gradient norm was not finite or over the spike_norm"
             )
-            if not (self._config.optimizer.skip_spikes and steps):
+            if not (self.config.optimizer.skip_spikes and steps):
                 raise DivergenceError(f"{line}; {_ADVICE}")
             self.log(f"warning: {line}")
         for name in ("tokens", "computed_tokens"):
             self.progress[name] = self.progress.get(name, 0.0) + sums[name]
-        metrics = self._objective.metrics(sums) | {
+        metrics = self.objective.metrics(sums) | {
             "loss": sums["step_loss"] / steps,
-            "learning_rate": float(learning_rate(self._schedule, step - 1)),
+            "learning_rate": float(learning_rate(self.schedule, step - 1)),
             "grad_norm": sums["grad_norm"] / steps,
             "padding": 1 - sums["tokens"] / sums["computed_tokens"],
         }
-        if self._config.optimizer.skip_spikes:
+        if self.config.optimizer.skip_spikes:
             metrics["skipped"] = skipped
         self.write(step, "train", metrics | rates)
         status, left = f"loss {metrics['loss']:.4f}", ""
         metrics = self.progress.get("evaluation", {}) | metrics
-        if summary := self._objective.summary(metrics):
+        if summary := self.objective.summary(metrics):
             status += f"  {summary}"
         if rates["tokens_per_second"] is not None:
             status += f"  {rates['tokens_per_second']:,.0f} tokens/s"
@@ -162,8 +163,8 @@ class Reporter:
 
     def write(self, step: int, split: str, metrics: dict[str, float | None]) -> None:
         """Writes metrics of a split, in process 0; see MetricWriter."""
-        if self._writer is not None:
-            self._writer.write(step, split, metrics)
+        if self.writer is not None:
+            self.writer.write(step, split, metrics)
 
 
 def check_finite(step: int, values: dict[str, Any]) -> None:
