@@ -1,7 +1,6 @@
 """All commands as one: ``bert_jax NAME ...``, or ``python -m bert_jax NAME ...``."""
 
 import importlib
-import sys
 from pathlib import Path
 
 from bert_jax import __version__
@@ -13,16 +12,6 @@ COMMANDS = (
     *("train", "finetune", "study", "vocabulary", "prepare", "predict", "evaluate"),
     *("embed", "score", "convert", "inspect", "plot", "aot", "doctor"),
 )
-# Earlier names of commands, and the commands that replace them.
-OLD_NAMES = {
-    "pretrain": ("train",),
-    "experiment": ("study",),
-    "sweep": ("finetune", "--sweep"),
-    "fill_mask": ("predict",),
-    "next_sentence": ("predict", "--next_sentence"),
-    "minimal_pairs": ("score",),
-    "compare": ("plot",),
-}
 
 
 def summary(name: str) -> str:
@@ -34,13 +23,11 @@ def summary(name: str) -> str:
 def main(argv: list[str]) -> int | None:
     """Runs the command ``argv[0]``, or lists all commands."""
     name, *rest = argv or ["--help"]
-    if name in OLD_NAMES:
-        print_line(f"{name} is now bert_jax {' '.join(OLD_NAMES[name])}", sys.stderr)
-        name, *rest = *OLD_NAMES[name], *rest
     if name in ("-h", "--help", "help"):
         lines = [f"  {command:12}{summary(command)}" for command in COMMANDS]
         print_line("\n".join(["usage: bert_jax COMMAND ...\n", *lines]))
-        print_line("\nbert_jax COMMAND --help shows the arguments of a command.")
+        print_line("\nbert_jax COMMAND --help explains a command.")
+        print_line("To start: bert_jax train --config tiny")
         return None
     if name == "--version":
         print_line(__version__)

@@ -99,9 +99,15 @@ def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> 
     leaves = {other.rpartition(".")[2]: other for other in reversed(known)}
     same = [other for other in known if other.startswith(group + dot)]
     leaves |= {other.removeprefix(group + dot): other for other in same}
-    similar = difflib.get_close_matches(leaf, leaves, n=1)
+    plain = {_plain(own): own for own in leaves}
+    similar = [plain[x] for x in difflib.get_close_matches(_plain(leaf), plain, n=1)]
     near = [own for own in [*_OTHER_NAMES.get(leaf, []), *similar] if own in leaves]
     return f"did you mean {shown(leaves[near[0]])}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    """A name for comparisons: sst-2, SST2 and sst_2 are alike."""
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 @contextlib.contextmanager

@@ -83,6 +83,8 @@ def all_settings(config: Any, name: str = "") -> Iterator[Setting]:
     for field in dataclasses.fields(config):
         full, kind = name + field.name, hints[field.name]
         value = getattr(config, field.name, REQUIRED)
+        if value is REQUIRED and field.default_factory is not REQUIRED:
+            value = field.default_factory()
         item = (*typing.get_args(kind), None)[0]
         if dataclasses.is_dataclass(value if kind is Any else kind):
             yield from all_settings(kind if value is REQUIRED else value, f"{full}.")
@@ -115,10 +117,12 @@ def check_ranges(config: Any, name: str = "") -> None:
 
 def describe(config: Any) -> list[str]:
     """A line for each setting of a config: full name, value and meaning."""
-    return [
-        f"{full} = {value!r}  # {field.metadata.get('doc', '')}"
-        for full, field, value, _ in all_settings(config)
-    ]
+    lines = []
+    for full, field, value, _ in all_settings(config):
+        if doc := field.metadata.get("doc"):
+            shown = "(must be given)" if value is REQUIRED else repr(value)
+            lines.append(f"{full} = {shown}  # {doc}")
+    return lines
 
 
 def setting_like(kind: Any, name: str, default: Any) -> Any:

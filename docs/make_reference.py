@@ -4,17 +4,15 @@ usage:
   python docs/make_reference.py
 """
 
-import contextlib
 import importlib
 import inspect
-import io
-import os
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from bert_jax.__main__ import COMMANDS
+from bert_jax.commands import cli
 from bert_jax.commands.config_file import named_configs
 from bert_jax.settings import REQUIRED, all_settings
 from bert_jax.tasks.families import FAMILIES
@@ -33,28 +31,32 @@ _COMMANDS = """# Commands
 
 <!-- Made by: python docs/make_reference.py -->
 
-`bert_jax NAME ...` runs a command, and so does `python -m bert_jax NAME ...`.
-`bert_jax` alone lists them, and `bert_jax NAME --help` explains one. A wrong
-argument, name or file is one line and exit code 2. Work that takes long shows its
-progress on one line of a terminal. Training
-logs a line every `log_every` steps and after each evaluation instead, with the time that is
-left. The first estimate of the time is logged after ten steps. If the same model had
-batches of the same shape on this machine before, it is logged before the first step.
+`bert_jax` lists the commands. `bert_jax NAME --help` explains one. `python -m bert_jax
+NAME` is the same as `bert_jax NAME`, and `python -m bert_jax.train --config
+experiments/base.py` is the same as `bert_jax train --config base`.
 
-An output file replaces an existing file of that name when it is complete. After an error
-the existing file is unchanged. An output folder must be new or empty.
+A wrong flag, name or file ends the command with one line and exit code 2. The line names
+the nearest flag, setting or config. A dash in a flag means an underscore. A long piece of
+work shows its progress on one line of a terminal. Training logs a line every `log_every`
+steps instead, with the time that is left.
 
-`--config` takes the name of a config, such as `tiny`, `base:lamb` or `sst2`, or a file. The
-names are
+An output file replaces an existing file when it is complete. After an error the existing
+file is unchanged. An output folder must be new or empty.
+
+## Configs and settings
+
+`--config` takes a file or one of these names:
 {names}.
-[Settings](settings.md) lists what can be set in it: `--config.NAME=VALUE`, or
-`--NAME=VALUE` for short. NAME is the whole name: `--optimizer.learning_rate=1e-4`. Among
-the settings:
+An argument may follow, such as `base:lamb` or `glue:sst2`.
 
-- `--profile_steps 10:20` writes a profile of these steps into the workdir's `tensorboard/`,
-  where `tensorboard --logdir WORKDIR/tensorboard` or `xprof` (both from PyPI) shows it.
-- `--tracker wandb` or `--tracker trackio` also sends the numbers of `metrics.jsonl` to
-  Weights & Biases or Trackio; the library has to be installed.
+Each [setting](settings.md) is a flag with its whole name, such as
+`--optimizer.learning_rate=1e-4`. `--help_settings` lists the settings, and `--print_config`
+prints their values in a run. Two settings for looking at a run:
+
+- `--profile_steps 10:20` writes a profile of these steps into the workdir's `tensorboard/`.
+  `tensorboard --logdir WORKDIR/tensorboard` or `xprof` (both from PyPI) shows it.
+- `--tracker wandb` or `--tracker trackio` also sends the metrics to Weights & Biases or
+  Trackio. The library has to be installed.
 """
 
 
@@ -136,15 +138,16 @@ def settings_page() -> str:
 
 
 def commands_page() -> str:
-    """The --help text of each command."""
+    """The help of each command, and the details below it."""
     names = textwrap.fill(", ".join(f"`{name}`" for name in named_configs()), 98)
     parts = [_COMMANDS.format(names=names)]
-    os.environ["COLUMNS"] = "92"  # the width that argparse fills
     for name in COMMANDS:
-        shown = io.StringIO()
-        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-            importlib.import_module(f"bert_jax.commands.{name}").main(["--help"])
-        parts.append(f"## {name}\n\n```text\n{shown.getvalue().strip()}\n```\n")
+        module = importlib.import_module(f"bert_jax.commands.{name}")
+        shown, details = cli.help_and_details(module.__doc__)
+        parts.append(
+            "\n\n".join(filter(None, [f"## {name}", f"```text\n{shown}\n```", details]))
+            + "\n"
+        )
     return "\n".join(parts)
 
 

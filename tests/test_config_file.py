@@ -20,7 +20,7 @@ from bert_jax.interop.load import load
 from bert_jax.settings import from_settings, setting, to_dict
 from bert_jax.training.config import finetune_config, train_config
 
-USAGE = "usage:\n  command"
+USAGE = "usage:\n  bert_jax command"
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
 
@@ -78,6 +78,11 @@ def test_any_setting_can_be_changed_though_the_file_does_not_name_it(config):
         "--config.packing",
         *("--name", "a b"),
     )
+    assert changed == config(
+        FILE,
+        *("--phases[1].steps=9", "--phases[0].learning-rate=1", "--mesh.model", "2"),
+        *("--seeds", "(4, 5)", "--packing", "--name", "a b"),
+    )
     phases = Phase(3, 1.0), Phase(9, 0.1)
     assert changed == Config(phases, Mesh(2), (4, 5), True, "a b")
     assert config(FILE, "--config.seeds=7").seeds == (7,)
@@ -112,13 +117,16 @@ def get_config(name):
         ("--config.name", "--config.name: expected one argument"),
         ("--config.name --packing", "--config.name: expected one argument"),
         ("mesh.model=2", r"argument 'mesh\.model=2'; did you mean --mesh\.model\?"),
-        ("--config.mesh=2", "argument '--config.mesh=2'; command --help shows all"),
+        ("--config.mesh=2", "did you mean --mesh.model"),
         ("--config.mesh.model=x", r"mesh\.model='x', expected a value of type int"),
         ("--config.packing=perhaps", "packing='perhaps', expected"),
-        ("more", "argument 'more'; command --help shows all"),
+        ("more", "argument 'more'; bert_jax command --help shows all"),
         ("--output_dir=runs", r"did you mean --workdir\?$"),
         ("--fp16", r"the setting is compute\.dtype: auto, bfloat16 or float32"),
         ("--learning_rat=1", r"did you mean --phases\[.\]\.learning_rate\?"),
+        ("--mesh.modl=2", r"'--mesh\.modl=2'; did you mean --mesh\.model\?"),
+        ("--mesh.modl 2", r"'--mesh\.modl'; did you mean --mesh\.model\?"),
+        ("--Mesh.Model=2", r"'--Mesh\.Model=2'; did you mean --mesh\.model\?"),
     ],
 )
 def test_a_wrong_argument_is_one_line(config, flag, message):
@@ -145,10 +153,15 @@ def test_a_wrong_file_is_one_line(config, text, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "required: --config; command --help shows all arguments"),
+        ("", "required: --config; bert_jax command --help shows all arguments"),
         ("--config", "--config: expected one argument"),
         ("--config none.py", "none.py is not a file or the name of a config; known"),
         ("--config sst", r"did you mean sst2\?$"),
+        ("--config bert-base", r"did you mean base\?$"),
+        ("--config bert-base-uncased", r"did you mean base\?$"),
+        ("--config BERT_large", r"did you mean large\?$"),
+        ("--config sst-2", r"did you mean sst2\?$"),
+        ("--config squad-v2", r"did you mean squad2\?$"),
         ("--config sst2:rte", "task 'sst2:rte', expected"),
         ("--config experiments/finetune/swga.py", r"did you mean swag\?$"),
     ],

@@ -29,7 +29,7 @@ FURTHER = f"--init_from={CHECKPOINT}", "--model.max_positions=128"
 def load(name, *flags):
     flags = [*FURTHER, *flags] if name == "further.py" else flags
     line = ["--config", f"{EXPERIMENTS}/{name}", *flags]
-    return parse(line, "usage: x", train_config).config
+    return parse(line, "bert_jax train", train_config).config
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)

@@ -30,7 +30,7 @@ CONFIGS = [
 
 def load(name, *arguments):
     line = ["--config", f"{FOLDER}/{name}", *arguments]
-    return parse(line, "usage: x", finetune_config).config
+    return parse(line, "bert_jax finetune", finetune_config).config
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)

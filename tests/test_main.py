@@ -1,8 +1,11 @@
 """``bert_jax NAME ...``: one command that finds all others."""
 
+import argparse
+import importlib
 import pydoc
 import re
 import runpy
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 
 import bert_jax
 from bert_jax import __main__ as umbrella
+from bert_jax.commands import cli
 from bert_jax.errors import UserError
 
 REPOSITORY = Path(__file__).parent.parent
@@ -34,15 +38,49 @@ def test_a_command_gets_the_arguments_behind_its_name(capsys):
     assert "optimizer.name = 'lamb'" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [(old, " ".join(new)) for old, new in umbrella.OLD_NAMES.items()]
-)
-def test_an_old_name_works_and_prints_the_new_name(old, new, capsys):
+@pytest.mark.parametrize("name", umbrella.COMMANDS)
+def test_help_fits_on_a_screen_and_its_examples_parse(name, capsys, monkeypatch):
+    main = importlib.import_module(f"bert_jax.commands.{name}").main
     with pytest.raises(SystemExit):
-        umbrella.main([old, "--help"])
-    out, err = capsys.readouterr()
-    assert f"  bert_jax {new.split()[0]} " in out
-    assert err == f"{old} is now bert_jax {new}\n"
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 25 and max(map(len, lines)) <= 80
+    flags = [line.split(maxsplit=1) for line in lines[lines.index("flags:") + 1 :]]
+    examples = [x for x in lines if x.startswith(f"  bert_jax {name}")]
+    assert len(examples) == 3
+    read, known = cli._Parser.parse_args, set()
+
+    def parse_args(self, *args):
+        read(self, *args)
+        actions = [x for x in self._actions if x.help != argparse.SUPPRESS]
+        known.update(
+            x.option_strings[-1] if x.option_strings else x.metavar for x in actions
+        )
+        raise SystemExit(0)
+
+    monkeypatch.setattr(cli._Parser, "parse_args", parse_args)
+    monkeypatch.setattr(cli, "check_checkpoint", lambda path: None)
+    for example in examples:
+        with pytest.raises(SystemExit):
+            main(shlex.split(example)[2:])
+    assert {flag for flag, _ in flags} == known - {"--help"}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("train", "model.hidden_size = (must be given)"),
+        ("train --config tiny", "model.hidden_size = 128"),
+        ("finetune", "epochs = 3"),
+        ("finetune --config table", "data.text_a = 'text'"),
+    ],
+)
+def test_the_settings_are_listed_with_their_meaning(line, expected, capsys):
+    with pytest.raises(SystemExit):
+        umbrella.main([*line.split(), "--help-settings"])
+    listed = capsys.readouterr().out.splitlines()
+    assert all(re.fullmatch(r"[\w.\[\]]+ = .+  # .{8,}", setting) for setting in listed)
+    assert expected in [setting.partition("  # ")[0] for setting in listed]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +116,7 @@ def test_help_of_the_package_shows_its_functions():
 
 
 @pytest.mark.parametrize("name", ["settings", "commands"])
-def test_the_reference_pages_are_up_to_date(name, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "92")
+def test_the_reference_pages_are_up_to_date(name):
     pages = runpy.run_path(str(REPOSITORY / "docs" / "make_reference.py"))
     page = (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert page == pages[f"{name}_page"](), "run python docs/make_reference.py"

@@ -1,17 +1,25 @@
 """Compiles the train step of a config for TPUs that this machine does not have.
 
-Prints the memory of a device, its collectives, and a roofline time: the longer of the
-model's FLOPs at the chip's peak and the memory traffic at its bandwidth. The roofline is
-unknown with scan_layers or accumulation: the compiler does not count all traffic.
-Exits with 1 if a step does not fit.
---topology: a TPU slice, such as v2:4x4, v4:2x2x4, v5p:4x4x4 or v6e:8x8; several are
-separated by commas.
---num_slices: number of slices joined by the data-center network; set
---mesh.replica to the same number.
---json: prints one object for each topology and phase.
+Prints the memory of a device, its collectives and a roofline time. The exit
+code is 1 if a step does not fit.
 
 usage:
-  bert_jax aot --config base --topology v2:4x4 [--json]
+  bert_jax aot --config base --topology v2:4x4
+  bert_jax aot --config large --topology v4:2x2x4,v5p:4x4x4 --mesh.fsdp=True
+  bert_jax aot --config base --topology v6e:8x8 --num_slices 2 --mesh.replica=2
+
+flags:
+  --config NAME    a file, or a name such as tiny or base:lamb
+  --workdir DIR    folder of a run that has its sizes (runs/NAME)
+  --print_config   print all settings of this run, and exit
+  --help_settings  list the settings with their meaning, and exit
+  --topology T     TPU slice; several are separated by commas
+  --num_slices N   number of slices; mesh.replica must be the same (1)
+  --json           print a JSON object for each topology and phase
+
+The roofline time is the longer of the model's FLOPs at the chip's peak and the memory
+traffic at its bandwidth. It is unknown with scan_layers or accumulation, because the
+compiler does not count all traffic. The data-center network joins several slices.
 """
 
 import json
@@ -24,9 +32,8 @@ from bert_jax.training.config import train_config
 
 # Settings that lower the memory of a step, the cheapest first.
 _SMALLER = (
-    "--compute.dtype=bfloat16, --compute.scan_layers=False, "
-    "--accumulation=2, --compute.remat=True, --mesh.fsdp=True, "
-    "--mesh.model=2"
+    "--compute.dtype=bfloat16, --compute.scan_layers=False, --accumulation=2, "
+    "--compute.remat=True, --mesh.fsdp=True, --mesh.model=2"
 )
 
 

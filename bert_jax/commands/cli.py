@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -13,15 +14,21 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from bert_jax.commands import startup
+from bert_jax.data.corpus_formats import FORMATS
 from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError, hint
 from bert_jax.files import STORE_LIBRARIES, is_remote
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.model.config import DTYPES
 from bert_jax.progress import LogHandler, print_line, show_progress
 
-# Flags of a command that may run as several processes, with their defaults: the arguments
-# of parallel.processes.connect(), and the seconds of parallel.processes.watch().
-JOB_FLAGS = {
+# Flags with their defaults. A flag whose default is False takes no value. A function or a
+# type is the type of a flag that must be given. A tuple lists choices, the default first. A
+# dictionary has the options of add_argument().
+Flags = Mapping[str, Any]
+
+# Flags of a command that may run as several processes: the arguments of
+# parallel.processes.connect(), and the seconds of parallel.processes.watch().
+JOB_FLAGS: Flags = {
     "distributed": False,
     "coordinator_address": "",
     "num_processes": 0,
@@ -41,6 +48,7 @@ _LOST = (
 _CLOSED_PIPE = 128 + 13
 
 _several = False  # whether this command has several processes
+_leader = True  # whether this is process 0
 
 
 def run(main: Callable[[list[str]], int | None]) -> None:
@@ -113,7 +121,10 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises UserError, which ``run`` prints as one line."""
+    """Raises UserError, which ``run`` prints as one line. --help is the description."""
+
+    def format_help(self) -> str:
+        return f"{self.description}\n"
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:
         """The arguments. An error suggests a flag that is similar to an unknown one."""
@@ -139,26 +150,32 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; {near}")
 
 
-def argument_parser(
-    usage: str, flags: Mapping[str, str | int | bool] | None = None
-) -> argparse.ArgumentParser:
-    """The parser of a command whose docstring ends in ``bert_jax NAME ...``.
+def help_and_details(doc: str) -> tuple[str, str]:
+    """The two parts of a command's docstring: up to the list of its flags, and the rest.
 
-    flags: flags with their defaults. A flag whose default is False takes no value.
+    --help prints the first part. docs/commands.md has both.
     """
-    example = usage.strip().splitlines()[-1].split()
-    parser = _Parser(
-        " ".join(example[:2]),
-        usage=argparse.SUPPRESS,  # the docstring contains the usage
-        description=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    for name, default in (flags or {}).items():
-        if default is False:
-            parser.add_argument(f"--{name}", action="store_true")
-        else:
-            parser.add_argument(f"--{name}", type=type(default), default=default)
+    about, mark, rest = doc.strip().partition("\nflags:\n")
+    flags, _, details = rest.partition("\n\n")
+    return f"{about}{mark}{flags}", details
+
+
+def argument_parser(doc: str, flags: Flags) -> argparse.ArgumentParser:
+    """The parser of a command. doc: its docstring, with lines "bert_jax NAME ..."."""
+    text, _ = help_and_details(doc)
+    [name, *_] = [*re.findall(r"bert_jax \w+", text), "bert_jax"]
+    parser = _Parser(name, description=text, allow_abbrev=False)
+    for flag, default in flags.items():
+        options: dict[str, Any] = {"type": type(default), "default": default}
+        if isinstance(default, dict):
+            options = default
+        elif default is False:
+            options = {"action": "store_true"}
+        elif isinstance(default, tuple):
+            options = {"choices": default, "default": default[0]}
+        elif callable(default):
+            options = {"type": default, "required": True}
+        parser.add_argument(f"--{flag}", **options)
     return parser
 
 
@@ -187,62 +204,39 @@ def checkpoint(path: str) -> str:
     return path
 
 
-def add_checkpoint_flags(
-    parser: argparse.ArgumentParser, max_length: str = "all positions"
-) -> None:
-    """Adds the flags of every command that runs a checkpoint on texts."""
-    number = {"type": int, "metavar": "N"}
-    about = (
-        "a workdir, a Hugging Face folder, Google's bert_model.ckpt, or org/name[@REV]"
+# Flags of every command that runs a checkpoint on texts.
+MODEL_FLAGS: Flags = {
+    "checkpoint": checkpoint,
+    "batch_size": 32,
+    "max_length": 0,
+    "dtype": ("", *DTYPES),
+    "columns": {"nargs": "+", "default": ()},
+}
+# Flags of every command that reads a corpus.
+CORPUS_FLAGS: Flags = {
+    "input": {"nargs": "+", "required": True},
+    "input_format": ("auto", *FORMATS),
+    "text_field": "text",
+    "language": "en",
+}
+
+
+def text_parser(
+    doc: str, flags: Flags, required: bool = True
+) -> argparse.ArgumentParser:
+    """The parser of a command that answers rows. required: whether rows must be given."""
+    parser = argument_parser(
+        doc, {**MODEL_FLAGS, "output": "-", "json": False, **flags}
     )
-    parser.add_argument("--checkpoint", type=checkpoint, required=True, help=about)
-    about = "of products and activations (default: as the workdir, else float32)"
-    parser.add_argument("--dtype", choices=DTYPES, help=about)
-    about = "rows of 32 tokens, or as many tokens in longer rows (%(default)s)"
-    parser.add_argument("--batch_size", default=32, help=about, **number)
-    about = f"tokens ({max_length})"
-    parser.add_argument("--max_length", default=0, help=about, **number)
+    rows = parser.add_mutually_exclusive_group(required=required)
+    rows.add_argument("--text", action="append", nargs="+")
+    rows.add_argument("--input")
+    return parser
 
 
 def model_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The values of add_checkpoint_flags, except the checkpoint."""
+    """The values of MODEL_FLAGS, except the checkpoint."""
     return {name: vars(args)[name] for name in ("batch_size", "max_length", "dtype")}
-
-
-def add_columns_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds --columns for tables."""
-    about = "columns of a table that have the text or texts (default: as trained, else "
-    about += "text, or text_a and text_b)"
-    values = {"nargs": "+", "default": (), "metavar": "NAME"}
-    parser.add_argument("--columns", help=about, **values)
-
-
-def add_text_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Adds --text or --input, --columns and --output."""
-    given = parser.add_mutually_exclusive_group(required=required)
-    about = "one row; may be repeated"
-    given.add_argument("--text", action="append", nargs="+", help=about)
-    about = (
-        "a table (.csv, .tsv, .jsonl, .json, .parquet), else UTF-8 lines; - for stdin"
-    )
-    given.add_argument("--input", metavar="FILE", help=about)
-    add_columns_flag(parser)
-    about = "a .csv file, or another for JSON lines; replaced if it exists (stdout)"
-    parser.add_argument("--output", default="-", metavar="FILE", help=about)
-    about = "print JSON lines instead of lines to read"
-    parser.add_argument("--json", action="store_true", help=about)
-
-
-def add_corpus_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds --input, --input_format, --text_field and --language."""
-    from bert_jax.data.corpus import FORMATS
-
-    parser.add_argument("--input", nargs="+", required=True, metavar="TEXT")
-    parser.add_argument("--input_format", choices=("auto", *FORMATS), default="auto")
-    about = "of JSONL and tfds rows (%(default)s)"
-    parser.add_argument("--text_field", default="text", help=about)
-    about = "language whose abbreviations do not end a sentence (%(default)s)"
-    parser.add_argument("--language", default="en", metavar="CODE", help=about)
 
 
 def _users_line(error: Exception) -> str | None:
@@ -284,13 +278,14 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
     if flags is not None:
         from bert_jax.parallel import processes
 
-        global _several
+        global _several, _leader
         connection = {name: flags[name] for name in JOB_FLAGS}
         step_timeout = connection.pop("step_timeout")
         _several = processes.connect(**connection)
         if _several and step_timeout:
             processes.watch(step_timeout)
-        if jax.process_index() == 0:
+        _leader = jax.process_index() == 0
+        if _leader:
             log_to_screen()
         else:
             show_progress(False)
@@ -298,13 +293,13 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
         startup.keep_freed_memory()
 
 
-def print_next(*commands: str) -> None:
-    """Prints commands that use a finished run. Only process 0 prints them."""
-    from bert_jax.parallel.processes import is_leader
+def print_next(*commands: Sequence[str]) -> None:
+    """Prints the commands that a user may want next, to stderr. Only process 0 does.
 
-    if is_leader():
-        for command in commands:
-            print_line(f"next: {command}")
+    commands: the arguments of each command of bert_jax.
+    """
+    for command in commands if _leader else ():
+        print_line(f"next: bert_jax {shlex.join(command)}", sys.stderr)
 
 
 def log_to_screen() -> None:

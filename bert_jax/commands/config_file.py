@@ -1,6 +1,6 @@
 """Command lines with a config: ``--config NAME[:ARGUMENT]``, settings and flags.
 
-``--config.data.dir=X``, ``--data.dir=X`` and ``--data.dir X`` all change a setting.
+``--data.dir=X``, ``--data.dir X`` and ``--config.data.dir=X`` all change a setting.
 """
 
 import argparse
@@ -9,11 +9,12 @@ import math
 import re
 import runpy
 import sys
+import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from bert_jax.commands.cli import argument_parser
+from bert_jax.commands.cli import Flags, argument_parser
 from bert_jax.errors import UserError, hint
 from bert_jax.interop.architecture import with_any_sizes, with_architecture
 from bert_jax.progress import print_line
@@ -50,22 +51,28 @@ def parse(
     argv: list[str],
     usage: str,
     read: Callable[[dict[str, Any]], Any],
-    flags: Mapping[str, str | int | bool] | None = None,
+    flags: Flags | None = None,
 ) -> CommandLine:
     """Parses the command line of a command that takes --config and --workdir.
 
     read: makes the config, a dataclass, from plain values. flags: the command's other
-    flags with their defaults. --help and --print_config, which prints all settings, end
-    the process. A pretraining that continues a checkpoint has the checkpoint's sizes; see
-    :func:`with_architecture`. Raises UserError for a missing file, an unknown setting and
-    a value of the wrong type.
+    flags. --help, --print_config and --help_settings end the process. A pretraining that
+    continues a checkpoint has the checkpoint's sizes; see :func:`with_architecture`. Raises
+    UserError for a missing file, an unknown setting and a value of the wrong type.
     """
-    flags = {"workdir": "", "print_config": False, **(flags or {})}
-    parser = argument_parser(usage, flags)
-    parser.add_argument("--config", required=True, metavar="NAME[:ARGUMENT]")
-    given = parser.parse_known_args(argv)[0].config
+    own = {"config": "", "workdir": "", "print_config": False, "help_settings": False}
+    parser = argument_parser(usage, own | {**(flags or {})})
+    first, _ = parser.parse_known_args(argv)
+    given = first.config
+    if not given and first.help_settings:
+        _print_and_exit(typing.get_type_hints(read)["return"])
+    if not given:
+        parser.error("the following arguments are required: --config")
     settings = load_file(given, "get_config", named_configs())
-    known = {x.full: x.value for x in all_settings(read(with_any_sizes(settings)))}
+    config = read(with_any_sizes(settings))
+    if first.help_settings:
+        _print_and_exit(config)
+    known = {x.full: x.value for x in all_settings(config)}
     for name, value in known.items():
         bare = {"nargs": "?", "const": "True"} if isinstance(value, bool) else {}
         parser.add_argument(f"--{name}", f"--config.{name}", **_HIDDEN, **bare)
@@ -78,9 +85,14 @@ def parse(
     workdir = args["workdir"] or f"runs/{name}"
     config = read(with_architecture(settings, workdir))
     if args["print_config"]:
-        print_line("\n".join(describe(config)))
-        raise SystemExit(0)
+        _print_and_exit(config)
     return CommandLine(config, workdir, args)
+
+
+def _print_and_exit(config: Any) -> NoReturn:
+    """Prints the settings of a config, or of a type with their defaults."""
+    print_line("\n".join(describe(config)))
+    raise SystemExit(0)
 
 
 def _change(settings: dict[str, Any], name: str, value: Any) -> None:
@@ -117,7 +129,8 @@ def load_file(config: str, function: str, known: Mapping[str, str]) -> dict[str,
     file, _, argument = config.partition(":")
     if not Path(file).is_file():
         if file not in known:
-            near = hint(Path(file).stem, list(known)) or f"known: {', '.join(known)}"
+            name = re.sub("bert|uncased|cased", "", Path(file).stem.lower())
+            near = hint(name, list(known)) or f"known: {', '.join(known)}"
             raise UserError(f"{file} is not a file or the name of a config; {near}")
         file, _, first = known[file].partition(":")
         argument = ":".join(filter(None, [first, argument]))

@@ -1,12 +1,21 @@
 """Converts a BERT between Hugging Face's, Google's and our own form.
 
---checkpoint: a Hugging Face folder, Google's bert_model.ckpt (folder or prefix), a
-workdir of bert_jax, or a name on a hub (org/name, org/name@revision). --output: a new
-Hugging Face folder. --to bert_jax: also for a model that transformers has no class for;
-only bert_jax reads its folder. No value changes.
+No value changes.
 
 usage:
-  bert_jax convert --checkpoint A --output B [--to hf|bert_jax]
+  bert_jax convert --checkpoint runs/tiny --output exported
+  bert_jax convert --checkpoint uncased_L-2_H-128_A-2 --output bert-tiny
+  bert_jax convert --checkpoint runs/tiny --output exported --to bert_jax
+
+flags:
+  --checkpoint C      workdir, Hugging Face folder or name, or Google's file
+  --output DIR        new folder
+  --to {hf,bert_jax}  form of the folder (hf: transformers loads it)
+  --activation A      gelu, gelu_tanh, relu (as in the file)
+
+transformers loads the folder that is written. With --to bert_jax only bert_jax reads it;
+this also works for a model that transformers has no class for. Google's checkpoints since
+February 2019 mean gelu_tanh where bert_config.json has gelu: give --activation gelu_tanh.
 """
 
 from pathlib import Path
@@ -18,16 +27,9 @@ from bert_jax.progress import print_line
 
 def main(argv: list[str]) -> None:
     """Parses the command line, converts, and lists missing and unexpected tensors."""
-    parser = cli.argument_parser(__doc__)
-    parser.add_argument("--checkpoint", type=cli.checkpoint, required=True, metavar="A")
-    parser.add_argument("--output", type=Path, required=True, metavar="B")
-    parser.add_argument("--to", choices=("hf", "bert_jax"), default="hf")
-    parser.add_argument(
-        "--activation",
-        choices=ACTIVATIONS,
-        help="replaces the file's: Google's checkpoints since February 2019 mean "
-        "gelu_tanh where bert_config.json says gelu",
-    )
+    forms, activations = ("hf", "bert_jax"), ("", *ACTIVATIONS)
+    flags = {"checkpoint": cli.checkpoint, "output": Path, "to": forms}
+    parser = cli.argument_parser(__doc__, flags | {"activation": activations})
     args = parser.parse_args(argv)
     from bert_jax.interop.huggingface import save_huggingface
     from bert_jax.interop.load import load
@@ -49,3 +51,6 @@ def main(argv: list[str]) -> None:
     own = args.to == "bert_jax"
     save_huggingface(args.output, checkpoint, card=card, own=own)
     print_line(f"{args.output}: written")
+    work = ["embed", "--output", "vectors.npz"]
+    work = work if checkpoint.head == "none" else ["predict"]
+    cli.print_next((*work, "--checkpoint", str(args.output), "--input", "FILE"))

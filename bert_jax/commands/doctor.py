@@ -1,17 +1,28 @@
-"""Checks whether this machine, or a job of several, can train. Run it before a long run.
+"""Checks whether this machine, or a job of several, can train.
 
-Each check prints a line: versions, the devices that JAX sees, the speed of a product, the
-chosen attention, a sum over all devices, a training step whose numbers are known, a save
-and a restore. The last line is "ready", or the first failed check, and then the exit code
-is 2. The files in the workdir stay as they were. Paste all lines into a bug report.
-
---workdir: folder or bucket of the runs to come (runs).
---step_timeout: seconds after which a check without an end fails (120; 0: never).
-On several hosts start the command on each host, with the flags of bert_jax train. Process 0
-prints all lines, and the others print their failed checks.
+Run it before a long run, and paste its lines into a bug report. The last line
+is "ready", or the first failed check, and then the exit code is 2.
 
 usage:
-  bert_jax doctor [--workdir D]
+  bert_jax doctor
+  bert_jax doctor --workdir gs://BUCKET/runs
+  bert_jax doctor --distributed --workdir gs://BUCKET/runs
+
+flags:
+  --distributed              join the hosts of Cloud TPU, GKE, Slurm or MPI
+  --coordinator_address A:P  elsewhere: host and port of process 0
+  --num_processes N          elsewhere: number of processes
+  --process_id I             elsewhere: number of this process, from 0
+  --join_timeout S           seconds until all processes are connected (300)
+  --heartbeat_timeout S      a process is lost after S seconds of silence (30)
+  --step_timeout S           a check without an end fails after S seconds (120)
+  --workdir DIR              folder or bucket of the runs to come (runs)
+
+Each check prints a line: versions, the devices that JAX sees, the speed of a matrix
+product, the chosen attention, a sum over all devices, a training step whose numbers are
+known, a save and a restore. The files in the workdir stay as they were. On several hosts
+start the command on each host. Process 0 prints all lines, and the others print their
+failed checks.
 """
 
 import logging
@@ -55,4 +66,7 @@ def main(argv: list[str]) -> int:
     }
     checks.run_checks(every, failed, log, seconds)
     log(f"not ready: {failed[0]}" if failed else "ready")
-    return 2 if failed else 0
+    if failed:
+        return 2
+    cli.print_next(("train", "--config", "tiny", "--workdir", f"{workdir}/tiny"))
+    return 0

@@ -1,17 +1,28 @@
-"""Writes the vectors of texts: of every token and layer, or one for each text.
-
---input: a table (.csv, .tsv, .jsonl, .json, .parquet), or UTF-8 lines in any other file,
-each a text or two with a tab between them; - for stdin. An empty line is an empty text.
---output: X.npz. Pooled, it holds "embeddings", float32 (lines, width),
-by default the mean of the last layer over all tokens, [CLS] and [SEP] included. With
---pooling none it holds "values", float32 (tokens of all lines, width), "input_ids", int32
-(tokens,), and "offsets", int64 (lines + 1,): line i has the tokens offsets[i] to
-offsets[i + 1].
---checkpoint: a Hugging Face folder, Google's bert_model.ckpt, or a workdir of bert_jax.
-Inputs may be larger than memory; the disk of --output holds the arrays twice for a while.
+"""Writes the vectors of texts: one for each text, or of every token and layer.
 
 usage:
-  bert_jax embed --checkpoint DIR --input FILE --output X.npz [--pooling cls]
+  bert_jax embed --checkpoint C --input texts.txt --output vectors.npz
+  bert_jax embed --checkpoint C --input texts.csv --output x.npz --pooling cls
+  bert_jax embed --checkpoint C --input texts.txt --output x.npz --pooling none
+
+flags:
+  --checkpoint C       workdir, Hugging Face folder or name, or Google's file
+  --batch_size N       rows of 32 tokens; longer rows are fewer (32)
+  --max_length N       most tokens of a row (as trained, or all positions)
+  --dtype D            float32, bfloat16, auto (as the workdir, or float32)
+  --input FILE         table (.csv, .tsv, .jsonl, .json, .parquet), lines, or -
+  --output X.npz       file of the vectors
+  --pooling P          none, mean, cls, pooler (as trained, or mean)
+  --columns C [C ...]  columns of a table with the texts (as trained, or text)
+  --layers I,J         layers to concatenate, 0: embeddings (--layers=-1)
+  --normalize          scale every vector to length 1 (as the model does)
+
+A row is a text, or two with a tab between them; an empty line is an empty text. The file
+has "embeddings", float32 (rows, width). With --pooling none it has "values", float32
+(tokens of all rows, width), "input_ids", int32 (tokens,), and "offsets", int64 (rows + 1,):
+row i has the tokens offsets[i] to offsets[i + 1]. The mean is over all tokens, [CLS] and
+[SEP] included. Inputs may be larger than memory. The disk of --output holds the arrays
+twice for a while.
 """
 
 import sys
@@ -26,33 +37,18 @@ def _layers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
+_FLAGS = cli.MODEL_FLAGS | {
+    "input": str,
+    "output": Path,
+    "layers": {"type": _layers, "default": [-1]},
+    "pooling": ("", "none", "mean", "cls", "pooler"),
+    "normalize": {"action": "store_true", "default": None},
+}
+
+
 def main(argv: list[str]) -> None:
     """Parses the command line, embeds and writes."""
-    parser = cli.argument_parser(__doc__)
-    cli.add_checkpoint_flags(parser)
-    parser.add_argument("--input", required=True, metavar="FILE")
-    cli.add_columns_flag(parser)
-    parser.add_argument("--output", type=Path, required=True, metavar="X")
-    parser.add_argument(
-        "--layers",
-        type=_layers,
-        default=[-1],
-        metavar="I,J",
-        help="concatenated; 0: the embeddings, -1: the last layer (--layers=-1)",
-    )
-    parser.add_argument(
-        "--pooling",
-        choices=("none", "mean", "cls", "pooler"),
-        default="",
-        help="default: the pooling that a model of sentence vectors was trained with, "
-        "else mean",
-    )
-    parser.add_argument(
-        "--normalize",
-        action="store_true",
-        default=None,
-        help="scale every vector to length 1; default: as the model does",
-    )
+    parser = cli.argument_parser(__doc__, _FLAGS)
     args = parser.parse_args(argv)
     from bert_jax.inference.embed import Embedder, check_ending, write_vectors
     from bert_jax.inference.lines import given_rows

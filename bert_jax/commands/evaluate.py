@@ -1,15 +1,23 @@
 """Scores a fine-tuned checkpoint on labelled data, without training.
 
---checkpoint: a workdir of bert_jax finetune, or any checkpoint with a head.
---input: a file with labels: a table (.csv, .tsv, .jsonl, .json, .parquet), tagged words, or
-SQuAD's JSON. Without it all labelled splits of the task are scored, from the
-folder that the run read, or from --data.dir.
---columns: the columns of the text or texts, if their names are not as trained.
---output: a new folder for the predictions in the task's official form, the worst errors,
-the confusion matrix, as numbers and as a picture, and scores.json.
-
 usage:
-  bert_jax evaluate --checkpoint W [--input FILE] [--output DIR]
+  bert_jax evaluate --checkpoint runs/table
+  bert_jax evaluate --checkpoint runs/table --input new.csv --columns review
+  bert_jax evaluate --checkpoint runs/table --output scores
+
+flags:
+  --checkpoint C       workdir, Hugging Face folder or name, or Google's file
+  --batch_size N       rows of 32 tokens; longer rows are fewer (32)
+  --max_length N       most tokens of a row (as trained, or all positions)
+  --dtype D            float32, bfloat16, auto (as the workdir, or float32)
+  --input FILE         table, tagged words or SQuAD's JSON (all splits)
+  --data.dir DIR       folder of the splits (as trained)
+  --output DIR         new folder for predictions, errors and scores
+  --columns C [C ...]  columns of a table with the texts (as trained, or text)
+
+Without --input the command scores all labelled splits of the task, from the folder that
+the run read, or from --data.dir. --output gets the predictions in the task's official form,
+the worst errors, the confusion matrix as numbers and as a picture, and scores.json.
 """
 
 import contextlib
@@ -21,13 +29,8 @@ from bert_jax.progress import print_line
 
 def main(argv: list[str]) -> None:
     """Parses the command line, scores each split, and writes the --output."""
-    parser = cli.argument_parser(__doc__)
-    cli.add_checkpoint_flags(parser, max_length="as trained")
-    parser.add_argument("--input", type=Path, metavar="FILE")
-    parser.add_argument("--data.dir", dest="folder", default="", metavar="DIR")
-    cli.add_columns_flag(parser)
-    parser.add_argument("--output", type=Path, metavar="DIR")
-    args = parser.parse_args(argv)
+    flags = cli.MODEL_FLAGS | {"input": "", "data.dir": "", "output": ""}
+    args = cli.argument_parser(__doc__, flags).parse_args(argv)
     from bert_jax import figures
     from bert_jax.files import new_folder, write_json
     from bert_jax.inference.mistakes import write_mistakes
@@ -35,13 +38,12 @@ def main(argv: list[str]) -> None:
 
     cli.start()
     # A folder that is not empty is refused before the model is loaded.
-    output = new_folder(args.output) if args.output else contextlib.nullcontext()
+    output = new_folder(Path(args.output)) if args.output else contextlib.nullcontext()
     with output as folder:
         predictor = Predictor(args.checkpoint, **cli.model_options(args))
-        columns = tuple(args.columns)
-        found = [
-            *predictor.evaluate(args.input, directory=args.folder, columns=columns)
-        ]
+        columns, data = tuple(args.columns), Path(args.input) if args.input else None
+        directory = vars(args)["data.dir"]
+        found = [*predictor.evaluate(data, directory=directory, columns=columns)]
         scores = {split.name: evaluation.scores for _, split, evaluation in found}
         if folder:
             for task, split, evaluation in found:
@@ -52,3 +54,5 @@ def main(argv: list[str]) -> None:
             write_json(folder / "scores.json", scores)
     for name, values in scores.items():
         print_line(" ".join([f"{name}:", *(f"{k} {v:.2f}" for k, v in values.items())]))
+    if not args.output:
+        cli.print_next(("evaluate", *argv, "--output", "scores"))

@@ -1,22 +1,29 @@
 """Fine-tunes BERT on a task: GLUE, tagging, multiple choice, question answering.
 
-WORKDIR/best is the best model on the development set, a Hugging Face folder.
-WORKDIR/predictions has the answers in the task's official form. --sweep runs the
-config's grid of batch sizes, learning rates, epochs and seeds. --workdir (default:
-runs/NAME OF THE CONFIG) is the folder of the run. The same command resumes a run that was
-stopped. --change_settings resumes an unfinished run with other settings. config.json then
-lists each change with its step.
-
---config: the name of a config, such as sst2, squad2 or tagging, or a file. Every setting
-can be changed, such as the folder of the data: --data.dir=DIR.
---print_config prints all settings of a run with their meaning, and ends. Several hosts and
-SIGTERM work as with bert_jax train.
+WORKDIR/best is the best model. WORKDIR/predictions has its answers and errors.
+The same command resumes a stopped run. Each setting is a flag: --NAME=VALUE.
 
 usage:
-  bert_jax finetune --config squad --init_from=DIR --data.dir=DIR
+  bert_jax finetune --config table --init_from=CHECKPOINT --data.dir=reviews
+  bert_jax finetune --config rte --init_from=CHECKPOINT --data.dir=RTE --sweep
+  bert_jax finetune --config squad2 --init_from=CHECKPOINT --data.dir=squad
+
+flags:
+  --config NAME              a file, or a name such as table or sst2
+  --workdir DIR              folder or bucket of the run (runs/NAME)
+  --print_config             print all settings of this run, and exit
+  --help_settings            list the settings; with --config also its data's
+  --sweep                    try the batch sizes, rates and seeds of the config
+  --change_settings          resume with other settings, such as more steps
+  --distributed              join the hosts of Cloud TPU, GKE, Slurm or MPI
+  --coordinator_address A:P  elsewhere: host and port of process 0
+  --num_processes N          elsewhere: number of processes
+  --process_id I             elsewhere: number of this process, from 0
+  --join_timeout S           seconds until all processes are connected (300)
+  --heartbeat_timeout S      a process is lost after S seconds of silence (30)
+  --step_timeout S           exit after S seconds without progress (600; 0: no)
 """
 
-import shlex
 from pathlib import Path
 
 from bert_jax.commands import cli
@@ -41,8 +48,5 @@ def main(argv: list[str]) -> None:
     cli.start(flags, workdir)
     train = run_sweep if flags["sweep"] else run_one
     train(config, workdir, change_settings=flags["change_settings"])
-    command = f"--checkpoint {shlex.quote(workdir)}"
-    cli.print_next(
-        f"bert_jax predict {command} --input FILE",
-        f"bert_jax evaluate {command} --input FILE",
-    )
+    for name in ("predict", "evaluate"):
+        cli.print_next((name, "--checkpoint", workdir, "--input", "FILE"))

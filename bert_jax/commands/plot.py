@@ -1,14 +1,18 @@
 """Draws the curves of runs, and prints how their settings and scores differ.
 
-RUN: a workdir of bert_jax train or bert_jax finetune, finished or not, or of a sweep.
---output: name of the picture in .png, .svg or .pdf. The default is curves.png (or
-reference.png with --reference) in the folder of a single run, or else in this folder.
---json: print a list with an object for each run instead of the table.
---reference: a run to compare pretraining with: a name, such as tiny, or a workdir; may be
-repeated. The picture then shows metrics by the number of tokens.
+A run may be finished or not. With --reference the picture shows metrics by the
+number of tokens.
 
 usage:
-  bert_jax plot RUN [RUN ...] [--output F.png] [--json] [--reference NAME]
+  bert_jax plot runs/tiny
+  bert_jax plot runs/tiny --reference tiny
+  bert_jax plot runs/a runs/b --output curves.svg
+
+flags:
+  RUN               workdir of bert_jax train or finetune, or of a sweep
+  --output FILE     .png, .svg or .pdf (curves.png beside a single run)
+  --json            print an object for each run instead of the table
+  --reference NAME  name of a reference run, or a workdir; may be repeated
 """
 
 import json
@@ -24,11 +28,10 @@ from bert_jax.progress import print_line
 
 def main(argv: list[str]) -> None:
     """Parses the command line, prints the table and draws the picture."""
-    parser = cli.argument_parser(__doc__)
+    reference = {"action": "append", "default": []}
+    flags = {"output": "", "json": False, "reference": reference}
+    parser = cli.argument_parser(__doc__, flags)
     parser.add_argument("runs", nargs="+", metavar="RUN")
-    parser.add_argument("--output", type=Path, metavar="F.png")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--reference", action="append", default=[], metavar="NAME")
     args = parser.parse_args(argv)
     known = named_references()
     references = [known.get(name, name) for name in args.reference]
@@ -40,6 +43,6 @@ def main(argv: list[str]) -> None:
 
     single = len(args.runs) == 1 and not is_remote(args.runs[0])
     name = "reference.png" if references else runs.CURVES
-    output = args.output or Path(args.runs[0] if single else "", name)
+    output = Path(args.output or Path(args.runs[0] if single else "", name))
     figures.save(figures.curves(*args.runs, references=references), output)
     print_line(str(output), sys.stderr)

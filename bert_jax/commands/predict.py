@@ -1,21 +1,28 @@
-"""Predicts labels, tags, answers or choices, with probabilities, for rows of text.
-
---checkpoint: a workdir of bert_jax finetune, or any checkpoint with a head. A pretrained
-checkpoint fills in each [MASK]; with --next_sentence it gives the probability that the
-second of two texts follows the first.
---text: a row, or several with a --text each; or --input: a table (.csv, .tsv, .jsonl,
-.json, .parquet) with the columns that the checkpoint was trained with, a SQuAD file, a
-file with a word and its tag on each line (.conll), or UTF-8 lines in any other file; - for
-stdin. A row is a text, two texts, words to tag, a question and its context, or a context
-and its choices; a line separates texts by tabs. JSON objects are read from .jsonl and
-.json files alone.
---output: a file for the answers, which is replaced if it exists: a table if its name ends
-in .csv, else a JSON object for each row. --json: print these objects instead of lines to
-read. A fine-tuned checkpoint's answers to a table are written beside the columns of the
-table, with names such as predicted_label. Other answers have the id of their row.
+"""Predicts labels, tags, answers or choices for texts; fills in each [MASK].
 
 usage:
-  bert_jax predict --checkpoint W --text TEXT [TEXT ...]|--input FILE [--output FILE]
+  bert_jax predict --checkpoint runs/tiny --text "The [MASK] is called once."
+  bert_jax predict --checkpoint runs/table --input new.csv --output out.csv
+  bert_jax predict --checkpoint runs/tiny --next_sentence --text "Stay." "I go."
+
+flags:
+  --checkpoint C       workdir, Hugging Face folder or name, or Google's file
+  --batch_size N       rows of 32 tokens; longer rows are fewer (32)
+  --max_length N       most tokens of a row (as trained, or all positions)
+  --dtype D            float32, bfloat16, auto (as the workdir, or float32)
+  --text T [T ...]     one row: a text, or two; may be repeated
+  --input FILE         table (.csv, .tsv, .jsonl, .json, .parquet), lines, or -
+  --columns C [C ...]  columns of a table with the texts (as trained, or text)
+  --output FILE        a .csv file, or another for JSON lines (stdout)
+  --json               print JSON lines instead of lines to read
+  --top K              likeliest tokens of a [MASK] (5), labels or spans (all)
+  --next_sentence      probability that the second text follows the first
+
+A row is a text, two texts, words to tag, a question and its context, or a context and its
+choices. --input is a table with the columns that the checkpoint was trained with, a SQuAD
+file, a file with a word and its tag on each line (.conll), or UTF-8 lines with a tab
+between the texts of a row. A table's answers are written beside its columns, with names
+such as predicted_label. Other answers have the id of their row.
 """
 
 from pathlib import Path
@@ -26,12 +33,7 @@ from bert_jax.files import check_output
 
 def main(argv: list[str]) -> None:
     """Parses the command line, predicts and writes each answer as soon as it is known."""
-    parser = cli.argument_parser(__doc__)
-    cli.add_checkpoint_flags(parser, max_length="as trained")
-    cli.add_text_flags(parser)
-    about = "tokens for a [MASK] (5), or the likeliest labels, choices or spans (all)"
-    parser.add_argument("--top", type=int, metavar="K", help=about)
-    parser.add_argument("--next_sentence", action="store_true")
+    parser = cli.text_parser(__doc__, {"top": 0, "next_sentence": False})
     args = parser.parse_args(argv)
     from bert_jax.inference import lines
     from bert_jax.inference.predict import Predictor, predictor
@@ -46,7 +48,7 @@ def main(argv: list[str]) -> None:
     cli.start()
     predict = predictor(
         load(args.checkpoint),
-        top=args.top,
+        top=args.top or None,
         next_sentence=args.next_sentence,
         show_progress=False if lines.on_screen(args.output) else None,
         **cli.model_options(args),

@@ -1,11 +1,25 @@
 """Tokenises text into a store that pretraining reads.
 
---input: files, folders, globs, tfds:NAME[/CONFIG][:SPLIT] or python-docs; plain text,
-WikiExtractor, Markdown or JSONL, gzipped or not. docs/data.md describes the formats.
-After an interruption the same command finishes the work.
+The same command finishes interrupted work.
 
 usage:
-  bert_jax prepare --input TEXT [TEXT ...] --vocabulary vocab.txt --output DIR
+  bert_jax prepare --input TEXT --vocabulary vocab.txt --output data/text
+  bert_jax prepare --input wiki --vocabulary CHECKPOINT --output data/text
+  bert_jax prepare --input tfds:NAME --vocabulary vocab.txt --output data/text
+
+flags:
+  --vocabulary FILE  vocab.txt, spiece.model, or a folder with one of them
+  --output DIR       folder of the store
+  --workers N        processes (as many as there are cores, at most 4)
+  --shards N         files in the store (by the size of the text)
+  --segmenter NAME   finds Chinese words: jieba, or MODULE:FUNCTION
+  --input T [T ...]  files, folders, globs, tfds:NAME or python-docs
+  --input_format F   auto, paragraphs, lines, markdown, jsonl, wikiextractor
+  --text_field NAME  field of the text in JSONL and tfds rows (text)
+  --language CODE    language, for abbreviations that end no sentence (en)
+  --beam OPTIONS     run on Apache Beam with these options
+
+[Text and data](data.md) describes the formats.
 """
 
 import shlex
@@ -22,29 +36,9 @@ from bert_jax.progress import print_line
 
 def main(argv: list[str]) -> None:
     """Parses the command line and prepares."""
-    parser = cli.argument_parser(__doc__)
-    cli.add_corpus_flags(parser)
-    parser.add_argument(
-        "--vocabulary",
-        required=True,
-        metavar="FILE",
-        help="vocab.txt, a SentencePiece .model, or the folder of one",
-    )
-    parser.add_argument("--output", required=True, metavar="DIR")
-    parser.add_argument("--workers", type=int, default=0, help="processes (at most 4)")
-    parser.add_argument("--shards", type=int, default=0, help="files in the store")
-    parser.add_argument(
-        "--segmenter",
-        default="",
-        metavar="NAME",
-        help="finds words without spaces between them: jieba, or MODULE:FUNCTION",
-    )
-    parser.add_argument(
-        "--beam",
-        metavar="OPTIONS",
-        help='run as an Apache Beam pipeline: --beam="--runner=DataflowRunner ..."',
-    )
-    settings = vars(parser.parse_args(argv))
+    own = {"vocabulary": str, "output": str, "workers": 0, "shards": 0}
+    flags = cli.CORPUS_FLAGS | own | {"segmenter": "", "beam": {}}
+    settings = vars(cli.argument_parser(__doc__, flags).parse_args(argv))
     inputs, output, beam = (settings.pop(name) for name in ("input", "output", "beam"))
     settings["format"] = settings.pop("input_format")
     cli.log_to_screen()
@@ -57,3 +51,5 @@ def main(argv: list[str]) -> None:
     else:
         report = prepare(inputs, tokenizer, Path(output), **settings)
     print_line(f"{output}: {report}")
+    size = f"--model.vocab_size={tokenizer.vocab_size}"
+    cli.print_next(("train", "--config", "mini", f"--data.path={output}", size))

@@ -1,21 +1,31 @@
-"""Scores texts by a pretrained model, or finds the better sentence of minimal pairs.
-
---checkpoint: a checkpoint with an MLM head.
---text: a text, or several with a --text each; or --input: a table (.csv, .tsv, .jsonl,
-.json, .parquet), or UTF-8 lines in any other file, a text each; - for stdin.
---output: a file with a JSON object for each text: "text", "log_probability" (natural,
-summed over the tokens, each masked in turn), "tokens", and "id" of a table; a CSV table if
-its name ends in .csv. An empty text has 0 tokens and the log probability 0.
---rest_of_word: mask the tokens that follow in the word too.
---pairs: files, a set each: a table (.jsonl, .csv, .tsv) with the good and the bad sentence
-in two --columns (default: sentence_good sentence_bad); lines of text with a tab between the
-two; or a folder of .jsonl files, such as BLiMP's data. The command prints how often the
-good sentence is more likely.
---json: print the objects of texts instead of lines to read; with --pairs, one object with
-"accuracy" (a share of 1), "by_set" (the accuracy of each set by its path) and "pairs".
+"""Scores texts by a pretrained model, or finds the better sentence of pairs.
 
 usage:
-  bert_jax score --checkpoint W --text TEXT|--input FILE|--pairs blimp/data
+  bert_jax score --checkpoint runs/tiny --text "The function returns a list."
+  bert_jax score --checkpoint runs/tiny --input texts.txt --output scores.csv
+  bert_jax score --checkpoint runs/tiny --pairs blimp/data --json
+
+flags:
+  --checkpoint C         workdir, Hugging Face folder or name, or Google's file
+  --batch_size N         rows of 32 tokens; longer rows are fewer (32)
+  --max_length N         most tokens of a row (as trained, or all positions)
+  --dtype D              float32, bfloat16, auto (as the workdir, or float32)
+  --text T [T ...]       one row: a text, or two; may be repeated
+  --input FILE           table (.csv, .tsv, .jsonl, .json, .parquet), lines, -
+  --columns C [C ...]    columns of a table with the texts (as trained, or text)
+  --output FILE          a .csv file, or another for JSON lines (stdout)
+  --json                 print JSON lines instead of lines to read
+  --pairs F [F ...]      sets of a good and a bad sentence: files or folders
+  --rest_of_word         mask the tokens that follow in the word, too
+
+The checkpoint needs an MLM head. An answer has "text", "log_probability" (natural, summed
+over the tokens, each masked in turn), "tokens", and "id" of a table. An empty text has 0
+tokens and the log probability 0.
+A set of pairs is a table (.jsonl, .csv, .tsv) with the good and the bad sentence in two
+--columns (sentence_good and sentence_bad), lines of text with a tab between the two, or a
+folder of .jsonl files, such as BLiMP's data. The command prints
+how often the good sentence is more likely. With --json it prints one object with "accuracy"
+(a share of 1), "by_set" (the accuracy of each set by its path) and "pairs".
 """
 
 import json
@@ -31,11 +41,8 @@ from bert_jax.progress import print_line
 
 def main(argv: list[str]) -> None:
     """Parses the command line, scores and writes."""
-    parser = cli.argument_parser(__doc__)
-    cli.add_checkpoint_flags(parser)
-    cli.add_text_flags(parser, required=False)
-    parser.add_argument("--rest_of_word", action="store_true")
-    parser.add_argument("--pairs", nargs="+", type=Path, metavar="FILE")
+    flags = {"pairs": {"nargs": "+", "type": Path}, "rest_of_word": False}
+    parser = cli.text_parser(__doc__, flags, required=False)
     args = parser.parse_args(argv)
     if bool(args.text or args.input) == bool(args.pairs):
         raise UserError("expected one of --text, --input and --pairs")

@@ -1,14 +1,19 @@
-"""Runs a study: variants of pretraining, fine-tuned and scored, over several seeds.
+"""Runs a study: variants of pretraining, fine-tuned and scored with several seeds.
 
-STUDY: a file with a function get_study (FILE.py or FILE.py:ARGUMENT), a name such as
-table5, or the folder of a study. --workdir (default: runs/NAME OF THE STUDY) is its folder.
-The same command resumes it. It ends with a table in Markdown and JSON.
-
---seeds: instead of the study's. Processes with different seeds can run at the same time,
-each on its own GPU. --table: run nothing, and show what is finished.
+It ends with a table in Markdown and JSON. The same command resumes it.
 
 usage:
-  bert_jax study table5 [--workdir D] [--seeds 0,1]
+  bert_jax study table5:DATA
+  bert_jax study table5:DATA --workdir runs/table5 --seeds 0,1
+  bert_jax study runs/table5 --table
+
+flags:
+  STUDY          a name, a file with get_study(), or the folder of a study
+  --seeds 0,1    only these seeds (the study's)
+  --workdir DIR  folder of the study (runs/NAME)
+  --table        run nothing; show the table of what is finished
+
+Processes with different seeds can run at the same time, each on its own GPU.
 """
 
 from pathlib import Path
@@ -22,17 +27,16 @@ from bert_jax.training.config import StudyConfig
 
 def main(argv: list[str]) -> None:
     """Parses the command line and runs the study, or nothing, and shows the table."""
-    parser = cli.argument_parser(__doc__)
+    seeds = {"type": _seeds, "default": ()}
+    flags = {"workdir": "", "seeds": seeds, "table": False}
+    parser = cli.argument_parser(__doc__, flags)
     parser.add_argument("study", metavar="STUDY")
-    parser.add_argument("--workdir", type=Path, metavar="DIR")
-    parser.add_argument("--seeds", type=_seeds, default=(), metavar="0,1,2")
-    parser.add_argument("--table", action="store_true")
     args = parser.parse_args(argv)
     config, folder = _open(args.study)
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.training.sweep import Study
 
-    study = Study(config, args.workdir or folder, seeds=args.seeds)
+    study = Study(config, Path(args.workdir or folder), seeds=args.seeds)
     if not args.table:
         cli.start()
         study.run()

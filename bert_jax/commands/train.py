@@ -1,29 +1,27 @@
 """Pretrains BERT with masked LM and next sentence prediction.
 
---config: the name of a config, such as tiny, base:lamb or large, or a file. The same
-command with the same --workdir (default: runs/NAME OF THE CONFIG) resumes a stopped run.
---change_settings resumes a run with other settings, such as more steps. config.json then
-lists each change with its step.
-Every setting can be changed: --config.NAME=VALUE, or --NAME=VALUE, such as --profile_steps
-10:20. --print_config prints all settings of a run with their meaning, and ends. With
---init_from=CHECKPOINT a config needs no sizes of the model: the checkpoint has them,
-and its vocabulary. The command is also python -m bert_jax.train.
-
-On several hosts start the command on each host. Give --distributed if Cloud TPU, GKE, Slurm
-or Open MPI started the job. Otherwise give --coordinator_address=HOST:PORT (of process 0),
---num_processes=N and --process_id=I. A SIGTERM to any process saves the run and ends all
-processes with code 75.
-  --join_timeout       seconds until all processes are connected (300)
-  --heartbeat_timeout  seconds without a heartbeat after which a process is lost (30)
-  --step_timeout       seconds without progress after which a process ends with code 75
-                       (600; 0: never)
+The same command resumes a stopped run. Each setting is a flag: --NAME=VALUE.
 
 usage:
-  bert_jax train --config tiny [--workdir D] [--seed=1]
+  bert_jax train --config tiny
+  bert_jax train --config mini --data.corpus=TEXT --optimizer.learning_rate=3e-4
   bert_jax train --config further --init_from=CHECKPOINT --data.corpus=TEXT
+
+flags:
+  --config NAME              a file, or a name such as tiny or base:lamb
+  --workdir DIR              folder or bucket of the run (runs/NAME)
+  --print_config             print all settings of this run, and exit
+  --help_settings            list the settings with their meaning, and exit
+  --change_settings          resume with other settings, such as more steps
+  --distributed              join the hosts of Cloud TPU, GKE, Slurm or MPI
+  --coordinator_address A:P  elsewhere: host and port of process 0
+  --num_processes N          elsewhere: number of processes
+  --process_id I             elsewhere: number of this process, from 0
+  --join_timeout S           seconds until all processes are connected (300)
+  --heartbeat_timeout S      a process is lost after S seconds of silence (30)
+  --step_timeout S           exit after S seconds without progress (600; 0: no)
 """
 
-import shlex
 from pathlib import Path
 
 from bert_jax.commands import cli
@@ -45,9 +43,9 @@ def main(argv: list[str]) -> None:
 
     cli.start(flags, workdir)
     pretrain(config, workdir, change_settings=flags["change_settings"])
-    folder = shlex.quote(workdir)
-    predict = f"bert_jax predict --checkpoint {folder} --text 'The [MASK] is here.'"
+    predict = "predict", "--checkpoint", workdir, "--text", "The [MASK] is here."
+    start = f"--init_from={workdir}"
     cli.print_next(
         *[predict] * (config.objective == TrainConfig.objective),
-        f"bert_jax finetune --config table --init_from={folder} --data.dir=DIR",
+        ("finetune", "--config", "table", start, "--data.dir=DIR"),
     )

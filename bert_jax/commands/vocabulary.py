@@ -1,13 +1,28 @@
 """Makes a vocabulary from text: WordPiece as Google's, or SentencePiece.
 
---input: files, folders, globs, tfds:NAME or python-docs; plain, WikiExtractor, Markdown
-or JSONL text, gzipped or not. --output: vocab.txt (WordPiece) or spiece.model. Its
-settings are beside it in tokenizer_config.json (NAME_config.json beside a file of another
-name). --extend: a vocabulary, or the folder of a checkpoint, that --words
-words of the text are added to; nothing else is trained.
+Its settings are written beside it, in tokenizer_config.json.
 
 usage:
-  bert_jax vocabulary --input TEXT [TEXT ...] --output vocab.txt [--size 30522]
+  bert_jax vocabulary --input TEXT --output vocab.txt
+  bert_jax vocabulary --input TEXT --output spiece.model --kind sentencepiece
+  bert_jax vocabulary --input TEXT --output vocab.txt --extend CHECKPOINT
+
+flags:
+  --output FILE      vocab.txt, or spiece.model for sentencepiece
+  --size N           number of tokens (30522)
+  --kind K           wordpiece or sentencepiece (wordpiece)
+  --cased            keep capitals and accents
+  --keep_accents     keep accents and vowel signs, as Hindi needs
+  --extend FILE      vocabulary or checkpoint that gets more words
+  --words N          number of words that --extend adds (1000)
+  --input T [T ...]  files, folders, globs, tfds:NAME or python-docs
+  --input_format F   auto, paragraphs, lines, markdown, jsonl, wikiextractor
+  --text_field NAME  field of the text in JSONL and tfds rows (text)
+  --language CODE    language, for abbreviations that end no sentence (en)
+
+If the output has another name than vocab.txt or spiece.model, such as NAME.txt, its
+settings are in NAME_config.json. With --extend nothing is trained: words of the text that
+the vocabulary splits into several tokens are added to it.
 """
 
 import argparse
@@ -24,25 +39,20 @@ from bert_jax.files import check_output, ending
 from bert_jax.progress import print_line
 
 _ENDINGS = {"wordpiece": ".txt", "sentencepiece": ".model"}
+_FLAGS = cli.CORPUS_FLAGS | {
+    "output": Path,
+    "size": 30522,
+    "kind": KINDS,
+    "cased": False,
+    "keep_accents": False,
+    "extend": "",
+    "words": 1000,
+}
 
 
 def main(argv: list[str]) -> None:
     """Parses the command line, trains and writes."""
-    parser = cli.argument_parser(__doc__)
-    cli.add_corpus_flags(parser)
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--size", type=int, default=30522, help="tokens (%(default)s)")
-    parser.add_argument("--extend", metavar="FILE")
-    parser.add_argument("--words", type=int, default=1000, help="(%(default)s)")
-    parser.add_argument("--kind", choices=KINDS, default="wordpiece")
-    parser.add_argument(
-        "--cased", action="store_true", help="keep capitals and accents"
-    )
-    parser.add_argument(
-        "--keep_accents",
-        action="store_true",
-        help="lower-case text, but keep accents and vowel signs (Hindi, Arabic, ...)",
-    )
+    parser = cli.argument_parser(__doc__, _FLAGS)
     args = parser.parse_args(argv)
     _check(args, parser)
     cli.log_to_screen()
@@ -65,6 +75,8 @@ def main(argv: list[str]) -> None:
         f"wrote {tokenizer.vocab_size:,} tokens to {args.output}; "
         f"{left_out(reading.dropped)}"
     )
+    made = "--vocabulary", str(args.output), "--output", "data/text"
+    cli.print_next(("prepare", "--input", *args.input, *made))
 
 
 def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
