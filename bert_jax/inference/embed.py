@@ -13,8 +13,8 @@ import numpy as np
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError
 from bert_jax.files import ending, new_file
-from bert_jax.inference.evaluation import Answers, Columns, Inference, text_features
-from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.inference import evaluation as base
+from bert_jax.inference.evaluation import Columns, Stored
 from bert_jax.interop.modules import ACTIVATIONS, vector_settings
 from bert_jax.model.bert import BertModel
 from bert_jax.model.heads import normalized, pool_tokens, side_by_side
@@ -28,7 +28,7 @@ POOLINGS: tuple[str, ...] = get_args(Pooling)
 ROW = 8
 
 
-class Embedder(Inference):
+class Embedder(base.Inference):
     """Vectors of texts by any checkpoint that ``bert_jax.load`` reads.
 
     >>> embed = Embedder("all-MiniLM-L6-v2", normalize=True)
@@ -58,7 +58,7 @@ class Embedder(Inference):
 
     def __init__(
         self,
-        checkpoint: Checkpoint | Path | str,
+        checkpoint: Stored,
         *,
         layers: Sequence[int] = (-1,),
         pooling: Pooling | Literal[""] = "",
@@ -117,7 +117,7 @@ class Embedder(Inference):
 
     def _encode(self, rows: list[Texts]) -> Features:
         texts = [(self._prompt + row.texts[0], *row.texts[1:]) for row in rows]
-        return text_features(self._tokenizer, texts, self.max_length)
+        return base.text_features(self._tokenizer, texts, self.max_length)
 
     def _vectors(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
         """Vectors of texts, float32 (R, S, W), or without pooling of tokens, (R, L, W)."""
@@ -177,7 +177,7 @@ def write_arrays(
         return {name: array.shape for name, array in arrays.items()}
 
 
-def write_vectors(embedder: Embedder, parts: Iterable[Answers], path: Path) -> str:
+def write_vectors(embedder: Embedder, parts: Iterable[base.Answers], path: Path) -> str:
     """Writes the vectors of a stream of ``embedder`` as an npz file.
 
     With pooling the file has "embeddings" (texts, W). Without, it has "values" (tokens, W),

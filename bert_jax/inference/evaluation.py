@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 CHUNK = 4096  # rows that are in memory together
 HIDDEN = 512  # sequences whose frozen features are in memory together
 Columns = str | Sequence[str]  # name of a column, or names
+Stored = Checkpoint | os.PathLike | str  # a checkpoint, or what bert_jax.load reads
 
 
 def run_model(
@@ -191,7 +192,7 @@ class Inference:
     tabs, doing, noun = True, "predicting", "text"
 
     @with_arguments(Options)
-    def __init__(self, checkpoint: Checkpoint | os.PathLike | str, **options: Any):
+    def __init__(self, checkpoint: Stored, **options: Any):
         """See the class."""
         chosen = Options(**options)
         check_ranges(chosen)

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,15 +9,8 @@ import numpy as np
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError, naming
 from bert_jax.files import reading
-from bert_jax.inference.evaluation import (
-    Answers,
-    Columns,
-    Evaluation,
-    Inference,
-    Split,
-    check_top,
-    evaluate,
-)
+from bert_jax.inference import evaluation as base
+from bert_jax.inference.evaluation import Columns, Stored
 from bert_jax.inference.lines import PREFIX, flat
 from bert_jax.inference.pretrained import FillMask, NextSentence
 from bert_jax.interop.checkpoint import Checkpoint, check_length
@@ -40,7 +32,7 @@ def predictor(
     top: int | None = None,
     next_sentence: bool = False,
     **options: Any,
-) -> Inference:
+) -> base.Inference:
     """A NextSentence, or the FillMask or Predictor that suits the checkpoint."""
     if next_sentence:
         return NextSentence(checkpoint, **options)
@@ -49,7 +41,7 @@ def predictor(
     return (FillMask if fills else Predictor)(checkpoint, **options)
 
 
-class Predictor(Inference):
+class Predictor(base.Inference):
     """Labels, tags, spans or choices with probabilities, for rows.
 
     >>> predict = Predictor("runs/sst2")
@@ -72,13 +64,7 @@ class Predictor(Inference):
 
     noun = "row"
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint | Path | str,
-        *,
-        top: int | None = None,
-        **options: Any,
-    ):
+    def __init__(self, checkpoint: Stored, *, top: int | None = None, **options: Any):
         super().__init__(checkpoint, **options)
         checkpoint, path, self._top = self.checkpoint, self._name, top
         if checkpoint.head in ("none", "pretraining"):
@@ -89,7 +75,7 @@ class Predictor(Inference):
         self.task = task = _task(checkpoint, path, self.max_length)
         ranked = {"sequence": task.labels, "choice": True, "span": True}
         if top is not None:
-            check_top(top)
+            base.check_top(top)
             if not ranked.get(task.head):
                 came = f"top={top}, but a model for {task.family} ranks no answers"
                 raise UserError(f"{came}; leave top out")
@@ -127,7 +113,7 @@ class Predictor(Inference):
 
     def beside(
         self, placed: Iterable[Placed], total: int | None = None, columns: Columns = ()
-    ) -> Iterator[Answers]:
+    ) -> Iterator[base.Answers]:
         """:meth:`stream` with the values of each row beside its answer.
 
         The names of the answer get a prefix, as in "predicted_label", and replace all names
@@ -173,7 +159,7 @@ class Predictor(Inference):
         task: Task | None = None,
         directory: str = "",
         columns: Columns = (),
-    ) -> Iterator[tuple[Task, Split, Evaluation]]:
+    ) -> Iterator[tuple[Task, base.Split, base.Evaluation]]:
         """Yields the predictions and scores of each split with labels.
 
         data: rows with labels, as in ``bert_jax.tasks``, or the Path of a file, which make
@@ -199,11 +185,11 @@ class Predictor(Inference):
             rows = task.read(name)
             if not rows:
                 raise UserError(f"{name} has no rows; expected at least one row")
-            split = Split(name, rows, task.encode(rows, self._tokenizer))
+            split = base.Split(name, rows, task.encode(rows, self._tokenizer))
             doing, total = f"predicting {name}", len(rows)
             with Progress(doing, total=total, unit="rows", show=self.show) as progress:
                 outputs = self._run(split.features, done=progress.part(total))
-            yield task, split, evaluate(task, split, outputs)
+            yield task, split, base.evaluate(task, split, outputs)
 
     def _matched(self, task: Task) -> Task:
         """A task of the user with the labels and the length of the checkpoint."""

@@ -24,7 +24,8 @@ from scipy.special import softmax
 from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import MASK
 from bert_jax.errors import UserError
-from bert_jax.inference.evaluation import Columns, Inference, check_top, text_features
+from bert_jax.inference import evaluation as base
+from bert_jax.inference.evaluation import Columns, Stored
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
 from bert_jax.model.tokens import Tokens
@@ -52,7 +53,7 @@ def single_texts(ids: list[np.ndarray], row: Any, **inputs: np.ndarray) -> Featu
     return Features(ids, [*map(np.zeros_like, ids)], row, inputs=inputs)
 
 
-class _TokenInference(Inference):
+class _TokenInference(base.Inference):
     """Answers texts with the MLM head. A text that is too long is an error.
 
     mask: whether [MASK] in a text is the token. Then each text must contain it.
@@ -60,7 +61,7 @@ class _TokenInference(Inference):
 
     tabs, mask = False, False
 
-    def __init__(self, checkpoint: Checkpoint | Path | str, **options: Any):
+    def __init__(self, checkpoint: Stored, **options: Any):
         super().__init__(checkpoint, **options)
         if "mlm" not in self.checkpoint.params:
             needed = "expected a pretrained checkpoint"
@@ -96,11 +97,9 @@ class FillMask(_TokenInference):
 
     mask = True
 
-    def __init__(
-        self, checkpoint: Checkpoint | Path | str, *, top: int = 5, **options: Any
-    ):
+    def __init__(self, checkpoint: Stored, *, top: int = 5, **options: Any):
         super().__init__(checkpoint, **options)
-        check_top(top)
+        base.check_top(top)
         self._top = min(top, self.checkpoint.config.vocab_size)
         self._run = self._runner(self._top_tokens, mlm_params(self.checkpoint))
 
@@ -129,7 +128,7 @@ class FillMask(_TokenInference):
         return answers
 
 
-class NextSentence(Inference):
+class NextSentence(base.Inference):
     """The probability that the second of two texts follows the first, by the NSP head.
 
     An answer is {"first", "second", "probability"}, with the "id" of the row if the row has
@@ -138,7 +137,7 @@ class NextSentence(Inference):
     options: see Options.
     """
 
-    def __init__(self, checkpoint: Checkpoint | Path | str, **options: Any):
+    def __init__(self, checkpoint: Stored, **options: Any):
         super().__init__(checkpoint, **options)
         config, params = self.checkpoint.config, self.checkpoint.params
         # Models that read one side are trained without pairs, so their NSP head is not.
@@ -156,7 +155,7 @@ class NextSentence(Inference):
 
     def _encode(self, rows: list[Texts]) -> Features:
         texts = [row.texts for row in rows]
-        return text_features(self._tokenizer, texts, self.max_length)
+        return base.text_features(self._tokenizer, texts, self.max_length)
 
     def _logits(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
         """Logits of the NSP head, float32 (R, S, 2). The MLM head may be absent."""
@@ -233,11 +232,7 @@ class Scorer(_TokenInference):
     doing = "scoring"
 
     def __init__(
-        self,
-        checkpoint: Checkpoint | Path | str,
-        *,
-        rest_of_word: bool = False,
-        **options: Any,
+        self, checkpoint: Stored, *, rest_of_word: bool = False, **options: Any
     ):
         super().__init__(checkpoint, **options)
         reads = self.checkpoint.config.reads

@@ -3,38 +3,33 @@
 from typing import Any
 
 from bert_jax.settings import from_settings, with_arguments
-from bert_jax.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
-from bert_jax.tasks.question_answering import Squad, SquadConfig
+from bert_jax.tasks.multiple_choice import MultipleChoice
+from bert_jax.tasks.question_answering import Squad
 from bert_jax.tasks.task import Task
-from bert_jax.tasks.text_classification import (
-    Classification,
-    ClassificationConfig,
-    MultiLabel,
-    MultiLabelConfig,
-)
-from bert_jax.tasks.text_vectors import SentenceVectors, SentenceVectorsConfig
-from bert_jax.tasks.word_tagging import Tagging, TaggingConfig
+from bert_jax.tasks.text_classification import Classification, MultiLabel
+from bert_jax.tasks.text_vectors import SentenceVectors
+from bert_jax.tasks.word_tagging import Tagging
 
 
-@with_arguments(ClassificationConfig, leave_out=("task",))
+@with_arguments(Classification.config_class, leave_out=("task",))
 def glue(name: str, **settings: Any) -> Classification:
     """A task of GLUE: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli."""
     return _task(Classification, settings, task=name)
 
 
-@with_arguments(ClassificationConfig, leave_out=("task",))
+@with_arguments(Classification.config_class, leave_out=("task",))
 def sick(name: str, **settings: Any) -> Classification:
     """A task of SICK: "entailment" or "relatedness"."""
     return _task(Classification, settings, task=f"sick_{name}")
 
 
-@with_arguments(ClassificationConfig, leave_out=("task",))
+@with_arguments(Classification.config_class, leave_out=("task",))
 def classification(**settings: Any) -> Classification:
     """A class for each text, or a number with ``regression=True``."""
     return _task(Classification, settings, task="table")
 
 
-@with_arguments(ClassificationConfig, leave_out=("task",))
+@with_arguments(Classification.config_class, leave_out=("task",))
 def pairs(
     *, text_a: str = "text_a", text_b: str = "text_b", **settings: Any
 ) -> Classification:
@@ -46,13 +41,13 @@ def pairs(
     return _task(Classification, settings | columns, task="table")
 
 
-@with_arguments(MultiLabelConfig, leave_out=("task",))
+@with_arguments(MultiLabel.config_class, leave_out=("task",))
 def multi_label(**settings: Any) -> MultiLabel:
     """Any number of classes for a text."""
     return _task(MultiLabel, settings)
 
 
-@with_arguments(SentenceVectorsConfig, leave_out=("task",))
+@with_arguments(SentenceVectors.config_class, leave_out=("task",))
 def sentence_vectors(name: str = "table", **settings: Any) -> SentenceVectors:
     """Vectors of texts. The cosine of two vectors measures how close the texts are.
 
@@ -61,19 +56,19 @@ def sentence_vectors(name: str = "table", **settings: Any) -> SentenceVectors:
     return _task(SentenceVectors, settings, task=name)
 
 
-@with_arguments(TaggingConfig)
+@with_arguments(Tagging.config_class)
 def tagging(**settings: Any) -> Tagging:
     """A tag for each word, such as the names of people and places."""
     return _task(Tagging, settings)
 
 
-@with_arguments(MultipleChoiceConfig)
+@with_arguments(MultipleChoice.config_class)
 def choices(**settings: Any) -> MultipleChoice:
     """The right text of two or more texts that may follow a context."""
     return _task(MultipleChoice, settings)
 
 
-@with_arguments(SquadConfig)
+@with_arguments(Squad.config_class)
 def squad(**settings: Any) -> Squad:
     """The part of a context that answers a question.
 

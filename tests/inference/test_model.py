@@ -271,7 +271,7 @@ def test_an_empty_text_is_cls_and_sep(model):
 
 
 def test_arguments_are_named_as_python_has_them(model):
-    with pytest.raises(UserError, match=r"^max_length=99 is over"):
+    with pytest.raises(UserError, match=r"^max_length=99, but the model has 24"):
         model.encode("ship", max_length=99)
     with pytest.raises(TypeError, match="unexpected keyword argument 'top_k'"):
         model.predict(["ship"], top_k=3)
