@@ -253,6 +253,8 @@ def _loop(
             waited = time.perf_counter() - started
             with jax.transfer_guard("disallow"):
                 batch = put_batch(host_batch, job.mesh)
+                if step == first + 1:
+                    reporter.expect(batch)
                 state, sums = train_step(state, batch)
             in_flight.append(sums["steps"])
             if len(in_flight) > ahead:
