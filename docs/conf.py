@@ -47,6 +47,9 @@ html_show_copyright = False
 html_show_sphinx = False
 pygments_style, pygments_dark_style = "friendly", "monokai"
 
+copybutton_selector = "div:not(.highlight-text) > div.highlight pre"  # not outputs
+copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. ", True
+
 myst_heading_anchors = 4  # the anchors that code hosts give to headings
 nitpicky = True
 # The names of other packages: a build needs no network.
