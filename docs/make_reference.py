@@ -75,7 +75,7 @@ def settings_of(kind: type, prefix: str = "") -> dict[str, Line]:
         if field.default_factory is not REQUIRED:
             default = field.default_factory()
         if "doc" in field.metadata:
-            text = inspect.getdoc(group).replace("``", "`")
+            text = " ".join(inspect.getdoc(group).replace("``", "`").split())
             lines[name] = Line(default, field.metadata["doc"], text)
     return lines
 
@@ -88,7 +88,7 @@ def written(lines: dict[str, Line], others: dict[str, Line], top: str = "") -> s
     groups = {top: []}
     for name, (default, doc, text) in lines.items():
         group = name.rpartition(".")[0].removesuffix("[0]")
-        head = [f"\n### `{group}`\n\n{text}\n"]
+        head = [f"\n### `{group}`\n{text}\n"]
         value = "`, required" if default is REQUIRED else f" = {default!r}`"
         if name in others and others[name].default != default:
             value += f" (fine-tuning `{others[name].default!r}`)"
@@ -102,7 +102,7 @@ def family_settings() -> Iterator[str]:
     for family, kind in FAMILIES.items():
         lines = settings_of(kind.config_class, "data.")
         text = next(iter(lines.values())).group
-        parts = [f"\n### `data` of {family}\n\n{text}\n"]
+        parts = [f"\n### `data` of {family}\n{text}\n"]
         same = [x for x in lines if x in seen and seen[x][1][:2] == lines[x][:2]]
         for first in dict.fromkeys(seen[x][0] for x in same):
             names = ", ".join(f"`{x}`" for x in same if seen[x][0] == first)
