@@ -76,7 +76,11 @@ def settings_of(kind: type, prefix: str = "") -> dict[str, Line]:
             default = field.default_factory()
         if "doc" in field.metadata:
             text = " ".join(inspect.getdoc(group).replace("``", "`").split())
-            lines[name] = Line(default, field.metadata["doc"], text)
+            doc = field.metadata["doc"]
+            known = field.metadata["limits"].get("one of", ())
+            if not all(str(value) in doc for value in known):
+                doc += f". One of {', '.join(map(repr, known))}"
+            lines[name] = Line(default, doc, text)
     return lines
 
 
