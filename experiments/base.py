@@ -1,15 +1,15 @@
 """BERT BASE as in the paper: 12 layers, width 768, 12 heads, 110M parameters.
 
-What: MLM + NSP on English Wikipedia and books, 1,000,000 steps of 256 x 512.
-On: 16 TPU chips in the paper, 4 days; any number of accelerators that divides 256.
-Result: MLM perplexity 3.99, NSP accuracy 97-98% held out (paper, appendix C and A.1);
-  GLUE test average 79.6 after fine-tuning (paper, table 1).
+What: MLM and NSP on English Wikipedia and books, 1,000,000 steps of 256 x 512 tokens.
+  base:two_phase trains 900,000 steps at length 128 and 100,000 at 512. The released
+  checkpoints were trained so, with three tenths of the work. base:lamb trains on the same
+  examples in 15,625 steps of 32,768 sequences, for more than 256 chips.
+On: 16 TPU chips for 4 days in the paper. Any number of devices that divides 256 works.
+Result: MLM perplexity 3.99 and NSP accuracy 97 to 98% on held-out text (paper, appendix C
+  and A.1). GLUE test average 79.6 after fine-tuning (paper, table 1).
 Before: your text, or the output of bert_jax prepare; see docs/guides/pretrain.md.
 Run:
   bert_jax train --config base --data.path=DIR   (or --data.corpus=TEXT)
-Or base:two_phase, 900k steps at length 128 and 100k at 512: the schedule of the released
-checkpoints, three tenths of the work. Or base:lamb, the same examples in 15,625 steps of
-32,768, for more chips than 256 sequences can feed.
 """
 
 

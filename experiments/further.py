@@ -1,18 +1,17 @@
-"""Further pretraining: a checkpoint on texts of your own domain.
+"""Further pretraining: a checkpoint learns from texts of your own domain.
 
-What: MLM + NSP from a checkpoint, 10,000 steps of 32 x 128 with Google's own learning rate
-  for this; 41 million tokens, four passes over 50 MB of text. The checkpoint gives the
-  sizes of the model and the vocabulary. Evaluates the checkpoint as it is, and every 1,000
-  steps.
-On: one GPU, an hour or less for BASE (estimated); two CPU cores take four to nine seconds
-  a step.
-Result: the loss on held-out documents of the domain falls from step 0 on; what a task
-  gains depends on how far the domain is from the checkpoint's text.
+What: MLM and NSP from a checkpoint, 10,000 steps of 32 x 128 tokens with Google's learning
+  rate for this; four passes over 50 MB of text. The checkpoint gives the sizes of the model
+  and the vocabulary. The checkpoint is evaluated before the first step, and then every
+  1,000 steps.
+On: one GPU for about an hour for BASE (an estimate). Two CPU cores need four to nine
+  seconds a step.
+Result: the loss on held-out documents of the domain falls from the first evaluation on. The
+  gain on a task depends on how much the domain differs from the checkpoint's text.
 Run:
-  bert_jax train --config further \\
-      --init_from=CHECKPOINT --data.corpus=TEXT
-  (or --data.path=DIR, a text that bert_jax prepare has prepared with the
-  vocabulary of the checkpoint; see docs/guides/further_pretraining.md)
+  bert_jax train --config further --init_from=CHECKPOINT --data.corpus=TEXT
+  or with --data.path=DIR, the output of bert_jax prepare with the vocabulary of the
+  checkpoint; see docs/guides/further_pretraining.md.
 """
 
 from base import phase

@@ -1,15 +1,15 @@
-"""BERT-Mini (Turc et al., 2019): 4 layers, width 256, 11M parameters, on your own text.
+"""BERT-Mini (Turc et al., 2019) on your own text: 4 layers, width 256, 11M parameters.
 
-What: MLM + NSP, 10,000 steps of 32 x 128; the config for trying a corpus before BASE, and
-  for comparing what is learned (paper, section 5.1): MLM alone, the order of two texts
-  beside MLM (ALBERT), left to right as GPT, two LSTMs as ELMo, ELECTRA's replaced tokens.
-On: one GPU or TPU chip; two CPU cores take one to two seconds a step.
-Result: none is known for the whole run. In 240 steps on 45 MB of text the loss falls from
-  9.4 to 8.0.
+What: MLM and NSP, 10,000 steps of 32 x 128 tokens. Use it to try a text before BASE. An
+  argument chooses another objective (paper, section 5.1): mini:mlm without NSP,
+  mini:sentence_order as ALBERT, mini:left_to_right as GPT, mini:two_way as ELMo,
+  mini:electra.
+On: one GPU or TPU chip. Two CPU cores need one to two seconds a step.
+Result: in the first 240 steps on 45 MB of text the loss falls from 9.4 to 8.0. The result
+  of a whole run is not known.
 Before: your text, or the output of bert_jax prepare; see docs/guides/pretrain.md.
 Run:
   bert_jax train --config mini --data.corpus=TEXT   (or --data.path=DIR)
-Or mini:mlm, mini:sentence_order, mini:left_to_right, mini:two_way, mini:electra.
 """
 
 from base import get_config as get_base_config

@@ -1,16 +1,15 @@
-"""BERT-Mini with one thing changed, to see what it is worth.
+"""BERT-Mini with one thing changed, to measure what the change is worth.
 
-What: experiments/mini.py with one of OPTIONS: the positions of Vaswani et al. (sinusoidal),
-  LayerNorm before each part of a layer (pre_norm), no dropout, as ALBERT (Lan et al., 2020,
-  section 4.8) and short runs want it (sparing_dropout), two fifths of the tokens masked
-  (mask_40; Wettig et al., 2022), whole words or runs of words masked, the six mixes of
-  [MASK], same and random tokens of the paper's table 8 (mix_80_10_10, ...), and the sizes
-  of its table 6 (3x768x12: layers, width, heads). Or another optimizer (muon).
-On: one GPU or TPU chip; two CPU cores take one to two seconds a step of Mini.
-Result: none is known for Mini. Paper, table 8, for BASE on MNLI, NER fine-tuned, and NER on
-  frozen features: 84.2, 95.4, 94.9 for mix_80_10_10, which is best or within 0.2 of it;
-  83.6, 94.9, 94.6 for mix_0_0_100. Table 6: MLM perplexity 5.84 for 3x768x12, 3.23 for
-  24x1024x16.
+What: mini.py with one of OPTIONS. sinusoidal: the positions of Vaswani et al. pre_norm:
+  LayerNorm before each part of a layer. sparing_dropout: no dropout, for short runs
+  (ALBERT, section 4.8). mask_40: 40% of the tokens masked (Wettig et al., 2022).
+  whole_word, ngram: whole words or runs of words masked. muon: another optimizer.
+  mix_80_10_10 and five more: the shares of [MASK], same and random tokens of the paper's
+  table 8. 3x768x12 and five more: the layers, width and heads of the paper's table 6.
+On: one GPU or TPU chip. Two CPU cores need one to two seconds a step of Mini.
+Result: not known for Mini. Table 8 for BASE on MNLI, NER fine-tuned and NER on frozen
+  features: 84.2, 95.4 and 94.9 for mix_80_10_10; 83.6, 94.9 and 94.6 for mix_0_0_100.
+  Table 6: MLM perplexity 5.84 for 3x768x12 and 3.23 for 24x1024x16.
 Before: your text, or the output of bert_jax prepare; see docs/guides/pretrain.md.
 Run:
   bert_jax train --config options:sinusoidal --data.corpus=TEXT   (or another of OPTIONS)

@@ -1,13 +1,13 @@
-"""A small BERT on Wikipedia and books, for real: what two CPU cores learn in 90 minutes.
+"""A small BERT on Wikipedia and books: what two CPU cores learn in 90 minutes.
 
-What: MLM + NSP, a vocabulary of 8,192 tokens and 4 layers of width 256 (Mini, Turc et al.,
-  2019), 54 million tokens: 7,600 steps of 64 x 64, then 5,500 of 32 x 128, as the paper
-  trains on short sequences first. Three tenths of the tokens are masked, because a short
-  run learns more from more of them (Wettig et al., 2022); evaluation masks 15%.
-On: two CPU cores; bfloat16 where they are fast at it (dtype "auto").
-Result: 39.0% of masked tokens right on held-out text (perplexity 28.5), NSP 88.2%;
-  with seed 1 39.1% (28.6), 86.5%, and 58.8% of BLiMP; see docs/results.md.
-Before: DATA with wikipedia/ and books/, 30 and 16 MB of text.
+What: MLM and NSP with a vocabulary of 8,192 tokens and 4 layers of width 256 (Mini, Turc et
+  al., 2019); 7,600 steps of 64 x 64 tokens, then 5,500 of 32 x 128, because the paper
+  trains on short sequences first. 30% of the tokens are masked, because a short run learns
+  more from more masks (Wettig et al., 2022). Evaluations mask 15%.
+On: two CPU cores for 90 minutes; in bfloat16 if they are fast at it (dtype "auto").
+Result: MLM accuracy 39.0% (perplexity 28.5) and NSP accuracy 88.2% on held-out text, and
+  58.8% of BLiMP with seed 1; see docs/results.md.
+Before: a folder DATA with wikipedia/ and books/, 30 and 16 MB of text.
 Run:
   bert_jax train --config small:DATA --workdir runs/small
 """

@@ -1,13 +1,13 @@
-"""The small BERT again: Muon, pre-LN, masks alone, short rows first.
+"""The small BERT with Muon, pre-LN and only [MASK], short sequences first.
 
-What: the model and text of experiments/small.py; 64 million tokens in batches of 8,192:
-  2,700 steps of 256 x 32, 2,400 of 128 x 64, 2,700 of 64 x 128. With Muon, and LayerNorm
-  before attention and feed-forward, a model leaves the first flat parts of the loss sooner
-  (docs/log.md). Every chosen token becomes a [MASK]: none is left to be copied.
-On: two CPU cores, 74 minutes in bfloat16.
-Result: 35.9% of the masks right on held-out text (perplexity 31.0), NSP 90.4%, 59.9% of
-  BLiMP; see docs/results.md.
-Before: DATA with wikipedia/ and books/, as for experiments/small.py.
+What: the model and text of small.py; 2,700 steps of 256 x 32 tokens, 2,400 of 128 x 64 and
+  2,700 of 64 x 128. With Muon, and with LayerNorm before attention and feed-forward, the
+  loss leaves its first plateaus sooner. Every chosen token becomes [MASK], so that the
+  model cannot copy a token.
+On: two CPU cores for 74 minutes in bfloat16.
+Result: MLM accuracy 35.9% of the masks (perplexity 31.0) and NSP accuracy 90.4% on held-out
+  text, and 59.9% of BLiMP; see docs/results.md.
+Before: a folder DATA with wikipedia/ and books/, as for small.py.
 Run:
   bert_jax train --config small_muon:DATA --workdir runs/small_muon
 """

@@ -1,13 +1,14 @@
 """Further pretraining on film reviews, with the vocabulary kept or extended.
 
-What: a checkpoint of 2 layers of width 128 (one step of 0 for the baseline; 2,000 steps of
-  16 x 64 on the sentences of SST-2's training rows, masked LM alone), with its own
-  vocabulary and with 500 words of the reviews; each fine-tuned on 8,000 rows of SST-2.
+What: a checkpoint of 2 layers and width 128 learns from the sentences of SST-2's training
+  rows, with masked LM only, for 2,000 steps of 16 x 64 tokens. One variant keeps its
+  vocabulary, and one gets 500 words of the reviews. The baseline is the checkpoint itself
+  after one step at learning rate 0. Each is fine-tuned on 8,000 rows of SST-2.
 On: two CPU cores, about 3 minutes for a variant and a seed.
-Result: docs/results.md: the held-out accuracy rises; SST-2 gains less than a point.
-Before: DATA with glue/SST-2; general, a checkpoint of that size such as a workdir of
-  table5.py's; kept and longer, the reviews as JSONL prepared with the vocabulary of general
-  and with the one that bert_jax vocabulary --extend general --words 500 makes.
+Result: the held-out accuracy rises, and SST-2 gains less than a point; see docs/results.md.
+Before: a folder DATA with glue/SST-2; general, a checkpoint of that size, such as a workdir
+  of the study table5; kept and longer, the reviews as JSONL, prepared with the vocabulary
+  of general, and with that vocabulary extended by bert_jax vocabulary --words 500.
 Run:
   bert_jax study domain:DATA --workdir runs/domain
 """
@@ -32,7 +33,7 @@ def pretraining(data: str, text: str, vocab_size: int, steps: int = 2000) -> dic
 
 
 def get_study(data: str = "data") -> dict:
-    """The checkpoint as it was, and two ways to go on. ``data``: where all files are."""
+    """The unchanged checkpoint and two ways to train it. ``data``: folder of the files."""
     variants = dict(
         as_it_was=pretraining(data, "kept", 4096, steps=1),
         kept=pretraining(data, "kept", 4096),

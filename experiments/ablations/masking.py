@@ -1,18 +1,17 @@
-"""How much is masked, what is masked as one, and packing, at a size for two CPU cores.
+"""Masking: how much is masked, which tokens are masked together, and packing.
 
-What: MLM + NSP with 15% of the tokens masked, 30% and 40% (Wettig et al., 2022), whole
-  words, runs of words (ALBERT, section 4.2), and 15% with packed rows; the model and tasks
-  of table5.py, and 8 million tokens. Evaluations mask 15% of the tokens each on its own in
-  all of them but whole words and runs of words, whose held-out accuracies compare with no
-  other.
+What: MLM and NSP with 15%, 30% and 40% of the tokens masked (Wettig et al., 2022), with
+  whole words, with runs of words (ALBERT, section 4.2), and with 15% in packed rows. The
+  study table5 has the same model and tasks. Each variant sees 8 million tokens. Evaluations mask single
+  tokens, 15% of them. The variants of whole words and of runs of words are evaluated with
+  their own masks, so their held-out accuracies are not comparable.
 On: two CPU cores, two seeds at a time.
-Result: see docs/results.md. Packed should equal unpacked within its error, because it
-  learns from the same examples. Elsewhere whole words (the paper's repository) and 40% for
-  LARGE (Wettig et al.) are better than 15% of tokens.
-Before: DATA as for table5.py.
+Result: see docs/results.md. Packed and unpacked rows should be equal within the error,
+  because both learn from the same examples. In the literature whole words (the paper's
+  repository) and 40% for LARGE (Wettig et al.) are better than 15% of tokens.
+Before: a folder DATA as for the study table5.
 Run:
-  bert_jax study masking:DATA \\
-      --workdir runs/masking
+  bert_jax study masking:DATA --workdir runs/masking
 """
 
 from table5 import pretraining, tasks

@@ -1,18 +1,18 @@
 """What to learn from text (paper, table 5, and ELECTRA), at a size for two CPU cores.
 
-What: BERT's two objectives, masked LM alone, left to right as GPT, the same with a BiLSTM
-  on top at fine-tuning, two LSTMs that do not see each other as ELMo, and ELECTRA's
-  replaced tokens; 2 layers of width 128, 10 million tokens for the first and as many
-  floating point operations for the others. Short sequences first, two fifths of the tokens
-  masked (ELECTRA: a quarter), and LayerNorm before attention and feed-forward: each helps
-  a model of this size to learn more than how frequent tokens are (docs/log.md).
-  Each is fine-tuned on 8,000 rows of SST-2, on WNUT-17 and on 2,000 questions of SQuAD,
-  and scored on the first 40 pairs of each set of BLiMP.
+What: BERT's two objectives; masked LM without NSP; left to right as GPT; the same with a
+  BiLSTM on top at fine-tuning; two LSTMs as ELMo; ELECTRA's replaced tokens. The model has
+  2 layers of width 128. The first variant learns from 10 million tokens, and the others
+  compute as many floating-point operations. A model of this size learns more than the
+  frequencies of tokens only with short sequences first, 40% of the tokens masked (ELECTRA:
+  25%) and LayerNorm before attention and feed-forward. Each is fine-tuned on 8,000 rows of
+  SST-2, on WNUT-17 and on 2,000 questions of SQuAD, and scored on the first 40 pairs of
+  each set of BLiMP.
 On: two CPU cores, two seeds at a time; 30 MB of Wikipedia and 16 MB of books.
-Result: see docs/results.md. The paper's, of BASE: without NSP 0.5 points less on MNLI,
-  left to right 2.3 less there and 10.7 points of F1 less on SQuAD, with a BiLSTM 3.6.
-Before: DATA with wikipedia/, books/, glue/SST-2, ner/wnut17, squad/dev-v1.1.json (which is
-  split by article) and blimp/data, the .jsonl files of BLiMP.zip.
+Result: see docs/results.md. In the paper BASE loses 0.5 points of MNLI without NSP; left to
+  right it loses 2.3 points there and 10.7 points of F1 on SQuAD, 3.6 with a BiLSTM.
+Before: a folder DATA with wikipedia/, books/, glue/SST-2, ner/wnut17, squad/dev-v1.1.json
+  (which is split by article) and blimp/data, the .jsonl files of BLiMP.zip.
 Run:
   bert_jax study table5:DATA --workdir runs/table5
 """

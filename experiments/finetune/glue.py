@@ -1,22 +1,23 @@
 """GLUE: nine tasks on a text or a pair of texts.
 
 Data: the folder of a task's own TSV files, or --data.dir=tfds:glue/TASK.
-Result: the metric on dev; beside it what the paper's BASE / LARGE reach on test.
-  task  rows     asks                                          metric       paper
+On: one TPU chip for at most an hour, or one GPU for a few hours (paper, section 3.2).
+Result: the metric on dev. The last column has the paper's BASE and LARGE on test.
+  task  rows     question                                      metric       paper
   cola  8,551    Is a sentence grammatical?                    Matthews     52.1 / 60.5
   sst2  67,349   Is a film review positive?                    accuracy     93.5 / 94.9
   mrpc  3,668    Do two sentences mean the same?               F1           88.9 / 89.3
-  stsb  5,749    How similar are two, from 0 to 5?             Spearman     85.8 / 86.5
+  stsb  5,749    How similar are two sentences, from 0 to 5?   Spearman     85.8 / 86.5
   qqp   363,846  Do two questions ask the same?                F1           71.2 / 72.1
   mnli  392,702  Entailment, neutral or contradiction?         accuracy     84.6 / 86.7
   qnli  104,743  Does a sentence answer a question?            accuracy     90.5 / 92.7
   rte   2,490    Does a text entail a sentence?                accuracy     66.4 / 70.1
-  wnli  635      Is a pronoun replaced rightly?                accuracy     left out
-  RTE is small: try several seeds (--sweep), and bias_correction=True where runs collapse.
-  MNLI predicts the diagnostic set AX too. WNLI's dev contradicts its training rows.
+  wnli  635      Is a pronoun replaced correctly?              accuracy     left out
+  RTE is small: try several seeds (--sweep), and --optimizer.bias_correction=True if runs
+  collapse. MNLI also predicts the diagnostic set AX. WNLI's dev split contradicts its
+  training rows.
 Run:
-  bert_jax finetune --config mrpc \\
-      --init_from=CHECKPOINT --data.dir=glue/MRPC
+  bert_jax finetune --config mrpc --init_from=CHECKPOINT --data.dir=glue/MRPC
 """
 
 # The folders of GLUE's own download.

@@ -1,11 +1,10 @@
 """Several labels at once for a text or a pair of texts, from CSV, TSV or JSONL.
 
-Data: train, dev and (optional) test files with named columns in --data.dir. The
-labels of a cell are separated by commas (data.separator); JSONL may have lists.
+Data: train, dev and (optional) test files with named columns in --data.dir. Commas separate
+  the labels of a cell (data.separator). JSONL may have lists.
 Result: micro and macro F1 on dev, and the share of rows with every label right.
 Run:
-  bert_jax finetune --config multi_label \\
-      --init_from=CHECKPOINT --data.dir=emotions --data.label=labels
+  bert_jax finetune --config multi_label --init_from=CHECKPOINT --data.dir=emotions
 """
 
 

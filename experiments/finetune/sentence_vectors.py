@@ -1,13 +1,13 @@
-"""Vectors of texts, trained on pairs with a number that says how close they are.
+"""Vectors of texts, trained on pairs with a number for their similarity.
 
-Data: STS-B's or SICK's folder; or (table) train, dev and test files with the columns
-text_a, text_b and label. With data.loss=contrastive training pairs need no label.
+Data: sentence_vectors:stsb and sentence_vectors:sick read the folder of STS-B or SICK.
+  Without an argument: train, dev and test files with the columns text_a, text_b and label.
+  With --data.loss=contrastive training pairs need no label.
 Result: Pearson's and Spearman's correlation of the cosine with the label, on dev and test.
-  SICK from all-MiniLM-L6-v2, 2 epochs with optimizer.bias_correction=True: test 88.8 and
-  83.4; before 83.6 and 77.1.
+  all-MiniLM-L6-v2 on SICK reaches 88.8 and 83.4 on test after 2 epochs with
+  --optimizer.bias_correction=True, and 83.6 and 77.1 before them.
 Run:
-  bert_jax finetune --config sentence_vectors:sick \\
-      --init_from=CHECKPOINT --data.dir=sick   (or stsb, or table)
+  bert_jax finetune --config sentence_vectors:sick --init_from=CHECKPOINT --data.dir=sick
 """
 
 TASKS = {"sick": "sick_relatedness", "stsb": "stsb", "table": "table"}
