@@ -69,8 +69,8 @@ class Embedder(base.Inference):
         super().__init__(checkpoint, **options)
         checkpoint = self.checkpoint
         config, params = checkpoint.config, checkpoint.params["bert"]
-        head, extra = checkpoint.head, checkpoint.extra
-        modules = vector_settings(head, extra, config.max_positions) or {}
+        sizes = checkpoint.head, checkpoint.extra, config.max_positions
+        modules = vector_settings(*sizes) or {}
         self._pairs = not modules  # a sentence vector is of one text
         self.pooling = pooling or modules.get("pooling", "mean")
         if self.pooling != modules.get("pooling") or tuple(layers) != (-1,):
@@ -98,9 +98,7 @@ class Embedder(base.Inference):
         self._model = BertModel(config, checkpoint.compute)
         self._run = self._runner(self._vectors, params)
 
-    def __call__(
-        self, rows: Any, *, columns: Columns = ()
-    ) -> np.ndarray | list[np.ndarray]:
+    def __call__(self, rows: Any, *, columns: Columns = ()) -> base.Arrays:
         """Vectors (texts, W). Without pooling a list of (tokens of the text, W)."""
         vectors = super().__call__(rows, columns=columns)
         if self.pooling == "none":
@@ -149,9 +147,7 @@ def check_ending(path: Path) -> None:
         raise UserError(f"--output={path}, expected a name in .npz")
 
 
-def write_arrays(
-    path: Path, parts: Iterable[dict[str, np.ndarray]]
-) -> dict[str, tuple[int, ...]]:
+def write_arrays(path: Path, parts: Iterable[dict[str, np.ndarray]]) -> dict[str, Any]:
     """Writes an npz file of arrays whose rows come in parts. Returns the shapes by name.
 
     Memory holds one part: the rows are first written to files without a name on the disk of

@@ -39,6 +39,7 @@ CHUNK = 4096  # rows that are in memory together
 HIDDEN = 512  # sequences whose frozen features are in memory together
 Columns = str | Sequence[str]  # name of a column, or names
 Stored = Checkpoint | os.PathLike | str  # a checkpoint, or what bert_jax.load reads
+Arrays = np.ndarray | list[np.ndarray]  # a list if the shapes of the rows differ
 
 
 def run_model(

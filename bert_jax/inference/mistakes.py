@@ -80,11 +80,10 @@ def majority_warning(counts: Sequence[Sequence[int]]) -> str:
     right = sum(row[i] for i, row in enumerate(counts))
     if sum(total > 0 for total in totals) < 2 or right > max(totals):
         return ""
-    return (
-        f"{right / sum(totals):.1%} are right, and always the largest class would give "
-        f"{max(totals) / sum(totals):.1%}: the run has learned nothing; try another seed, "
-        "more epochs or, if it is off, optimizer.bias_correction=True"
-    )
+    share, largest = right / sum(totals), max(totals) / sum(totals)
+    came = f"{share:.1%} are right, and the largest class alone has {largest:.1%}"
+    needed = "try another seed, more epochs or optimizer.bias_correction=True"
+    return f"{came}: the run has learned nothing; {needed}"
 
 
 def write_mistakes(

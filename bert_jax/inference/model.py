@@ -13,8 +13,9 @@ import numpy as np
 
 from bert_jax.data.batching import Shape, packed_rows
 from bert_jax.errors import UserError, counted, listed
+from bert_jax.inference import evaluation as base
 from bert_jax.inference.embed import Embedder, Pooling
-from bert_jax.inference.evaluation import Columns, Options, on_devices, text_features
+from bert_jax.inference.evaluation import Arrays, Columns, Options
 from bert_jax.inference.predict import Logits, Predictor
 from bert_jax.inference.pretrained import FillMask, NextSentence, Scorer
 from bert_jax.inference.search import cosines, near_pairs, nearest
@@ -149,7 +150,7 @@ class Bert(Checkpoint):
         normalize: bool | None = None,
         dimensions: int = 0,
         **options: Any,
-    ) -> np.ndarray | list[np.ndarray]:
+    ) -> Arrays:
         """Vectors of texts, float32 (texts, W), or (W,) of a single text.
 
         texts: a text or a pair, or rows of texts and pairs.
@@ -293,9 +294,7 @@ class Bert(Checkpoint):
         return answers[0] if is_single(rows) else answers
 
     @with_arguments(Options)
-    def logits(
-        self, rows: Any, *, columns: Columns = (), **options: Any
-    ) -> np.ndarray | list[np.ndarray]:
+    def logits(self, rows: Any, *, columns: Columns = (), **options: Any) -> Arrays:
         """The outputs of a fine-tuned model's head before softmax, float32.
 
         Labels of texts and numbers: (rows, outputs), in the order of ``model.labels``.
@@ -347,14 +346,14 @@ class Bert(Checkpoint):
         if not rows:
             raise UserError("there are no texts; expected at least one")
         limit, pad_id = self.config.max_positions, self.tokenizer.pad_id
-        features = text_features(self.tokenizer, rows, limit)
+        features = base.text_features(self.tokenizer, rows, limit)
         if features.truncated:
             raise UserError(f"a text has more than {limit} tokens; shorten it")
         check_types(features.token_type_ids, self.config)
         shape = Shape(len(rows), int(features.lengths_UC.max()), 1)
         arrays = packed_rows(features, [[i] for i in range(len(rows))], shape, pad_id)
-        inputs = ("input_ids", "token_type_ids", "attention_mask")
-        arrays = {name: arrays[name] for name in inputs}
+        names = "input_ids", "token_type_ids", "attention_mask"
+        arrays = {name: arrays[name] for name in names}
         compute = dataclasses.replace(self.compute, scan_layers=False)
         model = BertModel(self.config, compute)
         outputs = _encode(
@@ -406,7 +405,10 @@ class Bert(Checkpoint):
         """The checkpoint with its parameters on the devices, once for each dtype."""
         compute = dataclasses.replace(self.compute, dtype=dtype or self.compute.dtype)
         if compute.dtype not in self._cache:
-            changes = {"params": on_devices(self.params, compute), "compute": compute}
+            changes = {
+                "params": base.on_devices(self.params, compute),
+                "compute": compute,
+            }
             self._cache[compute.dtype] = dataclasses.replace(self, **changes)
         return self._cache[compute.dtype]
 

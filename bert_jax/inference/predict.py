@@ -211,9 +211,7 @@ class Predictor(base.Inference):
 class Logits(Predictor):
     """The outputs of a fine-tuned model's head for rows; see ``Bert.logits``."""
 
-    def __call__(
-        self, rows: Any, *, columns: Columns = ()
-    ) -> np.ndarray | list[np.ndarray]:
+    def __call__(self, rows: Any, *, columns: Columns = ()) -> base.Arrays:
         if self.task.head in ("mean", "cls"):
             raise UserError("a model of sentence vectors has no logits; use encode")
         logits = super().__call__(rows, columns=columns)

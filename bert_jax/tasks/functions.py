@@ -37,8 +37,7 @@ def pairs(
 
     text_a: column of the first text. text_b: column of the second text.
     """
-    columns = {"text_a": text_a, "text_b": text_b}
-    return _task(Classification, settings | columns, task="table")
+    return _task(Classification, settings, task="table", text_a=text_a, text_b=text_b)
 
 
 @with_arguments(MultiLabel.config_class, leave_out=("task",))

@@ -49,8 +49,7 @@ class MultipleChoiceConfig(DataConfig):
 
     task: str = setting(
         "table",
-        "swag or codah (their files), or table: rows of context, choices (two or more) and "
-        "label, from 0",
+        "swag or codah (their files), or table: context, choices (two or more) and label",
         one_of=("swag", "codah", "table"),
     )
     fold: int = setting(

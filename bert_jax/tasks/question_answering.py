@@ -45,13 +45,11 @@ class SquadConfig(DataConfig):
     n_best: int = setting(20, "number of answers in the list of the best", least=1)
     null_threshold: float = setting(
         0.0,
-        "version_2: minimum of the empty answer's score minus the best span's for no "
-        "answer; a run tunes it on dev for the best F1",
+        "version_2: margin by which no answer must win; tuned on dev for the best F1",
     )
     bad_answers: str = setting(
         "refuse",
-        "refuse: an answer that is not at its answer_start is an error; skip: the answer "
-        "is left out, with a warning",
+        "refuse or skip (with a warning) an answer that is not at its answer_start",
         one_of=("refuse", "skip"),
     )
 
@@ -298,7 +296,7 @@ class Squad(base.Task):
 
     def _answer(self, row: Question, windows: Windows, logits: Outputs) -> Answer:
         """The answer to one question; logits: float (L, 2) of each window."""
-        entries = self._best_spans(row.context, windows, logits)
+        entries = self._spans(row.context, windows, logits)
         chosen, null_odds = entries[0] if entries else Span("", 0.0, 0.0), {}
         if self.config.version_2:
             null = min((Span("", *map(float, x[0])) for x in logits), key=_score)
@@ -324,9 +322,7 @@ class Squad(base.Task):
             ],
         }
 
-    def _best_spans(
-        self, context: str, windows: Windows, logits: Outputs
-    ) -> list[Span]:
+    def _spans(self, context: str, windows: Windows, logits: Outputs) -> list[Span]:
         """The best spans of all windows, each text once."""
         longest, tokens = self.config.max_answer_length, windows[0].tokens
         count = len(tokens.ids)

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 STDIN = Path("-")
 FORMATS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
+_ROW = "expected a text, a tuple or a dictionary"
 _ESCAPES = str.maketrans({c: ascii(c)[1:-1] for c in "\t\n\r\v\f\x85\u2028\u2029"})
 
 Row = str | tuple[Any, ...] | dict[str, Any]
@@ -57,9 +58,8 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
     Raises UserError for any other data.
     """
     if not isinstance(data, Path):
-        yield from _numbered(
-            _rows(data, name or "the input"), f"{name}, row" if name else "row"
-        )
+        rows = _rows(data, name or "the input")
+        yield from _numbered(rows, f"{name}, row" if name else "row")
     elif is_table(data):
         yield from read_rows(data)
     else:
@@ -96,10 +96,8 @@ def _rows(data: Any, name: str) -> Iterable[Any]:
     unordered = bytes | bytearray | set | frozenset
     if isinstance(data, Iterable) and not isinstance(data, unordered):
         return data
-    raise UserError(
-        f"{name} is of type {type(data).__name__}; expected a text, a tuple or a "
-        "dictionary, a list of them, a data frame, a data set, or the Path of a file"
-    )
+    came = f"{name} is of type {type(data).__name__}"
+    raise UserError(f"{came}; {_ROW}, several of them, a data frame or a Path")
 
 
 def _numbered(rows: Iterable[Any], name: str) -> Iterator[Placed]:
@@ -109,10 +107,7 @@ def _numbered(rows: Iterable[Any], name: str) -> Iterator[Placed]:
             row = row._asdict()
         row = plain(row.to_dict() if hasattr(row, "to_dict") else row)
         if not isinstance(row, str | list | dict):
-            raise UserError(
-                f"{name} {number} is of type {type(row).__name__}; expected a text, a "
-                "tuple or a dictionary"
-            )
+            raise UserError(f"{name} {number} is of type {type(row).__name__}; {_ROW}")
         yield f"{name} {number}", tuple(row) if isinstance(row, list) else row
 
 

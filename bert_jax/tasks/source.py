@@ -15,14 +15,7 @@ from bert_jax.data.corpus import TFDS, find_dataset
 from bert_jax.errors import UserError, listed
 from bert_jax.files import reading
 from bert_jax.settings import check_ranges, setting
-from bert_jax.tasks.rows import (
-    FORMATS,
-    Placed,
-    Record,
-    is_table,
-    placed_rows,
-    read_rows,
-)
+from bert_jax.tasks import rows as read
 
 logger = logging.getLogger(__name__)
 
@@ -35,20 +28,14 @@ HUB = "hf:"
 class DataConfig:
     """The files of a task."""
 
-    dir: str = setting(
-        "",
-        "folder of the files, or a data set: hf:NAME or hf:NAME:CONFIG of the Hugging Face "
-        "Hub, tfds:NAME of tensorflow-datasets",
-    )
+    dir: str = setting("", "folder of files, or data set: hf:NAME[:CONFIG], tfds:NAME")
     train: str = setting(
         "",
-        "training file in dir, or split of a hf: or tfds: data set; empty: the usual name, "
-        "such as train-v1.1.json for SQuAD, or train.csv or train.jsonl for a table",
+        "training file in dir, or split of a data set; empty: the usual name, such as "
+        "train-v1.1.json for SQuAD, and train.csv or train.jsonl for a table",
     )
     dev: str = setting("", "dev file or split, named as train")
-    test: str = setting(
-        "", "test file or split, named as train; predicted if it has no labels"
-    )
+    test: str = setting("", "test file or split; without labels it is predicted")
 
     def __post_init__(self):
         check_ranges(self, "data.")
@@ -72,7 +59,7 @@ class Source:
         self,
         config: Any,
         columns: Mapping[str, tuple[str, ...]],
-        given: Mapping[str, Sequence[Record]] | None = None,
+        given: Mapping[str, Sequence[read.Record]] | None = None,
     ):
         self.config, self.columns, self.given = config, columns, given
         self.labels: tuple[str, ...] = getattr(config, "labels", ())
@@ -90,7 +77,7 @@ class Source:
         labelled = ("train", *self.eval_splits)
         return tuple(s for s in self.splits if s not in labelled and self.has(s))
 
-    def any_label(self, records: Iterable[Record]) -> bool:
+    def any_label(self, records: Iterable[read.Record]) -> bool:
         """Whether any row has a label.
 
         An empty cell of a CSV file and Hugging Face's -1 are missing labels.
@@ -98,7 +85,7 @@ class Source:
         labels = (values.get(n) for _, values in records for n in self._label_names)
         return any(x not in (None, "") and str(x) not in ("-1", "-1.0") for x in labels)
 
-    def records(self, split: str) -> Iterator[Placed]:
+    def records(self, split: str) -> Iterator[read.Placed]:
         """Yields the place and the values of each row of a split."""
         if self.given is not None:
             if split not in self.given:
@@ -112,7 +99,7 @@ class Source:
 
     def rows_of(
         self, data: Any, name: str = "", *, tabs: bool = True
-    ) -> Iterator[Placed]:
+    ) -> Iterator[read.Placed]:
         """Yields the rows of any data; see :func:`rows.placed_rows`.
 
         Also reads files in a form of the family. The class numbers of a data set become
@@ -121,7 +108,7 @@ class Source:
         """
         if isinstance(data, Path) and self.is_own(data):
             return self.read_file(data, "test")
-        placed = placed_rows(data, name, tabs=tabs)
+        placed = read.placed_rows(data, name, tabs=tabs)
         info = getattr(data, "dataset_info", None)  # of tensorflow-datasets
         features = {**info.features} if info else getattr(data, "features", {})
         if not isinstance(features, Mapping):  # a column of a frame
@@ -136,16 +123,16 @@ class Source:
         """Whether a file to predict has a form of the family, by the file's name."""
         return False
 
-    def read_file(self, path: Path, split: str) -> Iterator[Placed]:
+    def read_file(self, path: Path, split: str) -> Iterator[read.Placed]:
         """Yields the rows of a split's file. By default the file is a table."""
-        if not is_table(path):
-            expected = f"expected {', '.join(FORMATS)}, with or without .gz"
+        if not read.is_table(path):
+            expected = f"expected {', '.join(read.FORMATS)}, with or without .gz"
             raise UserError(f"{path} is no table by its name; {expected}")
-        return read_rows(path)
+        return read.read_rows(path)
 
     def file_names(self, split: str) -> Sequence[str]:
         """The possible names of a split's file, if the config has no name."""
-        return [split + end + packed for end in FORMATS for packed in ("", ".gz")]
+        return [split + end + packed for end in read.FORMATS for packed in ("", ".gz")]
 
     def has(self, split: str) -> bool:
         """Whether a split exists, or the config has a name for its file."""
@@ -190,8 +177,8 @@ class Source:
         return read_hub(self.config.dir, self._hub_split(split))
 
     def _with_names(
-        self, placed: Iterable[Placed], column: str, names: Sequence[str]
-    ) -> Iterator[Placed]:
+        self, placed: Iterable[read.Placed], column: str, names: Sequence[str]
+    ) -> Iterator[read.Placed]:
         if self.labels:
             names = in_order_of(tuple(names), self.labels)
         known = dict(enumerate(names)) | {-1: None}

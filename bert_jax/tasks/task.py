@@ -156,7 +156,7 @@ class Task(abc.ABC):
         if held_out:
             classes = [self.class_of(*record) for record in records["train"]]
             dev = share_of_rows(classes, held_out, seed)
-        return self._with_records(records, dev)
+        return self._with_rows(records, dev)
 
     def folds(self, count: int, seed: int = 0) -> list[Self]:
         """A task for each fold of the training rows: the fold is dev, the rest is train.
@@ -168,7 +168,7 @@ class Task(abc.ABC):
             raise UserError(f"there are {count} folds, expected at least 2")
         rows = self._records(self.source.records("train"))
         folds = fold_rows([self.class_of(*row) for row in rows], count, seed)
-        return [self._with_records({"train": rows}, dev) for dev in folds]
+        return [self._with_rows({"train": rows}, dev) for dev in folds]
 
     def class_of(self, where: str, values: Mapping[str, Any]) -> Hashable:
         """The class of a training row, which keeps its share in dev; None: no class."""
@@ -177,23 +177,21 @@ class Task(abc.ABC):
     def _records(self, placed: Iterable[Placed]) -> list[Record]:
         return [(x, self.values(x, row, labelled=True)) for x, row in placed]
 
-    def _with_records(
-        self, records: dict[str, list[Record]], dev: set[int] | None
-    ) -> Self:
+    def _with_rows(self, rows: dict[str, list[Record]], dev: set[int] | None) -> Self:
         """The task with these rows. dev: numbers of the training rows that become dev."""
         if dev is not None:
-            rows = records["train"]
-            if rows and not dev:
+            train = rows["train"]
+            if train and not dev:
                 needed = "expected two of a class and as many as folds, or dev=rows"
                 raise UserError(f"train has too few rows to use some for dev; {needed}")
-            train = [row for i, row in enumerate(rows) if i not in dev]
-            records = records | {"train": train, "dev": [rows[i] for i in sorted(dev)]}
+            rows = rows | {"train": [x for i, x in enumerate(train) if i not in dev]}
+            rows["dev"] = [train[i] for i in sorted(dev)]
         # The name is a setting, so that a run with other rows has other settings.
-        content = json.dumps(records, sort_keys=True, default=str).encode()
+        content = json.dumps(rows, sort_keys=True, default=str).encode()
         name = ROWS + hashlib.sha256(content).hexdigest()[:12]
         task = type(self)(dataclasses.replace(self.config, dir=name))
         task.columns, task.optional = self.columns, self.optional
-        task.source = self.source_class(task.config, self.columns, records)
+        task.source = self.source_class(task.config, self.columns, rows)
         return task
 
     def with_columns(self, columns: str | Sequence[str]) -> Self:

@@ -65,17 +65,14 @@ class TextConfig(TableConfig):
     )
     truncation: str = setting(
         "head",
-        "part of a longer text that is kept: head (the start), tail (the end), head_tail "
-        "(both), or windows: overlapping sequences with the label of the row, whose logits "
-        "are averaged",
+        "part of a long text that is read: head, tail, head_tail (both), or windows: "
+        "overlapping sequences with the label of the row, whose logits are averaged",
         one_of=("head", "tail", "head_tail", "windows"),
     )
     head_tokens: int = setting(
         128, "head_tail: tokens from the start of a text", least=1
     )
-    stride: int = setting(
-        64, "windows: tokens between the starts of two windows", least=1
-    )
+    stride: int = setting(64, "windows: tokens from one start to the next", least=1)
 
     def __post_init__(self):
         super().__post_init__()
@@ -103,12 +100,8 @@ class ClassificationConfig(TextConfig):
 class MultiLabelConfig(TextConfig):
     """A table with any number of labels for each row, and how a cell contains them."""
 
-    separator: str = setting(
-        ",", "text between the labels of a cell; a cell may also be a list in brackets"
-    )
-    threshold: float = setting(
-        0.5, "minimum probability of a label in an answer", above=0, below=1
-    )
+    separator: str = setting(",", "text between labels, if a cell is no list in []")
+    threshold: float = setting(0.5, "minimum probability of a label", above=0, below=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -304,9 +297,8 @@ class Classification(base.Task):
                 cut = [[texts[0][start:stop]] for start, stop in spans]
             else:
                 how = config.truncation, config.head_tokens
-                pair = len(texts) > 1
-                kept = sequences.pair_lengths(*lengths, room) if pair else [room]
-                parts = zip(texts, kept, strict=True)
+                kept = sequences.pair_lengths(*(*lengths, 0)[:2], room)
+                parts = zip(texts, kept, strict=False)
                 cut = [[sequences.cut(*part, *how) for part in parts]]
                 truncated += sum(lengths) > room
             joined += [sequences.join(tokenizer, *parts) for parts in cut]

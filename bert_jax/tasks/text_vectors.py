@@ -48,7 +48,7 @@ class SentenceVectorsConfig(TableConfig):
     )
     positive_from: float = setting(
         0.0,
-        "contrastive, triplet: minimum label of a training pair; 0: pairs need no label",
+        "contrastive, triplet: minimum label of a training pair; 0: no label is read",
     )
     margin: float = setting(
         0.5, "triplet: minimum of the cosine minus a negative's cosine", least=0, most=2

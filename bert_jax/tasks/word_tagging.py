@@ -62,9 +62,7 @@ class TaggingConfig(DataConfig):
     column: int = setting(-1, "column of the tag, from 0 (the word), or from the end")
     labels: tuple[str, ...] = setting((), "all tags; empty: the tags of train, sorted")
     max_length: int = setting(128, "maximum number of tokens of a sequence", least=3)
-    stride: int = setting(
-        0, "tokens between the starts of two windows; 0: half a window", least=0
-    )
+    stride: int = setting(0, "tokens between window starts; 0: half a window", least=0)
     document_context: bool = setting(
         False, "fill each sequence with the sentences around it in its document"
     )
