@@ -83,7 +83,7 @@ class Picture(Figure):
 
 
 def save(picture: Picture, path: Path) -> None:
-    """Writes a picture in the format of the name's ending: .png, .svg or .pdf."""
+    """Writes a picture in the format of its name's ending. path: file.png, .svg or .pdf."""
     kind = ending(path)[1:]
     if kind not in ("png", "svg", "pdf"):
         raise UserError(f"--output={path}, expected a name in .png, .svg or .pdf")
@@ -248,7 +248,7 @@ def _label_cells(
 def attention_heads(model: "Bert", text: "Text", layer: int) -> Picture:
     """A heat map for each head of a layer: how much tokens attend to each other.
 
-    text: a text or a pair of texts. layer: index from 0 of
+    model: a model of ``bert_jax.load``. text: a text or a pair of texts. layer: index of
     ``model(text, attentions=True).attentions``; -1 is the last layer. A row attends to the
     columns, and its probabilities add up to 1.
     """
@@ -275,8 +275,9 @@ def attention_lines(model: "Bert", text: "Text", layer: int, head: int) -> Pictu
     """The attention of a head as lines from each word, left, to each word, right.
 
     A wide line is a high probability. The attention to the tokens of a word is added up,
-    and the attention from its tokens is averaged (Clark et al., 2019, section 4.1). text,
-    layer, head: as in :func:`attention_heads`.
+    and the attention from its tokens is averaged (Clark et al., 2019, section 4.1).
+
+    model, text, layer: as in :func:`attention_heads`. head: index of the head, from 0.
     """
     out = model([text], attentions=True)
     ids = out.input_ids[0]
