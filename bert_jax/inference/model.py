@@ -216,7 +216,7 @@ class Bert(Checkpoint):
     def duplicates(
         self, texts: Any, threshold: float = 0.9, *, columns: Columns = ()
     ) -> list[tuple[int, int, float]]:
-        """Pairs (i, j, cosine) of rows with a cosine of at least ``threshold``, largest first.
+        """Pairs (i, j, cosine) with a cosine of at least ``threshold``, largest first.
 
         texts: texts as for ``encode``, or vectors from ``encode``, which has more settings.
           All pairs are compared.
