@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import socket
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -79,7 +78,7 @@ def decode(raw: bytes, where: object, *, cut: bool = False) -> str:
     except UnicodeDecodeError as error:
         raise UserError(
             f"{where} is not UTF-8 at byte {error.start} (0x{raw[error.start]:02x}); "
-            "expected UTF-8 text: convert it with iconv -t utf-8"
+            "convert it with iconv -t utf-8"
         ) from error
 
 
@@ -170,8 +169,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The dictionary of the pairs. Raises ValueError for a key that occurs twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        twice = statistics.mode(name for name, _ in pairs)
-        raise ValueError(f"the key {twice!r} occurs twice")
+        raise ValueError(f"a key of {[*values]} occurs twice")
     return values
 
 

@@ -280,7 +280,9 @@ def test_a_checkpoint_gives_the_sizes_that_a_config_does_not_name(
         UserError, match=r"=128, expected at most model.max_positions=19"
     ):
         parse(line, USAGE, read)
-    with pytest.raises(UserError, match=r"no model\.vocab_size, .*; give the sizes"):
+    with pytest.raises(
+        UserError, match=r"no model\.vocab_size, .*; set them or init_from"
+    ):
         parse(line[:2], USAGE, read)
     with pytest.raises(UserError, match=r"did you mean --model\.hidden_size"):
         model("--model.hiden_size=24")

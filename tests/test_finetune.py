@@ -136,7 +136,7 @@ def test_asked_to_stop_it_saves_and_ends_with_75(
             ["--data.dir=nowhere"],
             "and 7 more (it is empty or does not exist); set data.dir",
         ),
-        (["--data.max_length=17"], "but the model has 16 positions"),
+        (["--data.max_length=17"], "exceeds the model's 16 positions"),
         (["extra"], "unexpected argument 'extra'"),
         (["--learning_rate=3e-4"], "did you mean --optimizer.learning_rate?"),
     ],

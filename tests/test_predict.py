@@ -219,7 +219,7 @@ def test_an_output_file_is_replaced_by_a_complete_one(
     ("name", "lines", "arguments", "message"),
     [
         ("encoder", ["a"], [], "finetune.*bert_jax embed"),
-        ("classes", ["a"], ["--max_length", "81"], "but the model has 80 positions"),
+        ("classes", ["a"], ["--max_length", "81"], "exceeds the model's 80 positions"),
         ("classes", ["a"], ["--batch_size", "0"], "batch_size=0"),
         ("choice", ["a\tb"], [], "input.txt:1: 'choices' are no list of two"),
         (

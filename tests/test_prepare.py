@@ -53,12 +53,12 @@ def test_text_without_boundaries_of_documents_is_warned_of(
 @pytest.mark.parametrize(
     "changed, message",
     [
-        ({"--input": "no.txt"}, "no.txt: no such file or folder"),
+        ({"--input": "no.txt"}, "no.txt does not exist or has no text"),
         ({"--vocabulary": "no.txt"}, "no.txt"),
-        ({"--language": "English"}, "language 'English', expected a code such as en"),
+        ({"--language": "English"}, "language='English', expected a code such as en"),
         ({"--output": "other.txt"}, "File exists (other.txt)"),
         ({"--output": "other.txt/a/b"}, "Not a directory (other.txt/a"),
-        ({"--output": "text.txt"}, "text.txt is the input text.txt, or in it"),
+        ({"--output": "text.txt"}, "text.txt is the input text.txt or in it"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, changed, message):

@@ -1,8 +1,8 @@
 """Batches of sequences of many lengths, in few shapes and with little padding.
 
-Several sequences share a row. The compiler runs once for each shape and takes as long as
-some tens of steps, so there are few shapes. The examples of a step depend only on the data,
-the seed, the epoch and the settings. Their rows also depend on the devices.
+Several sequences share a row. The compiler takes as long for each shape as some tens of
+steps, so there are few shapes. The examples of a step depend only on the data, the seed,
+the epoch and the settings. Their rows also depend on the devices.
 """
 
 import dataclasses
@@ -18,23 +18,23 @@ from bert_jax.data.packing import HostRows, Rows, best_fit, lay_out, placed, rou
 
 IGNORED = -1  # a label that neither the loss nor a metric counts
 
-MULTIPLE = 8  # row lengths are multiples of it, in tokens, which accelerators prefer
-# A further shape must save this many steps an epoch: compiling it takes as long as that
-# many steps for each epoch of a usual run.
+MULTIPLE = 8  # row lengths are multiples of this number of tokens, for accelerators
+# Minimum number of steps that another shape must save in each epoch. Its compilation takes
+# as long as some tens of steps.
 WORTH = 8
-SAMPLE = 128  # batches of each class of lengths, on which the class's shape is chosen
+SAMPLE = 128  # batches of each length class from which the class's shape is chosen
 # The row length at which attention, whose time grows with the square of the length, takes
 # as long as the rest of a step. Measured: 840 and 940 for all-MiniLM-L6-v2 with heads for
-# tokens and sequences on two CPU cores; wider models have more by their operations.
+# tokens and sequences on two CPU cores. Wider models have a larger value.
 EVEN_LENGTH = 1200
 
-# Row lengths for inference. In a shorter row attention computes less between sequences that
-# do not see each other. SHORT is used where one such row holds all sequences.
+# Row lengths for inference. In shorter rows attention computes less between sequences that
+# do not attend to each other. SHORT is used if one such row has room for all sequences.
 LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
 SHORT = 16
-SLOT = 4  # a row may hold a sequence for so many tokens; the shortest one has three
+SLOT = 4  # tokens of a row for each slot. The shortest sequence has three tokens
 
-# The numbers of the sequences in each row of a batch, and its arrays.
+# Numbers of the sequences in each row of a batch, and the arrays of the batch.
 RowBatch = tuple[list[list[int]], dict[str, np.ndarray]]
 
 
@@ -43,20 +43,20 @@ class Features:
     """Tokenised sequences of examples. An example may have several (windows, choices).
 
     input_ids, token_type_ids: int32 (L_i,) of each sequence i, with [CLS] and [SEP].
-    row: int32 (n,), the number of the example that each sequence belongs to; ascending.
-    targets: arrays that the loss needs, with one entry for each of n sequences; empty
-      without labels.
+    row: int32 (n,), the number of each sequence's example, ascending.
+    targets: arrays for the loss, with one entry for each of n sequences. Empty without
+      labels.
       head "sequence": "label" int32 (n,) of class ids, or float32 (n,) for regression.
-      head "token": "labels", a list of int32 (L_i,); IGNORED for tokens without a label.
+      head "token": "labels", a list of int32 (L_i,). IGNORED for tokens without a label.
       head "choice": "label" int32 (examples,), the right choice of each example.
       head "span": "start" and "end", int32 (n,), positions in the sequence.
-    choices: number of sequences of one example that compete (head "choice"), which are next
-      to each other: n = examples * choices. 1 for other heads.
+    choices: number of choices of an example (head "choice"). The sequences of an example
+      are adjacent, so n = examples * choices. 1 for other heads.
     extra: values that the task needs to decode the outputs, one entry for each sequence.
-    truncated: number of examples with text that was cut off.
+    truncated: number of examples whose text was cut.
     hidden: float32 (L_i, W) of each sequence, from a frozen encoder.
-    inputs: arrays (n,) of further inputs of the model in inference, one value for each
-      sequence. A batch has them as (R, S).
+    inputs: arrays (n,) of additional inputs of the model in inference, with a value for
+      each sequence. A batch has them as (R, S).
     """
 
     input_ids: list[np.ndarray]
@@ -71,9 +71,9 @@ class Features:
 
     @functools.cached_property
     def lengths_UC(self) -> np.ndarray:
-        """Tokens of each sequence, (U, choices).
+        """Number of tokens of each sequence, (U, choices).
 
-        U counts what cannot be divided: a sequence, or all choices of an example.
+        A unit, of which there are U, is a sequence, or all choices of an example.
         """
         lengths = [len(ids) for ids in self.input_ids]
         return np.array(lengths, np.int64).reshape(-1, self.choices)
@@ -88,13 +88,13 @@ class Shape(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """Time of a step, relative to steps of other shapes."""
+        """Estimated time of a step, relative to other shapes."""
         return self.rows * self.length * (1 + self.length / EVEN_LENGTH)
 
 
 @dataclasses.dataclass(eq=False)
 class EpochBatches:
-    """Item t is this process's rows of the batch of step t, from 0, through all epochs.
+    """Item t has this process's rows of the batch of step t, through all epochs.
 
     features: the training examples. batch_size: units of a step, see Features.lengths_UC.
     One batch of an epoch, at any place, may be smaller. buckets: maximum number of length
@@ -127,7 +127,7 @@ class EpochBatches:
     packed: bool = True
 
     def __post_init__(self):
-        # Divides the rows of a part; all parts of a step have the same number of rows.
+        # Divides the rows of a part. All parts of a step have the same number of rows.
         parts = self.accumulation
         self._multiple = math.lcm(self.multiple, parts) // parts
         weights = np.ones(len(self.features.row), np.float32)
@@ -135,7 +135,7 @@ class EpochBatches:
         self._weighted = dataclasses.replace(self.features, targets=targets)
         self._sizes_U = self.features.lengths_UC.sum(axis=1)
         self._classes = length_classes(self._sizes_U, self.batch_size, self.buckets)
-        # Threads ask for batches at the same time, of two epochs at an epoch's end.
+        # At the end of an epoch, threads may need the orders of two epochs.
         self._order = functools.lru_cache(maxsize=2)(self._shuffled)
         self.shapes = self._choose_shapes()
 
@@ -161,11 +161,11 @@ class EpochBatches:
         return [batches[i] for i in random.permutation(len(batches))]
 
     def _sorted(self, seed: int, epoch: int) -> list[list[np.ndarray]]:
-        """The units of an epoch's batches, for each class, and of the last batch.
+        """The units of an epoch's batches for each class, and of the last, smaller batch.
 
         The units of a class are sorted by length and cut into ``batch_size`` groups. Each
-        batch has one unit of every group, so that all batches have about as many tokens
-        and need about as many rows.
+        batch has one unit of every group, so all batches have similar numbers of tokens
+        and rows.
         """
         random = np.random.default_rng((seed, epoch))
         order = random.permutation(len(self._sizes_U))
@@ -180,27 +180,30 @@ class EpochBatches:
         return [batch for batch in batches if batch]
 
     def _place(self, units: np.ndarray, length: int, slots: int) -> list[list[int]]:
-        """Rows for a part's sequences, numbered unit by unit."""
+        """Rows for the sequences of a part, which are numbered unit by unit."""
         return best_fit(self.features.lengths_UC[units].ravel(), length, slots)
 
     def _choose_shapes(self) -> tuple[Shape, ...]:
         """The cheapest shape for each class, ordered by cost.
 
-        The sample of batches does not depend on the seed of the run, so that all runs of a
-        sweep share what they compile.
+        The sample of batches does not depend on the seed of the run, so the runs of a sweep
+        share their compiled programs.
         """
-        epochs = -(-SAMPLE // max(min(self._classes), 1))
-        drawn = [self._sorted(0, epoch) for epoch in range(epochs)]
+        count = -(-SAMPLE // max(min(self._classes), 1))
+        epochs = [self._sorted(0, epoch) for epoch in range(count)]
         lengths_UC, shapes = self.features.lengths_UC, set()
         for number in range(len(self._classes)):
-            sample = list(itertools.chain(*(batches[number] for batches in drawn)))
-            # The first class must hold any unit.
+            sample = list(itertools.chain(*(batches[number] for batches in epochs)))
+            # The first class must have room for any unit.
             units = np.concatenate(sample) if number else slice(None)
             shapes.add(self._cheapest(sample[:SAMPLE], int(lengths_UC[units].max())))
         return tuple(sorted(shapes, key=lambda shape: shape.cost))
 
     def _cheapest(self, sample: list[np.ndarray], longest: int) -> Shape:
-        """The cheapest shape that all of ``sample`` fit, at most twice ``longest`` wide."""
+        """The cheapest shape for all batches of ``sample``.
+
+        longest: maximum number of tokens of a sequence. Rows are at most twice as long.
+        """
         first = round_up(longest, MULTIPLE)
         widest = 2 * first if self.packed else first
         lengths = {min(n, self.limit) for n in range(first, widest + 1, MULTIPLE)}
@@ -209,8 +212,8 @@ class EpochBatches:
         most = max(map(len, parts)) * self.features.choices if self.packed else 1
         candidates = []
         for length in sorted(lengths):
-            # Twice as many as an average row holds: best fit places short sequences last,
-            # many to a row. Each costs the last layer one more position.
+            # Twice the average of a row, because best fit puts the short sequences into
+            # the last rows. Each slot costs the last layer one more position.
             slots = min(most, math.ceil(2 * length / mean))
             needed = max(len(self._place(part, length, slots)) for part in parts)
             rows = round_up(needed, self._multiple) * self.accumulation
@@ -234,19 +237,19 @@ class EpochBatches:
             if needed * self.accumulation <= shape.rows:
                 needed = shape.rows // self.accumulation
                 break
-        # Without a break: more rows than any of SAMPLE batches needed.
+        # Without a break the batch needs more rows than all batches of the sample.
         chosen = chosen._replace(rows=needed)
-        filled = [
+        parts = [
             self._fill(part, chosen, rows)
             for part, rows in zip(groups, places, strict=True)
         ]
-        together = {name: np.stack([a[name] for a in filled], 1) for name in filled[0]}
-        return {k: v.reshape(-1, *v.shape[2:]) for k, v in together.items()}
+        stacked = {name: np.stack([a[name] for a in parts], 1) for name in parts[0]}
+        return {k: v.reshape(-1, *v.shape[2:]) for k, v in stacked.items()}
 
     def _fill(
         self, units: np.ndarray, shape: Shape, rows: list[list[int]]
     ) -> dict[str, np.ndarray]:
-        """The arrays of a part. rows: the numbers, within the part, of its sequences."""
+        """The arrays of a part. rows: numbers, within the part, of each row's sequences."""
         features, C = self._weighted, self.features.choices
         sequences = (units[:, None] * C + np.arange(C)).ravel()
         in_rows = [sequences[members] for members in rows]
@@ -256,27 +259,28 @@ class EpochBatches:
             for r, members in enumerate(rows):
                 slots[members] = r * shape.slots + np.arange(len(members))
             U = round_up(-(-self.batch_size // self.accumulation), self._multiple)
-            values = {name: own[units] for name, own in features.targets.items()}
+            values = {name: array[units] for name, array in features.targets.items()}
             values["slots"] = slots.reshape(-1, C)
-            for name, own in values.items():
-                full = (U, *own.shape[1:])
-                arrays[name] = placed(full, np.s_[: len(units)], own, dtype=own.dtype)
+            for name, array in values.items():
+                full, used = (U, *array.shape[1:]), np.s_[: len(units)]
+                arrays[name] = placed(full, used, array, dtype=array.dtype)
         return arrays
 
 
 def length_classes(sizes_U: np.ndarray, batch_size: int, most: int) -> list[int]:
-    """The number of full batches in each class of lengths, the longest class first.
+    """The number of full batches in each length class, the longest class first.
 
-    A class is cut where this saves the most padding in rows of one unit each, until there
-    are ``most`` classes or the next one saves less than WORTH steps an epoch. The classes
-    depend on the data alone.
+    Classes are split where this saves the most padding in rows of one unit each. Splits end
+    at ``most`` classes, or if the next split saves less than WORTH steps in an epoch. The
+    classes depend only on the data.
     """
     full = len(sizes_U) // batch_size
     if not full:
         return [0]
     longest = np.sort(sizes_U)[::-1][: full * batch_size : batch_size]  # of each batch
     longest = round_up(longest, MULTIPLE)
-    ends, widths = np.full(full, full), np.full(full, longest[0])  # of each one's class
+    # The end and the width of each batch's class.
+    ends, widths = np.full(full, full), np.full(full, longest[0])
     for _ in range(most - 1):
         saved = (widths - longest) * (ends - np.arange(full))
         cut = int(saved.argmax())
@@ -291,10 +295,10 @@ def length_classes(sizes_U: np.ndarray, batch_size: int, most: int) -> list[int]
 def packed_rows(
     features: Features, rows: Rows, shape: Shape, pad_id: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of some rows. rows: the numbers of the sequences in each row.
+    """The arrays of some rows. rows: numbers of the sequences in each row.
 
     "input_ids", "token_type_ids", "attention_mask", "segment_ids", "starts", "hidden" and
-    targets as EpochBatches has them, but no targets of choices; inputs (R, S).
+    targets as in EpochBatches, but without targets of choices; inputs (R, S).
     """
     arrays, places = lay_out(features.lengths_UC.ravel(), rows, shape)
     used_RL, slots_RS = arrays["attention_mask"] > 0, arrays["starts"]
@@ -306,15 +310,16 @@ def packed_rows(
         **features.targets,
     }
     padding = {"input_ids": pad_id, "token_type_ids": 0, "hidden": 0}
-    for name, own in values.items():
-        if not isinstance(own, np.ndarray):  # an array for each sequence
-            none = own[0][:0]  # a part of a small batch may have no sequence
-            flat = np.concatenate([none, *(own[i] for i in places.sequences)])
+    for name, value in values.items():
+        if not isinstance(value, np.ndarray):  # an array for each sequence
+            none = value[0][:0]  # a part of a small batch may have no sequence
+            flat = np.concatenate([none, *(value[i] for i in places.sequences)])
             full, empty = (*used_RL.shape, *flat.shape[1:]), padding.get(name, IGNORED)
             arrays[name] = placed(full, used_RL, flat, empty, flat.dtype)
         elif features.choices == 1:
-            full, where = (*slots_RS.shape, *own.shape[1:]), (places.rows, places.slots)
-            arrays[name] = placed(full, where, own[places.sequences], dtype=own.dtype)
+            value, where = value[places.sequences], (places.rows, places.slots)
+            full = (*slots_RS.shape, *value.shape[1:])
+            arrays[name] = placed(full, where, value, dtype=value.dtype)
     return arrays
 
 
@@ -329,10 +334,10 @@ def inference_batches(
 ) -> Iterator[RowBatch]:
     """Every sequence of ``features`` once, none longer than ``limit``, the longest first.
 
-    packed_rows() makes the arrays, without targets. batch_size: rows of LENGTHS[0] tokens;
-    of longer rows a batch has fewer, with about as many tokens. A batch of fewer
-    rows is padded to a power of two. multiple: the number of rows is a multiple of it.
-    packed: whether sequences share rows.
+    packed_rows() makes the arrays, without targets. batch_size: number of rows with
+    LENGTHS[0] tokens. Batches of longer rows have fewer rows and about as many tokens. A
+    small batch is padded to a power of two. multiple: divides the number of rows. packed:
+    whether sequences share rows.
     """
     features = dataclasses.replace(features, targets={})
     lengths = features.lengths_UC.ravel()
@@ -343,7 +348,7 @@ def inference_batches(
     for shorter, length in zip([0, *choices][-2::-1], choices[::-1], strict=True):
         slots = max(length // SLOT, 1) if packed else 1
         fitted = best_fit(lengths[left], length, slots)
-        # Shorter sequences fill the rows that are needed for longer ones, and no others.
+        # Shorter sequences fill only rows that longer sequences need.
         fitted = [row for row in fitted if lengths[left[row[0]]] > shorter]
         if not fitted:
             continue

@@ -1,9 +1,9 @@
 """Text preparation on many machines: the functions of ``prepare`` in Apache Beam.
 
-An element of the pipeline is a shard: its byte ranges of text. A worker reads, splits and
-tokenises them, and writes the shard and its part of the index. The machine that starts the
-pipeline lists the text before and joins the index after, which is little work. The store
-has the same bytes as a store of ``prepare``.
+An element of the pipeline is a shard, given by its byte ranges of text. A worker reads,
+splits and tokenises them, and writes the shard and its part of the index. The machine that
+starts the pipeline lists the text before and joins the index afterwards, which is little
+work. The store has the same bytes as a store of ``prepare``.
 """
 
 import dataclasses
@@ -31,14 +31,12 @@ def prepare_with_beam(
     """Does the work of ``prepare`` in a pipeline. Inputs and output may be URLs.
 
     options: options of Beam, such as --runner=DataflowRunner. settings: other arguments of
-    prepare. The same call continues an interrupted one.
+    prepare. The same call continues an interrupted call.
     """
     try:
         import apache_beam  # noqa: F401
     except ImportError as error:
-        raise UserError(
-            f"--beam needs Apache Beam ({error}): pip install 'bert_jax[beam]'"
-        ) from error
+        raise UserError("--beam needs pip install 'bert_jax[beam]'") from error
     run = functools.partial(_run, options=list(options), output=output)
     if not is_remote(output):
         return prepare(inputs, tokenizer, Path(output), run=run, **settings)
@@ -54,12 +52,12 @@ def prepare_with_beam(
 
 
 def _copy_files(source: Any, target: Any, *patterns: str) -> None:
-    """Copies files to another folder. index.json, which finishes a store, is the last."""
+    """Copies files to another folder. index.json, which marks a finished store, is last."""
     from etils import epath
 
     source, target = epath.Path(source), epath.Path(target)
-    found = [path for pattern in patterns for path in source.glob(pattern)]
-    for path in sorted(found, key=lambda path: path.name == "index.json"):
+    paths = [path for pattern in patterns for path in source.glob(pattern)]
+    for path in sorted(paths, key=lambda path: path.name == "index.json"):
         place = target / path.relative_to(source)
         place.parent.mkdir(parents=True, exist_ok=True)
         path.copy(place, overwrite=True)
@@ -68,7 +66,7 @@ def _copy_files(source: Any, target: Any, *patterns: str) -> None:
 def _run(
     writer: Writer, missing: Missing, *, options: list[str], output: str
 ) -> Iterator[Counter[str]]:
-    """Writes the missing shards in a pipeline; yields the counts of all shards."""
+    """Writes the missing shards in a pipeline and yields the counts of all shards."""
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -76,7 +74,7 @@ def _run(
     if is_remote(output):
         _copy_files(writer.directory, output, UNFINISHED)
         write = functools.partial(_write_remote, writer, output)
-    # A shard is minutes of work: fusing it with the list of shards would leave one worker.
+    # Without the reshuffle Beam fuses all shards into the work of one worker.
     pipeline = beam.Pipeline(options=PipelineOptions(options))
     _ = (
         pipeline
@@ -103,7 +101,7 @@ def _count(write: Callable, shard: int, parts: list[Part]) -> None:
 def _write_remote(
     writer: Writer, output: str, shard: int, parts: list[Part]
 ) -> Counter[str]:
-    """Writes a shard on this machine, and copies it to the store; its part is the last."""
+    """Writes a shard on this machine and copies it to the store, its part last."""
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         counts = dataclasses.replace(writer, directory=directory)(shard, parts)

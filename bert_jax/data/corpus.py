@@ -42,10 +42,10 @@ from bert_jax.progress import Progress
 PYTHON_DOCS = "python-docs"
 TFDS = "tfds:"  # prefix of an input that names a data set
 
-_HEAD = 1 << 16  # bytes of text from which the format of a file is chosen
-# Estimated bytes of text in a byte of a compressed file, for shards and progress.
+_HEAD = 1 << 16  # bytes of text that decide the format of a file
+# Estimated ratio of text to compressed file, for shards and progress.
 _COMPRESSION_RATIO = 3
-# Titles of wiki40b, which end at the marker of what follows.
+# Titles of wiki40b. They end at the next marker.
 _WIKI40B_HEADING = r"(?s)_START_(?:ARTICLE|SECTION)_.*?(?=_START_[A-Z]+_|\Z)"
 
 logger = logging.getLogger(__name__)
@@ -54,9 +54,9 @@ logger = logging.getLogger(__name__)
 class Source(NamedTuple):
     """One file, one split of a data set, or the text inside Python.
 
-    size: bytes of text, estimated for a compressed file and for tfds. format: one of
-    FORMATS, "tfds" or PYTHON_DOCS. splittable: whether :func:`read_source` can start and
-    stop inside the source.
+    size: bytes of text, estimated for compressed files and tfds. format: a key of FORMATS,
+    "tfds" or PYTHON_DOCS. splittable: whether :func:`read_source` can start and stop inside
+    the source.
     """
 
     name: str
@@ -84,14 +84,14 @@ def read_documents(inputs: Sequence[str], reading: Reading | None = None) -> Doc
 
 
 def left_out(counts: Mapping[str, int]) -> str:
-    """The counts of ``Reading.dropped`` in words."""
+    """A phrase for the counts of ``Reading.dropped``."""
     return f"left out: {counts[PASSAGES]:,} {PASSAGES}"
 
 
 def find_sources(inputs: Sequence[str], reading: Reading) -> list[Source]:
     """The sources of all inputs. Files of a folder or a glob are sorted by name.
 
-    Skips empty and hidden files in folders and globs. Logs the format of the files.
+    Skips empty and hidden files in folders and globs. Logs the formats of the files.
     """
     check_language(reading.language)
     sources = [source for text in inputs for source in _expand(text, reading)]
@@ -122,15 +122,12 @@ def _expand(text: str, reading: Reading) -> list[Source]:
     names = [store.unstrip_protocol(p) if is_remote(text) else p for p in shown]
     sources = [source for name in names for source in _file_sources(name, reading)]
     if not sources:
-        raise UserError(
-            f"{text}: no such file or folder, or no text in it; check the path of the "
-            "input, and quote a pattern"
-        )
+        raise UserError(f"{text} does not exist or has no text; check the path")
     return sources
 
 
 def _file_sources(name: str, reading: Reading) -> Iterator[Source]:
-    """The source of a file, or none of an empty file. Reads the start of the file."""
+    """The source of a file. None for an empty file. Reads the start of the file."""
     with open_text(name) as file:
         head = file.read(_HEAD)
     text, format = decode(head, name, cut=True), reading.format
@@ -145,9 +142,9 @@ def _file_sources(name: str, reading: Reading) -> Iterator[Source]:
 
 
 def fingerprint(source: Source) -> str:
-    """Identifies the text: the hash of a file, the size and time of an object.
+    """A hash of a file's content, or of a remote object's size and time.
 
-    Reads local files completely, which takes about a hundredth of the preparation time.
+    Reads local files completely, which takes about a hundredth of the preparation's time.
     """
     if source.format == PYTHON_DOCS:
         return python_docs.FINGERPRINT
@@ -166,7 +163,7 @@ def fingerprint(source: Source) -> str:
 def read_source(
     source: Source, start: int, stop: int, reading: Reading
 ) -> Iterator[tuple[int, list[str]]]:
-    """The documents of a source, each after the number of bytes read before it.
+    """Number of bytes before each document of a source, and the document.
 
     A splittable source is read from byte ``start`` to byte ``stop``. Ranges that cover the
     source give every document exactly once. In the paragraphs format, the end of a range
@@ -200,9 +197,9 @@ class _Lines:
 
     def __iter__(self) -> Iterator[str]:
         boundary = re.compile(FORMATS[self._source.format].boundary or "")
-        owned = self.offset == 0
+        in_range = self.offset == 0
         with open_text(self._source.name) as file:
-            if not owned:  # skip to the next start of a line
+            if not in_range:  # skip to the start of the next line
                 file.seek(self.offset - 1)
                 self.offset += len(file.readline(LONGEST_LINE)) - 1
             while raw := file.readline(LONGEST_LINE):
@@ -212,15 +209,15 @@ class _Lines:
                 ended = self.offset >= self._stop and self._source.splittable
                 if ended and boundary.match(line):
                     return
-                owned = owned or bool(boundary.match(line))
-                if owned:
+                in_range = in_range or bool(boundary.match(line))
+                if in_range:
                     yield line
                 self.offset += len(raw)
 
 
 @contextlib.contextmanager
 def open_text(name: str | Path) -> Iterator[BinaryIO]:
-    """Opens a file to read bytes, and decompresses it if its suffix names a compression.
+    """Opens a file to read bytes. Decompresses it by its suffix.
 
     Raises UserError for a damaged compressed file.
     """
@@ -234,9 +231,7 @@ def open_text(name: str | Path) -> Iterator[BinaryIO]:
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         if getattr(error, "errno", None):
             raise
-        raise UserError(
-            f"{name} is damaged ({error}); copy or compress the file again"
-        ) from error
+        raise UserError(f"{name} is damaged ({error}); copy it again") from error
 
 
 def _locate(source: Source, offset: int) -> str:
@@ -250,13 +245,13 @@ def _locate(source: Source, offset: int) -> str:
 def find_dataset(text: str) -> Sequence[dict[str, Any]]:
     """The rows of ``tfds:NAME[/CONFIG][:SPLIT]`` below $TFDS_DATA_DIR.
 
-    The split is "train" by default. Rows must be stored as ArrayRecord. Making the data
-    set with ``tfds build`` may need TensorFlow; reading it does not. The rows have
+    Default split: "train". The files must have the ArrayRecord format. ``tfds build``,
+    which makes them, may need TensorFlow, but reading them does not. The rows have
     tensorflow-datasets' ``dataset_info`` and ``split``.
     """
     name, _, split = text.removeprefix(TFDS).partition(":")
     try:
-        # Imported late: it takes a second, and most inputs are text files.
+        # Imported late, because it takes a second and most inputs are text files.
         import tensorflow_datasets as tfds
 
         builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
@@ -264,18 +259,17 @@ def find_dataset(text: str) -> Sequence[dict[str, Any]]:
     except Exception as error:  # of no common type
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
-            f"{text}: {reason}; pip install 'bert_jax[tfds]', set TFDS_DATA_DIR to the "
-            "folder of the data set, or make it with tfds build "
-            f"{name} --file_format=array_record"
+            f"{text}: {reason}; pip install 'bert_jax[tfds]', set TFDS_DATA_DIR, or run "
+            f"tfds build {name} --file_format=array_record"
         ) from error
 
 
 def _read_dataset(
     source: Source, start: int, stop: int, reading: Reading
 ) -> Iterator[tuple[int, list[str]]]:
-    """The documents in bytes [start, stop), each after its byte offset.
+    """Byte offset and sentences of each document in bytes [start, stop).
 
-    A byte offset means the row at the same fraction of the rows.
+    The offset of a row is its number as a fraction of the source's size.
     """
     rows = find_dataset(source.name)
     first, last = (-(-byte * len(rows) // source.size) for byte in (start, stop))
@@ -288,7 +282,7 @@ def _read_dataset(
 
 
 def article_sentences(text: str, reading: Reading) -> list[str]:
-    """The sentences of a row. If it has wiki40b's markers, only paragraphs are read."""
+    """The sentences of a row. Of text with wiki40b's markers only paragraphs are read."""
     if "_START_ARTICLE_" not in text:
         return text_sentences(text, reading)
     text, headings = re.subn(_WIKI40B_HEADING, "", text)

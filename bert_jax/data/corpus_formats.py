@@ -1,8 +1,8 @@
-"""The text formats: lines of a file to documents, and which format a file has.
+"""Text formats: readers from lines to documents, and detection of a file's format.
 
-A format is one entry of FORMATS, at the end. Every reader takes lines and yields documents,
-lists of sentences. A document that is longer than LONGEST_DOCUMENT is cut, so memory does
-not depend on the file (Markdown is read whole).
+A format is an entry of FORMATS, at the end of the file. Every reader takes lines and yields
+documents, which are lists of sentences. A document longer than LONGEST_DOCUMENT is cut, so
+memory does not depend on the file, except for Markdown.
 """
 
 import html
@@ -22,21 +22,21 @@ from bert_jax.files import parse_json
 Lines = Iterable[str]  # without their ends
 Documents = Iterator[list[str]]  # sentences
 
-# Characters. No book is this long; a file without any document boundary may be.
+# Characters. No book is this long, but a file without document boundaries may be.
 LONGEST_DOCUMENT = 16 << 20
-# Width of a text. Shorter ones without an end mark are headings, captions or table cells.
+# Width of a text. Shorter texts without an end mark are headings, captions or table cells.
 HEADING = 60
-# A chapter shorter than this, in sentences, is joined with the next.
+# Sentences of a chapter. A shorter chapter is joined with the next one.
 SHORT_CHAPTER = 8
-# A document that has end marks behind less than this share of its characters is in a
-# language without known marks, such as Thai.
+# Share of a document's characters that are in texts with end marks. With a smaller share
+# the language has no known marks, such as Thai.
 _MARKED = 0.25
 
 _ASCII_MARKS = tuple(".!?…")
 _SENTENCE_MARKS = (*_ASCII_MARKS, *"。！？｡।॥۔؟።։။។៕།")
 _CLOSING = "\"'”“’‘»«)]」』）】》〉"
 _END_MARKS = (*_SENTENCE_MARKS, *_CLOSING, ":", ";")
-# A line that ends a chapter. An empty line ends a paragraph.
+# The line that ends a chapter. An empty line ends a paragraph.
 _CHAPTER = "\f"
 
 # The name of omitted text in reports.
@@ -45,11 +45,11 @@ PASSAGES = "headings, list items, tables or blocks of code"
 
 @dataclass(frozen=True)
 class Reading:
-    """How text is read, and how much of it was left out.
+    """Settings of a reader, and counts of what it left out.
 
-    format: one of FORMATS, or "auto", which chooses for each file, see detect_format.
-    text_field: key of the text in JSONL rows and tfds examples. language: see
-    split_sentences. dropped: how many PASSAGES were left out.
+    format: a key of FORMATS, or "auto": see detect_format. text_field: key of the text in
+    JSONL rows and tfds examples. language: see split_sentences. dropped: number of PASSAGES
+    that were left out.
     """
 
     format: str = "auto"
@@ -81,8 +81,8 @@ def _documents(
 ) -> Documents:
     """Joins texts to documents.
 
-    texts: an empty text ends a document of at least ``shortest`` sentences. choose: the
-    texts of a document that are kept.
+    texts: an empty text ends a document of at least ``shortest`` sentences. choose:
+    function that returns the texts of a document to keep.
     """
     document: list[str] = []
     for run in itertools.chain(_runs(texts), [[]]):
@@ -99,25 +99,22 @@ def _documents(
 
 
 def _prose_documents(lines: Lines, reading: Reading) -> Documents:
-    """The documents of lines, which are joined to paragraphs."""
+    """The documents of lines. Joins lines to paragraphs."""
     paragraphs = (" ".join(run) for run in _runs(lines))
     return _documents(paragraphs, _prose, reading, SHORT_CHAPTER)
 
 
 def _has_marks(texts: Sequence[str]) -> bool:
-    """Whether the sentences of a document end with known marks.
-
-    A list of the marks of all languages would not do: Thai has none.
-    """
+    """Whether the sentences of a document end with known marks. Thai has no marks."""
     marks = (*_SENTENCE_MARKS, ":", ";")
     marked = sum(len(t) for t in texts if t.rstrip(_CLOSING).endswith(marks))
     return marked >= _MARKED * sum(map(len, texts))
 
 
 def _width(text: str) -> int:
-    """Characters of a text. In short texts Chinese, Japanese and Korean ones count twice.
+    """Number of characters. In short texts Chinese, Japanese and Korean count twice.
 
-    A paragraph of 40 such characters is too long for a heading.
+    A paragraph of 40 Chinese characters is too long for a heading.
     """
     if len(text) > 100 or text.isascii():
         return len(text)
@@ -134,15 +131,15 @@ def _prose(texts: Sequence[str]) -> Sequence[str]:
 
 
 def read_lines_format(lines: Lines, reading: Reading) -> Documents:
-    """One sentence a line, kept as it is; blank lines between documents."""
+    """One sentence in each line, and blank lines between documents."""
     return _runs(map(str.strip, lines))
 
 
 def read_paragraphs_format(lines: Lines, reading: Reading) -> Documents:
-    """Paragraphs between blank lines, hard-wrapped or not; headings are dropped.
+    """Paragraphs between blank lines, hard-wrapped or not. Headings are dropped.
 
-    A document ends with the file, and after SHORT_CHAPTER sentences or more at two blank
-    lines in a row or at a form feed.
+    A document ends with the file. It also ends at two blank lines or a form feed if it has
+    at least SHORT_CHAPTER sentences.
     """
     return _prose_documents(_plain_lines(lines), reading)
 
@@ -157,8 +154,8 @@ def _plain_lines(lines: Lines) -> Iterator[str]:
         blank = 0 if text else blank + 1
 
 
-# An element with attributes or without, or an address of the web or of mail. Text such as
-# "1 <n and n> 2" is none.
+# An element with attributes or without, or an address of the web or of mail, but not text
+# such as "1 <n and n> 2".
 _TAG = (
     r"</?[A-Za-z][\w.:-]*(?:\s+[\w:-]+\s*=[^<>]{0,200})?\s*/?>"
     r"|<[^\s<>]{1,200}[:@][^\s<>]{1,200}>"
@@ -170,10 +167,10 @@ _TITLE = re.compile(r'title="(.*)">')
 def read_wikiextractor_format(lines: Lines, reading: Reading) -> Documents:
     """WikiExtractor's <doc> elements, one document each.
 
-    As the paper has it, only text passages are kept: titles, headings, list items and
-    table cells are dropped. Headings are lines shorter than HEADING that end with a full
-    stop, which WikiExtractor puts there. The other lines are dropped if they do not end a
-    sentence, except in a language without known marks.
+    Only text passages are kept, as in the paper. Titles, headings, list items and table
+    cells are dropped. Headings are lines shorter than HEADING that end with a full stop,
+    which WikiExtractor adds. Other lines are dropped if they do not end a sentence, except
+    in a language without known marks.
     """
     return _documents(_wiki_lines(lines, reading.dropped), _passages, reading)
 
@@ -183,10 +180,10 @@ def _wiki_lines(lines: Lines, dropped: Counter[str]) -> Iterator[str]:
     for line in lines:
         if line.startswith(("<doc ", "</doc>")):
             yield ""
-            found = _TITLE.search(line)
-            title = html.unescape(found[1]) if found else ""
+            match = _TITLE.search(line)
+            title = html.unescape(match[1]) if match else ""
             continue
-        # Tags before characters: &lt;int&gt; is text.
+        # Tags are removed before characters are decoded, because &lt;int&gt; is text.
         text = html.unescape(re.sub(_TAG, " ", line) if "<" in line else line)
         text = " ".join(_EMPTY_PARENTHESES.sub("", text).split())
         if text and text == title:
@@ -206,15 +203,14 @@ def _passages(lines: Sequence[str]) -> Sequence[str]:
     return [t for t in texts if t.rstrip(_CLOSING).endswith(_SENTENCE_MARKS)]
 
 
-# A line of this width that another follows was wrapped; shorter ones end where they
-# should, longer ones are whole paragraphs.
+# Widths of wrapped lines. Shorter lines end a paragraph, longer lines are paragraphs.
 _WRAPPED = range(40, 101)
 
 
 def text_sentences(text: str, reading: Reading) -> list[str]:
-    """Sentences of a text with line breaks, as web corpora have it in a JSON field.
+    """Sentences of a text with line breaks, such as a JSON field of a web corpus.
 
-    A line is a paragraph, except where the text is hard-wrapped. Headings are dropped.
+    Each line is a paragraph unless the text is hard-wrapped. Headings are dropped.
     """
     documents = _prose_documents(_web_lines(text), reading)
     return list(itertools.chain.from_iterable(documents))
@@ -229,21 +225,21 @@ def _web_lines(text: str) -> Iterator[str]:
 
 
 def read_jsonl_format(lines: Lines, reading: Reading) -> Documents:
-    """One JSON object a line, its text in ``reading.text_field``."""
+    """One JSON object in each line, with its text in ``reading.text_field``."""
     expected = f'a JSON object with text in "{reading.text_field}"'
     for line in lines:
         if not line.strip():
             continue
         row = parse_json(line, "the line", expected)
         if not isinstance(text := row.get(reading.text_field), str):
-            found = ", ".join(sorted(row)[:8])
-            raise UserError(f"expected {expected}, found {found}; set --text_field")
+            keys = ", ".join(sorted(row)[:8])
+            raise UserError(f"expected {expected}, found {keys}; set --text_field")
         if sentences := text_sentences(text, reading):
             yield sentences
 
 
 _ADDRESS = r"\((?:[^()\n]|\([^()\n]*\))*+\)"  # of a link, with one level of parentheses
-# Markdown that is left out, and is counted: its pattern, and what replaces it.
+# Patterns of Markdown that is left out and counted, and their replacements.
 _LEFT_OUT = (
     (r"\A---\s*\n(?s:.*?)^[ \t]*---.*$", ""),  # front matter
     (r"^ {0,3}(```|~~~)(?s:.*?)(?:^[ \t]*\1.*$|\Z)", ""),  # code
@@ -264,11 +260,10 @@ _MARKS = (
 
 
 def read_markdown_format(lines: Lines, reading: Reading) -> Documents:
-    """Markdown as plain text. A header starts a chapter, and a chapter is a document.
+    """Markdown as plain text. A header starts a chapter, which is a document.
 
-    Headers, front matter, code, tables and lines that are bold throughout (titles, or
-    speakers in plays) are dropped. Chapters of fewer than SHORT_CHAPTER sentences are
-    joined with the next.
+    Headers, front matter, code, tables and bold lines (titles, or speakers in plays) are
+    dropped. Chapters of fewer than SHORT_CHAPTER sentences are joined with the next one.
     """
     text = "\n".join(lines)
     for pattern, replacement in _LEFT_OUT:
@@ -295,13 +290,13 @@ def _has_sentence_lines(head: str, language: str) -> bool:
 
 
 class TextFormat(NamedTuple):
-    """How one text format is read.
+    """A text format.
 
     read(lines, reading): yields documents, raises UserError for a bad line and counts what
-    is left out. boundary: pattern of lines at which a reader can start, so that several
-    processes can read one file; None if a file must be read completely. suffixes: suffixes
-    of file names that have this format, in lower case. start: text with which only files
-    of this format start.
+    it leaves out. boundary: pattern of lines at which a reader can start, so several
+    processes can read one file. None if a file must be read completely. suffixes: suffixes
+    of file names of this format, in lower case. start: text at the start of only files of
+    this format.
     """
 
     read: Callable[[Lines, Reading], Documents]

@@ -39,15 +39,11 @@ class Phase:
     """Steps at one batch size and sequence length. All phases share one schedule."""
 
     steps: int = setting(doc="number of training steps", least=1)
-    batch_size: int = setting(
-        doc="number of sequences of a step, over all devices", least=1
-    )
+    batch_size: int = setting(doc="number of sequences of a step", least=1)
     sequence_length: int = setting(
         doc="maximum number of tokens of a sequence, with [CLS] and two [SEP]", least=5
     )
-    max_predictions: int = setting(
-        doc="maximum number of masked tokens of a sequence", least=1
-    )
+    max_predictions: int = setting(doc="maximum number of masked tokens", least=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +53,7 @@ class ExampleConfig:
     masking: str = setting(
         "token", "unit of masks: token, whole_word or ngram", one_of=MASKINGS
     )
-    mask_rate: float = setting(
-        0.15, "share of all tokens that the model predicts", above=0, below=1
-    )
+    mask_rate: float = setting(0.15, "share of masked tokens", above=0, below=1)
     mask_share: float = setting(
         0.8, "share of the predicted tokens that become [MASK]", least=0, most=1
     )
@@ -85,9 +79,7 @@ class ExampleConfig:
                 f"{self.random_share} add up to more than 1; expected at most 1"
             )
         if self.sentence_order and not self.next_sentence:
-            raise UserError(
-                "data.examples.sentence_order=True needs data.examples.next_sentence=True"
-            )
+            raise UserError("data.examples.sentence_order needs next_sentence=True")
 
 
 class EpochPlan(NamedTuple):
@@ -138,8 +130,7 @@ class ExampleSource:
         most = self.sequence_length - 3
         if not 1 <= self.max_predictions <= most:
             raise UserError(
-                f"max_predictions={self.max_predictions}, expected 1 to {most} "
-                "(sequence_length - 3); set phases[0].max_predictions"
+                f"phases[0].max_predictions={self.max_predictions}, expected 1 to {most}"
             )
         bounds = self.store.document_sentences
         if self.documents is None:

@@ -1,4 +1,4 @@
-"""Masked LM: which tokens are predicted, and what the model sees in their place.
+"""Masked LM: which tokens are predicted, and what replaces them.
 
 Paper, section 3.1 and A.1; create_pretraining_data.py, create_masked_lm_predictions.
 """
@@ -11,9 +11,9 @@ import numpy as np
 def choose_tokens(
     candidates_BL: np.ndarray, keys_BL: np.ndarray, counts_B: np.ndarray, M: int
 ) -> np.ndarray:
-    """Picks counts_B candidates of each row at random: positions (B, M), ascending.
+    """Chooses counts_B candidates of each row at random: positions (B, M), ascending.
 
-    keys_BL: random uint64; the smallest keys win. Unused places hold L.
+    keys_BL: random uint64. The smallest keys are chosen. Unused places are L.
     """
     L = candidates_BL.shape[1]
     keys_BL = np.where(candidates_BL, keys_BL, np.iinfo(np.uint64).max)
@@ -31,20 +31,20 @@ def choose_words(
     M: int,
     max_ngram: int = 1,
 ) -> np.ndarray:
-    """Picks whole words, or runs of up to ``max_ngram`` words, of up to counts_B tokens.
+    """Chooses words, or runs of up to ``max_ngram`` words, of up to counts_B tokens.
 
-    A word is a token and the continuation tokens after it. A segment that starts with a
-    continuation token starts a word of its own: the original joins it to the word before
-    [SEP]. Words are tried in random order; one that does not fit is skipped, so a row may
-    stay below its count. A run of n words has probability proportional to 1/n (ALBERT,
-    section 4.2) and is shortened until it fits. Where tokens are words of their own, as
-    Chinese characters are, this is token masking. Returns what choose_tokens returns.
+    A word is a token and the continuation tokens after it. A continuation token at the
+    start of a segment starts a word. The original joins it to the word before [SEP]. Words
+    are tried in random order. A word that does not fit is skipped, so a row may stay below
+    its count. A run of n words has a probability proportional to 1/n (ALBERT, section 4.2)
+    and is shortened until it fits. If each token is a word, such as a Chinese character,
+    this is token masking. Returns positions like choose_tokens.
     """
     B, L = candidates_BL.shape
     before_BL = np.zeros_like(candidates_BL)
     before_BL[:, 1:] = candidates_BL[:, :-1]
     starts_BL = candidates_BL & ~(continuation_BL & before_BL)
-    # Bounds, for the low bits of a key, between the runs of 1, 2, ... words.
+    # Bounds between runs of 1, 2, ... words for the low bits of a key.
     shares = np.cumsum(1 / np.arange(1, max_ngram + 1))
     bounds = shares[:-1] / shares[-1]
     chosen_BM = np.full((B, M), L)
@@ -69,8 +69,8 @@ def choose_words(
             if free <= 0:
                 break
             for i in range(word, min(word + runs[word], end)):
-                # A run ends before a word that is taken, does not fit, or lies in the
-                # other segment.
+                # A run ends before a word that is taken, does not fit, or is in the other
+                # segment.
                 apart = i > word and starts[i] != starts[i - 1] + sizes[i - 1]
                 if taken[i] or sizes[i] > free or apart:
                     break
@@ -82,14 +82,14 @@ def choose_words(
 
 
 def uniform(words: np.ndarray) -> np.ndarray:
-    """Random uint64 as numbers in [0, 1), of 53 bits."""
+    """Random uint64 as numbers of 53 bits in [0, 1)."""
     return (words >> np.uint64(11)) * 2.0**-53
 
 
 def prediction_counts(
     tokens_B: np.ndarray, mask_rate: float, max_predictions: int
 ) -> np.ndarray:
-    """round(mask_rate * tokens), at least 1; [CLS] and [SEP] count among the tokens."""
+    """round(mask_rate * tokens), at least 1. [CLS] and [SEP] count as tokens."""
     return np.clip(np.rint(tokens_B * mask_rate), 1, max_predictions).astype(np.int64)
 
 
@@ -104,21 +104,21 @@ def replace(
 ) -> dict[str, np.ndarray]:
     """Replaces the chosen tokens in ``input_ids_BL``, in place, and makes the labels.
 
-    Each token on its own becomes [MASK] (``mask_share``), any id of the vocabulary
-    (``random_share``), or stays. positions_BM holds L where unused; words_BM2 are random
+    Each token independently becomes [MASK] (``mask_share``), any token of the vocabulary
+    (``random_share``), or stays. positions_BM: unused places are L. words_BM2: random
     uint64. Returns mlm_positions (unused: 0), mlm_ids (unused: 0) and mlm_weights.
     """
     L = input_ids_BL.shape[1]
     used_BM = positions_BM < L
     positions_BM = np.where(used_BM, positions_BM, 0)
     labels_BM = np.where(used_BM, np.take_along_axis(input_ids_BL, positions_BM, 1), 0)
-    fate_BM, draw_BM = np.moveaxis(uniform(words_BM2), -1, 0)
-    random_BM = (draw_BM * vocab_size).astype(np.int64)
-    is_random_BM = fate_BM < mask_share + random_share
-    seen_BM = np.where(is_random_BM, random_BM, labels_BM)
-    seen_BM = np.where(fate_BM < mask_share, mask_id, seen_BM)
+    choice_BM, token_BM = np.moveaxis(uniform(words_BM2), -1, 0)
+    random_BM = (token_BM * vocab_size).astype(np.int64)
+    is_random_BM = choice_BM < mask_share + random_share
+    input_BM = np.where(is_random_BM, random_BM, labels_BM)
+    input_BM = np.where(choice_BM < mask_share, mask_id, input_BM)
     rows, columns = np.nonzero(used_BM)
-    input_ids_BL[rows, positions_BM[rows, columns]] = seen_BM[rows, columns]
+    input_ids_BL[rows, positions_BM[rows, columns]] = input_BM[rows, columns]
     return {
         "mlm_positions": positions_BM.astype(np.int32),
         "mlm_ids": labels_BM.astype(np.int32),

@@ -146,8 +146,7 @@ def drawn_ahead(
             yield batch
     except TimeoutError as error:
         raise StalledError(
-            f"no batch for {timeout:g} s: a thread hangs, perhaps on a disk; run the same "
-            "command again, which resumes, or raise data_timeout"
+            f"no batch for {timeout:g} s: a thread hangs; start the run again"
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

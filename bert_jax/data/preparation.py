@@ -1,6 +1,6 @@
 """Text to a token store: sources are cut into shards, which processes write in parallel.
 
-A shard is a byte range of all sources end to end. The contents of a store depend on the
+A shard is a byte range of the concatenated sources. The content of a store depends on the
 text and the number of shards, not on the number of processes or on interruptions. An
 interrupted preparation that runs again keeps the finished shards.
 """
@@ -41,10 +41,10 @@ logger = logging.getLogger(__name__)
 
 # Text and settings of a preparation, until index.json is written.
 UNFINISHED = "unfinished.json"
-# Bytes of text in a shard: enough shards for the workers, few enough to open, and small
-# enough that the part of the index fits into memory.
+# Bytes of text in a shard, and number of shards: enough for the workers, few enough to
+# open, and small enough that a part of the index fits into memory.
 _SMALL_SHARD, _MANY_SHARDS, _LARGE_SHARD = 4 << 20, 256, 512 << 20
-# Default limit of processes. Each uses up to 180 MiB, mostly for remembered words.
+# Default maximum of processes. Each needs up to 180 MiB, mostly for its cache of words.
 _MOST_WORKERS = 4
 
 Part = tuple[corpus.Source, int, int]  # bytes [start, stop) of a source
@@ -54,9 +54,9 @@ Missing = dict[int, list[Part]]  # the parts of each shard that is not yet writt
 class Report(NamedTuple):
     """Result of :func:`prepare`.
 
-    info describes the whole store. counts has what this call did, and is empty if the text
+    info: description of the whole store. counts: numbers of this call, empty if the text
     was already prepared: "text_bytes" (estimated for compressed files), "tokens",
-    "unknown", and the numbers of Reading.dropped.
+    "unknown", and the numbers in Reading.dropped.
     """
 
     info: store.StoreInfo
@@ -88,14 +88,12 @@ def prepare(
     """Reads, splits and tokenises ``inputs`` into a store in ``directory``.
 
     inputs: see corpus.read_documents. format, text_field, language: see
-    corpus_formats.Reading. workers, shards: numbers of processes and shards; 0 chooses.
-    segmenter: finds words in text without spaces, see open_segmenter. run: writes the
-    missing shards and yields their counts, instead of processes of this machine.
-    Continues an interrupted preparation. Raises UserError if ``directory`` contains text
-    that was prepared from other text, settings or another vocabulary.
+    corpus_formats.Reading. workers, shards: numbers of processes and shards; 0: automatic.
+    segmenter: finds words in text without spaces, see open_segmenter. run: function that
+    writes the missing shards and yields their counts, instead of processes of this machine.
+    Continues an interrupted preparation. Raises UserError if ``directory`` contains
+    prepared text of other sources, settings or another vocabulary.
     """
-    if shards < 0:
-        raise UserError(f"shards={shards}, expected at least 0")
     check_output(directory, *inputs)
     sources = corpus.find_sources(inputs, Reading(format, text_field, language))
     total = sum(source.size for source in sources)
@@ -122,7 +120,7 @@ def prepare(
     with locked(directory):
         info = _find_same(directory, identity)
         if info is None:
-            for path in directory.rglob(".*.tmp"):  # of a killed process
+            for path in directory.rglob(".*.tmp"):  # files of a killed process
                 path.unlink()
             write_json(directory / UNFINISHED, identity)
             tokenizer.save(directory)
@@ -150,7 +148,7 @@ def prepare(
 
 
 def _fingerprint(sources: Sequence[corpus.Source]) -> str:
-    """Identifies the text of all sources."""
+    """A hash of the text of all sources."""
     lines = [f"{s.size} {s.format} {corpus.fingerprint(s)}\n" for s in sources]
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
@@ -162,7 +160,7 @@ def shard_count(size: int) -> int:
 
 
 def plan_shards(sources: Sequence[corpus.Source], shards: int) -> list[list[Part]]:
-    """The parts of each shard: near-equal byte ranges of the sources end to end.
+    """The parts of each shard: byte ranges of the concatenated sources, of similar size.
 
     A source that is not splittable belongs to the shard in which it starts.
     """
@@ -187,7 +185,7 @@ def _text_bytes(parts: Iterable[Part]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Writer:
-    """Writes shards of a store in ``directory``. settings: as index.json has them."""
+    """Writes shards of a store in ``directory``. settings: see index.json."""
 
     tokenizer: Tokenizer
     directory: Path
@@ -218,18 +216,18 @@ class Writer:
         return counts
 
     def all(self, missing: Missing, workers: int) -> Iterator[Counter[str]]:
-        """Writes shards in ``workers`` processes, or in this process for one.
+        """Writes shards in ``workers`` processes, or in this process for one worker.
 
-        The first error stops all processes, and so does closing this iterator.
+        The first error, or closing this iterator, stops all processes.
         """
         default = min(_MOST_WORKERS, os.cpu_count() or 1)
         workers = min(workers or default, len(missing))
         if workers <= 1:
             yield from itertools.starmap(self, missing.items())
             return
-        # Spawned, not forked: this process may have threads.
+        # Spawned, not forked, because this process may have threads.
         context = multiprocessing.get_context("spawn")
-        # The workers exit when this process closes its end of the pipe, or is killed.
+        # The workers exit when this process closes its end of the pipe or is killed.
         parent, end = context.Pipe(duplex=False)
         with ProcessPoolExecutor(
             workers, context, initializer=_start_worker, initargs=(self, parent)
@@ -240,16 +238,15 @@ class Writer:
                     yield future.result()
             except BrokenProcessPool as error:
                 raise UserError(
-                    "a worker process was killed, perhaps because memory ran out; run the "
-                    "same command again with fewer --workers to continue in "
-                    f"{self.directory}"
+                    "a worker process was killed, perhaps because memory was full; run "
+                    "the same command again with fewer --workers"
                 ) from error
             except BaseException:
                 end.close()
                 raise
 
 
-_write: Writer  # of this worker; its tokenizer remembers words
+_write: Writer  # of this worker process. Its tokenizer caches words
 
 
 def _start_worker(write: Writer, parent: Connection) -> None:
@@ -276,11 +273,10 @@ def _find_same(directory: Path, identity: dict[str, Any]) -> store.StoreInfo | N
     info = store.read_info(directory) if (directory / "index.json").exists() else None
     if info is None and not any(directory.glob("index/part-*.npz")):
         return None
-    found = vars(info) if info else read_json(directory / UNFINISHED, "settings")
-    found = {name: found.get(name) for name in identity}
+    old = vars(info) if info else read_json(directory / UNFINISHED, "settings")
     differing = [
         f"{name} was {str(was)[:48]}, now {str(now)[:48]}"
-        for name, was, now in differences(found, identity)
+        for name, was, now in differences({n: old.get(n) for n in identity}, identity)
         if not name.startswith("settings.inputs")  # the text may have another path
     ]
     if differing:

@@ -1,6 +1,6 @@
-"""The built-in corpus: English text of Python itself, as documents of sentences.
+"""The built-in corpus: the English text inside Python, as documents of sentences.
 
-Every CPython has two sources: the language reference in ``pydoc_data.topics`` and the
+Every CPython contains two sources: the language reference in ``pydoc_data.topics`` and the
 docstrings of the standard library, which are parsed without importing the modules. Code,
 grammar, tables, signatures and mark-up are removed. The text differs a little between
 versions of Python.
@@ -19,11 +19,11 @@ from pydoc_data import topics  # a dictionary of strings
 from bert_jax.data.sentences import split_sentences
 
 SIZE = 1_400_000  # bytes of the text, rounded, for progress and shards
-FINGERPRINT = f"python-{platform.python_version()}"  # identifies the text
+FINGERPRINT = f"python-{platform.python_version()}"
 _LEFT_OUT = re.compile(r"(site|dist)-packages|tests?|idle_test|pydoc_data")  # folders
 _SCOPES = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-_LONG = 6  # sentences of a docstring that is a document of its own
-# English has several of these words in every sentence, code rarely.
+_LONG = 6  # minimum number of sentences of a docstring that is its own document
+# Several of these words are in every English sentence, but rarely in code.
 _ENGLISH = """a an and are as at be but by can do for from has have if in into is it its may
 not of on or such than that the then there these they this to was when where which will with
 you"""
@@ -35,7 +35,7 @@ _BREAKS = (
     r"(?m)^.*(>>>|::=|[{}\\]|={2,}|-{3,}|\+-| = | \| |\w\(\w+, \w).*$|^ *[:@#$|].*$",
     r"(?m)^ *([*+o-]|\d{1,2}[.)]|\([a-z0-9]\)) +",
 )
-# Roles and marks of reStructuredText, quoted names, and phrases before a sentence.
+# Roles and marks of reStructuredText, quoted names, and phrases before sentences.
 _MARKS = {
     r":[a-z:]+:`~?([^`<]+?)(\s*<[^>]*>)?`": r"\1",
     r"`+|\*{1,2}(?=\w)|(?<=[\w.)])\*{1,2}|\s?\[\d+\]|\s?\|(?=\w)": "",
@@ -49,11 +49,11 @@ _LISTING = re.compile(r" : | --? .* --? |^(Examples?|Arg(ument)?s|Usage|Written 
 _END = re.compile(r"[.!?][\"')]*$")
 
 
-@functools.cache  # parsing takes seconds, and the text is read more than once
+@functools.cache  # parsing takes seconds, and the text is read several times
 def read_documents() -> list[list[str]]:
     """Documents of sentences: topics by name, then modules by path. Do not change them.
 
-    Docstrings of a module with fewer than _LONG sentences are one document together.
+    The docstrings of a module with fewer than _LONG sentences form one document.
     """
     files: list[Iterable[str]] = [[text] for _, text in sorted(topics.topics.items())]
     library = Path(sysconfig.get_path("stdlib"))

@@ -35,15 +35,10 @@ _DASHES = "—–-… "
 def check_language(language: str) -> None:
     """Raises UserError for a text that is no language code. Warns of a rare code."""
     if not _LANGUAGE.fullmatch(language):
-        raise UserError(
-            f"language {language!r}, expected a code such as en, de or zh-hans; set "
-            "--language (data.language in a config)"
-        )
+        raise UserError(f"language={language!r}, expected a code such as en or de")
     if language.partition("-")[0] not in _LANGUAGES:
-        logging.getLogger(__name__).warning(
-            f"sentencex may not know the language {language!r}, and then uses the "
-            "abbreviations of English; check --language (data.language in a config)"
-        )
+        warn = logging.getLogger(__name__).warning
+        warn(f"sentencex may not know the language {language!r}, and then uses English")
 
 
 def split_sentences(paragraph: str, language: str = "en") -> list[str]:

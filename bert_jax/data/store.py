@@ -2,14 +2,14 @@
 
 A folder contains:
   shard-00000-of-00004.tokens ...: the token ids of whole documents in order,
-    little-endian uint16 (uint32 if the vocabulary needs it). If a segmenter found the
-    words, a bit above the ids marks tokens that continue a word;
+    little-endian uint16 (uint32 for large vocabularies). If a segmenter found the words, a
+    bit above the ids marks tokens that continue a word;
   index/sentence_offsets.npy: int64 (S + 1,), the first token of each sentence, counted
     over all shards, and the number of tokens;
   index/document_sentences.npy: int64 (D + 1,), the first sentence of each document, and
     the number of sentences;
-  the files of the tokenizer, and index.json. index.json is written last: a folder without
-    it is not finished.
+  the files of the tokenizer, and index.json. index.json is written last, so a folder
+    without it is not finished.
 
 All arrays are mapped into memory, so reading a random sentence needs no system call.
 """
@@ -31,7 +31,7 @@ FORMAT = 2
 
 @dataclasses.dataclass(frozen=True)
 class StoreInfo:
-    """The contents of index.json.
+    """The content of index.json.
 
     vocabulary_fingerprint: Tokenizer.fingerprint. shards: name and number of tokens of
     each file. settings: text and settings of ``prepare``. word_bit: bit of the tokens that
@@ -53,7 +53,7 @@ class StoreInfo:
 def stored_type(vocab_size: int, *, words: bool) -> tuple[np.dtype, int]:
     """The dtype of stored tokens, and the bit of tokens that continue a word, or 0."""
     dtype = token_dtype(2 * vocab_size if words else vocab_size)
-    # Not the highest of 32 bits, which is the sign of an int32.
+    # Not bit 31, which is the sign of an int32.
     return dtype, ((1 << 15) if dtype.itemsize == 2 else (1 << 30)) * words
 
 
@@ -63,7 +63,7 @@ def shard_path(directory: Path, shard: int, shards: int) -> Path:
 
 
 def part_path(directory: Path, shard: int) -> Path:
-    """A shard's part of the index. It exists once the shard is finished."""
+    """A shard's part of the index. It exists when the shard is finished."""
     return directory / "index" / f"part-{shard:05d}.npz"
 
 
@@ -73,8 +73,8 @@ def shard_writer(
 ) -> Iterator[Callable[[Sequence[np.ndarray]], None]]:
     """Writes one shard and its part of the index, or neither.
 
-    Yields a function that appends one document, the token ids of its sentences. Empty
-    sentences and empty documents are skipped.
+    Yields a function that appends a document: token ids of its sentences. Empty sentences
+    and empty documents are skipped.
     """
     lengths, sizes = [], []
 
@@ -110,10 +110,7 @@ def finish_store(
     sentences, tokens = _write_sums(parts, "sentence_lengths", "sentence_offsets")
     documents, _ = _write_sums(parts, "document_sizes", "document_sentences")
     if not sentences:
-        raise UserError(
-            f"no text was found for {directory}; expected at least one sentence: check "
-            "--input and --input_format"
-        )
+        raise UserError(f"{directory} got no text; check --input and --input_format")
     dtype, word_bit = stored_type(vocab_size, words="words" in settings)
     names = (shard_path(directory, shard, shards).name for shard in range(shards))
     named = zip(names, tokens, strict=True)
@@ -134,10 +131,10 @@ def finish_store(
 
 
 def _write_sums(parts: Sequence[Path], key: str, name: str) -> tuple[int, list[int]]:
-    """Writes 0 and the running sums of the array ``key`` of all parts as NAME.npy.
+    """Writes 0 and the running sums of the array ``key`` of all parts to NAME.npy.
 
-    Returns the length of the array, and its sum in each part. One part is in memory at a
-    time.
+    Returns the length of the array, and its sum in each part. Only one part at a time is in
+    memory.
     """
     count = sum(len(_part(part, key)) for part in parts)
     totals = [0]
@@ -154,20 +151,14 @@ def _write_sums(parts: Sequence[Path], key: str, name: str) -> tuple[int, list[i
 
 def _part(path: Path, key: str) -> np.ndarray:
     # NumPy does not close a damaged file that it has opened.
-    with (
-        reading(path, "a part of an index; prepare the text again"),
-        path.open("rb") as file,
-    ):
+    with reading(path, "a part of an index"), path.open("rb") as file:
         return np.load(file)[key]
 
 
 def read_info(directory: Path) -> StoreInfo:
     """Reads index.json. Raises UserError if ``directory`` is not a finished store."""
     path = directory / "index.json"
-    expected = (
-        f"prepared text of format {FORMAT}; run bert_jax prepare --input TEXT "
-        f"--vocabulary vocab.txt --output {directory}"
-    )
+    expected = f"prepared text of format {FORMAT}; run bert_jax prepare"
     values = read_json(path, expected)
     with reading(path, expected):
         if values["format"] != FORMAT:
@@ -182,7 +173,7 @@ class TokenStore:
     """Random access to the sentences of a finished store.
 
     info: StoreInfo. sentence_offsets int64 (S + 1,) and document_sentences int64 (D + 1,)
-    are mapped from disk. Opening a store checks the sizes of all files. Threads can share
+    are mapped into memory. Opening a store checks the sizes of all files. Threads can share
     a store.
     """
 
@@ -205,10 +196,10 @@ class TokenStore:
         )
 
     def read_sentences(self, ranges: np.ndarray) -> list[np.ndarray]:
-        """Token ids of the sentences [start, stop) of each range, one array for a range.
+        """An array of token ids for each range [start, stop) of sentences.
 
         Tokens that continue a word also have the bit ``word_bit``.
-        ranges: int (n, 2); a range is inside one document. The arrays are read-only.
+        ranges: int (n, 2). A range is inside one document. The arrays are read-only.
         """
         offsets = self.sentence_offsets[ranges]
         # An empty range may start at the end of the last shard.
@@ -221,9 +212,9 @@ class TokenStore:
 def _map(path: Path, dtype: np.dtype | type, count: int) -> np.ndarray:
     """The numbers of a file, mapped into memory.
 
-    It is not a memmap: slicing a memmap takes three times as long.
+    Returns a plain array, because slicing a memmap takes three times as long.
     """
-    with reading(path, f"{count:,} numbers; copy it, or prepare the text, again"):
+    with reading(path, f"{count:,} numbers; copy it or prepare the text again"):
         if path.suffix == ".npy":
             array = np.asarray(np.load(path, mmap_mode="r"))
         else:

@@ -39,7 +39,7 @@ class Tokens(NamedTuple):
 
 
 def encode_with_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Tokens]:
-    """The tokens of each text, with the ids of ``tokenizer``, and their characters."""
+    """The tokens of each text with their characters."""
     rows = []
     for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
         if tokenizer.kind == "sentencepiece":
@@ -48,8 +48,8 @@ def encode_with_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Toke
             places = _library(text, ids, tokenizer)
         starts, ends = np.array(places, np.int32).reshape(-1, 2).T
         if tokenizer.kind != "wordpiece":
-            # A token may include the spaces before it. One that is only spaces gets the
-            # character behind them.
+            # A token may include the spaces before it. A token of only spaces gets the
+            # character after them.
             words = [i for i, char in enumerate(text) if not char.isspace()]
             starts = np.append(words, len(text))[np.searchsorted(words, starts)]
             starts = np.minimum(starts, len(text) - 1)
@@ -59,7 +59,7 @@ def encode_with_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Toke
 
 
 def _library(text: str, ids: np.ndarray, tokenizer: Tokenizer) -> _Places:
-    """The library gives these offsets.
+    """The offsets of Hugging Face's library.
 
     If its ids differ from ours (a sigma at the end of a word), the text is encoded word by
     word, and each token of a word with other ids gets the characters of the whole word.
@@ -80,19 +80,19 @@ def _library(text: str, ids: np.ndarray, tokenizer: Tokenizer) -> _Places:
 
 
 def _past_accents(text: str, end: int) -> int:
-    """The end of a token with the accents after it, which the tokenizer drops."""
+    """The end of a token including the accents after it, which the tokenizer removes."""
     while end < len(text) and unicodedata.category(text[end]) == "Mn":
         end += 1
     return end
 
 
 def _sentencepiece(text: str, tokenizer: Tokenizer) -> _Places:
-    """The library gives the characters of the lower-cased text, which may be more."""
+    """The offsets of SentencePiece, which counts characters of the lower-cased text."""
     text_of = np.repeat(np.arange(len(text)), [len(tokenizer.cased(c)) for c in text])
     text_of = np.append(text_of, len(text))
     cased = utf8(tokenizer.cased(text)).decode()
-    found = tokenizer.library.encode(cased, return_type="offset_mapping")["offsets"]
-    return [(text_of[a], text_of[max(b - 1, a)] + 1) for a, b in found]
+    offsets = tokenizer.library.encode(cased, return_type="offset_mapping")["offsets"]
+    return [(text_of[a], text_of[max(b - 1, a)] + 1) for a, b in offsets]
 
 
 def open_segmenter(name: str) -> Segmenter:
@@ -102,10 +102,10 @@ def open_segmenter(name: str) -> Segmenter:
         segmenter = getattr(importlib.import_module(module), function or "lcut")
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(
-            f"the segmenter {name} is not there ({error}); expected jieba, which needs pip "
-            "install 'bert_jax[chinese]', or MODULE:FUNCTION"
+            f"there is no segmenter {name} ({error}); expected MODULE:FUNCTION, or jieba "
+            "(pip install 'bert_jax[chinese]')"
         ) from error
-    logging.getLogger("jieba").setLevel(logging.WARNING)  # not each dictionary it loads
+    logging.getLogger("jieba").setLevel(logging.WARNING)
     return segmenter
 
 
@@ -122,7 +122,7 @@ def encode_words(
         # Number of words that start before each character.
         before = np.append(0, np.cumsum(_word_starts(sentence, segmenter)))
         continues = before[ends] == before[starts]
-        # Also a token after the mark of a space, which covers no character.
+        # A token after the mark of a space, which covers no character, continues too.
         continues[1:] |= starts[1:] == starts[:-1]
         yield ids, continues | tokenizer.continuation[ids]
 
@@ -139,8 +139,7 @@ def _word_starts(text: str, segmenter: Segmenter) -> np.ndarray:
         start = text.find(word, place)
         if start < 0:
             raise UserError(
-                f"the segmenter gave {word!r}, which is not in the rest of {text!r}; "
-                "expected the parts of a text in their order, unchanged"
+                f"the segmenter returned {word!r}, expected the next part of {text!r}"
             )
         place = start + len(word)
         starts_word[[start, place]] = True

@@ -1,6 +1,5 @@
 """Text to tokens: Google's WordPiece, SentencePiece, or any other tokenizer.json."""
 
-import abc
 import functools
 import hashlib
 import itertools
@@ -53,7 +52,7 @@ def utf8(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-class Tokenizer(abc.ABC):
+class Tokenizer:
     """The interface of all tokenizers.
 
     tokens: list of tokens by id. ids: dictionary from token to id. vocab_size: number of
@@ -86,8 +85,7 @@ class Tokenizer(abc.ABC):
         self.ids = {token: i for i, token in enumerate(tokens)}
         if missing := [token for token in SPECIAL_TOKENS if token not in self.ids]:
             raise UserError(
-                f"{len(tokens)} tokens but no {' '.join(missing)}; expected a BERT "
-                "vocabulary, one token a line"
+                f"{' '.join(missing)} is missing; expected BERT's tokens, one in each line"
             )
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.ids[token] for token in SPECIAL_TOKENS
@@ -95,12 +93,12 @@ class Tokenizer(abc.ABC):
         self.vocab_size = len(tokens)
         self.dtype = token_dtype(self.vocab_size)
 
-    @abc.abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, without [CLS] and [SEP]; the arrays may be read-only.
 
         Text that spells a special token, such as "[MASK]", is ordinary text.
         """
+        raise NotImplementedError
 
     def join(self, ids: Sequence[int]) -> str:
         """The text of some token ids; see :meth:`decode`."""
@@ -437,10 +435,7 @@ class LibraryTokenizer(Tokenizer):
         ids = self.library.get_vocab(with_added_tokens=True)
         tokens = sorted(ids, key=ids.__getitem__)
         if [ids[token] for token in tokens] != list(range(len(tokens))):
-            raise UserError(
-                f"the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}; expected "
-                "every id once"
-            )
+            raise UserError(f"its token ids are not 0 to {len(ids) - 1}")
         added = self.parts.get("added_tokens") or ()
         self.added = {token["content"] for token in added}
         if prefix := self.parts["model"].get("continuing_subword_prefix"):
@@ -459,9 +454,8 @@ class LibraryTokenizer(Tokenizer):
         expected = [*self._row(("a", "b"), None, False)]
         if self.library.post_processor and [pair.ids, pair.type_ids] != expected:
             raise UserError(
-                f"its post_processor makes {' '.join(pair.tokens)!r} with types "
-                f"{pair.type_ids} of a pair; expected {CLS} a {SEP} b {SEP} with types "
-                f"{expected[1]}"
+                f"its post_processor makes {' '.join(pair.tokens)!r}, {pair.type_ids} of "
+                f"a pair; expected {CLS} a {SEP} b {SEP}, {expected[1]}"
             )
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:

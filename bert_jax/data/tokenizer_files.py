@@ -1,4 +1,4 @@
-"""Files of tokenizers, of our own and as transformers writes them."""
+"""Files of tokenizers: our own, and those that transformers writes."""
 
 import collections
 import itertools
@@ -21,8 +21,7 @@ from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX
 from bert_jax.errors import UserError, listed, naming
 from bert_jax.files import ending, read_json, read_text, reading
 
-# Settings that change tokens, and the values with which we have the same tokens. The first
-# value is Google's.
+# Settings that change tokens, and the supported values. The first value is Google's.
 _RULES: dict[str, tuple] = {
     "do_lower_case": (True, False, None),
     "strip_accents": (None, True, False),
@@ -36,7 +35,7 @@ _RULES: dict[str, tuple] = {
         *("BertTokenizerFast", "DistilBertTokenizerFast", "ElectraTokenizerFast"),
     ),
 }
-# Settings that name added tokens; the first one is the content of added_tokens.json.
+# Settings with added tokens. The first setting is the content of added_tokens.json.
 _ADDED = (
     "added_tokens",
     "additional_special_tokens",
@@ -47,9 +46,9 @@ _EXPECTED = f"the {' or '.join(FILES)} of a BERT tokenizer"
 
 
 def find_vocabulary(directory: Path) -> Path | None:
-    """The file in a folder that ``load_tokenizer`` reads; None without one.
+    """The file in a folder that ``load_tokenizer`` reads. None without a vocabulary.
 
-    Our own SentencePiece model is preferred to the tokenizer.json in the same folder.
+    Our own SentencePiece model takes precedence over tokenizer.json in the same folder.
     """
     names = FILES
     if _settings(directory / FILES[-1]).get("kind") == SentencePieceTokenizer.kind:
@@ -58,20 +57,19 @@ def find_vocabulary(directory: Path) -> Path | None:
 
 
 def load_tokenizer(path: Path | str) -> Tokenizer:
-    """Reads a vocab.txt, a SentencePiece .model, a tokenizer.json, or a folder of one.
+    """Reads a vocab.txt, a SentencePiece .model, a tokenizer.json, or their folder.
 
-    Also reads the settings in the same folder. Without do_lower_case in them, the rule of
-    tokenizer.json decides; without a tokenizer.json, text is lower-cased unless a token has
-    a capital letter. Raises UserError if the files beside a vocabulary add tokens or rules
-    that it does not have.
+    Also reads the settings in the same folder. Without the setting do_lower_case, the rule
+    of tokenizer.json decides. Without a tokenizer.json, text is lower-cased unless a token
+    has a capital letter. Raises UserError if other files in the folder add tokens or rules
+    that the vocabulary does not have.
     """
     path = Path(path)
     if path.name == "vocab.txt" and path.with_name("tokenizer.json").is_file():
         path = path.parent
-    found = find_vocabulary(path) if path.is_dir() else path
-    if found is None or not found.is_file():
+    path = find_vocabulary(path) or path if path.is_dir() else path
+    if not path.is_file():
         raise UserError(f"no vocabulary at {path}; expected {_EXPECTED}")
-    path = found
     settings, suffix, rules = _settings(path), ending(path), _RULES
     lower_case, name = settings.get("do_lower_case"), settings.get("tokenizer_class")
     has_all_rules = suffix == ".json" and str(name).endswith(("Fast", "Backend"))
@@ -90,20 +88,20 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
 
 
 def _settings(vocabulary: Path) -> dict[str, Any]:
-    """The settings in the files beside a vocabulary; tokenizer_config.json decides."""
+    """The settings in the files of a vocabulary. tokenizer_config.json has precedence."""
 
     def read(name: str) -> dict[str, Any]:
         path = vocabulary.with_name(name)
         return read_json(path, "settings of a tokenizer") if path.is_file() else {}
 
-    own = read(config_path(vocabulary).name) or read("tokenizer_config.json")
+    config = read(config_path(vocabulary).name) or read("tokenizer_config.json")
     if vocabulary.name not in FILES:
-        return own
+        return config
     return {
         "tokenizer_class": read("config.json").get("tokenizer_class"),
         "added_tokens": list(read("added_tokens.json")),
         **read("special_tokens_map.json"),
-        **own,
+        **config,
     }
 
 
@@ -117,7 +115,7 @@ def _check_rules(settings: dict[str, Any], rules: dict[str, tuple]) -> None:
 
 
 def _check_added(settings: dict[str, Any], known: set[str]) -> None:
-    """Raises UserError if the files beside a vocabulary add tokens to the known ones."""
+    """Raises UserError if files in the folder add tokens to the known tokens."""
     added = []
     for name in _ADDED:
         tokens = settings.get(name) or []
@@ -125,29 +123,25 @@ def _check_added(settings: dict[str, Any], known: set[str]) -> None:
     if new := sorted({*map(_content, added)} - known):
         raise UserError(
             f"the files beside it add {listed(list(map(repr, new)))}; expected a "
-            "tokenizer.json with these tokens, as save_pretrained() of transformers' "
-            "AutoTokenizer writes it"
+            "tokenizer.json with these tokens, from save_pretrained() of AutoTokenizer"
         )
 
 
 def _content(token: Any) -> Any:
-    """A token that settings name, or describe."""
+    """The text of a token in settings, where it may be an object."""
     return token.get("content") if isinstance(token, dict) else token
 
 
 def _read_tokens(path: Path) -> list[str]:
-    """The tokens of a vocab.txt: one a line, its id the line's number from 0."""
+    """The tokens of a vocab.txt, one in each line. The id is the line's number from 0."""
     text = read_text(path, _EXPECTED).rstrip()
-    # Only line feeds end a line: a token may be any other separator of Unicode. Google
-    # strips each line, carriage return included.
+    # Only line feeds end a line, because a token may be another separator of Unicode.
+    # Google strips each line, also of carriage returns.
     tokens = [line.strip() for line in text.split("\n")]
-    # An empty line keeps its id, which no text ever gets.
+    # An empty line keeps its id, which no text gets.
     counts = collections.Counter(filter(None, tokens))
     if twice := [token for token in counts if counts[token] > 1]:
-        raise UserError(
-            f"{path}: the token {twice[0]!r} is in {counts[twice[0]]} lines; expected "
-            "every token once, so remove or rename one"
-        )
+        raise UserError(f"{path}: {twice[0]!r} is in several lines; expected one line")
     return tokens
 
 
@@ -175,8 +169,7 @@ def _read_tokenizer_json(
         for i, (line, token) in enumerate(pairs):
             if line and line != (token or "").strip():
                 raise UserError(
-                    f"token {i} is {token!r}, but {line!r} in {vocabulary.name}; remove "
-                    "the file that the model was not trained with"
+                    f"token {i} is {token!r}, but {line!r} in vocab.txt; remove one file"
                 )
     if _is_google(tokenizer.parts):
         return WordPieceTokenizer(tokenizer.tokens, lower, accents, model[LONGEST])
@@ -194,7 +187,7 @@ def _is_google(parts: dict[str, Any]) -> bool:
         and normalizer["clean_text"] is normalizer["handle_chinese_chars"] is True
         and (parts["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
         and added <= set(SPECIAL_TOKENS)
-        # A vocab.txt has one token a line, without spaces.
+        # A vocab.txt has one token in each line, without spaces around it.
         and all(
             token == token.strip() and "\n" not in token for token in model["vocab"]
         )

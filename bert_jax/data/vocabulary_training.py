@@ -1,4 +1,4 @@
-"""Making a vocabulary: WordPiece in Google's layout, or SentencePiece."""
+"""Training of vocabularies: WordPiece in Google's layout, or SentencePiece."""
 
 import io
 import logging
@@ -21,21 +21,22 @@ from bert_jax.errors import UserError
 
 KINDS = ("wordpiece", "sentencepiece")
 PAD, UNK, *_OTHER_SPECIAL = SPECIAL_TOKENS
-# Google's vocabularies keep 994 slots for tokens of one's own: 99 after [PAD], the rest
-# after [MASK] (uncased_L-12_H-768_A-12/vocab.txt). A small vocabulary has none.
+# Number of unused tokens in Google's vocabularies: 99 after [PAD], the others after [MASK]
+# (uncased_L-12_H-768_A-12/vocab.txt). A small vocabulary has no unused tokens.
 UNUSED = 994
 _UNUSED_FIRST = 99
 _SMALLEST_WITH_UNUSED = 8000
-# WordPiece joins tokens that are neighbours this often, and extend_vocabulary adds words
-# that occur this often.
+# WordPiece joins tokens that are neighbours at least this often. extend_vocabulary adds
+# words that occur at least this often.
 _MIN_FREQUENCY = 2
-# Different words counted at a time, about 400 MB; beyond it the rarest are forgotten.
+# Maximum number of different words that are counted, about 400 MB. The rarest words of
+# larger texts are dropped.
 _COUNTED_WORDS = 3_000_000
-# The trainer reads the words of a corpus of this many words; a larger one is scaled down.
+# Maximum number of words for the trainer. The counts of a larger text are scaled down.
 _TRAINED_WORDS = 20_000_000
-# SentencePiece learns from at most this many sentences, since its memory grows with them.
+# Maximum number of sentences for SentencePiece, whose memory grows with them.
 _SAMPLED = 200_000
-# The alphabet covers this share of the characters; a word with a rarer one is [UNK].
+# Share of the characters that the alphabet covers. A word with a rarer character is [UNK].
 _ALPHABET_COVERAGE = 0.99999
 
 logger = logging.getLogger(__name__)
@@ -49,12 +50,12 @@ def train_vocabulary(
     lower_case: bool = True,
     keep_accents: bool = False,
 ) -> Tokenizer:
-    """Trains a tokenizer of ``size`` tokens, special and unused ones counted.
+    """Trains a tokenizer of ``size`` tokens, special and unused tokens included.
 
     keep_accents: whether lower-cased text keeps its accents, and scripts such as
     Devanagari their vowel signs. Google's tokenizer removes both. Cased text and
     SentencePiece always keep them.
-    The different words are in memory, or for SentencePiece a sample of the sentences. The
+    Memory holds all different words, or a sample of the sentences for SentencePiece. The
     same sentences give the same vocabulary. A small text gives fewer tokens.
     """
     if kind == "sentencepiece":
@@ -68,10 +69,10 @@ def train_vocabulary(
 def extend_vocabulary(
     tokenizer: WordPieceTokenizer, sentences: Iterable[str], count: int
 ) -> Tokenizer:
-    """A WordPiece vocabulary with up to ``count`` words of a text after its own tokens.
+    """A WordPiece vocabulary with up to ``count`` words of a text as additional tokens.
 
-    The added words are those that save most tokens of the text. The old tokens keep their
-    ids, so a checkpoint can use the new vocabulary.
+    Adds the words that save the largest number of tokens in the text. The old tokens keep
+    their ids, so a checkpoint can use the new vocabulary.
     """
     words = count_words(
         sentences, Splitter(tokenizer.lower_case, tokenizer.strip_accents)
@@ -84,10 +85,7 @@ def extend_vocabulary(
     gaining = [word for word in saved if saved[word] and word not in tokenizer.ids]
     new = sorted(gaining, key=lambda word: (-saved[word], word))[: max(0, count)]
     if not new:
-        raise UserError(
-            f"no word to add; expected --words={count} of 1 or more, and a text with "
-            "words of several tokens that occur more than once"
-        )
+        raise UserError(f"the text has no frequent words for --words={count}")
     logger.info(f"{len(new):,} new words")
     return tokenizer.with_tokens([*tokenizer.tokens, *new])
 
@@ -103,9 +101,8 @@ def _train_wordpiece(
     alphabet = _alphabet(words, limit=max(size // 3, 100))
     if not 0 < len(alphabet) <= size - len(first):
         raise UserError(
-            f"a vocabulary of {size} tokens cannot have {len(first)} special tokens and "
-            f"the {len(alphabet)} characters of the text; expected text, and a larger "
-            "--size"
+            f"--size={size} has no room for {len(first)} special tokens and "
+            f"{len(alphabet)} characters; expected text and a larger --size"
         )
     logger.info(f"training a vocabulary on {len(words):,} different words")
     known = {token.removeprefix(PREFIX) for token in alphabet}
@@ -113,8 +110,8 @@ def _train_wordpiece(
     model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
     model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     # The trainer numbers single characters in the order of a hash table and breaks ties
-    # between pairs by these numbers. Given as special they have numbers of their own, and
-    # the same text gives the same vocabulary.
+    # between pairs by these numbers. As special tokens they have fixed numbers, so the same
+    # text gives the same vocabulary.
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=_MIN_FREQUENCY,
@@ -128,9 +125,9 @@ def _train_wordpiece(
 
 
 def count_words(sentences: Iterable[str], splitter: Splitter) -> dict[str, int]:
-    """Number of occurrences of each word, as the tokenizer splits text.
+    """Number of occurrences of each word of the tokenizer.
 
-    Rough words are counted first, because most words of a text repeat.
+    Counts rough words first, because most words of a text repeat.
     """
     rough: Counter[str] = Counter()
     rarest = 1
@@ -138,7 +135,7 @@ def count_words(sentences: Iterable[str], splitter: Splitter) -> dict[str, int]:
         rough.update(splitter.rough_words(sentence))
         while len(rough) > _COUNTED_WORDS:
             rough = Counter({w: n for w, n in rough.items() if n > rarest})
-            # The counter must shrink well below the limit, or every word would prune it.
+            # The counter must shrink far below the limit, or every word would prune it.
             rarest += len(rough) > _COUNTED_WORDS // 2
     words: Counter[str] = Counter()
     for rough_word, count in rough.items():
@@ -149,9 +146,9 @@ def count_words(sentences: Iterable[str], splitter: Splitter) -> dict[str, int]:
 
 
 def _alphabet(words: dict[str, int], limit: int) -> list[str]:
-    """The single-character tokens, first and continuing, of the commonest characters.
+    """Tokens of the most frequent single characters, at the start or inside a word.
 
-    A third of the vocabulary at most: Chinese needs thousands, English some hundreds.
+    At most a third of the vocabulary. Chinese needs thousands, English some hundreds.
     """
     counts: Counter[str] = Counter()
     tokens = set()
@@ -168,7 +165,7 @@ def _alphabet(words: dict[str, int], limit: int) -> list[str]:
 
 
 def _repeat(words: dict[str, int]) -> Iterator[str]:
-    """Each word as often as it occurs, many to a line, in sorted order."""
+    """Lines with each word as often as it occurs, in sorted order."""
     scale = max(1.0, sum(words.values()) / _TRAINED_WORDS)
     for word in sorted(words):
         count = round(words[word] / scale)
@@ -182,9 +179,7 @@ def _train_sentencepiece(
 ) -> Tokenizer:
     sample = _sample(sentences, _SAMPLED)
     if not sample:
-        raise UserError(
-            "no sentence was found; expected text, or another --input_format"
-        )
+        raise UserError("no sentence was found; check --input and --input_format")
     logger.info(f"training a vocabulary on {len(sample):,} sentences")
     if lower_case:
         sample = [sentence.lower() for sentence in sample]
@@ -196,9 +191,9 @@ def _train_sentencepiece(
             vocab_size=size,
             hard_vocab_limit=False,  # a small text gives fewer tokens
             model_type="unigram",
-            # Nearly all characters of Chinese or Japanese, all of the others.
+            # Nearly all characters of Chinese or Japanese, and all of other scripts.
             character_coverage=0.9995,
-            max_sentence_length=1 << 16,  # bytes; a longer one is left out
+            max_sentence_length=1 << 16,  # bytes. Longer sentences are left out
             pad_id=0,
             pad_piece=PAD,
             unk_id=1,
@@ -206,14 +201,11 @@ def _train_sentencepiece(
             bos_id=-1,
             eos_id=-1,
             control_symbols=_OTHER_SPECIAL,
-            num_threads=1,  # several threads add numbers in another order
+            num_threads=1,  # several threads change the order of sums
             minloglevel=2,
         )
     except RuntimeError as error:  # too few tokens for the characters
-        raise UserError(
-            f"SentencePiece makes no {size} tokens of this text ({error}); expected a "
-            "larger --size"
-        ) from error
+        raise UserError(f"--size={size} is too small ({error}); raise it") from error
     return SentencePieceTokenizer(model.getvalue(), lower_case)
 
 

@@ -1,9 +1,9 @@
 """WordPiece with the output of google-research/bert (tokenization.py), but faster.
 
 The original examines every character in Python. Here a regular expression splits the text
-into words, and a cache maps a word to its ids, because most words of a text repeat. Only a
-new word needs Unicode's special cases and a search for its tokens. Unicode properties are
-Python's, as in the original. The output is equal (tests/data/test_tokenizer.py).
+into words, and a cache maps words to ids, because most words of a text repeat. Only a new
+word needs Unicode's special cases and a search for its tokens. As in the original, Python
+gives the Unicode properties. The output is equal (tests/data/test_tokenizer.py).
 """
 
 import functools
@@ -11,9 +11,9 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-LONGEST_WORD = 200  # characters; a longer word is [UNK]
+LONGEST_WORD = 200  # characters. A longer word is [UNK]
 CACHED_WORDS = 1 << 18  # about 30 MB
-PREFIX = "##"  # of a token inside a word
+PREFIX = "##"  # marks tokens inside a word
 
 # Each ideograph is a word. Kana and hangul are not ideographs.
 _IDEOGRAPH = re.compile(
@@ -24,13 +24,13 @@ _IDEOGRAPH = re.compile(
 
 def _is_word(char: str) -> bool:
     """Whether a character is always a word: an ideograph or punctuation."""
-    if char.isascii():  # every ASCII symbol counts, $ and ^ too
+    if char.isascii():  # all ASCII symbols, also $ and ^
         return "!" <= char <= "~" and not char.isalnum()
     return bool(_IDEOGRAPH.match(char)) or unicodedata.category(char).startswith("P")
 
 
 class Cache(dict):
-    """Results of a function of a character's code or of a word, computed at first use."""
+    """Results of a function of a character's code or of a word."""
 
     def __init__(self, function: Callable):
         self._function = function
@@ -39,13 +39,13 @@ class Cache(dict):
         result = self._function(key)
         if isinstance(key, int) or len(key) <= LONGEST_WORD:
             if len(self) >= CACHED_WORDS:
-                self.clear()  # frequent words return at once
+                self.clear()  # frequent words are soon cached again
             self[key] = result
         return result
 
 
 def _clean(code: int) -> str:
-    """Drops control characters, and replaces every kind of space by a space."""
+    """Removes control characters, and replaces every kind of space by a space."""
     char = chr(code)
     category = unicodedata.category(char)
     if char in "\t\n\r" or category == "Zs":
@@ -67,8 +67,8 @@ def _apart_without_accents(code: int) -> str:
 def _find_rough_words() -> Callable[[str], list[str]]:
     """Splits cleaned text at spaces and around ideographs and punctuation.
 
-    Splitter.words handles characters above U+FFFF: in a character class of a regular
-    expression they would make every match slower.
+    Splitter.words handles characters above U+FFFF, because in a character class of a
+    regular expression they make every match slower.
     """
     alone = [_is_word(chr(code)) for code in range(0x10000)]
     edges = [c for c in range(0x10000) if alone[c] != alone[c - 1]]
@@ -83,7 +83,7 @@ class Splitter:
     """Text to words.
 
     strip_accents: whether marks of Unicode's category Mn are removed: accents, and the
-    vowel signs, virama and nukta of Indic scripts. None: if text is lower-cased, as in the
+    vowel signs, virama and nukta of Indic scripts. None: the value of lower_case, as in the
     original.
     """
 
@@ -99,11 +99,11 @@ class Splitter:
         # Printable text has no control character and no space but " ".
         if not text.isprintable() or "\ufffd" in text:
             text = text.translate(self._clean)
-        # Lower-casing needs the whole text: a sigma's form depends on what follows.
+        # Lower-casing needs the whole text, because a sigma's form depends on its context.
         return self._find(text.lower() if self.lower_case else text)
 
     def words(self, rough_word: str) -> list[str]:
-        """The words, none or many, of one rough word."""
+        """The words of one rough word, which may be none or many."""
         if rough_word.isascii():
             return [rough_word]
         if self.strip_accents:

@@ -73,10 +73,7 @@ def with_architecture(
         return settings
     missing = [f"model.{name}" for name in _SIZES if name not in model]
     if not path and missing[1:]:
-        raise UserError(
-            f"there is no {', '.join(missing)}; give the sizes of a new model, or set "
-            "init_from to a checkpoint, which has them"
-        )
+        raise UserError(f"there is no {', '.join(missing)}; set them or init_from")
     if not path or not missing:
         return settings
     folder = open_remote(workdir) if is_remote(workdir) else Path(workdir)

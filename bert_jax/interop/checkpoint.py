@@ -93,10 +93,7 @@ def check_params(
     parts = {part_of(name) for name in shapes}
     needed = {name: s for name, s in expected.items() if part_of(name) in parts}
     if wrong := shape_differences(shapes, needed):
-        raise UserError(
-            f"the checkpoint does not fit its config: {listed(wrong)}; use the "
-            "config.json of the run"
-        )
+        raise UserError(f"the config does not fit the checkpoint: {listed(wrong)}")
     absent = {"pooler", "mlm", "nsp"} - parts
     return tuple(name for name in expected if part_of(name) in absent)
 
@@ -145,19 +142,13 @@ def check_types(token_type_ids: Iterable[np.ndarray], config: BertConfig) -> Non
     """Raises UserError if the model has no token type for the second text of a pair."""
     types = config.type_vocab_size
     if any(ids.max(initial=0) >= types for ids in token_type_ids):
-        raise UserError(
-            f"the model has type_vocab_size={types}, but pairs of texts need 2; use "
-            "another checkpoint, or join the texts of a pair"
-        )
+        raise UserError(f"type_vocab_size={types}, but pairs of texts need 2")
 
 
 def check_vocabulary(checkpoint: Checkpoint, path: object) -> None:
     """Raises UserError if the checkpoint at ``path`` has no tokenizer."""
     if checkpoint.tokenizer is None:
-        raise UserError(
-            f"{path} has no vocabulary; copy the checkpoint's vocab.txt to the folder of "
-            "its config.json"
-        )
+        raise UserError(f"{path} has no vocabulary; copy its vocab.txt to it")
 
 
 def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:
@@ -165,6 +156,5 @@ def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:
     positions = checkpoint.config.max_positions
     if max_length > positions:
         raise UserError(
-            f"max_length={max_length}, but the model has {positions} positions; set "
-            f"{setting} to {positions} or less"
+            f"{setting}={max_length} exceeds the model's {positions} positions"
         )

@@ -50,10 +50,7 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
     """
     kind = values.get("model_type", BERT)
     if kind not in (BERT, PRE_NORM, OWN):
-        raise UserError(
-            f"the config has model_type={kind!r}, expected {BERT!r}: bert_jax runs only "
-            "BERT's encoder"
-        )
+        raise UserError(f"model_type={kind!r}; bert_jax runs only BERT's encoder")
     sizes = {o: values[theirs] for o, theirs in _JSON_NAMES.items() if theirs in values}
     missing = [
         _JSON_NAMES[field.name]

@@ -168,8 +168,7 @@ def save_huggingface(
     if reason := misfit(checkpoint):
         if not own:
             raise UserError(
-                f"transformers has no BERT with {reason}; write it for bert_jax ("
-                "bert_jax convert --to bert_jax, or model.save)"
+                f"transformers has no BERT with {reason}; use convert --to bert_jax"
             )
         architecture = None
         settings |= {"architectures": [], "model_type": OWN, "head": head}
@@ -266,8 +265,8 @@ def _architecture_of(head: str, params: Mapping[str, Any]) -> str:
         if head == its_head and parts == set(its_parts) - {"pooler"}:
             return name
     raise UserError(
-        f"a BERT with head {head!r} and parameters {', '.join(sorted(params))} has no "
-        f"class in transformers; expected one of {', '.join(_ARCHITECTURES)}"
+        f"transformers has no class with head {head!r} and parameters "
+        f"{', '.join(sorted(params))}; expected one of {', '.join(_ARCHITECTURES)}"
     )
 
 

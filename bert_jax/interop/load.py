@@ -118,10 +118,7 @@ def _read_workdir(
         missing = check_params(params, config, head)
     tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None
     if tokenizer and trained_with and not tokenizer.has_fingerprint(trained_with):
-        raise UserError(
-            f"{workdir} has another vocabulary than the run was trained with; copy the "
-            "vocabulary from the run"
-        )
+        raise UserError(f"{workdir} has another vocabulary than its run")
     return Checkpoint(
         config=config,
         compute=compute,

@@ -50,8 +50,7 @@ def read_modules(
     if kinds != [*expected, *["Normalize"] * normalize] or paths[0]:
         raise UserError(
             f"{folder / MODULES}: the modules are {', '.join(kinds)}; expected Transformer "
-            "in the folder itself, Pooling, any number of Dense, and optionally Normalize; "
-            f"{_INSTEAD}"
+            f"(path ''), Pooling, Dense layers and Normalize, in this order; {_INSTEAD}"
         )
     # A truncated vector has another width, and a prompt may be left out of the mean.
     config_file = _settings(folder / _CONFIG, truncate_dim=[])

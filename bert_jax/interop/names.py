@@ -111,9 +111,8 @@ def to_params(
         absent = [name for name in names.values() if name not in tensors]
         if absent and part == "bert":
             raise UserError(
-                f"the weights lack {len(absent)} of the {len(names)} tensors of an "
-                f"encoder of {config.num_layers} layers ({listed(absent)}); expected a "
-                f"BERT and its config, found {listed(sorted(tensors), 2)}"
+                f"the weights lack {len(absent)} of {len(names)} tensors of the encoder "
+                f"({listed(absent)}); expected a BERT, found {listed(sorted(tensors), 2)}"
             )
         if absent:
             if part in expected or len(absent) < len(names):
@@ -138,10 +137,7 @@ def to_params(
     # More layers, cross attention or relative positions would change the results.
     wrong += [f"{x} is unknown" for x in unexpected if x.startswith("bert.encoder.")]
     if wrong:
-        raise UserError(
-            f"the weights do not fit a BERT of {config.num_layers} layers: "
-            f"{listed(wrong)}; use the config of the same model"
-        )
+        raise UserError(f"the weights do not fit the config: {listed(wrong)}")
     params = traverse_util.unflatten_dict(flat, sep="/")
     return Converted(params, tuple(missing), unexpected)
 

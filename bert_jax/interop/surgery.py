@@ -34,9 +34,8 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
     )
     if not longer and tokenizer.fingerprint() != old.fingerprint():
         raise UserError(
-            "the text was prepared with another vocabulary or other rules than the "
-            "checkpoint's; prepare the text with the checkpoint's vocabulary, or with one "
-            "from bert_jax vocabulary --extend"
+            "the text was prepared with another vocabulary; prepare the text with the "
+            "checkpoint's vocabulary, or with one from bert_jax vocabulary --extend"
         )
     config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)
     words = [token.removeprefix(PREFIX) for token in tokenizer.tokens[old.vocab_size :]]
@@ -70,8 +69,7 @@ def stretched(checkpoint: Checkpoint, positions: int, path: object) -> Checkpoin
     config = checkpoint.config
     if positions < config.max_positions:
         raise UserError(
-            f"max_positions={positions}, but {path} has {config.max_positions}; leave it "
-            "out, or set it to more"
+            f"max_positions={positions}, but {path} has {config.max_positions}; raise it"
         )
     config = dataclasses.replace(config, max_positions=positions)
     bert = checkpoint.params["bert"]
@@ -112,10 +110,7 @@ def head_params(
         modules = checkpoint.extra.get(EXTRA, {})
         prompt = modules.get("prompts", {}).get(modules.get("default_prompt_name"))
         if "dense" in checkpoint.params or prompt:
-            raise UserError(
-                "the checkpoint has Dense modules or a default prompt, which only encode "
-                "applies; compare the vectors of encode, or remove modules.json"
-            )
+            raise UserError("remove modules.json: only encode applies its modules")
         return params, new
     same_kind = checkpoint.head == ("features" if bilstm else head)
     if not same_kind or fresh_head or name not in checkpoint.params:
@@ -136,7 +131,6 @@ def head_params(
             wrong.append(f"features.layers is {trained_layers}, not {layers}")
     if wrong:
         raise UserError(
-            f"the checkpoint's head does not fit the task: {listed(wrong)}; use the "
-            f"settings of its training, or {_NEW_HEAD}"
+            f"the checkpoint's head does not fit the task: {listed(wrong)}; {_NEW_HEAD}"
         )
     return params, new

@@ -208,8 +208,7 @@ def _load_newest(
             return int(path.name), state, notes
     if damaged:
         raise UserError(
-            f"{damaged[0]}; all {len(damaged)} checkpoints are damaged: restore a copy or "
-            "delete the folder"
+            f"{damaged[0]}; all {len(damaged)} checkpoints are damaged: restore a copy"
         )
     return None
 
@@ -244,10 +243,7 @@ def _load(path: epath.Path, abstract: Any) -> tuple[Any, dict[str, Any]]:
     else:
         shapes = {name: tuple(shape) for name, (shape, _) in arrays.items()}
         if wrong := shape_differences(shapes, array_shapes(abstract)):
-            raise UserError(
-                f"{path} does not fit the config: {wrong[0]}; use the config of the run, "
-                "or another workdir. Frozen runs of bert_jax 0.1.0 end with that version"
-            )
+            raise UserError(f"{path} does not fit the config: {wrong[0]}")
     context = ocp.Context()
     context.pytree.loading.partial_load = True
     with context, unwatched():  # Orbax reports no progress

@@ -36,10 +36,7 @@ def read_weights(folder: Path) -> Tensors:
     """
     path = find_weights(folder)
     if path is None:
-        raise UserError(
-            f"{folder} contains no weights; expected {SAFETENSORS}, "
-            f"{SAFETENSORS}{INDEX} with its shards, or {TORCH}"
-        )
+        raise UserError(f"{folder} has no weights; expected {SAFETENSORS} or {TORCH}")
     read = read_safetensors if path.name.startswith(SAFETENSORS) else read_torch
     return _read_shards(path, read) if path.name.endswith(INDEX) else read(path)
 
@@ -56,8 +53,7 @@ def write_safetensors(
         save_file(tensors, path, metadata)
     except SafetensorError as error:
         raise UserError(
-            f"{path} could not be written ({error}); free some space and run the same "
-            "command again"
+            f"{path} could not be written ({error}); free some space and try again"
         ) from error
     path.chmod(mode)  # the library makes a file that only its owner can read
 
@@ -114,10 +110,7 @@ class _Unpickler(pickle._Unpickler):
             "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
         } | {storage: storage for storage in _DTYPES}
         if path not in allowed:
-            raise UserError(
-                f"it is a pickle that asks for {path}, and may run any code; expected "
-                "weights as model.safetensors (save_pretrained writes it)"
-            )
+            raise UserError(f"it asks for {path} and may run any code; use safetensors")
         return allowed[path]
 
     def persistent_load(self, pid: Any) -> np.ndarray:

@@ -14,9 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
-POSITIONS = ("learned", "sinusoidal", "none")
 POOLINGS = ("token", "mean")
-ATTENTION_IMPLS = ("auto", "plain", "xla", "splash", "cudnn")
 DTYPES = ("float32", "bfloat16", "auto")
 
 # Added to the score of a key that a query does not attend to, as in modeling.py. It is
@@ -70,17 +68,11 @@ class BertConfig:
     vocab_size: int = setting(doc="number of tokens of the vocabulary", least=1)
     hidden_size: int = setting(doc="width of a token's vector", least=1)
     num_layers: int = setting(doc="number of layers", least=1, below=1 << 10)
-    num_heads: int = setting(
-        doc="number of attention heads of a layer. Divides hidden_size", least=1
-    )
+    num_heads: int = setting(doc="number of attention heads of a layer", least=1)
     intermediate_size: int = setting(doc="width of the feed-forward layer", least=1)
     max_positions: int = setting(512, "maximum number of tokens in a row", least=1)
-    type_vocab_size: int = setting(
-        2, "number of token types: sentence A and sentence B", least=1
-    )
-    causal: bool = setting(
-        False, "attend only to the tokens before: a left-to-right model such as GPT"
-    )
+    type_vocab_size: int = setting(2, "number of token types: A and B", least=1)
+    causal: bool = setting(False, "attend only to the tokens before, as in GPT")
     encoder: str = setting(
         "transformer",
         "transformer, or lstm: two LSTMs (ELMo), one for each direction, each with "
@@ -90,7 +82,7 @@ class BertConfig:
     positions: str = setting(
         "learned",
         "position vectors: learned, sinusoidal (Vaswani et al., 2017) or none",
-        one_of=POSITIONS,
+        one_of=("learned", "sinusoidal", "none"),
     )
     pre_norm: bool = setting(
         False,
@@ -106,9 +98,7 @@ class BertConfig:
     hidden_dropout: float = setting(
         0.1, "dropout rate of the embeddings and of each layer's outputs", **_SHARE
     )
-    attention_dropout: float = setting(
-        0.1, "dropout rate of attention probabilities", **_SHARE
-    )
+    attention_dropout: float = setting(0.1, "dropout rate of attention", **_SHARE)
     activation: str = setting(
         "gelu",
         "activation of the feed-forward layer: gelu (with erf), gelu_tanh or relu",
@@ -132,10 +122,7 @@ class BertConfig:
                 f"num_heads={self.num_heads}; change one of them"
             )
         if not self.kind.attends and (self.causal or self.pre_norm):
-            raise UserError(
-                f"model.encoder={self.encoder!r} has no attention and no LayerNorm; set "
-                "model.causal=False and model.pre_norm=False"
-            )
+            raise UserError("an LSTM needs model.causal=False and model.pre_norm=False")
 
     @property
     def kind(self) -> EncoderKind:
@@ -218,13 +205,8 @@ class MeshConfig:
     """Number of devices along each axis. One axis may be -1: all other devices."""
 
     replica: int = setting(1, "number of slices in a data-center network")
-    data: int = setting(
-        -1, "number of devices of a slice that split the batch; -1: all other devices"
-    )
-    model: int = setting(
-        1,
-        "number of devices that split attention heads, feed-forward layers and vocabulary",
-    )
+    data: int = setting(-1, "devices that split the batch; -1: all other devices")
+    model: int = setting(1, "devices that split heads, layer widths and vocabulary")
     fsdp: bool = setting(
         False, "split parameters and optimizer state over the devices along data too"
     )
@@ -248,7 +230,7 @@ class ComputeConfig:
         "auto",
         "attention: plain (the formula), xla (all devices), splash (TPU), cudnn (GPU), or "
         "auto: the fastest that fits. Only plain and xla have dropout",
-        one_of=ATTENTION_IMPLS,
+        one_of=("auto", "plain", "xla", "splash", "cudnn"),
     )
     remat: bool = setting(
         False,

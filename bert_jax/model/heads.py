@@ -186,16 +186,12 @@ def make_model(
             raise UserError("a BiLSTM gives no vectors of texts; leave features out")
         if head == "cls" and config.reads != "both sides":
             raise UserError(
-                f"the model reads {config.reads}, and its [CLS] has seen nothing; set "
-                "data.pooling=mean"
+                f"the model reads {config.reads}, not all by [CLS]; set data.pooling=mean"
             )
         return BertForVectors(config, head, compute)
     if features.layers:
         if head != "token":
-            raise UserError(
-                "features.layers is for tagging; leave features.layers empty "
-                "(features.bilstm=True is for any head)"
-            )
+            raise UserError("features.layers is for tagging; use features.bilstm=True")
         config.check_layers(features.layers, "features.layers")
     if bilstm:
         by_token = head in ("token", "span")

@@ -230,10 +230,7 @@ class Vectors(Head):
             scores_UV = jnp.where(is_text_V, CONTRAST * cosines_UV, PADDED_SCORE)
             return _cross_entropy(scores_UV, jnp.arange(len(scores_UV)))
         if others_UNW.shape[1] == 1:
-            raise UserError(
-                "data.loss=triplet needs negatives; add a column negative, or negative_1, "
-                "negative_2, ..."
-            )
+            raise UserError("data.loss=triplet needs negatives; add a column negative")
         cosines_UN = jnp.sum(u_UW[:, None] * others_UNW, axis=-1)
         above_UN = cosines_UN[:, 1:] - cosines_UN[:, :1] + self.margin
         return jnp.mean(jax.nn.relu(above_UN), axis=-1)

@@ -86,15 +86,11 @@ def check_model(
     if model.reads != reads:
         encoder = "lstm" if reads == "each side alone" else "transformer"
         raise UserError(
-            f"objective={objective!r} needs a model that reads {reads}, but the model "
-            f"reads {model.reads}; set model.causal={reads == 'the left side'} and "
-            f"model.encoder={encoder}"
+            f"objective={objective!r} needs a model that reads {reads}; set "
+            f"model.causal={reads == 'the left side'} and model.encoder={encoder}"
         )
     if pairs:
-        raise UserError(
-            f"objective={objective!r} has no next sentence prediction; set "
-            "data.examples.next_sentence=False"
-        )
+        raise UserError(f"set data.examples.next_sentence=False for {objective!r}")
 
 
 def rngs(key: jax.Array | None) -> dict[str, jax.Array] | None:

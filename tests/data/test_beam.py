@@ -127,7 +127,7 @@ def test_documents_are_read_from_a_bucket(text, bucket):
     assert (
         list(read_documents([f"{bucket}/text/[ab].txt"])) == here[: len(here) // 3 * 2]
     )
-    with pytest.raises(UserError, match="no such file or folder"):
+    with pytest.raises(UserError, match="does not exist or has no text"):
         list(read_documents([f"{bucket}/nothing"]))
     # Another text of the same size is another text.
     (source,) = find_sources([f"{bucket}/text/a.txt"], Reading())

@@ -60,7 +60,7 @@ def test_abbreviations_of_a_language_end_no_sentence(language, sentences):
 
 @pytest.mark.parametrize("language", ["", "German", "DE", "e", "de_AT", "de "])
 def test_a_text_that_is_no_language_code_is_refused(language):
-    with pytest.raises(UserError, match="expected a code such as en, de or zh-hans"):
+    with pytest.raises(UserError, match="expected a code such as en or de"):
         check_language(language)
 
 

@@ -143,7 +143,7 @@ def test_a_model_without_a_pooler(checkpoint, params):
     [
         ({"layers": (3,)}, "the encoder has no layer 3; expected 0"),
         ({"layers": (-4, -1)}, "the encoder has no layer -4"),
-        ({"max_length": 49}, "but the model has 48 positions"),
+        ({"max_length": 49}, "exceeds the model's 48 positions"),
         ({"max_length": 3}, "max_length=3, expected at least 5"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"pooling": "max"}, "pooling='max', expected one of none, mean"),

@@ -434,7 +434,7 @@ def test_a_model_of_one_token_type_reads_no_pairs(tmp_path):
     save_file(tensors | {name: tensors[name][:1]}, weights, metadata={"format": "pt"})
     path.write_text(json.dumps(json.loads(path.read_text()) | {"type_vocab_size": 1}))
     assert len(Predictor(tmp_path / "m")(["the film"])) == 1
-    with pytest.raises(UserError, match="type_vocab_size=1, and pairs of texts need 2"):
+    with pytest.raises(UserError, match="type_vocab_size=1, but pairs of texts need 2"):
         Predictor(tmp_path / "m")([("the film", "the film")])
 
 

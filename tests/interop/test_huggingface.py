@@ -196,7 +196,7 @@ def test_an_unknown_prefix_is_in_the_error(copy):
     tensors = load_file(copy / "model.safetensors")
     renamed = {f"{prefix}{name}": array for name, array in tensors.items()}
     save_file(renamed, copy / "model.safetensors")
-    message = r"copy: the weights lack 37 of the 37 tensors .* found module\.bert\."
+    message = r"copy: the weights lack 37 of 37 tensors .* found module\.bert\."
     with pytest.raises(UserError, match=message):
         bert_jax.load(copy)
 
@@ -326,7 +326,7 @@ def test_a_folder_with_files_is_replaced_only_on_demand(folder, tmp_path):
         checkpoint.params[bias[0]][bias[1]][bias[2]][0] + np.float32(1)
     )
     # A failed save does not change the old folder.
-    with pytest.raises(UserError, match="has no class"):
+    with pytest.raises(UserError, match="no class with head"):
         save({**checkpoint.params, "odd": {"kernel": np.ones(2)}}, overwrite=True)
     assert read_huggingface(tmp_path / "out").head == "none"
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
@@ -358,15 +358,13 @@ def test_damaged_files_are_one_line_errors(folder, tmp_path, copy):
             read_huggingface(copy)
         assert "\n" not in str(e.value)
     weights.unlink()
-    with pytest.raises(
-        UserError, match=r"contains no weights; expected model.safetens"
-    ):
+    with pytest.raises(UserError, match=r"has no weights; expected model.safetens"):
         read_huggingface(copy)
 
     shards = shutil.copytree(folder / "sharded", tmp_path / "shards")
     shard = next(shards.glob("model-00002*"))
     shutil.copy(next(shards.glob("model-00001*")), shard)
-    with pytest.raises(UserError, match=r"the weights lack \d+ of the 37 tensors"):
+    with pytest.raises(UserError, match=r"the weights lack \d+ of 37 tensors"):
         read_huggingface(shards)
     shard.unlink()
     with pytest.raises(

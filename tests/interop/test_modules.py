@@ -86,7 +86,7 @@ def test_pairs_are_predicted_as_cosines(folder):
     assert model.predict(("the cat", "a bee"))["value"] == pytest.approx(
         a @ b, abs=1e-6
     )
-    with pytest.raises(UserError, match="Dense modules or a default prompt"):
+    with pytest.raises(UserError, match="only encode applies its modules"):
         bert_jax.load(folder("dense")).predict(("the cat", "a bee"))
 
 

@@ -187,7 +187,7 @@ def test_what_it_cannot_learn_is_refused(config):
     with pytest.raises(UserError, match=r"next_sentence=False"):
         pretraining(config, None, ExampleConfig())
     for option in ("causal", "pre_norm"):
-        with pytest.raises(UserError, match=r"model\.encoder='lstm' has no attention"):
+        with pytest.raises(UserError, match=r"an LSTM needs model\.causal=False"):
             dataclasses.replace(config, **{option: True})
 
 

@@ -457,7 +457,7 @@ def test_a_run_starts_from_the_head_of_its_checkpoint(short, settings, tmp_path)
         ({"data": {"dir": "nowhere"}}, "nowhere"),
         (
             {"data": {"max_length": 33}},
-            "max_length=33, but the model has 32 positions",
+            "max_length=33 exceeds the model's 32 positions",
         ),
         ({"mesh": {"data": 3, "model": 2}}, "does not use exactly the 8 devices"),
         (
