@@ -75,8 +75,8 @@ class Setting(NamedTuple):
 def all_settings(config: Any, name: str = "") -> Iterator[Setting]:
     """The settings of a config, or of its type with the defaults.
 
-    name: prefix of the names, such as "data.". Of a type's tuple of groups only the first
-    group is included.
+    name: prefix of the names, such as "data.". A type's tuple of groups is shown by its
+    first group.
     """
     group = config if isinstance(config, type) else type(config)
     hints = typing.get_type_hints(group)
@@ -148,10 +148,10 @@ def with_arguments(
 
     def decorate(function: Function) -> Function:
         signature, shown = inspect.signature(function), {}
-        own = [x for x in signature.parameters.values() if x.kind != x.VAR_KEYWORD]
-        taken = {*leave_out, *(x.name for x in own)}
+        named = [x for x in signature.parameters.values() if x.kind != x.VAR_KEYWORD]
+        left_out = {*leave_out, *(x.name for x in named)}
         for kind, field in ((k, f) for k in kinds for f in dataclasses.fields(k)):
-            if (name := field.name) in taken | shown.keys():
+            if (name := field.name) in left_out | shown.keys():
                 continue
             annotation, default = typing.get_type_hints(kind)[name], field.default
             meaning = field.metadata.get("doc")
@@ -172,7 +172,7 @@ def with_arguments(
             rank = first.index(name) if name in first else len(first)
             shown[name] = (is_group, rank), parameter, "\n  ".join(lines)
         order = sorted(shown.values(), key=operator.itemgetter(0))
-        parameters = [*own, *(parameter for _, parameter, _ in order)]
+        parameters = [*named, *(parameter for _, parameter, _ in order)]
         function.__signature__ = signature.replace(parameters=parameters)
         page = [f"{inspect.getdoc(function)}\n\nSettings:\n", *(x for *_, x in order)]
         function.__doc__ = "\n".join(page)

@@ -28,7 +28,7 @@ def test_text_is_utf8_without_its_byte_order_mark(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a\nb\xe9\n", r"a.txt:2 is not UTF-8 at byte 1 \(0xe9\); expected UTF-8"),
+        (b"a\nb\xe9\n", r"a.txt:2 is not UTF-8 at byte 1 \(0xe9\); convert"),
         ("a\n".encode("utf-16-be"), "a.txt:1 is a binary or UTF-16 file; expected"),
         (b"a\n\xc3", r"a.txt:2 is not UTF-8 at byte 0 \(0xc3\)"),
     ],

@@ -98,9 +98,9 @@ class TrainingBatches:
             return source.draw(first + self.rows(phase.batch_size))
         packing = self._packings[number]
         rows = packing.rows(source.lengths(range(first, first + phase.batch_size)))
-        own = [rows[row] for row in self.rows(len(rows))]
-        pairs = np.sort(np.fromiter(itertools.chain(*own), np.int64))
-        members = [np.searchsorted(pairs, row) for row in own]
+        rows = [rows[row] for row in self.rows(len(rows))]  # of this process
+        pairs = np.sort(np.fromiter(itertools.chain(*rows), np.int64))
+        members = [np.searchsorted(pairs, row) for row in rows]
         return packing.pack(source.draw(first + pairs), members, self.vocabulary.pad_id)
 
 
@@ -109,8 +109,8 @@ def eval_batches(
 ) -> TrainingBatches:
     """``phase.steps`` batches of held-out documents, with a row for each pair.
 
-    Store, examples and rows are those of ``training`` with another mask rate. If there are
-    too few examples, they repeat with other pairs and masks.
+    The batches differ from ``training`` in documents and mask rate. If there are too few
+    examples, they repeat with other pairs and masks.
     """
     config = dataclasses.replace(training.config, mask_rate=mask_rate)
     held_out = {"documents": documents, "seed": 0, "stream": _EVAL_STREAM}

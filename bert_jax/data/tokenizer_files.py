@@ -109,9 +109,7 @@ def _check_rules(settings: dict[str, Any], rules: dict[str, tuple]) -> None:
     """Raises UserError for a setting whose value is not in ``rules``."""
     for name, values in rules.items():
         if (value := _content(settings.get(name))) not in values:
-            raise UserError(
-                f"{name}={value!r} in the settings beside it; expected {values[0]!r}"
-            )
+            raise UserError(f"{name}={value!r} in its settings; expected {values[0]!r}")
 
 
 def _check_added(settings: dict[str, Any], known: set[str]) -> None:
@@ -122,13 +120,13 @@ def _check_added(settings: dict[str, Any], known: set[str]) -> None:
         added += tokens.values() if isinstance(tokens, dict) else tokens
     if new := sorted({*map(_content, added)} - known):
         raise UserError(
-            f"the files beside it add {listed(list(map(repr, new)))}; expected a "
+            f"the other files add {listed(list(map(repr, new)))}; expected a "
             "tokenizer.json with these tokens, from save_pretrained() of AutoTokenizer"
         )
 
 
 def _content(token: Any) -> Any:
-    """The text of a token in settings, where it may be an object."""
+    """The text of a token in settings, which may be an object."""
     return token.get("content") if isinstance(token, dict) else token
 
 

@@ -30,7 +30,7 @@ _JSON_NAMES = {
 BERT, PRE_NORM, OWN = "bert", "megatron-bert", "bert_jax"
 # Settings without a name in transformers. config.json contains them if they are no
 # defaults.
-_OWN = ("encoder", "positions", "pooling", "pre_norm")
+_OURS = ("encoder", "positions", "pooling", "pre_norm")
 # bert_config.json has "gelu" for both forms. Hugging Face has a name for each.
 _FROM_JSON_ACTIVATION = {
     "gelu": "gelu",
@@ -66,7 +66,7 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
             f"{', '.join(_FROM_JSON_ACTIVATION)}"
         )
     sizes["activation"] = _FROM_JSON_ACTIVATION[activation]
-    sizes |= {name: values[name] for name in _OWN if name in values}
+    sizes |= {name: values[name] for name in _OURS if name in values}
     if kind == PRE_NORM:
         sizes["pre_norm"] = True
     return from_settings(BertConfig, sizes | changes, "model")
@@ -79,13 +79,13 @@ def read_config(path: Path | str, **changes: Any) -> BertConfig:
 
 def config_to_dict(config: BertConfig) -> dict[str, Any]:
     """The content of a config.json for Hugging Face's and Google's code."""
-    own = {name: getattr(config, name) for name in _OWN}
+    ours = {name: getattr(config, name) for name in _OURS}
     return {
         "architectures": ["BertForPreTraining"],
         "model_type": PRE_NORM if config.pre_norm else BERT,
         "hidden_act": _TO_JSON_ACTIVATION[config.activation],
         **{theirs: getattr(config, ours) for ours, theirs in _JSON_NAMES.items()},
-        **{n: value for n, value in own.items() if value != getattr(BertConfig, n)},
+        **{n: value for n, value in ours.items() if value != getattr(BertConfig, n)},
     }
 
 

@@ -16,10 +16,10 @@ def attend_plain(
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
-    """softmax(q k / sqrt(H)) v over the keys that a query attends to: (B, Q, N, H).
+    """softmax(q k / sqrt(H)) v over the keys to which a query attends: (B, Q, N, H).
 
-    attends_BQL: bool, whether a query attends to a key. The probabilities have dropout if
-    there is a ``dropout_key``. Scores and softmax are float32.
+    attends_BQL: bool, whether a query attends to a key. dropout_key: key for dropout of the
+    probabilities. None: no dropout. Scores and softmax are float32.
     """
     probs_BNQL = probabilities(q_BQNH, k_BLNH, attends_BQL)
     if dropout_key is not None:

@@ -31,15 +31,15 @@ PADDING_LOGIT = -1e9  # logit of the rows that pad the word table
 class EncoderOutput:
     """The output of BertModel, in the dtype of the activations.
 
-    sequence_BLD: output of the last layer; for an LSTM the weighted mean of all layers,
+    sequence_BLD: output of the last layer. Of an LSTM the weighted mean of all layers,
       (B, L, 2 D). With positions_BQ it is (B, Q, D).
     pooled_BD: tanh of a dense layer on [CLS], on the last token of a causal model, or on
       the mean of all tokens (config.pooling). ``BertModel.encode`` returns a vector for
       each sequence, (B, S, D). None without pool.
-    hidden_states: the embeddings and the output of each layer; empty by default.
+    hidden_states: the embeddings and the output of each layer. Empty by default.
     sides: arrays (B, Q, D) from which the MLM head predicts the token at each position.
-      A Transformer has one array. A two-way LSTM has two: the states before the token and
-      the states after it.
+      A Transformer has one array. A two-way LSTM has two arrays: the states before the
+      token and the states after it.
     """
 
     sequence_BLD: jax.Array
@@ -52,8 +52,8 @@ class PreTrainingOutput(NamedTuple):
     """float32 logits of masked LM and of next sentence prediction.
 
     mlm_logits_BMW: one logit for each row of the word table. The rows that pad the table
-      have PADDING_LOGIT, so their probability is 0. A loss takes the logits with this
-      padding, because cutting it off would copy them.
+      have PADDING_LOGIT, so their probability is 0. A loss uses the logits with this
+      padding, because removing it would copy them.
     nsp_logits_B2: class 0 is IsNext, class 1 NotNext. ``BertForPreTraining.logits``
       returns the logits of each sequence, (B, S, 2).
     """
@@ -115,7 +115,7 @@ class BertModel(nn.Module):
         attention_mask_BL: jax.Array,
         **options: Any,
     ) -> EncoderOutput:
-        """Encodes rows of one sequence each; options: see :meth:`encode`.
+        """Encodes rows of one sequence each. options: see :meth:`encode`.
 
         attention_mask_BL: 1 for tokens, 0 for padding.
         """
@@ -136,16 +136,16 @@ class BertModel(nn.Module):
     ) -> EncoderOutput:
         """Encodes rows that may pack several sequences.
 
-        deterministic: no dropout. Otherwise the "dropout" rng is needed.
-        positions_BQ: return the last layer at these positions only. The last layer is then
-          computed only there and at the pooled tokens.
-        pool: whether to compute pooled_BD. Parameters initialised with pool=False have
-          no pooler.
+        deterministic: whether there is no dropout. Otherwise the rng "dropout" is needed.
+        positions_BQ: positions of the returned output. The last layer is computed only at
+          these positions and at the pooled tokens. None for all positions.
+        pool: whether to compute pooled_BD. Parameters that are initialised with pool=False
+          have no pooler.
         hidden_states: whether to return the output of every layer.
         """
         config = self.config
         # Positions at which the last layer is computed: the pooled tokens, then
-        # positions_BQ. None for all positions, which the mean and LSTMs need.
+        # positions_BQ. None for all positions, which a mean and LSTMs need.
         computed_BQ = positions_BQ
         if pool and positions_BQ is not None:
             pools_token = config.pooling == "token" and config.kind.attends
@@ -177,7 +177,7 @@ class BertModel(nn.Module):
 
 
 class MlmHead(nn.Module):
-    """Dense, activation, LayerNorm; then a product with the word table, and a bias."""
+    """Dense layer, activation, LayerNorm, product with the word table, and bias."""
 
     config: BertConfig
     compute: ComputeConfig
@@ -220,7 +220,7 @@ class BertForPreTraining(nn.Module):
         *,
         deterministic: bool,
     ) -> PreTrainingOutput:
-        """:meth:`logits` of rows of one sequence each. See BertModel for the arguments."""
+        """:meth:`logits` of rows of one sequence each. Arguments: see BertModel."""
         tokens = Tokens.of_mask(input_ids_BL, token_type_ids_BL, attention_mask_BL)
         output = self.logits(tokens, mlm_positions_BM, deterministic=deterministic)
         return output._replace(nsp_logits_B2=output.nsp_logits_B2[:, 0])
@@ -228,7 +228,7 @@ class BertForPreTraining(nn.Module):
     def logits(
         self, tokens: Tokens, mlm_positions_BM: jax.Array, *, deterministic: bool
     ) -> PreTrainingOutput:
-        """MLM logits at ``mlm_positions_BM``, positions in a row; NSP logits of each pair.
+        """MLM logits at ``mlm_positions_BM`` of each row, and NSP logits of each pair.
 
         A two-way LSTM adds the MLM logits of its two directions.
         """
@@ -246,8 +246,8 @@ class BertForPreTraining(nn.Module):
         """Predicts the tokens at ``positions_BQ`` from the tokens before them.
 
         Returns float32 logits (B, Q, W). A two-way LSTM has a second array, which predicts
-        the tokens from the tokens after them. The first token of a sequence has no token
-        before it and the last one none after it, so ignore their logits.
+        the tokens from the tokens after them. Ignore the logits of the first token of a
+        sequence, and of the last token in the second array.
         """
         before_BQ = jnp.maximum(positions_BQ - int(self.config.causal), 0)
         encoded = self.bert.encode(

@@ -18,8 +18,8 @@ from bert_jax.model.tokens import Tokens, take_positions
 class BertForSequence(nn.Module):
     """Dropout and one dense layer on the pooled [CLS] (run_classifier.py).
 
-    outputs: number of classes; 1 for regression and multiple choice. Each choice is a
-    sequence of its own and gets one score.
+    outputs: number of classes. 1 for regression and multiple choice, where each choice is a
+    sequence with one score.
     """
 
     config: BertConfig
@@ -33,7 +33,7 @@ class BertForSequence(nn.Module):
         encoded = BertModel(config, compute, name="bert").encode(
             tokens,
             deterministic=deterministic,
-            positions_BQ=tokens.input_ids[:, :0],  # none; pooling adds [CLS]
+            positions_BQ=tokens.input_ids[:, :0],  # empty. Pooling adds [CLS]
         )
         dropout = Dropout(config.hidden_dropout, name="dropout")
         classifier = dense(config, compute, self.outputs, name="classifier")
@@ -59,7 +59,7 @@ class BertForTokens(nn.Module):
 
 
 class BertForSpans(nn.Module):
-    """A start and an end score for every token, without dropout (run_squad.py)."""
+    """A start score and an end score for every token, without dropout (run_squad.py)."""
 
     config: BertConfig
     compute: ComputeConfig = ComputeConfig()
@@ -74,7 +74,7 @@ class BertForSpans(nn.Module):
 
 
 class BertForVectors(nn.Module):
-    """One vector of length 1 for a sequence (Reimers and Gurevych, 2019, section 3).
+    """A vector of length 1 for each sequence (Reimers and Gurevych, 2019, section 3).
 
     pooling: "mean" or "cls".
     """
@@ -95,34 +95,34 @@ class BertForVectors(nn.Module):
 def side_by_side(
     hidden_states: Sequence[jax.Array], layers: Sequence[int]
 ) -> jax.Array:
-    """The hidden states of some layers concatenated, float32 (B, L, W)."""
+    """The concatenated hidden states of some layers, float32 (B, L, W)."""
     states_BLD = [hidden_states[i].astype(jnp.float32) for i in layers]
     return jnp.concatenate(states_BLD, axis=-1)
 
 
 def pool_tokens(pooling: str, x_BLD: jax.Array, tokens: Tokens) -> jax.Array:
-    """A vector of each sequence, (B, S, D): the "mean" of its tokens, or its "cls"."""
+    """A vector of each sequence, (B, S, D): the "mean" of its tokens, or "cls"."""
     if pooling == "cls":
         return take_positions(x_BLD, tokens.starts)
     return tokens.mean(x_BLD)
 
 
 def normalized(x_BSD: jax.Array) -> jax.Array:
-    """Vectors scaled to length 1. Vectors of zeros, as for padding, stay zeros."""
+    """Vectors scaled to length 1. Zero vectors of padding stay zero."""
     squares = jnp.sum(jnp.square(x_BSD), axis=-1, keepdims=True)
     # The gradient of a norm is not defined at 0.
     return x_BSD * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
 
 
 class BertWithBiLstm(nn.Module):
-    """A BiLSTM on the encoder, and its dense layer in the place of any head.
+    """A BiLSTM on the encoder with a dense layer, instead of any other head.
 
     With feature_config.layers it reads hidden states of a frozen encoder (paper, section
-    5.3: the last four of BASE are best). A frozen encoder has no dropout and gets no
-    gradient, so :meth:`features` may be computed once and given to :meth:`tag` in each
-    epoch. Without feature_config.layers the encoder is fine-tuned too (table 5).
+    5.3: the last four layers of BASE are best). A frozen encoder has no dropout and no
+    gradient, so :meth:`features` may be computed once for the :meth:`tag` of all epochs.
+    Without feature_config.layers the encoder is also fine-tuned (table 5).
 
-    by_token: logits of every token, (B, L, outputs); otherwise of each sequence.
+    by_token: whether there are logits of every token, (B, L, outputs), or of each sequence.
     """
 
     config: BertConfig
@@ -160,12 +160,12 @@ class BertWithBiLstm(nn.Module):
     def tag(
         self, features_BLF: jax.Array, tokens: Tokens, *, deterministic: bool
     ) -> jax.Array:
-        """Logits of the output of :meth:`features`."""
+        """Logits from the output of :meth:`features`."""
         return self.bilstm(features_BLF, tokens, deterministic=deterministic)
 
 
 def packs(model: nn.Module) -> bool:
-    """Whether ``model`` takes rows of several sequences. LSTMs read one sequence a row."""
+    """Whether a row of ``model`` may have several sequences. LSTMs need one sequence."""
     return model.config.kind.attends and not isinstance(model, BertWithBiLstm)
 
 

@@ -15,7 +15,7 @@ from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.kernels.products import dot_general
 
-# Vaswani et al. scale word vectors to the size of the sinusoids; here the sinusoids are
+# Vaswani et al. scale word vectors to the size of the sinusoids. Here the sinusoids are
 # scaled to the size of new word vectors.
 SINUSOID_SCALE = 0.02
 
@@ -23,7 +23,8 @@ SINUSOID_SCALE = 0.02
 def kernel_init(config: BertConfig) -> Initializer:
     """A normal distribution cut at two standard deviations (create_initializer).
 
-    As in modeling.py it is not rescaled: the cut leaves 0.88 of initializer_range.
+    As in modeling.py it is not rescaled, so the standard deviation is 0.88 times
+    initializer_range.
     """
     return jax.nn.initializers.truncated_normal(config.initializer_range)
 
@@ -31,8 +32,8 @@ def kernel_init(config: BertConfig) -> Initializer:
 def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:
     """Casts a float32 parameter to the dtype in which devices sum its gradient.
 
-    The gradient of a parameter has the parameter's dtype. The cast changes no product: a
-    product rounds both factors to the dtype of the activations anyway.
+    The gradient of a parameter has the parameter's dtype. The cast changes no product,
+    because a product rounds both factors to the dtype of the activations.
     """
     if compute.float32_gradients:
         return parameter
@@ -42,7 +43,7 @@ def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:
 def split(x: jax.Array, letters: str) -> jax.Array:
     """Splits ``x`` over devices by the rule of each of its dimensions.
 
-    letters: shape letters of ``x``, such as "BLD"; parallel/sharding.py has a rule for each
+    letters: shape letters of ``x``, such as "BLD". parallel/sharding.py has a rule for each
     letter. Without a mesh ``x`` is returned unchanged.
     """
     return nn.with_logical_constraint(x, tuple(letters))
@@ -64,8 +65,8 @@ def dense(
 ) -> nn.DenseGeneral:
     """A kernel and a bias, in the compute dtype.
 
-    features: dimensions of the result in the place of ``axis``. The kernel keeps its
-    dimensions apart, so that a mesh can split attention's kernels by heads.
+    features: dimensions of the result instead of ``axis``. The kernel keeps all dimensions,
+    so a mesh can split attention's kernels by heads.
     """
 
     def cast(x, kernel, bias, *, dtype):
@@ -85,11 +86,11 @@ def dense(
 def table(config: BertConfig, size: int, rows: int | None = None) -> nn.Embed:
     """A float32 vector for each of ``size`` ids.
 
-    Vectors are looked up in float32 and cast later. The gradient of a lookup adds up one
+    Vectors are looked up in float32 and cast later. The gradient of a lookup adds one
     vector for each occurrence of an id, and in bfloat16 the sum stops growing after a few
     hundred vectors.
 
-    rows: rows of the table, if more than ``size``; the further rows start as 0.
+    rows: number of rows if more than ``size``. The additional rows start as 0.
     """
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
@@ -131,7 +132,7 @@ def activation(config: BertConfig) -> Callable[[jax.Array], jax.Array]:
 
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
     """``layer_0``, ``layer_1``, ... as one ``layers`` with a leading layer dimension."""
-    rest = dict(encoder_params)  # a norm after the last layer
+    rest = dict(encoder_params)  # layers, and perhaps a norm after the last layer
     count = sum(name.startswith("layer_") for name in rest)
     layers = [rest.pop(f"layer_{i}") for i in range(count)]
     on_host = isinstance(jax.tree.leaves(layers)[0], np.ndarray)
@@ -149,7 +150,7 @@ def unstack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_scan(params: Mapping[str, Any], scan: bool) -> dict[str, Any]:
-    """Parameters with the key "bert", its layers stacked for ``scan_layers`` or not.
+    """Parameters with the key "bert", with layers stacked if ``scan``.
 
     numpy arrays stay numpy arrays. LSTMs have no layers to stack.
     """

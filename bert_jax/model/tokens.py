@@ -1,4 +1,4 @@
-"""Tokens: the arrays of a batch that every part of the model reads."""
+"""Tokens: the arrays of a batch that all parts of the model read."""
 
 from collections.abc import Mapping
 
@@ -13,8 +13,7 @@ class Tokens:
 
     input_ids: tokens, (B, L).
     token_type_ids: 0 for sentence A and 1 for sentence B, (B, L).
-    segment_ids: number of the sequence in the row that a token belongs to, from 1; 0 for
-      padding, (B, L).
+    segment_ids: number of each token's sequence in the row, from 1; 0 for padding, (B, L).
     starts: position of the first token of each sequence, (B, S).
 
     The vectors of a sequence do not depend on the other sequences of its row.
@@ -56,7 +55,7 @@ class Tokens:
 
     @property
     def positions(self) -> jax.Array:
-        """The position of each token in its own sequence, (B, L)."""
+        """The position of each token in its sequence, (B, L)."""
         index_BL = jnp.maximum(self.segment_ids - 1, 0)
         places_L = jnp.arange(self.segment_ids.shape[1])
         return places_L[None] - jnp.take_along_axis(self.starts, index_BL, axis=1)
@@ -66,9 +65,9 @@ class Tokens:
     ) -> jax.Array:
         """Whether the token at each position attends to each token: bool (B, Q, L).
 
-        A token attends to the tokens of its sequence. Padding attends to the first one.
-        positions_BQ: positions in the row; None for all positions. causal: a token does not
-        attend to later tokens.
+        A token attends to its sequence. Padding attends to the first sequence.
+        positions_BQ: positions in the row. None for all positions. causal: whether tokens
+        attend only to themselves and to earlier tokens.
         """
         query_ids_BQ = take_positions(self.query_ids, positions_BQ)
         attends_BQL = query_ids_BQ[:, :, None] == self.segment_ids[:, None, :]
@@ -81,11 +80,11 @@ class Tokens:
 
     @property
     def query_ids(self) -> jax.Array:
-        """Number of the sequence that a token attends to, (B, L)."""
+        """Number of the sequence to which a token attends, (B, L)."""
         return jnp.maximum(self.segment_ids, 1)
 
     def mean(self, x_BLD: jax.Array) -> jax.Array:
-        """The mean of each sequence's vectors, float32 (B, S, D); 0 without tokens."""
+        """The mean of each sequence's vectors, float32 (B, S, D). 0 without tokens."""
         belongs_BLS = self._in_sequence().astype(jnp.float32)
         sums_BSD = jnp.einsum(
             "BLD,BLS->BSD", x_BLD.astype(jnp.float32), belongs_BLS, precision="highest"

@@ -122,7 +122,7 @@ def test_files_of_others_work_as_they_are(tmp_path, content, tokens):
         ("vocab.txt", None, "no vocabulary at"),
         ("vocab.txt", b"\n\r\n\n", r"\[PAD\] .* is missing"),
         ("vocab.txt", "\n".join([*TOKENS, "é"]).encode("latin-1"), "not UTF-8"),
-        ("vocab.txt", "\n".join(TOKENS[5:]).encode(), r"no \[PAD\] .*\[MASK\]"),
+        ("vocab.txt", "\n".join(TOKENS[5:]).encode(), r"\[PAD\] .*\[MASK\] is missing"),
         (
             "vocab.txt",
             "\n".join([*TOKENS, "the"]).encode(),

@@ -177,7 +177,7 @@ def test_the_error_of_a_wrong_shape_has_the_expected_shape(tensors, config):
     changed["bert.pooler.dense.weight"] = np.zeros((64, 32), np.float32)
     with pytest.raises(UserError) as caught:
         to_params(changed, config, head="none")
-    assert "bert.pooler.dense.weight is (64, 32), expected (64, 64);" in str(
+    assert "bert.pooler.dense.weight is (64, 32), expected (64, 64)" in str(
         caught.value
     )
     assert "\n" not in str(caught.value)

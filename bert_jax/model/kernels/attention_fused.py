@@ -1,7 +1,7 @@
-"""Attention that never writes its scores to memory: splash (TPU) and cuDNN (GPU).
+"""Attention that does not write its scores to memory: splash (TPU) and cuDNN (GPU).
 
-Neither has the paper's dropout of probabilities: splash has no dropout, and JAX's cuDNN
-attention draws the same mask at every step.
+Both lack the paper's dropout of probabilities. Splash has no dropout, and JAX's cuDNN
+attention uses the same mask at every step.
 """
 
 import math
@@ -20,9 +20,9 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.errors import UserError
 from bert_jax.model.kernels.device import capability, platform
 
-LANES = 128  # splash takes queries and keys in blocks of a multiple of it
+LANES = 128  # blocks of queries and keys of splash are multiples of this number
 _BLOCK = 512  # the largest block
-_SPLASH_FROM = 512  # positions; below, XLA's products are as fast
+_SPLASH_FROM = 512  # positions. With fewer positions XLA's products are as fast
 
 
 def choose_attention(
@@ -36,11 +36,11 @@ def choose_attention(
 ) -> str:
     """The implementation for ``length`` keys on these devices.
 
-    "plain" and "xla" run everywhere. "auto" is a fused kernel if one is faster, and
-    otherwise "xla". A kernel that does not take ``length`` keys is replaced by "xla".
+    "plain" and "xla" run on all devices. "auto" is a fused kernel if it is faster, and
+    otherwise "xla". "xla" replaces a kernel that does not support ``length`` keys.
 
-    required: raise UserError if the kernel does not fit the device or the model. Without
-      it "xla" replaces the kernel, so that any device evaluates any run.
+    required: whether to raise UserError if the kernel does not fit the device or the model.
+      Otherwise "xla" replaces it, so any device can evaluate any run.
     """
     kind = platform()
     kernel = implementation
@@ -75,20 +75,20 @@ def attend_splash(
     query_ids_BQ: jax.Array,
     key_ids_BL: jax.Array,
 ) -> jax.Array:
-    """See attention.attend_plain. A query attends to the keys that have its id.
+    """See attention.attend_plain. A query attends to the keys with its id.
 
-    L must be a multiple of LANES. A CPU interprets the kernel, for tests. Under a mesh
+    L must be a multiple of LANES. A CPU interprets the kernel, for tests. With a mesh
     (parallel.mesh.traced_on) each device computes its rows and heads.
     """
     Q, H = q_BQNH.shape[1], q_BQNH.shape[-1]
     L = k_BLNH.shape[1]
-    # Splash gives NaN to a query without keys, and a row may be padding only.
+    # Splash returns NaN for a query without keys, and a row may be only padding.
     key_ids_BL = jnp.where(key_ids_BL.any(axis=1, keepdims=True), key_ids_BL, 1)
     fill = -Q % LANES
-    if fill:  # the outputs of these queries are cut off again
+    if fill:  # the outputs of these queries are removed again
         q_BQNH = jnp.pad(q_BQNH, ((0, 0), (0, fill), (0, 0), (0, 0)))
         query_ids_BQ = jnp.pad(query_ids_BQ, ((0, 0), (0, fill)), constant_values=1)
-    # A power of two, so that no bit of the queries is lost, for heads of 64.
+    # For heads of 64 this is a power of two, so the queries lose no bits.
     q_BQNH = q_BQNH * jnp.asarray(H**-0.5, q_BQNH.dtype)
 
     def local(q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, key_ids_BL):
@@ -128,7 +128,7 @@ def attend_cudnn(
     bfloat16, L even. The mask is a bias that all heads of a row share.
     """
     Q = q_BQNH.shape[1]
-    odd = Q % 2  # the gradient wants an even number of queries
+    odd = Q % 2  # the gradient needs an even number of queries
     if odd:
         q_BQNH = jnp.pad(q_BQNH, ((0, 0), (0, 1), (0, 0), (0, 0)))
         attends_BQL = jnp.pad(

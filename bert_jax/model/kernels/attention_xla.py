@@ -1,4 +1,4 @@
-"""Attention with a gradient by hand, for every device, with dropout."""
+"""Attention with its own gradient, for all devices, with dropout."""
 
 import functools
 
@@ -31,12 +31,12 @@ def attend_xla(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _attend(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, rate):
-    """:func:`attend_xla`, whose gradient reads one large array instead of three."""
+    """:func:`attend_xla`. Its gradient reads one large array instead of three."""
     return _forward(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, rate)[0]
 
 
 def _forward(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, rate):
-    """The output, and what the gradient needs.
+    """The output, and the arrays that the gradient needs.
 
     The weights exp(score - maximum of the row) are divided by their sum after the product
     with the values. Dropped weights are stored with a minus sign, so the gradient reads
@@ -60,7 +60,7 @@ def _forward(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, rate):
 
 
 def _backward(rate, kept, grad_BQNH):
-    """Gradients of queries, keys and values; bias and mask have none."""
+    """Gradients of queries, keys and values. Bias and mask have no gradient."""
     q_BQNH, k_BLNH, v_BLNH, signed_BNQL, total_BQN1, context_BQNH = kept
     dtype = v_BLNH.dtype
     grad_BQNH = grad_BQNH.astype(jnp.float32) / total_BQN1
@@ -86,7 +86,7 @@ _attend.defvjp(_forward, _backward)
 
 def _scores(q_BQNH: jax.Array, k_BLNH: jax.Array, bias_BQL: jax.Array) -> jax.Array:
     """Scores q k / sqrt(H), float32, with ``bias_BQL``: (B, N, Q, L)."""
-    # Scaling the queries is exact for heads of 64, and cheaper than scaling the scores.
+    # Scaling the queries is exact for heads of 64 and faster than scaling the scores.
     scores_BNQL = einsum(
         "BQNH,BKNH->BNQK", q_BQNH * _scale(q_BQNH), k_BLNH, jnp.float32
     )
@@ -96,10 +96,10 @@ def _scores(q_BQNH: jax.Array, k_BLNH: jax.Array, bias_BQL: jax.Array) -> jax.Ar
 def _written(x_BNQL: jax.Array) -> jax.Array:
     """``x``, which a GPU writes to memory before anything reads it.
 
-    Without it XLA does three things that cost more (docs/log.md has the bytes). It adds
-    the bias within the product, from a float32 array as large as the scores. It draws the
-    mask within the softmax, which becomes two fusions. And it keeps the float32 scores and
-    the mask, from which the gradient computes the signed weights again.
+    Without this barrier XLA does three things that cost more (docs/log.md has the bytes).
+    It adds the bias within the product, from a float32 array as large as the scores. It
+    computes the mask within the softmax, which becomes two fusions. It keeps the float32
+    scores and the mask, from which the gradient computes the signed weights again.
     """
     return jax.lax.optimization_barrier(x_BNQL) if platform() == "gpu" else x_BNQL
 

@@ -1,11 +1,11 @@
-"""Dropout with masks that are cheap on each device.
+"""Dropout with fast masks for each device.
 
-Drawing random bits is most of the cost, so each value uses eight. On a CPU they are a
-quarter of a hashed word. On a TPU they come from the chip's own generator, because hashing
-took a quarter of a BASE step on v6e. On a GPU they come from Philox, which makes four words
-for about what hashing one costs (docs/log.md). All draw from the same distribution, but the
-same key gives different masks. On TPUs and GPUs the masks also depend on how many devices
-share the batch.
+Random bits are most of the cost, so each value uses only eight bits. On a CPU they are a
+quarter of a hashed word. On a TPU they come from the chip's generator, because hashing took
+a quarter of a BASE step on v6e. On a GPU they come from Philox, which makes four words in
+about the time of hashing one word (docs/log.md). The distribution is the same on all
+devices, but the same key gives different masks. On TPUs and GPUs the masks also depend on
+the number of devices that share the batch.
 """
 
 import math
@@ -21,7 +21,7 @@ _LEVELS = 256
 
 
 def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
-    """True with probability 1 - ``rate``, for each element on its own."""
+    """True with probability 1 - ``rate``, independently for each element."""
     return jax.lax.platform_dependent(
         key,
         cpu=lambda key: mask_from_bytes(key, rate, shape),
@@ -38,18 +38,18 @@ def mask_from_words(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.
 
 def mask_from_bytes(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     """:func:`keep_mask` from one byte for each value, four of a hashed word."""
-    # The compiler's threefry is one loop over the words; jax.random's on a CPU is a
-    # rolled loop over its rounds, which writes and reads all words at each.
+    # The compiler's threefry is one loop over the words. On a CPU, jax.random's threefry is
+    # a loop over its rounds, which reads and writes all words in each round.
     data = jax.random.key_data(key)
     seed = jnp.pad(data, (0, 4 - data.size))
     return _kept(_bytes(seed, shape, jax.lax.RandomAlgorithm.RNG_THREE_FRY), key, rate)
 
 
 def mask_from_philox(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
-    """:func:`keep_mask` from one byte for each value, four of a word of Philox's."""
+    """:func:`keep_mask` from one byte for each value, four of a word of Philox."""
 
-    def draw(seed: jax.Array, own: tuple[int, ...]) -> jax.Array:
-        return _bytes(seed, own, jax.lax.RandomAlgorithm.RNG_PHILOX)
+    def draw(seed: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return _bytes(seed, shape, jax.lax.RandomAlgorithm.RNG_PHILOX)
 
     return _by_device(draw, key, rate, shape)
 
@@ -57,16 +57,16 @@ def mask_from_philox(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax
 def mask_from_generator(
     key: jax.Array, rate: float, shape: tuple[int, ...]
 ) -> jax.Array:
-    """:func:`keep_mask` from one byte for each value, of the device's own generator.
+    """:func:`keep_mask` from one byte for each value, of the device's generator.
 
-    Of four axes, attention's, the last two are drawn in the order in which a TPU lays
-    scores out; otherwise the bytes would be transposed.
+    Of the four axes of attention the last two are in the order of a TPU's layout of scores,
+    because otherwise the bytes would be transposed.
     """
 
-    def draw(seed: jax.Array, own: tuple[int, ...]) -> jax.Array:
-        if len(own) != 4:
-            return jax.lax.rng_bit_generator(seed, own, jnp.uint8)[1]
-        B, N, Q, L = own
+    def draw(seed: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        if len(shape) != 4:
+            return jax.lax.rng_bit_generator(seed, shape, jnp.uint8)[1]
+        B, N, Q, L = shape
         return jnp.swapaxes(
             jax.lax.rng_bit_generator(seed, (B, N, L, Q), jnp.uint8)[1], 2, 3
         )
@@ -80,10 +80,10 @@ def _by_device(
     rate: float,
     shape: tuple[int, ...],
 ) -> jax.Array:
-    """:func:`keep_mask` from the bytes that ``draw`` gives for a seed and a shape.
+    """:func:`keep_mask` from bytes. draw: function of seed and shape that returns them.
 
-    Under a mesh each device draws its rows, because the compiler would have it draw all.
-    Rows that the devices do not divide take hashed words, which can be split anyhow.
+    With a mesh each device draws only its rows. The compiler would let each device draw all
+    rows. If the devices do not divide the rows, hashed words are used, which can be split.
     """
     mesh, axes = jax.sharding.get_abstract_mesh(), ("replica", "data")
     parts = 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in axes)
@@ -103,7 +103,7 @@ def _by_device(
             out_specs=PartitionSpec(axes),
             check_vma=False,
         )
-    # Four words, of which a key of threefry has two.
+    # Four words. A key of threefry has two.
     seed = jnp.resize(jax.random.key_data(key), 4)
     return _kept(own_rows(seed), key, rate)
 
@@ -113,8 +113,8 @@ def _bytes(
 ) -> jax.Array:
     """Random bytes, uint8 of ``shape``, four of a word.
 
-    Drawn in two dimensions, because on a CPU four take as long to compile as the rest of a
-    layer. Rows stay a dimension of their own, because a mesh splits them.
+    Drawn in two dimensions, because four dimensions take as long to compile on a CPU as the
+    rest of a layer. Rows stay a dimension, because a mesh splits them.
     """
     rows, *rest = shape
     width = math.prod(rest)
@@ -127,9 +127,9 @@ def _bytes(
 def _kept(bytes_: jax.Array, key: jax.Array, rate: float) -> jax.Array:
     """Whether each byte reaches a threshold.
 
-    Few rates are multiples of 1/256, so each call chooses one of the two nearest
-    thresholds at random, from the bits of the key. Over all keys every element is dropped
-    with probability ``rate``, to 2**-32.
+    Few rates are multiples of 1/256, so the bits of the key choose one of the two nearest
+    thresholds at random. Over all keys every element is dropped with probability ``rate``,
+    to 2**-32.
     """
     low = math.floor(rate * _LEVELS)
     share = np.uint32((rate * _LEVELS - low) * 2**32)

@@ -1,11 +1,10 @@
 """Matrix products in the form that one CPU computes fastest.
 
-GPUs, TPUs and several CPU devices compute the product as it is written. A single CPU
-device gets products of two matrices instead. XLA copies kernels of three dimensions, and
-their gradients, into another layout. XLA's CPU library also has only some bfloat16
-products: those with a float32 result whose first factor is summed over its last dimension.
-The compiler computes all others in float32. On several devices this form would gather the
-whole batch.
+GPUs, TPUs and several CPU devices compute the product as it is written. A single CPU device
+computes products of two matrices, because XLA copies kernels of three dimensions and their
+gradients into another layout. XLA's CPU library also has only bfloat16 products with a
+float32 result whose first factor is summed over its last dimension. The compiler computes
+all other products in float32. On several devices this form would gather the whole batch.
 
 A device sums in float32 and rounds once. Gradients are summed over devices in the dtype of
 the activations, or in float32 with ComputeConfig.float32_gradients.
@@ -70,7 +69,7 @@ def einsum(
 
 
 def swapaxes(x: jax.Array, axis1: int, axis2: int) -> jax.Array:
-    """jnp.swapaxes. On one CPU its result is stored, not computed again for each use."""
+    """jnp.swapaxes. On one CPU the result is stored, not computed again for each use."""
     swapped = jnp.swapaxes(x, axis1, axis2)
     return lax.optimization_barrier(swapped) if on_one_cpu() else swapped
 
@@ -107,7 +106,7 @@ def _dot(x: jax.Array, y: jax.Array, axes: Axes, dtype: jnp.dtype) -> jax.Array:
 def _as_written(
     dot: Callable[..., jax.Array], x: jax.Array, y: jax.Array, dtype: jnp.dtype
 ) -> jax.Array:
-    """``dot(x, y, dtype)``; several CPU devices compute it in float32 and round once."""
+    """``dot(x, y, dtype)``. Several CPU devices compute it in float32 and round once."""
     if x.dtype == jnp.float32:
         return dot(x, y, dtype)
     return lax.platform_dependent(
@@ -147,7 +146,7 @@ def _einsum_of_matrices(
     """The einsum as a batch of matrix products.
 
     The batch axes come first, and the first factor is summed over its last axis. XLA's CPU
-    library has such batches, and takes the arithmetic between two of them into one call.
+    library has such batches, and fuses the arithmetic between two of them.
     """
     factors, result = subscripts.split("->")
     x_axes, y_axes = factors.split(",")
@@ -164,21 +163,21 @@ def _einsum_of_matrices(
         a if axes == matrices else _laid_out(jnp.einsum(f"{axes}->{matrices}", a))
         for a, axes, matrices in ((x, x_axes, x_matrices), (y, y_axes, y_matrices))
     )
-    found = batch + x_rest + y_rest.replace(summed, "")
+    axes = batch + x_rest + y_rest.replace(summed, "")
     products = jnp.einsum(
-        f"{x_matrices},{y_matrices}->{found}", x, y, preferred_element_type=jnp.float32
+        f"{x_matrices},{y_matrices}->{axes}", x, y, preferred_element_type=jnp.float32
     )
     products = products.astype(dtype)
-    if found == result:
+    if axes == result:
         return products
-    return lax.optimization_barrier(jnp.einsum(f"{found}->{result}", products))
+    return lax.optimization_barrier(jnp.einsum(f"{axes}->{result}", products))
 
 
 def _laid_out(x: jax.Array) -> jax.Array:
-    """``x``, a transposed array, written out for a bfloat16 product on a CPU.
+    """``x``, a transposed array, stored for a bfloat16 product on a CPU.
 
-    Without this the compiler would treat the transposition as a layout, which its library
-    does not take. The barrier hides the transposition from it.
+    The barrier hides the transposition from the compiler, which would treat it as a layout
+    that its library does not support.
     """
     if x.dtype == jnp.float32:
         return x
