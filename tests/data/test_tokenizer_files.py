@@ -71,7 +71,7 @@ def test_tokenizer_json_decides_the_case_and_the_accents(folder):
     ):
         write_json(config, {rule: True})
         change(folder, "normalizer", name, value=False)
-        said = rf"tokenizer\.json: {rule}=True in the settings .*; expected False"
+        said = rf"tokenizer\.json: {rule}=True in its settings; expected False"
         with pytest.raises(UserError, match=said):
             load_tokenizer(folder)
     config.unlink()
