@@ -36,14 +36,9 @@ from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.processes import check_same, is_leader, on_leader, stop_requests
 from bert_jax.runs import CURVES, RESULTS
+from bert_jax.training import metrics
 from bert_jax.training.config import RunConfig, changed_settings, shown
-from bert_jax.training.metrics import (
-    TENSORBOARD,
-    MetricWriter,
-    Reporter,
-    check_finite,
-    open_tracker,
-)
+from bert_jax.training.metrics import MetricWriter, Reporter
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.state import (
     TrainState,
@@ -163,14 +158,10 @@ def run(
             history = before.get("changes", [])
             if changes := changed_settings(before, identity):
                 if fixed := [change for change in changes if change[0] in _FIXED]:
-                    raise UserError(
-                        f"a run keeps its vocabulary and its rows ({shown(fixed)}), also "
-                        "with change_settings; use them, or another workdir"
-                    )
-                log(
-                    f"settings change after step {first:,}: {shown(changes)}; from here "
-                    f"on, the learning rate follows the schedule of {total:,} steps"
-                )
+                    kept = "a run keeps its vocabulary and rows; use another workdir"
+                    raise UserError(f"{shown(fixed)}: {kept}")
+                steps = f"the learning rate follows the schedule of {total:,} steps"
+                log(f"settings change after step {first:,}: {shown(changes)}; {steps}")
                 values = {name: {"from": old, "to": new} for name, old, new in changes}
                 history = [*history, {"step": first, "settings": values}]
             identity = identity | ({"changes": history} if history else {})
@@ -181,10 +172,10 @@ def run(
             if not changes:  # with changes the first save of a checkpoint writes it
                 write_json(folder.local / "config.json", identity)
             tracker = None
-            if config.tracker:
+            if name := config.tracker:
                 run_id = progress.setdefault("tracker_id", secrets.token_hex(8))
-                names = config.tracker, folder.local.name, run_id
-                tracker = open_tracker(*names, identity)
+                place = folder.local.name, run_id
+                tracker = metrics.open_tracker(name, *place, identity)
             writer = MetricWriter(folder.local, first, tracker)
             stack.callback(writer.close)
             return writer
@@ -247,7 +238,9 @@ def _loop(
         for step in range(first + 1, total + 1):
             if step == profile_from and is_leader():
                 jax.block_until_ready(state)
-                profile.enter_context(jax.profiler.trace(folder.local / TENSORBOARD))
+                profile.enter_context(
+                    jax.profiler.trace(folder.local / metrics.TENSORBOARD)
+                )
             started = time.perf_counter()
             host_batch = next(data)
             waited = time.perf_counter() - started
@@ -282,7 +275,7 @@ def _loop(
                 # A state that is not finite must not be saved. The sums are computed with
                 # the parameters before this step, so the new parameters are checked too.
                 norm = {"norm of the parameters": norm_fn(state.params)}
-                check_finite(step, jax.device_get(sums | norm))
+                metrics.check_finite(step, jax.device_get(sums | norm))
             ends = evaluates and job.evaluate(step, state.params, reporter) and not last
             if ends:
                 progress["stopped_at"] = step
@@ -325,10 +318,7 @@ def _check_folder(job: Job, folder: RunFolder) -> None:
     """Raises UserError if the workdir contains files of another run."""
     path = folder.local / "config.json"
     if path.exists() and "hidden_size" in read_json(path, "the config of a run"):
-        raise UserError(
-            f"{path} is the config of a checkpoint, not of a run; set --workdir to a new "
-            "folder, or to the workdir of a run"
-        )
+        raise UserError(f"{path} is the config of a checkpoint; use another --workdir")
     results = [folder.local / name for name in ("best", RESULTS)]
     has_run = newest_step(folder.checkpoints) or any(path.exists() for path in results)
     if has_run and not job.change_settings:
@@ -343,16 +333,15 @@ def check_owner(
     identity: the settings. free: settings that may differ, see :func:`changed_settings`.
     """
     path = workdir / "config.json"
-    expected = (
-        "the config of a run; copy it from where the run was, or use another workdir"
-    )
+    expected = "the config of a run; put it back, or use another workdir"
     with naming(path), reading(path, expected):
         changes = changed_settings(read_json(path, expected), identity, free)
     if changes:
-        more = "or change_settings for the steps that are left"
-        if (workdir / RESULTS).exists():
-            more = f"or init_from={workdir} to train its model further"
-        raise UserError(
-            f"{workdir} holds another run ({shown(changes)}); use its settings, another "
-            f"workdir, {more}"
+        advice = (
+            "use its settings, another workdir, or change_settings for further steps"
         )
+        if (workdir / RESULTS).exists():
+            advice = (
+                f"use another workdir, with init_from={workdir} to continue its model"
+            )
+        raise UserError(f"{workdir} holds another run ({shown(changes)}); {advice}")

@@ -336,7 +336,7 @@ def test_a_split_may_be_a_data_set_of_a_hub(monkeypatch):
 
 
 def test_a_text_is_no_file():
-    with pytest.raises(UserError, match=r"^train is a str, .* the Path of a file"):
+    with pytest.raises(UserError, match=r"^train is a str, .* or a Path"):
         bert_jax.tasks.classification().with_rows(train="a.csv")
 
 

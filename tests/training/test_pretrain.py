@@ -328,8 +328,8 @@ def test_a_finished_run_takes_more_steps_on_request(one_phase_of, tmp_path):
     assert (tmp_path / "config.json").read_text() == before
     pretrain(config(more), tmp_path, lines.append, change_settings=True)
     assert (
-        "settings change after step 9: phases[0].steps: 9 -> 12; from here on, the "
-        "learning rate follows the schedule of 12 steps"
+        "settings change after step 9: phases[0].steps: 9 -> 12; the learning rate "
+        "follows the schedule of 12 steps"
     ) in lines
     written = json.loads((tmp_path / "config.json").read_text())
     assert written["phases"][0]["steps"] == 12

@@ -391,7 +391,7 @@ def test_a_run_keeps_its_vocabulary_and_its_rows(make_job, tmp_path, name):
     with pytest.raises(KeyboardInterrupt):
         run(job(1, evaluates=lambda step: True, evaluate=stop), folder, print)
     with pytest.raises(
-        UserError, match=rf"{name}: 1 -> 2\), also with change_settings"
+        UserError, match=rf"^{name}: 1 -> 2: a run keeps its vocabulary and rows"
     ):
         run(job(2, change_settings=True), folder, print)
     _, _, first = run(job(1), folder, print)
