@@ -1,5 +1,6 @@
 """Optimizers: the paper's Adam (optimization.py), LAMB and Muon; the learning rate."""
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -31,8 +32,7 @@ class Schedule:
 def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
     """The schedule of a run of ``total_steps``, on the host."""
     warmup = config.warmup_steps or int(total_steps * config.warmup)
-    values = (config.learning_rate, warmup, total_steps)
-    return Schedule(*(np.float32(value) for value in values))
+    return Schedule(*np.float32([config.learning_rate, warmup, total_steps]))
 
 
 def learning_rate(schedule: Schedule, step: jax.Array | int) -> jax.Array:
@@ -73,16 +73,14 @@ def bert_optimizer(
     if config.name == "lamb":
         direction.append(scale_by_trust_ratio())
     chain = optax.chain(*direction)
+
+    def part(path: tuple[Any, ...], leaf: Any) -> str:
+        return "frozen" if is_frozen(frozen, path, leaf).all() else "trained"
+
     if frozen:
-        chain = optax.partition(
-            {"trained": chain, "frozen": optax.set_to_zero()},
-            lambda params: jax.tree.map_with_path(
-                lambda path, leaf: (
-                    "frozen" if is_frozen(frozen, path, leaf).all() else "trained"
-                ),
-                params,
-            ),
-        )
+        parts = {"trained": chain, "frozen": optax.set_to_zero()}
+        labels = functools.partial(jax.tree.map_with_path, part)
+        chain = optax.partition(parts, labels)
     if not frozen and config.layer_decay == 1:
         return chain
 
@@ -149,7 +147,7 @@ def scale_layers(updates: Any, decay: float, frozen: str = "") -> Any:
         return jnp.where(stays, 0.0, update) if mixed else update
 
     depths = jax.tree.map_with_path(lambda *leaf: by_layer(*leaf, depth), updates)
-    top = max(int(found.max()) for found in jax.tree.leaves(depths))
+    top = max(int(leaf.max()) for leaf in jax.tree.leaves(depths))
     return jax.tree.map_with_path(scale, updates, depths)
 
 
@@ -186,10 +184,10 @@ def scale_by_uncorrected_adam(
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:
-    """LAMB's: each kernel and embedding moves by its own norm, times the rate.
+    """LAMB's update: the update of a kernel or embedding gets the norm of its parameters.
 
-    The layers of a scanned encoder, stacked in one tensor, have a ratio each. As in the
-    authors' code, LayerNorm and biases, which do not decay, are left as they are.
+    Each layer of a scanned encoder has its own ratio. As in the authors' code, updates of
+    LayerNorm and biases, which do not decay, are not changed.
     """
 
     def scale(path: tuple[Any, ...], update: jax.Array, param: jax.Array) -> jax.Array:
@@ -202,25 +200,22 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
         known = (size > 0) & (step > 0)
         return update * jnp.where(known, size / jnp.where(known, step, 1.0), 1.0)
 
-    return optax.stateless(
-        lambda updates, params: jax.tree_util.tree_map_with_path(scale, updates, params)
-    )
+    return optax.stateless(functools.partial(jax.tree.map_with_path, scale))
 
 
 def scale_by_muon() -> optax.GradientTransformation:
-    """Muon's: each kernel's averaged gradient with all its singular values near 1.
+    """Muon's update: the averaged gradient of a kernel, with singular values near 1.
 
-    Times 0.2 times the root of the kernel's larger side, so that its numbers move as far
-    as Adam moves them, and Adam's learning rates hold (Liu et al., 2025, section 2.2).
+    The update is multiplied by 0.2 and the root of the kernel's larger side. Its numbers
+    are then as large as Adam's, so that Adam's learning rates can be used (Liu et al.,
+    2025, section 2.2).
     """
 
     def match_adam(updates: Any, params: Any = None) -> Any:
         del params
 
         def scale(update: jax.Array, sides: optax.contrib.MuonDimensionNumbers):
-            larger = max(
-                math.prod(update.shape[axis] for axis in axes) for axes in sides
-            )
+            larger = max(math.prod(update.shape[i] for i in axes) for axes in sides)
             return update * (0.2 * larger**0.5)
 
         return jax.tree.map(scale, updates, _sides(updates))
@@ -233,12 +228,11 @@ def scale_by_muon() -> optax.GradientTransformation:
 
 def muon_mask(params: Any) -> Any:
     """True for the kernels of the encoder, which are matrices between hidden vectors."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: (
-            path[-1].key == "kernel" and any(part.key == "encoder" for part in path)
-        ),
-        params,
-    )
+
+    def is_kernel(path: tuple[Any, ...], _: Any) -> bool:
+        return path[-1].key == "kernel" and any(x.key == "encoder" for x in path)
+
+    return jax.tree.map_with_path(is_kernel, params)
 
 
 def _sides(kernels: Any) -> Any:
