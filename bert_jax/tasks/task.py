@@ -97,7 +97,10 @@ class Task(abc.ABC):
             raise UserError(f"data.labels={labels}, expected each label once")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.config})"
+        """The settings that differ from their defaults."""
+        fields = {f.name: f.default for f in dataclasses.fields(self.config)}
+        shown = [f"{k}={v!r}" for k, v in vars(self.config).items() if v != fields[k]]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     @classmethod
     def for_head(cls, checkpoint: Any) -> "Task | None":

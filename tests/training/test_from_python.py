@@ -387,6 +387,6 @@ print(task, *dir(bert_jax.tasks))
 """
     command = [sys.executable, "-c", program]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said.startswith("Classification(ClassificationConfig(dir='glue/STS-B'")
+    assert said.startswith("Classification(dir='glue/STS-B', task='stsb') ")
     # The modules there have other names than the functions.
     assert {make.__name__ for make in MAKERS} <= set(said.split())
