@@ -163,9 +163,7 @@ class Options:
     max_length: int = setting(
         0, "maximum number of tokens of a sequence; 0: as trained, or all positions"
     )
-    dtype: str | None = setting(
-        None, 'dtype of products and activations, such as "bfloat16"; None: as loaded'
-    )
+    dtype: str | None = setting(None, "dtype of the activations; None: as loaded")
     show_progress: bool | None = setting(
         None, "whether to show a progress bar; None: on a terminal and in a notebook"
     )
@@ -197,20 +195,17 @@ class Inference:
         """See the class."""
         chosen = Options(**options)
         check_ranges(chosen)
-        max_length, dtype = chosen.max_length, chosen.dtype
-        self._name = "the checkpoint"
+        self._name, self.max_length = "the checkpoint", chosen.max_length
         if not isinstance(checkpoint, Checkpoint):
             self._name, checkpoint = os.fspath(checkpoint), load(checkpoint)
         checks.check_vocabulary(checkpoint, self._name)
-        checks.check_length(max_length, checkpoint, "max_length")
-        if dtype:
-            compute = dataclasses.replace(checkpoint.compute, dtype=dtype)
+        checks.check_length(self.max_length, checkpoint, "max_length")
+        if chosen.dtype:
+            compute = dataclasses.replace(checkpoint.compute, dtype=chosen.dtype)
             checkpoint = dataclasses.replace(checkpoint, compute=compute)
-        self.checkpoint, self.max_length = checkpoint, max_length
-        self._tokenizer, self.show = checkpoint.tokenizer, chosen.show_progress
-        self._runner = functools.partial(
-            runner, checkpoint, batch_size=chosen.batch_size
-        )
+        self.checkpoint, self.show = checkpoint, chosen.show_progress
+        self._tokenizer, batch_size = checkpoint.tokenizer, chosen.batch_size
+        self._runner = functools.partial(runner, checkpoint, batch_size=batch_size)
 
     def __call__(self, rows: Any, *, columns: Columns = ()) -> Any:
         """An answer for each row, in order.

@@ -176,8 +176,8 @@ class Squad(base.Task):
         "answers" is a text of the context, a list of texts, or has the form of SQuAD's JSON
         or of Hugging Face's data set.
         """
-        names = self.columns["question"], self.columns["context"]
-        texts = [text_of(where, values, some) for some in names]
+        columns = ("question", "context")
+        texts = [text_of(where, values, self.columns[name]) for name in columns]
         check_texts(where, texts)
         impossible, answers, right = values.get("is_impossible"), [], []
         if not isinstance(impossible, bool | None):

@@ -157,24 +157,20 @@ class Source:
         )
 
     def check(self) -> None:
-        """Raises UserError if the file of train or dev is missing."""
-        for split in ("train", self.eval_splits[0]) if self._in_files else ():
-            self.path(split)
-
-    @property
-    def _in_files(self) -> bool:
-        return not self.config.dir.startswith((HUB, TFDS))
+        """Raises UserError if train or dev is missing."""
+        for split in ("train", self.eval_splits[0]):
+            self._data(split)
 
     def _hub_split(self, split: str) -> str:
         return getattr(self.config, split, "") or split.replace("dev", "validation")
 
     def _data(self, split: str) -> Any:
         """The Path or the data set of a split. Raises UserError if there is none."""
-        if self._in_files:
-            return self.path(split)
         if self.config.dir.startswith(TFDS):
             return find_dataset(f"{self.config.dir}:{self._hub_split(split)}")
-        return read_hub(self.config.dir, self._hub_split(split))
+        if self.config.dir.startswith(HUB):
+            return read_hub(self.config.dir, self._hub_split(split))
+        return self.path(split)
 
     def _with_names(
         self, placed: Iterable[read.Placed], column: str, names: Sequence[str]

@@ -234,6 +234,8 @@ class Task(abc.ABC):
         A dictionary keeps its names. labelled: whether a tuple may have a label.
         """
         names = [first for first, *_ in self._names(labelled=labelled)]
+        if (1 if isinstance(row, str) else len(row)) < len(names):
+            names = [name for name in names if name not in self.optional]
         return read.by_position(where, row, names, fewer=labelled)
 
     def _names(self, *, labelled: bool) -> list[tuple[str, ...]]:

@@ -234,16 +234,6 @@ class Classification(base.Task):
             )
         return tuple(labels)
 
-    def values(self, where: str, row: read.Row, *, labelled: bool) -> dict[str, Any]:
-        """The values of a row by name.
-
-        For a head that was trained elsewhere, a row is a text or a pair.
-        """
-        single = isinstance(row, str) or len(row) == 1 + labelled
-        if self.optional and not isinstance(row, dict) and single:
-            return read.by_position(where, row, ("text_a", "label"), fewer=True)
-        return super().values(where, row, labelled=labelled)
-
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         names, label = [*self.columns][:-1], None
         names = [name for name in names if name in values or name not in self.optional]

@@ -112,7 +112,7 @@ def test_a_question_without_answer_is_marked(tmp_path):
     ("document", "message"),
     [
         ({}, r"damaged \(KeyError\('data'\)\); expected SQuAD's JSON"),
-        ([], "a JSON list, not an object; expected SQuAD"),
+        ([], "contains a JSON list; expected SQuAD"),
         ({"data": [article("A", {"question": "a"})]}, "damaged .*'id'"),
         ({"data": [article("A", entry(), context=" ")]}, "question q1: empty text"),
         ({"data": [article("A", entry(answers=[("a", "x")]))]}, "answer is damaged"),

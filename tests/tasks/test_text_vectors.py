@@ -192,7 +192,7 @@ def test_contrastive_pairs_need_no_label_or_one_that_is_high(vocabulary):
 
 def test_what_cannot_be_is_refused(settings, model_config, tmp_path):
     config = settings("sentence_vectors", data=dict(loss="contrastive"), accumulation=2)
-    with pytest.raises(UserError, match=r"accumulation=2, expected at most 1 for"):
+    with pytest.raises(UserError, match=r"accumulation=2, expected 1, because"):
         run_one(finetune_config(config), tmp_path, [].append)
     with pytest.raises(UserError, match=r"not all by \[CLS\]; set .*=mean"):
         make_model(model_config(causal=True), "cls", 1, FeatureConfig())
