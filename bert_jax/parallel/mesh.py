@@ -28,18 +28,15 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     if wrong or number not in (1, filled[0]):
         raise UserError(
             f"mesh {dict(zip(AXES, shape, strict=True))} does not use exactly the "
-            f"{len(devices)} devices of {counted(number, 'slice')}; expected sizes from 1, "
-            "or -1 for one axis: set mesh.replica to the number of slices, and mesh.data "
-            "and mesh.model"
+            f"{len(devices)} devices of {counted(number, 'slice')}; set mesh.replica to "
+            "the number of slices, mesh.data and mesh.model; one may be -1, the rest"
         )
+    options = {"allow_split_physical_axes": True}
     if number == 1:
-        grid = mesh_utils.create_device_mesh(
-            filled, devices, allow_split_physical_axes=True
-        )
+        grid = mesh_utils.create_device_mesh(filled, devices, **options)
     else:
-        grid = mesh_utils.create_hybrid_device_mesh(
-            (1, *filled[1:]), (number, 1, 1), devices, allow_split_physical_axes=True
-        )
+        parts = (1, *filled[1:]), (number, 1, 1)  # of a slice; of all slices
+        grid = mesh_utils.create_hybrid_device_mesh(*parts, devices, **options)
     # The compiler propagates shardings from the rules and the batch. Explicit axes would
     # put shardings into the types of all arrays.
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
@@ -93,12 +90,12 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     'model' spans them, once.
     """
     sharding, parts = batch_sharding(mesh), batch_divisor(mesh)
-    own_parts = len(process_rows(mesh, parts))
+    local_parts = len(process_rows(mesh, parts))
     # With several processes JAX treats this transfer as an implicit one.
     with jax.transfer_guard("allow"):
         return {
             name: jax.make_array_from_process_local_data(
-                sharding, rows, (len(rows) * parts // own_parts, *rows.shape[1:])
+                sharding, rows, (len(rows) * parts // local_parts, *rows.shape[1:])
             )
             for name, rows in batch.items()
         }
@@ -130,5 +127,5 @@ def check_batch_size(
     if batch_size % parts:
         raise UserError(
             f"{setting}={batch_size} is not a multiple of {parts}, the number of devices "
-            "that share a batch times accumulation; set it to a multiple"
+            "that share a batch times accumulation"
         )

@@ -43,8 +43,8 @@ ACTIVATIONS = (
     ("W", "model"),
 )
 
-# What FSDP splits. Tables that rows are looked up in stay whole: XLA would gather all of
-# them, or copy every position's row, for each lookup; vectors are not worth a message.
+# FSDP splits kernels. It does not split tables, because XLA would gather the whole table,
+# or copy the row of every position, for each lookup. Vectors are too small.
 _SPLIT_OVER_DATA = r"kernel$"
 
 
@@ -104,16 +104,14 @@ def tree_shardings(
             nones = ", ".join(["None"] * leaf.ndim)
             raise UserError(
                 f"no sharding rule matches {name} of shape {tuple(leaf.shape)}; add a rule "
-                f'to the objective, such as (r"{end}$", PartitionSpec({nones})), which '
-                "replicates on all devices"
+                f'to the objective, such as (r"{end}$", PartitionSpec({nones}))'
             )
         for size, axis in zip(leaf.shape, spec, strict=False):
             if axis is not None and size % mesh.shape[axis]:
                 raise UserError(
-                    f"mesh.{axis}={mesh.shape[axis]} does not divide the {size} of {name}, "
-                    f"which has shape {tuple(leaf.shape)}; set mesh.{axis} to a "
-                    "divisor of the number of heads, the feed-forward width and the rows "
-                    "of the word table"
+                    f"mesh.{axis}={mesh.shape[axis]} does not divide the {size} of {name}; "
+                    f"set mesh.{axis} to a divisor of the heads, the feed-forward width "
+                    "and the rows of the word table"
                 )
         return NamedSharding(mesh, spec)
 

@@ -105,9 +105,9 @@ class RunConfig:
     def __post_init__(self):
         check_ranges(self)
         if not re.fullmatch(r"(\d+:\d+)?", self.profile_steps):
+            expected = "the first and the last step, such as 10:20"
             raise UserError(
-                f"profile_steps={self.profile_steps!r}, expected the first and the last "
-                "step, such as 10:20"
+                f"profile_steps={self.profile_steps!r}, expected {expected}"
             )
 
 
@@ -172,11 +172,10 @@ class TrainConfig(RunConfig):
     def __post_init__(self):
         super().__post_init__()
         for i, phase in enumerate(self.phases):
-            if phase.sequence_length > self.model.max_positions:
-                raise UserError(
-                    f"phases[{i}].sequence_length={phase.sequence_length}, expected at "
-                    f"most model.max_positions={self.model.max_positions}; set either"
-                )
+            length, limit = phase.sequence_length, self.model.max_positions
+            if length > limit:
+                most = f"expected at most model.max_positions={limit}"
+                raise UserError(f"phases[{i}].sequence_length={length}, {most}")
 
     @property
     def total_steps(self) -> int:

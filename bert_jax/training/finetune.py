@@ -102,10 +102,8 @@ def prepare(
         raise UserError(f"accumulation={config.accumulation}, expected {expected}")
     has_classes = task.head in ("sequence", "token") and not task.problem_type
     if (config.class_weights or config.label_smoothing) and not has_classes:
-        raise UserError(
-            "class_weights and label_smoothing are for tasks with one class for each text "
-            "or word; leave them out"
-        )
+        tasks = "tasks with one class for each text or word"
+        raise UserError(f"class_weights and label_smoothing are for {tasks}")
     mesh, sizes = make_mesh(config.mesh), (task.head, task.outputs, config.features)
     model = make_model(checkpoint.config, *sizes, checkpoint.compute)
     splits = []
@@ -127,9 +125,7 @@ def _read_split(
 ) -> Split:
     rows: Any = task.read(name)
     if not rows:
-        raise UserError(
-            f"{task.config.dir}: the {name} split has no rows; expected at least one"
-        )
+        raise UserError(f"{task.config.dir}: the {name} split has no rows")
     if name == "train" and config.train_rows:
         rows = rows[: config.train_rows]
     features = task.encode(rows, tokenizer)

@@ -118,9 +118,7 @@ def pretrain(
     Raises UserError for wrong settings or files.
     """
     if isinstance(config, str | os.PathLike):
-        raise UserError(
-            f"config={config!r}, expected a dictionary of settings; files are text="
-        )
+        raise UserError(f"config={config!r}, expected a dictionary; files are text=")
     optimizer = _without_none(learning_rate=learning_rate, warmup=warmup)
     settings |= optimizer | ({"init_from": os.fspath(init_from)} if init_from else {})
     changes = _grouped(pretrain, plain(settings), TrainConfig, OptimizerConfig)
@@ -254,9 +252,8 @@ def finetune(
                         "rows, or a share of the training rows above 0 and below 1"
                     )
                     raise UserError(f"dev={share}, expected {expected}")
-                log(
-                    f"dev: {share:.0%} of the training rows, which are not learned from"
-                )
+                rows = "training rows, which are not learned from"
+                log(f"dev: {share:.0%} of the {rows}")
             rows = _without_none(train=train, dev=dev, test=test)
             splits = {name: _from_hub(rows, name) for name, rows in rows.items()}
             task = task.with_rows(held_out=share, seed=config.seed, **splits)

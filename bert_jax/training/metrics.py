@@ -271,10 +271,8 @@ class MetricWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         if not Path(self._file.name).exists():
-            raise UserError(
-                f"{self._file.name} is no longer there; put the workdir back and run the "
-                "same command again: it resumes from the last checkpoint"
-            )
+            again = "put the workdir back and run the same command again"
+            raise UserError(f"{self._file.name} is no longer there; {again}")
         self._tensorboard.flush()
 
     def close(self) -> None:

@@ -77,9 +77,8 @@ def pretrain(
     """
     mesh = make_mesh(config.mesh)
     for i, phase in enumerate(config.phases):
-        check_batch_size(
-            phase.batch_size, mesh, f"phases[{i}].batch_size", config.accumulation
-        )
+        setting = f"phases[{i}].batch_size"
+        check_batch_size(phase.batch_size, mesh, setting, config.accumulation)
     with open_workdir(workdir, log) as (folder, log):
         return _pretrain(config, mesh, folder, log, change_settings)
 
@@ -128,13 +127,10 @@ def _pretrain(
         # The end of a phase is evaluated at the lengths of this phase and of the next.
         for i in sorted({bisect.bisect(ends[:-1], near) for near in (step - 1, step)}):
             phase = replace(config.phases[i], steps=config.eval_batches)
-            ahead = drawn_ahead(
-                eval_batches(batches, phase, held_out, config.eval_mask_rate),
-                timeout=config.data_timeout,
-            )
-            with Progress(
-                "evaluating", ahead, total=phase.steps, unit="batches"
-            ) as bar:
+            ahead = eval_batches(batches, phase, held_out, config.eval_mask_rate)
+            ahead = drawn_ahead(ahead, timeout=config.data_timeout)
+            bar = Progress("evaluating", ahead, total=phase.steps, unit="batches")
+            with bar:
                 sums = [
                     jax.device_get(eval_sums(params, put_batch(x, mesh))) for x in bar
                 ]
@@ -224,8 +220,7 @@ def open_text(
     tokenizer = load_tokenizer(directory)
     if not tokenizer.has_fingerprint(store.info.vocabulary_fingerprint):
         raise UserError(
-            f"{directory} was prepared with another vocabulary than it contains; prepare "
-            "the text again"
+            f"{directory} was prepared with another vocabulary; do it again"
         )
     settings = store.info.settings
     inputs, language = tuple(settings["inputs"]), settings.get("language", "en")
@@ -248,10 +243,8 @@ def prepare_corpus(
     if init_from:
         _, tokenizer = read_architecture(init_from)
         if tokenizer is None:
-            raise UserError(
-                f"{init_from} has no vocabulary for data.corpus; put its vocab.txt beside "
-                "its config.json"
-            )
+            needed = "put its vocab.txt beside its config.json"
+            raise UserError(f"{init_from} has no vocabulary for data.corpus; {needed}")
     else:
         documents = read_documents(config.corpus, Reading(language=config.language))
         tokenizer = train_vocabulary(

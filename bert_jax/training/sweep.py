@@ -108,9 +108,7 @@ def run_one(
     with open_workdir(workdir, log) as (folder, log):
         place = folder.local
         if (place / SWEEP).exists():
-            raise UserError(
-                f"{workdir} holds a sweep; use another workdir (--sweep resumes a sweep)"
-            )
+            raise UserError(f"{workdir} holds a sweep; use another workdir, or --sweep")
         results = from_leader(lambda: finished(place, config))
         if results is None:
             run = tuning.prepare(config, place, log, task), folder, log
@@ -318,10 +316,9 @@ class _Sweep(_Runs):
                 self.add(point, "", name, run_config)
 
     def missing(self) -> list[str]:
-        if (self.workdir.local / "config.json").exists():
-            raise UserError(
-                f"{self.workdir.local} holds a single run; use another workdir"
-            )
+        folder = self.workdir.local
+        if (folder / "config.json").exists():
+            raise UserError(f"{folder} holds a single run; use another workdir")
         self._keep_best()
         return super().missing()
 
@@ -362,18 +359,14 @@ class _Sweep(_Runs):
         """Writes the table, and the predictions of the best run."""
         best, workdir = self._keep_best(), self.workdir.local
         if not best:
-            raise UserError(
-                f"every run in {self.folder} diverged; lower sweep.learning_rate"
-            )
+            raise UserError(f"every run in {self.folder} diverged; lower learning_rate")
         results = finished(self.folder / best, self.config, self.free)
         with new_folder(workdir / tuning.PREDICTIONS, overwrite=True) as predictions:
             source = self.folder / best / tuning.PREDICTIONS
             shutil.copytree(source, predictions, dirs_exist_ok=True)
         ((metric, value),) = scores_of(results).items()
         table = self.write_table(workdir / "sweep.json", metric=metric, best_run=best)
-        self.log(
-            f"best: {best}, {metric} {value:.2f}; its model is in {workdir / tuning.BEST}"
-        )
+        self.log(f"best: {best}, {metric} {value:.2f}; model: {workdir / tuning.BEST}")
         return table
 
 
