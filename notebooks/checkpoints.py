@@ -8,14 +8,14 @@
 # # Weights from Google or Hugging Face: features, neighbours, and back
 #
 # A BERT that somebody else trained is useful as it is. It turns a text into a vector,
-# and texts that mean the same get vectors that are close. This notebook loads such a
-# model, finds neighbours with it, groups texts by what they are about, and writes the
-# model back as a folder that `transformers` reads.
+# and texts that mean the same get vectors that are close. This notebook loads a model,
+# finds neighbours with it, groups texts by topic, and writes the model back as a folder
+# that `transformers` reads.
 #
 # The texts are the docstrings of Python's standard library, which are on every machine
 # that has Python. The weights are all-MiniLM-L6-v2, a small BERT for sentences (90 MB).
-# Without a network run `pretrain.ipynb` first, and set `CHECKPOINT` to the model that
-# it makes, `runs/notebook/my_bert`.
+# Without a network, run `pretrain.ipynb` first and set `CHECKPOINT` to its model,
+# `runs/notebook/my_bert`.
 
 # %%
 import os
@@ -40,7 +40,7 @@ import bert_jax
 from bert_jax.data.python_docs import prose_sentences
 
 # %% [markdown]
-# ## 1. Texts: what each module says about itself
+# ## 1. Texts: the docstrings of each module
 
 
 # %%
@@ -68,8 +68,8 @@ for package in PACKAGES[:2] if SHORT else PACKAGES:
 # %% [markdown]
 # ## 2. Load
 #
-# One function reads every kind of checkpoint. The `repr` says what the model is: its
-# head, layers, width, vocabulary and number of parameters.
+# One function reads every kind of checkpoint. The `repr` shows the head, layers, width,
+# vocabulary and number of parameters of the model.
 
 
 # %%
@@ -130,25 +130,25 @@ plt.show()
 #
 # ## 4. Neighbours: search by meaning
 #
-# The vector of a question, times the vectors of all texts, gives the texts that are
-# nearest. No word of the question has to be in the answer.
-
+# `search` compares the vector of a question with the vectors of all texts, and gives the
+# nearest texts. No word of the question has to be in the answer.
 
 # %%
-def nearest(question, top=3):
-    """Prints the texts that are nearest to a question."""
-    cosines = vectors @ model.encode(question, normalize=True)
+QUESTIONS = [
+    "How do I shuffle a list?",
+    "wait until several things are finished",
+    "Which day of the week is it?",
+    "make sure that a function fails",
+    "put a picture into a letter",
+    "write down what went wrong",
+]
+for question, found in zip(
+    QUESTIONS, model.search(QUESTIONS, vectors, top=3), strict=True
+):
     print(question)
-    for i in np.argsort(-cosines)[:top]:
-        print(f"  {cosines[i]:.2f}  {package_of[i]:9} {texts[i]}")
-
-
-nearest("How do I shuffle a list?")
-nearest("wait until several things are finished")
-nearest("Which day of the week is it?")
-nearest("make sure that a function fails")
-nearest("put a picture into a letter")
-nearest("write down what went wrong")
+    for near in found:
+        row = near["row"]
+        print(f"  {near['cosine']:.2f}  {package_of[row]:9} {texts[row]}")
 
 # %% [markdown]
 # ## 5. A map of the library
@@ -168,15 +168,15 @@ ax.set(xticks=[], yticks=[])
 ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
 
-cosines = vectors @ vectors.T - 2 * np.eye(len(vectors))
-same = np.array(package_of)[cosines.argmax(axis=1)] == package_of
+nearest = [found[1]["row"] for found in model.search(vectors, vectors, top=2)]
+same = np.array(package_of)[nearest] == package_of
 print(f"the nearest text is of the same package for {same.mean():.0%} of the texts")
 most = max(map(package_of.count, set(package_of))) / len(texts)
 print(f"by always naming the largest package: {most:.0%}")
 
 # %% [markdown]
-# *Each point is the first sentence of a docstring. Nobody told the model which package
-# a sentence is from.*
+# *Each point is the first sentence of a docstring. The model was not given the package of
+# any sentence.*
 #
 # ## 6. And back
 #
@@ -215,10 +215,11 @@ else:
 # %% [markdown]
 # ## 7. Google's own files
 #
-# The checkpoints that came with the paper are TensorFlow files. `load` reads them
-# without TensorFlow, and `save` makes a Hugging Face folder of them. Set `GOOGLE =
-# "download"` for the smallest (17 MB), or to a folder with `bert_model.ckpt` and
-# `bert_config.json`. They have both heads of pretraining, so they can fill in blanks.
+# Google published its checkpoints as TensorFlow files. `load` reads them without
+# TensorFlow, and `save` writes a Hugging Face folder. Set `GOOGLE = "download"` for the
+# smallest checkpoint (17 MB), or to a folder with `bert_model.ckpt` and
+# `bert_config.json`. These checkpoints have both heads of pretraining, so they can fill in
+# blanks.
 
 # %%
 GOOGLE = os.environ.get("GOOGLE_CHECKPOINT", "")
@@ -241,11 +242,11 @@ if GOOGLE:
     google.save(FOLDER / "from_google")
 
 # %% [markdown]
-# ## What to try next
+# ## Next steps
 #
 # - `pooling="cls"` or `layers=(-4, -3, -2, -1)` in `encode`, and look at the map again.
 # - Your own texts: anything that is a list of strings.
 # - Another model: `CHECKPOINT = "google-bert/bert-base-uncased"`. It was not trained to
 #   compare sentences, and the search is worse for it.
 # - The same from a shell: `bert_jax embed` and `bert_jax convert`.
-# - `finetune.ipynb` teaches a model to say which package a sentence is from.
+# - `finetune.ipynb` teaches a model to name the package of a sentence.

@@ -12,9 +12,9 @@
 # and whether a model fits in the memory of a TPU chip.
 #
 # No TPU is needed. JAX can pretend that one processor is eight devices. They are slow,
-# but every array is split and every message is sent as on a real slice. And the TPU's
-# compiler runs on any machine: it compiles a training step for a pod that is not there,
-# and says how much memory the step takes.
+# but every array is split and every message is sent as on a real slice. The TPU's compiler
+# also runs on any machine: it compiles a training step for a pod that is not there, and
+# reports how much memory the step needs.
 
 # %%
 import dataclasses
@@ -63,7 +63,7 @@ for name, config in MESHES.items():
     print(f"{name:16} devices {mesh.device_ids.squeeze(0).tolist()}")
 
 # %% [markdown]
-# A **sharding** says which device holds which part of an array. bert_jax has one table
+# A **sharding** assigns each part of an array to a device. bert_jax has one table
 # of rules, from the name of a parameter to the axes that split its dimensions. `None`
 # means: every device has all of this dimension.
 
@@ -133,12 +133,12 @@ for column, (name, config) in enumerate(MESHES.items()):
 plt.show()
 
 # %% [markdown]
-# *Where three arrays lie. Rows of the batch always go to the devices along `data`. With
-# `model=2` two devices have one half each of the word table and of the feed-forward
-# layer. With `fsdp` every device keeps one eighth of a kernel and fetches the rest when
-# a layer needs it.*
+# *Three arrays on eight devices. Rows of the batch always go to the devices along
+# `data`. With `model=2` two devices have one half each of the word table and of the
+# feed-forward layer. With `fsdp` every device keeps one eighth of a kernel and fetches
+# the rest when a layer needs it.*
 #
-# ## 2. What a device must hold
+# ## 2. The memory of a device
 #
 # Training keeps each parameter and Adam's two moments in float32: 12 bytes a parameter.
 # Shapes are enough to add this up, so nothing is allocated here.
@@ -252,16 +252,16 @@ for name in ["data=4, model=2"] if SHORT else MESHES:
 # %% [markdown]
 # The differences are rounding: eight devices add up the same numbers in another order.
 #
-# ## 4. What the devices say to each other
+# ## 4. Which messages the devices send
 #
-# Nobody wrote those messages. From the shardings of the state and the batch the
-# compiler finds where numbers of another device are needed, and adds a **collective**
-# there:
+# No code of bert_jax sends these messages. The compiler reads the shardings of the state
+# and the batch, finds the operations that need numbers of another device, and adds a
+# **collective** to each:
 #
 # - `all-reduce`: every device gets the sum over all devices, for example of the
 #   gradients;
 # - `all-gather`: every device gets the parts that the others hold;
-# - `reduce-scatter`: a sum of which each device gets only its own part.
+# - `reduce-scatter`: each device gets its own part of a sum.
 
 # %%
 traffic = {}
@@ -277,14 +277,13 @@ for name in ["data=8"] if SHORT else MESHES:
 # %% [markdown]
 # With `data` alone the gradients are summed once, about four bytes a parameter. With
 # `model` there are messages within every layer, so these devices should be neighbours.
-# With `fsdp` the kernels travel too.
+# With `fsdp` the kernels are sent as well.
 #
 # ## 5. Compile for a TPU pod
 #
-# The TPU's compiler comes as a Python package, `libtpu`. It takes the name of a slice,
-# such as `v5e:2x4` for eight chips, and compiles the same training step as a run on it
-# would use. Its report says what a chip must hold: arguments (the state and the batch)
-# and temporaries (activations, gradients).
+# The TPU's compiler is a Python package, `libtpu`. Its input is the name of a slice, such
+# as `v5e:2x4` for eight chips, and the training step of a run. Its report lists what a chip
+# must store: arguments (the state and the batch) and temporaries (activations, gradients).
 
 # %%
 TOPOLOGY = "v5e:2x4"  # "v5e:16x16" is a whole pod, "v4:2x2x2", "v6e:2x4", ...
@@ -346,7 +345,7 @@ for name, report in reports.items():
     print(f"{name:12} at least {report['flops'] / PEAK:.3f} s a step; {sent}")
 
 # %% [markdown]
-# ## What to try next
+# ## Next steps
 #
 # - Change `TOPOLOGY` to `"v5e:16x16"`, a pod of 256 chips, and `batch_size` to 2048.
 # - Leave `scan_layers` out: the step needs less memory and compiles more slowly.

@@ -9,15 +9,14 @@
 #
 # A pretrained BERT knows a language. Fine-tuning teaches it a task, from a few hundred
 # examples and in a minute or two. Here the task is: from which package of Python's
-# standard library is this sentence? Then comes what matters more than the score: what
-# the model gets wrong, and whether it knows when it is unsure.
+# standard library is this sentence? After the score we look at the errors, and at the
+# question whether the model knows when it is unsure.
 #
 # The texts are docstrings, which are on every machine that has Python, and the package
 # is the label. For your own task put your own rows in their place.
 #
-# The model to begin with is all-MiniLM-L6-v2 (90 MB). Without a network run
-# `pretrain.ipynb` first, and set `CHECKPOINT` to the model that it makes,
-# `runs/notebook/my_bert`.
+# The pretrained model is all-MiniLM-L6-v2 (90 MB). Without a network, run
+# `pretrain.ipynb` first and set `CHECKPOINT` to its model, `runs/notebook/my_bert`.
 
 # %%
 import os
@@ -27,7 +26,7 @@ SHORT = bool(os.environ.get("NOTEBOOK_SHORT"))  # the test suite runs a short fo
 
 # A name on the Hugging Face Hub, a Hugging Face folder, Google's files, a run of bert_jax.
 CHECKPOINT = os.environ.get("CHECKPOINT", "sentence-transformers/all-MiniLM-L6-v2")
-FOLDER = Path("runs/packages")  # another name begins anew
+FOLDER = Path("runs/packages")  # another name starts a new run
 
 import ast
 import collections
@@ -83,8 +82,8 @@ for text, label in train[:5]:
     print(f"{label:16} {text}")
 
 # %% [markdown]
-# A score means nothing without a baseline. Whoever always names the largest package
-# reaches this:
+# A score means nothing without a baseline. Always naming the largest package reaches
+# this:
 
 # %%
 labels = sorted(counts)
@@ -95,8 +94,8 @@ print(f"always {majority!r}: {baseline:.1%}")
 # %% [markdown]
 # ## 2. Without fine-tuning
 #
-# How far do the vectors of the model get as they are? Each package gets the mean vector
-# of its training rows, and a text the package whose vector is nearest.
+# How good are the vectors of the model without fine-tuning? Each package gets the mean
+# vector of its training rows. A text gets the package whose vector is nearest.
 
 # %%
 model = bert_jax.load(CHECKPOINT)
@@ -158,9 +157,9 @@ ax.invert_yaxis()
 plt.show()
 
 # %% [markdown]
-# *Three ways to name the package, scored on rows that none of them has seen.*
+# *Three ways to name the package, scored on the test rows.*
 #
-# ## 4. Which labels are taken for which
+# ## 4. Which labels are confused
 #
 # `predict` gives the label and a probability for each.
 
@@ -173,16 +172,15 @@ found = json.loads((FOLDER / "predictions" / "test.confusion.json").read_text())
 figures.confusion_matrix(found["labels"], found["counts"], "test rows")
 
 # %% [markdown]
-# *Rows: the package that a sentence is from. Columns: the one that the model named.
-# What is off the diagonal is wrong. Packages about similar things are taken for each
-# other.*
+# *Rows: the package that a sentence is from. Columns: the package that the model named.
+# Counts off the diagonal are errors. Packages about similar topics are confused.*
 #
 # ## 5. The worst errors
 #
 # The run has written every error of dev and test into `predictions/` of its folder, as
-# JSONL and as a page of HTML. Here are those of test where the model is wrong and sure
-# of it. Read them before you try anything else: often the label is wrong, or nobody
-# could know.
+# JSONL and as a page of HTML. Here are the errors of test about which the model is surest.
+# Read them before you try anything else: often the label is wrong, or the text does not
+# contain the answer.
 
 # %%
 wrong = [
@@ -197,7 +195,7 @@ for probability, text, gold, found in sorted(wrong, reverse=True)[:8]:
 # %% [markdown]
 # ## 6. Does it know when it is unsure?
 #
-# Of the answers given with about 90% probability, about 90% should be right.
+# About 90% of the answers with a probability of 90% should be right.
 
 # %%
 sure = np.array([answer["probability"] for answer in answers])
@@ -217,8 +215,9 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# *Answers in groups of similar probability; the numbers say how many. Points below the
-# line: the model is surer than it should be. Fine-tuned models usually are.*
+# *Answers in groups of similar probability, with the number of answers in each group.
+# Points below the line: the model is surer than it should be. Fine-tuned models usually
+# are.*
 #
 # Keeping only the sure answers makes the rest better:
 
@@ -233,21 +232,21 @@ for least in (0.0, 0.5, 0.8, 0.95):
 # ## 7. Use it
 #
 # The best model is in the folder of the run, as a Hugging Face folder. `bert_jax.load`
-# opens the run, and so does `transformers` its `best`.
+# opens the run, and `transformers` opens its folder `best`. `as_frame=True` gives the
+# answers as a pandas data frame, beside the texts.
 
 # %%
 model = bert_jax.load(FOLDER)
-TEXTS = ["Write the error to a file.", "Wait until all tasks are done."]
-for text, answer in zip(TEXTS, model.predict(TEXTS), strict=True):
-    print(f"{answer['label']:10} {answer['probability']:.0%}  {text}")
+texts = ["Write the error to a file.", "Wait until all tasks are done."]
+model.predict(texts, as_frame=True)
 
 # %% [markdown]
-# ## What to try next
+# ## Next steps
 #
 # - Fewer rows: `train=train[:100]`. How much does each doubling bring?
 # - Another `seed`, three times. Small test sets and small runs differ by a point or
 #   two, so do not believe a smaller gain.
 # - A task of the paper: `bert_jax.tasks.glue("sst2", dir="glue/SST-2")` without `train`
-#   reads GLUE's own files. `docs/data.md` says where they are.
+#   reads GLUE's own files. `docs/weights.md` has the command that downloads them.
 # - Numbers instead of labels: `bert_jax.tasks.classification(regression=True)`; two
 #   texts: `bert_jax.tasks.pairs()`; a tag for each word: `bert_jax.tasks.tagging()`.

@@ -1,8 +1,8 @@
 """Makes the notebooks: each .py here, run from top to bottom, as an .ipynb with outputs.
 
-The .py is what one edits and reviews (py:percent, as jupytext has it). The .ipynb beside it
-is made from it and has two cells more: the badge that opens it in Colab, and the cell that
-installs bert_jax there. It is for reading, and for Colab.
+Edit and review the .py (jupytext's format py:percent). The .ipynb beside it is for reading
+and for Colab. It has two more cells: the badge that opens it in Colab, and the cell that
+installs bert_jax there.
 
 usage:
   python notebooks/make.py [NAME ...]
@@ -11,6 +11,7 @@ usage:
 import base64
 import io
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -87,13 +88,16 @@ def make(name: str, workdir: Path) -> Path:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.metadata = NotebookNode()
-            # Progress bars, and what libraries say of this machine.
+            # stderr has warnings of libraries about this machine.
             cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
             for output in cell.outputs:
+                if "text" in output:  # without the progress bars
+                    output.text = re.sub(r"[^\n]*\r", "", output.text)
                 if "image/png" in output.get("data", {}):
                     output.data["image/png"] = with_fewer_colours(
                         output.data["image/png"]
                     )
+            cell.outputs = [o for o in cell.outputs if o.get("text") != ""]
     path = FOLDER / f"{name}.ipynb"
     nbformat.validate(notebook)
     path.write_text(nbformat.writes(notebook, indent=1) + "\n", encoding="utf-8")
@@ -101,7 +105,7 @@ def make(name: str, workdir: Path) -> Path:
 
 
 def main(names: list[str]) -> None:
-    """Makes the notebooks of these names; of all without any."""
+    """Makes the notebooks with these names, or all notebooks without names."""
     found = sorted(p.stem for p in FOLDER.glob("*.py") if p.name != Path(__file__).name)
     workdir = FOLDER.parent / "build" / "notebooks"
     workdir.mkdir(parents=True, exist_ok=True)

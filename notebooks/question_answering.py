@@ -8,7 +8,7 @@
 # # Question answering
 #
 # Given a text and a question, BERT marks the part of the text that is the answer. It
-# does so with two numbers for each token: how well the answer could begin here, and how
+# does so with two numbers for each token: how well the answer could start here, and how
 # well it could end here.
 #
 # SQuAD, the data set of the paper, has 87,599 questions about Wikipedia. So that this
@@ -18,9 +18,8 @@
 # words, and texts that a person wrote. With `DATA = "squad"` it learns from 2,000
 # questions of SQuAD instead (5 MB).
 #
-# The model to begin with is all-MiniLM-L6-v2 (90 MB). Without a network run
-# `pretrain.ipynb` first, and set `CHECKPOINT` to the model that it makes,
-# `runs/notebook/my_bert`.
+# The pretrained model is all-MiniLM-L6-v2 (90 MB). Without a network, run
+# `pretrain.ipynb` first and set `CHECKPOINT` to its model, `runs/notebook/my_bert`.
 
 # %%
 import os
@@ -31,7 +30,7 @@ SHORT = bool(os.environ.get("NOTEBOOK_SHORT"))  # the test suite runs a short fo
 DATA = "lives"  # or "squad"
 # A name on the Hugging Face Hub, a Hugging Face folder, Google's files, a run of bert_jax.
 CHECKPOINT = os.environ.get("CHECKPOINT", "sentence-transformers/all-MiniLM-L6-v2")
-FOLDER = Path("runs/question_answering")  # another name begins anew
+FOLDER = Path("runs/question_answering")  # another name starts a new run
 
 import random
 import shutil
@@ -49,8 +48,8 @@ jax.devices()
 # %% [markdown]
 # ## 1. Texts and questions
 #
-# Each fact of a life can be said, and asked for, in several ways. The last way to ask
-# for each is kept for the test, and never trained on.
+# There are several sentences and several questions for each fact of a life. The last
+# question for each fact is kept for the test, and never trained on.
 
 # %%
 FIRST = """Mira Tomas Ines Olaf Petra Hugo Lena Marek Sofia Anton Greta Pavel Nora Elias
@@ -254,13 +253,13 @@ ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
 
 # %% [markdown]
-# *The same model on three tests. What it learned from made-up lives carries over to new
-# people, and less to new words and to texts that are about something else. A score on
-# data like the training data says little about the rest.*
+# *The same model on three tests. It answers questions about new people well, and it is
+# worse at new words and at texts about other topics. A score on data like the training
+# data shows little about other data.*
 #
 # ## 4. Look at answers
 #
-# Every answer has a probability, and the next best are there too.
+# Every answer has a probability, and a list of the next best answers.
 
 # %%
 rows = tests["by hand"]
@@ -271,10 +270,10 @@ for (question, _, right), answer in zip(rows, answers, strict=True):
     print(f"{answer['probability']:4.0%}   (right: {right})")
 
 # %% [markdown]
-# ## 5. Where the answer begins and ends
+# ## 5. Which words belong to the answer
 #
-# The probability that the answer is each part of the text, summed over all that the
-# model considered: how likely is it that a word belongs to the answer?
+# The model gives a probability to each part of the text that could be the answer. The sum
+# over all parts that contain a word is the probability that the word belongs to the answer.
 
 # %%
 question, context, right = rows[1]
@@ -305,11 +304,11 @@ for question in ["Who was the first keeper?", "When was it lit?", "Where is it?"
     print(f"{question:28} {answer['answer']:20} {answer['probability']:.0%}")
 
 # %% [markdown]
-# The last question has no answer in the text but a part of its name, and the model must
-# mark something. SQuAD 2.0 has questions without an answer;
-# `bert_jax.tasks.squad(version_2=True)` learns to say so.
+# The text has no answer to the last question but a part of a name, and the model must mark
+# a part. SQuAD 2.0 has questions without an answer. `bert_jax.tasks.squad(version_2=True)`
+# learns to give no answer.
 #
-# ## What to try next
+# ## Next steps
 #
 # - `DATA = "squad"`: real questions. From this model 2,000 of them give an F1 of about
 #   48, five minutes on two cores.
