@@ -110,7 +110,7 @@ def finish_store(
     sentences, tokens = _write_sums(parts, "sentence_lengths", "sentence_offsets")
     documents, _ = _write_sums(parts, "document_sizes", "document_sentences")
     if not sentences:
-        raise UserError(f"{directory} got no text; check --input and --input_format")
+        raise UserError(f"no text for {directory}; check --input and --input_format")
     dtype, word_bit = stored_type(vocab_size, words="words" in settings)
     names = (shard_path(directory, shard, shards).name for shard in range(shards))
     named = zip(names, tokens, strict=True)

@@ -482,7 +482,7 @@ class LibraryTokenizer(Tokenizer):
 
 
 def _from_parts(parts: dict, ordinary: Collection[str]) -> tokenizers.Tokenizer:
-    """A tokenizer of the library. ordinary: special tokens that are text in a text."""
+    """A tokenizer of the library. ordinary: special tokens that are ordinary text."""
     for token in parts.get("added_tokens") or ():
         token["special"] = token["content"] in ordinary
     library = tokenizers.Tokenizer.from_str(json.dumps(parts))

@@ -148,7 +148,7 @@ def check_types(token_type_ids: Iterable[np.ndarray], config: BertConfig) -> Non
 def check_vocabulary(checkpoint: Checkpoint, path: object) -> None:
     """Raises UserError if the checkpoint at ``path`` has no tokenizer."""
     if checkpoint.tokenizer is None:
-        raise UserError(f"{path} has no vocabulary; copy its vocab.txt to it")
+        raise UserError(f"{path} has no vocabulary; add its vocab.txt")
 
 
 def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:

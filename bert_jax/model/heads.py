@@ -186,7 +186,7 @@ def make_model(
             raise UserError("a BiLSTM gives no vectors of texts; leave features out")
         if head == "cls" and config.reads != "both sides":
             raise UserError(
-                f"the model reads {config.reads}, not all by [CLS]; set data.pooling=mean"
+                "[CLS] needs a model that reads both sides; set data.pooling=mean"
             )
         return BertForVectors(config, head, compute)
     if features.layers:

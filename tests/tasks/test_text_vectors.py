@@ -194,7 +194,7 @@ def test_what_cannot_be_is_refused(settings, model_config, tmp_path):
     config = settings("sentence_vectors", data=dict(loss="contrastive"), accumulation=2)
     with pytest.raises(UserError, match=r"accumulation=2, expected 1, because"):
         run_one(finetune_config(config), tmp_path, [].append)
-    with pytest.raises(UserError, match=r"not all by \[CLS\]; set .*=mean"):
+    with pytest.raises(UserError, match=r"\[CLS\] needs .* both sides; set .*=mean"):
         make_model(model_config(causal=True), "cls", 1, FeatureConfig())
     with pytest.raises(UserError, match=r"leave features out"):
         make_model(model_config(), "mean", 1, FeatureConfig(bilstm=True))
