@@ -1,4 +1,4 @@
-"""The plain formula of attention, and which implementation stands in for it."""
+"""The plain formula of attention, and the choice of an implementation."""
 
 import functools
 
@@ -53,16 +53,16 @@ def test_attention_dropout_keeps_and_rescales_single_probabilities(implementatio
     )
     kept = np.asarray(out > 0)
     np.testing.assert_allclose(out[kept], 1 / L / (1 - rate), rtol=1e-5)
-    # 32,768 draws: the standard error is 0.0017. Four of them.
+    # 32,768 draws: the tolerance is four standard errors of 0.0017.
     assert abs(kept.mean() - (1 - rate)) < 0.0066
-    # Not broadcast over rows, queries, heads or keys: neighbours agree by chance.
+    # No mask is shared by rows, queries, heads or keys: neighbours agree by chance.
     for axis in range(4):
         neighbours = np.roll(kept, 1, axis)
         assert abs(np.mean(kept == neighbours) - 0.82) < 0.015, axis
 
 
 CHOICES = [
-    # platform, keys, dtype, dropout: what "auto" takes
+    # platform, keys, dtype, dropout: the choice of "auto"
     ("cpu", 512, "float32", 0.0, "xla"),
     ("tpu", 512, "bfloat16", 0.0, "splash"),
     ("tpu", 512, "bfloat16", 0.1, "xla"),
@@ -76,7 +76,7 @@ CHOICES = [
 
 
 @pytest.mark.parametrize(("platform", "length", "dtype", "rate", "chosen"), CHOICES)
-def test_auto_takes_the_kernel_that_can_be_had(
+def test_auto_chooses_an_available_kernel(
     monkeypatch, platform, length, dtype, rate, chosen
 ):
     monkeypatch.setattr(attention_fused, "platform", lambda: platform)
@@ -93,14 +93,14 @@ def test_auto_takes_the_kernel_that_can_be_had(
         ("cudnn", {}, "needs an NVIDIA GPU from Ampere on"),
     ],
 )
-def test_what_cannot_be_had_is_named(implementation, settings, message):
+def test_the_error_has_the_missing_requirement(implementation, settings, message):
     usual = {"length": 128, "dtype": "float32", "dropout_rate": 0.0, "causal": False}
     with pytest.raises(UserError, match=message):
         attention_fused.choose_attention(implementation, **usual | settings)
 
 
-def test_inference_replaces_a_kernel_that_does_not_fit(monkeypatch):
-    """Prompts are shorter than rows, and other devices evaluate what a TPU trained."""
+def test_inference_replaces_an_unsuitable_kernel(monkeypatch):
+    """Prompts are shorter than rows, and other devices evaluate a TPU's model."""
     choose = functools.partial(
         attention_fused.choose_attention, dtype="float32", causal=False
     )
@@ -115,7 +115,7 @@ def test_inference_replaces_a_kernel_that_does_not_fit(monkeypatch):
 
 
 def test_a_model_with_splash_is_initialised_and_encodes():
-    """Its kernel needs a multiple of 128 tokens. Initialisation takes a few."""
+    """The kernel needs a multiple of 128 tokens. Initialisation uses fewer."""
     config = BertConfig(60, 16, 1, 2, 32, max_positions=128)
     ids = np.random.default_rng(0).integers(0, 60, (2, 128), np.int32)
     mask = np.int32(np.arange(128) < [[128], [90]])

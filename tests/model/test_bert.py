@@ -19,11 +19,11 @@ SIZES = BertConfig(
     intermediate_size=64,
     max_positions=24,
 )
-SMALL = SIZES, ComputeConfig()  # what the functions below take for a config
+SMALL = SIZES, ComputeConfig()  # the config argument of the functions below
 
 
 def make_batch(rows=4, length=16, predictions=3, seed=0):
-    """Arguments of the model: rows of 9 to ``length`` tokens, predictions in them."""
+    """Arguments of the model: rows of 9 to ``length`` tokens with predictions."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(9, length + 1, rows)
     return (
@@ -42,7 +42,7 @@ def replace(**changes):
 
 
 def shapes(config, module=BertForPreTraining):
-    """The tree of parameters, without making any."""
+    """The shapes of the parameters, without initialising them."""
     args = make_batch()[: 4 if module is BertForPreTraining else 3]
     init = partial(module(*config).init, deterministic=True)
     return jax.eval_shape(init, jax.random.key(0), *args)["params"]
@@ -50,7 +50,7 @@ def shapes(config, module=BertForPreTraining):
 
 @cache
 def init(seed=0):
-    """Fresh parameters of SMALL, its layers not scanned."""
+    """Initial parameters of SMALL, without scanned layers."""
     model = BertForPreTraining(*SMALL)
     run = jax.jit(partial(model.init, deterministic=True))
     return run(jax.random.key(seed), *make_batch())["params"]
@@ -82,7 +82,7 @@ def _encode(config):
 
 
 def encode(config, params, args):
-    """The last layer and the pooler, of all positions."""
+    """The outputs of the last layer, at all positions, and of the pooler."""
     return _encode(config)(params["bert"], args[:3])
 
 
@@ -132,7 +132,7 @@ def test_parameter_counts(config, with_heads, without, scan_layers):
 
 
 def test_rows_beyond_the_vocabulary_change_nothing():
-    """They get no gradient, and whatever they hold, softmax gives them exactly nothing."""
+    """They get no gradient, and their probability is exactly 0 for any values."""
     args, params = make_batch(), jax.tree.map(np.asarray, init())
     grads = gradients(SMALL, params, args)["bert"]["embeddings"]["word"]["embedding"]
     assert grads.shape == (256, 32) and np.any(grads[199]) and not np.any(grads[200:])
@@ -178,7 +178,7 @@ def test_scanned_layers_equal_the_loop():
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_recomputed_layers_have_the_same_gradients(scan_layers):
-    """With dropout: the second forward pass must draw the masks of the first."""
+    """With dropout: the recomputation must draw the same masks."""
     args = make_batch()
     params = stacked(init()) if scan_layers else init()
     kept = gradients(replace(scan_layers=scan_layers), params, args, dropout_seed=1)
@@ -191,7 +191,7 @@ def test_recomputed_layers_have_the_same_gradients(scan_layers):
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_recomputed_layers_keep_little_for_the_backward_pass(scan_layers):
-    """Of each layer its input; without remat every product's and softmax's too."""
+    """The layer's input; without remat also the input of every product and softmax."""
     args = make_batch()
     params = stacked(init()) if scan_layers else init()
 
@@ -201,13 +201,13 @@ def test_recomputed_layers_keep_little_for_the_backward_pass(scan_layers):
         backward = jax.eval_shape(lambda params: jax.vjp(value, params)[1], params)
         return sum(leaf.size for leaf in jax.tree.leaves(backward))
 
-    # Less by at least ten arrays of (B, L, D) for each layer that computes all positions.
+    # At least ten (B, L, D) arrays less for each layer that computes all positions.
     layers = 2 if scan_layers else 1
     assert kept(False) - kept(True) > 10 * layers * 4 * 16 * 32
 
 
 def test_padding_changes_nothing_at_real_positions():
-    """Neither its amount nor what ids, segments and embeddings it holds."""
+    """Neither its amount nor its ids, token types and embeddings matter."""
     ids, segments, mask, positions = make_batch()
     expected = forward(SMALL, init(), make_batch())
     sequence_BLD = encode(SMALL, init(), make_batch()).sequence_BLD
@@ -227,7 +227,7 @@ def test_padding_changes_nothing_at_real_positions():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_fully_padded_row_is_finite_and_leaves_the_others_alone(dtype):
+def test_a_fully_padded_row_is_finite_and_changes_no_other_row(dtype):
     ids, segments, mask, positions = make_batch()
     empty = mask.copy()
     empty[1] = 0
@@ -242,7 +242,7 @@ def test_a_fully_padded_row_is_finite_and_leaves_the_others_alone(dtype):
 
 
 def test_bfloat16_stays_near_float32():
-    """8 bits of mantissa: hundredths of LayerNorm's output of deviation 1."""
+    """8 bits of mantissa: errors of hundredths, as LayerNorm's output has deviation 1."""
     args = make_batch()
     exact, rough = (
         forward(replace(dtype=d), init(), args) for d in ("float32", "bfloat16")
@@ -261,7 +261,7 @@ def test_bfloat16_stays_near_float32():
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_hidden_dropout_zeroes_its_share_of_the_embeddings_and_branches(scan_layers):
-    """Seen on the modules themselves: what each Dropout makes of its input."""
+    """Measured on the output of each Dropout module."""
     config = replace(hidden_size=64, hidden_dropout=0.2, scan_layers=scan_layers)
     args = make_batch(rows=8, length=24)[:3]
     model = BertModel(*config)
@@ -280,10 +280,12 @@ def test_hidden_dropout_zeroes_its_share_of_the_embeddings_and_branches(scan_lay
             mutable="intermediates",
         )[1]["intermediates"]
 
-    seen = jax.tree.leaves(run(jax.random.key(1)))
-    # The embeddings' and two per layer, stacked or not; 12,288 numbers each.
-    assert sum(leaf.size for leaf in seen) == (1 + 2 * 2) * 8 * 24 * 64
-    branches = [x for leaf in seen for x in np.asarray(leaf).reshape(-1, 8 * 24 * 64)]
+    outputs = jax.tree.leaves(run(jax.random.key(1)))
+    # The embeddings and two branches per layer, stacked or not; 12,288 numbers each.
+    assert sum(leaf.size for leaf in outputs) == (1 + 2 * 2) * 8 * 24 * 64
+    branches = [
+        x for leaf in outputs for x in np.asarray(leaf).reshape(-1, 8 * 24 * 64)
+    ]
     for branch in branches:
         assert abs(np.mean(branch == 0) - 0.2) < 4 * np.sqrt(0.16 / branch.size)
     for i, one in enumerate(branches):
@@ -303,14 +305,14 @@ def test_dropout_follows_its_key_and_stops_when_deterministic():
     none = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
     exact = forward(SMALL, init(), args)
     assert_close(forward(replace(**none), init(), args, dropout_seed=1), exact, 0)
-    for name in none:  # each dropout works without the other
+    for name in none:  # each kind of dropout alone
         one = forward(replace(**none | {name: 0.2}), init(), args, dropout_seed=1)
         assert not np.allclose(one.nsp_logits_B2, exact.nsp_logits_B2)
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_initial_values(scan_layers):
-    """Cut at two deviations of 0.02, which leaves 0.0176; biases 0, scales 1."""
+    """A deviation of 0.02 cut at two deviations leaves 0.0176; biases 0, scales 1."""
     config = replace(
         vocab_size=2000,
         hidden_size=128,
@@ -330,11 +332,11 @@ def test_initial_values(scan_layers):
                 assert leaf.shape == (2048, 128) and not np.any(leaf[2000:])
                 leaf = leaf[:2000]
             assert np.max(np.abs(leaf)) <= 0.04, name
-            # 0.8796 of the nominal deviation; five standard errors of an estimate.
+            # 0.8796 of the nominal deviation, within five standard errors.
             tolerance = 5 * 0.0176 * np.sqrt(0.5 / leaf.size)
             assert abs(np.std(leaf) - 0.8796 * 0.02) < tolerance, name
             assert abs(np.mean(leaf)) < 5 * 0.0176 / np.sqrt(leaf.size), name
-            if "/layers/" in name:  # a key for each scanned layer
+            if "/layers/" in name:  # each scanned layer has its own key
                 pair = np.corrcoef(*np.reshape(leaf, (2, -1)))
                 assert abs(pair[0, 1]) < 0.1, name
         else:
@@ -343,8 +345,8 @@ def test_initial_values(scan_layers):
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_some_positions_computed_alone_are_as_among_all(scan_layers):
-    """Values and gradients; and the loop over layers is spared the others' work."""
+def test_selected_positions_equal_the_same_positions_of_all(scan_layers):
+    """Values and gradients are equal, and separate layers do less work."""
     config = replace(scan_layers=scan_layers)
     params = dict(init()["bert"])
     if scan_layers:

@@ -6,7 +6,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig, ComputeConfig
 
 
-def test_base_and_large_are_the_papers():
+def test_base_and_large_have_the_papers_sizes():
     base, large = BertConfig.base(), BertConfig.large()
     assert (base.num_layers, base.hidden_size, base.num_heads) == (12, 768, 12)
     assert (large.num_layers, large.hidden_size, large.num_heads) == (24, 1024, 16)
@@ -33,7 +33,7 @@ def test_choices_are_checked(config, changes):
         dataclasses.replace(config, **changes)
 
 
-def test_a_checkpoint_and_how_it_is_computed_share_no_setting():
+def test_model_and_compute_configs_share_no_setting():
     names = [
         {f.name for f in dataclasses.fields(c)} for c in (BertConfig, ComputeConfig)
     ]

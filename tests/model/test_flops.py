@@ -11,10 +11,10 @@ pytestmark = pytest.mark.usefixtures("optimized")
 
 
 def test_base_at_512_costs_556_megaflop_a_token():
-    # By hand, forward and backward (6 operations a weight): 84.9M weights in the
-    # layers 510; scores and values 12 * 4 * 512 * 768 * 3 = 57; head on 80 of 512
-    # positions 23. The last layer computes 81 positions: 431 of 512 are spared
-    # 5.9M weights and their scores.
+    # By hand, forward and backward (6 operations a weight), in megaflop: 510 for the
+    # 84.9M weights of the layers; 12 * 4 * 512 * 768 * 3 = 57 for scores and values;
+    # 23 for the head on 80 of 512 positions. The last layer computes 81 positions: the
+    # other 431 skip its 5.9M weights and their scores.
     per_token = BertConfig.base().step_flops(512, 80, 1) / 512 / 1e6
     spared = 431 / 512 * 6 * (5.898 + 2 * 512 * 768 / 1e6)
     assert per_token == pytest.approx(509.6 + 56.6 + 22.5 - spared, abs=0.1)
@@ -31,17 +31,17 @@ def test_large_at_128_by_hand():
     assert BertConfig.large().step_flops(128, 20, 256) == by_hand
 
 
-def test_a_packed_row_has_the_heads_of_its_pairs():
-    """Eight [CLS] instead of one in the last layer, the pooler and the NSP head."""
+def test_a_packed_row_counts_the_heads_of_its_pairs():
+    """The last layer, the pooler and the NSP head compute eight [CLS] instead of one."""
     config = BertConfig.base()
     D, F = 768, 3072
     more = 7 * (2 * D * D + 2 * D * F + 2 * 512 * D + D * D + 2 * D)
-    one, eight = (config.step_flops(512, 85, 224, pairs) for pairs in (1, 8))
-    assert eight - one == 6 * 224 * more
+    single, eight = (config.step_flops(512, 85, 224, pairs) for pairs in (1, 8))
+    assert eight - single == 6 * 224 * more
 
 
 def test_compiler_counts_about_as_much():
-    """XLA's own count of a forward pass, which adds the elementwise work."""
+    """XLA's count of a forward pass also contains elementwise operations."""
     config = BertConfig(
         vocab_size=512,
         hidden_size=128,

@@ -1,4 +1,4 @@
-"""Gradients in bfloat16: how far they are from float32, and the dtype of their sums."""
+"""Gradients in bfloat16: their error and the dtype of their sums."""
 
 import re
 
@@ -18,7 +18,7 @@ from bert_jax.objectives.heads import HEADS
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, batch_sharding, make_mesh, traced_on
 
-# No two sizes are alike, nor rows of a product, so that a shape names a kernel.
+# All sizes, and the rows of a product, differ, so that a shape identifies a kernel.
 CONFIG = BertConfig(
     vocab_size=200,
     hidden_size=32,
@@ -31,7 +31,7 @@ IDS = np.random.default_rng(0).integers(0, 200, (8, 16), np.int32)
 
 
 def loss_and_gradients(float32_gradients):
-    """A jitted function of parameters and input_ids in bfloat16, and the parameters."""
+    """A jitted bfloat16 function of parameters and input_ids, and its parameters."""
     compute = ComputeConfig(dtype="bfloat16", float32_gradients=float32_gradients)
     model = BertForPreTraining(CONFIG, compute)
 
@@ -57,18 +57,18 @@ def loss_and_gradients(float32_gradients):
 
 
 def gradient_products(float32_gradients):
-    """Dtypes of the products with a kernel's shape, as written for a TPU."""
+    """Dtypes of the products with a kernel's shape, lowered for a TPU."""
     run, params = loss_and_gradients(float32_gradients)
     text = run.trace(params, IDS).lower(lowering_platforms=("tpu",)).as_text()
     flat = traverse_util.flatten_dict(params, sep="/")
     shapes = {"x".join(map(str, a.shape)) for n, a in flat.items() if "kernel" in n}
-    found = re.findall(r"dot_general .*-> tensor<([\dx]+)x(\w+)>", text)
-    return {dtype for shape, dtype in found if shape in shapes}
+    dot_types = re.findall(r"dot_general .*-> tensor<([\dx]+)x(\w+)>", text)
+    return {dtype for shape, dtype in dot_types if shape in shapes}
 
 
 @pytest.mark.parametrize(("setting", "dtype"), [(False, "bf16"), (True, "f32")])
-def test_kernels_gradients_leave_their_product_in_the_dtype_of_the_sum(setting, dtype):
-    """What a device has of a gradient is summed over devices as the product gives it."""
+def test_a_kernels_gradient_has_the_dtype_of_its_sum(setting, dtype):
+    """Gradients are summed over devices in the dtype of the product's output."""
     assert gradient_products(setting) == {dtype}
 
 
@@ -117,11 +117,11 @@ OBJECTIVES = {
         pytest.param("two-way", marks=pytest.mark.long),
     ],
 )
-def test_the_tables_gradients_are_within_a_hundredth_and_a_half_of_float32(kind):
+def test_gradients_of_tables_are_within_1_5_percent_of_float32(kind):
     """In bfloat16, with sums of 2,048 tokens of a type and 512 [MASK].
 
-    The lookup's sum is float32; in bfloat16 it was 4 to 90% off. The bias of each layer's
-    projections has as many addends.
+    A lookup's gradient is summed in float32; a sum in bfloat16 would be 4 to 90% off.
+    The bias of each layer's projections has as many addends.
     """
     batch = masked_batch()
     if kind == "masked":
@@ -153,10 +153,10 @@ def test_the_tables_gradients_are_within_a_hundredth_and_a_half_of_float32(kind)
 
         return traverse_util.flatten_dict(run(batch)["bert"], sep="/")
 
-    found, expected = gradients("bfloat16"), gradients("float32")
+    actual, expected = gradients("bfloat16"), gradients("float32")
 
     def check(name, rows=slice(None)):
-        a, b = found[name][rows], expected[name][rows]
+        a, b = actual[name][rows], expected[name][rows]
         assert np.linalg.norm(a - b) < 0.015 * np.linalg.norm(b), name
 
     for table in ("word", "position", "segment"):
@@ -165,7 +165,7 @@ def test_the_tables_gradients_are_within_a_hundredth_and_a_half_of_float32(kind)
     biases = ("attention/value/bias", "feed_forward_output/bias")
     if kind == "two-way":
         biases = "forward_inputs/bias", "backward_inputs/bias"
-    for name in found:
+    for name in actual:
         if name.endswith(biases):
             check(name)
 
@@ -179,8 +179,8 @@ def test_the_tables_gradients_are_within_a_hundredth_and_a_half_of_float32(kind)
         pytest.param("two-way", False, marks=pytest.mark.long),
     ],
 )
-def test_the_plain_model_can_be_differentiated_in_forward_mode_twice(kind, scan_layers):
-    """In float32, with dropout: products with a vector agree with reverse mode."""
+def test_the_plain_model_has_second_derivatives_in_forward_mode(kind, scan_layers):
+    """Products with a vector equal reverse mode, in float32 and with dropout."""
     batch = masked_batch(rows=2, length=16)
     batch["nsp_labels"] = batch["label"] = np.array([0, 1], np.int32)
     batch["weights"] = np.ones(2, np.float32)

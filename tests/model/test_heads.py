@@ -41,15 +41,15 @@ def inputs():
 
 @pytest.fixture(scope="module")
 def results(inputs):
-    """A function of head: parameters, and logits and encoder outputs with and without
-    dropout, as {deterministic: (logits, encoded)}."""
+    """A function of head that returns the parameters, and {deterministic: (logits,
+    encoder outputs)} with and without dropout."""
 
     @functools.cache
     def compute(head):
         model = HEADS[head]
         init = jax.jit(functools.partial(model.init, deterministic=True))
         params = init(jax.random.key(1), inputs)["params"]
-        # The identity shows what dropout leaves of the encoder's outputs.
+        # The identity shows the encoder's outputs after dropout.
         if head != "span":
             params["classifier"]["kernel"] = jnp.eye(D)
 
@@ -83,7 +83,7 @@ def test_a_head_is_one_dense_layer_on_the_encoder(results):
         assert not dense["bias"].any()
 
 
-def test_the_pooled_output_is_of_the_first_token(results, inputs):
+def test_the_pooled_output_depends_on_the_first_token(results, inputs):
     params, outputs = results("sequence")
     _, pooled, _ = outputs[True]
     apply = functools.partial(BertModel(CONFIG).apply, method="encode")
@@ -95,8 +95,8 @@ def test_the_pooled_output_is_of_the_first_token(results, inputs):
 
 
 @pytest.mark.parametrize("head", ["sequence", "token"])
-def test_training_drops_a_share_of_what_the_head_sees(head, results):
-    """run_classifier.py: keep_prob=0.9 there, and the rest is scaled up."""
+def test_training_drops_a_share_of_the_heads_inputs(head, results):
+    """As in run_classifier.py: keep_prob=0.9, and kept values are scaled up."""
     logits, pooled, sequence = results(head)[1][False]
     seen = pooled if head == "sequence" else sequence
     dropped = np.asarray(logits == 0)
@@ -106,8 +106,8 @@ def test_training_drops_a_share_of_what_the_head_sees(head, results):
     np.testing.assert_allclose(logits[~dropped], seen[~dropped] / 0.75, rtol=1e-4)
 
 
-def test_spans_are_scored_without_dropout_above_the_encoder(results):
-    """run_squad.py has none; that of the encoder is there."""
+def test_the_span_head_has_no_dropout(results):
+    """As in run_squad.py. The encoder has dropout."""
     params, outputs = results("span")
     logits, _, sequence = outputs[False]
     expected = sequence @ params["qa_outputs"]["kernel"]

@@ -53,7 +53,7 @@ def run(compute, params, inputs, **options):
     )(params, *inputs)
 
 
-def test_the_last_is_what_the_model_gives(params, inputs, states):
+def test_the_last_state_is_the_models_output(params, inputs, states):
     apply = functools.partial(BertModel(CONFIG).apply, deterministic=True)
     output = jax.jit(apply)({"params": params}, *inputs)
     assert output.hidden_states == []
@@ -62,21 +62,23 @@ def test_the_last_is_what_the_model_gives(params, inputs, states):
     np.testing.assert_allclose(states.pooled_BD, output.pooled_BD, atol=1e-5)
 
 
-def test_each_is_its_layer_of_the_one_before(params, inputs, states):
+def test_each_state_is_its_layers_output_for_the_state_before(params, inputs, states):
     tokens = Tokens.of_mask(*inputs)
     apply = jax.jit(Layer(CONFIG, ComputeConfig(), True).apply)
     for i in range(CONFIG.num_layers):
         layer = {"params": params["encoder"][f"layer_{i}"]}
-        given = apply(layer, states.hidden_states[i], tokens)
-        np.testing.assert_allclose(states.hidden_states[i + 1], given, atol=1e-5)
+        output = apply(layer, states.hidden_states[i], tokens)
+        np.testing.assert_allclose(states.hidden_states[i + 1], output, atol=1e-5)
 
 
 @pytest.mark.parametrize("remat", [False, True])
-def test_scanned_layers_give_the_same(params, inputs, states, remat):
+def test_scanned_layers_have_the_same_states(params, inputs, states, remat):
     compute = ComputeConfig(scan_layers=True, remat=remat)
     scanned = params | {"encoder": stack_layers(params["encoder"])}
-    others = run(compute, scanned, inputs)
-    assert len(others.hidden_states) == 4
-    for ours, other in zip(states.hidden_states, others.hidden_states, strict=True):
+    scanned_states = run(compute, scanned, inputs)
+    assert len(scanned_states.hidden_states) == 4
+    for ours, other in zip(
+        states.hidden_states, scanned_states.hidden_states, strict=True
+    ):
         np.testing.assert_allclose(ours, other, atol=1e-5)
-    np.testing.assert_allclose(states.pooled_BD, others.pooled_BD, atol=1e-5)
+    np.testing.assert_allclose(states.pooled_BD, scanned_states.pooled_BD, atol=1e-5)

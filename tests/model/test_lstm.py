@@ -31,7 +31,7 @@ def tokens_of(mask):
 
 
 def shapes(config, features, labels=LABELS):
-    """The tree of parameters, without making any."""
+    """The shapes of the parameters, without initialising them."""
     init = partial(BiLstm(config, labels).init, deterministic=True)
     batch = jnp.zeros((1, 2, features)), tokens_of(jnp.ones((1, 2), jnp.int32))
     return jax.eval_shape(init, jax.random.key(0), *batch)["params"]
@@ -39,7 +39,7 @@ def shapes(config, features, labels=LABELS):
 
 @cache
 def parameters():
-    """Normal numbers: unlike the fresh ones no bias is 0."""
+    """Normal random numbers. Unlike in initial parameters no bias is 0."""
     rng = np.random.default_rng(0)
     return jax.tree.map(
         lambda leaf: np.float32(rng.normal(scale=0.4, size=leaf.shape)),
@@ -64,7 +64,7 @@ def count(tree):
 
 
 def test_parameter_count():
-    """The paper's, on four layers of BASE, by hand."""
+    """The number of the paper, computed by hand for four layers of BASE."""
     first, second = 8 * 768 * (3072 + 768 + 1), 8 * 768 * (1536 + 768 + 1)
     assert (
         count(shapes(FeatureConfig(), 4 * 768, labels=9)) == first + second + 1537 * 9
@@ -72,7 +72,7 @@ def test_parameter_count():
 
 
 def test_the_forget_gates_of_the_encoder_start_with_a_bias_of_1():
-    """The gates are i, f, g and o; all other biases start with 0."""
+    """The gates are i, f, g and o. All other biases start at 0."""
     config = BertConfig(96, 8, 2, 2, 6, encoder="lstm")
     inputs = jnp.zeros((1, 2, 8)), tokens_of(jnp.ones((1, 2), jnp.int32))
     encoder = TwoWayLstm(config, ComputeConfig(), LayerMix())
@@ -116,13 +116,13 @@ def test_the_last_states_of_a_text_are_the_same_alone_and_in_a_batch():
     together = ends(features, mask)
     assert together.shape == (3, 1, 5)
     for row, length in enumerate(mask.sum(axis=1)):
-        own = np.s_[row : row + 1, :length]
-        alone = ends(features[own], mask[own])
+        text = np.s_[row : row + 1, :length]
+        alone = ends(features[text], mask[text])
         np.testing.assert_allclose(together[row], alone[0], atol=1e-6)
 
 
-def test_layers_are_lstms():
-    """The first layer, by the formulas of Hochreiter and Schmidhuber with forget gates."""
+def test_layers_follow_the_formulas_of_an_lstm():
+    """The first layer against Hochreiter and Schmidhuber's formulas with forget gates."""
     features, mask = make_batch(length=5, lengths=(3,))
     p = jax.tree.map(np.asarray, parameters())
 
@@ -163,7 +163,7 @@ BERT = BertConfig(
 
 @pytest.fixture(scope="module")
 def tagger():
-    """The module, its parameters, and inputs of the encoder."""
+    """The module, its parameters and the encoder's inputs."""
     model = BertWithBiLstm(BERT, LABELS, SMALL)
     _, mask = make_batch()
     ids = np.random.default_rng(0).integers(0, 50, mask.shape, np.int32)
@@ -172,7 +172,7 @@ def tagger():
     return model, init(jax.random.key(0), tokens)["params"], tokens
 
 
-def test_tagging_features_is_tagging_tokens(tagger):
+def test_tagging_features_equals_tagging_tokens(tagger):
     model, params, tokens = tagger
 
     def apply(params, *inputs, model=model, **options):
@@ -213,7 +213,7 @@ def test_an_encoder_is_frozen_and_has_no_dropout_or_is_fine_tuned(tagger, frozen
 
         return jax.grad(loss)(params)
 
-    found = gradients(params)
-    moved = [np.any(leaf) for leaf in jax.tree.leaves(found["bert"])]
+    grads = gradients(params)
+    moved = [np.any(leaf) for leaf in jax.tree.leaves(grads["bert"])]
     assert not any(moved) if frozen else np.mean(moved) > 0.9
-    assert all(np.any(leaf) for leaf in jax.tree.leaves(found["bilstm"]))
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(grads["bilstm"]))

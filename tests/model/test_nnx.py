@@ -17,7 +17,7 @@ def cross_entropy(output, labels):
 
 
 def linen_losses(module, params, inputs, labels, optimizer):
-    """The losses of some steps, and the parameters after them."""
+    """The losses of some steps, and the final parameters."""
 
     @jax.jit
     def step(params, opt_state, key):
@@ -39,7 +39,7 @@ def linen_losses(module, params, inputs, labels, optimizer):
 
 
 def nnx_losses(module, params, inputs, labels, optimizer):
-    """The same of the loop in docs/guides/nnx.md."""
+    """Losses and final parameters of the loop in docs/guides/nnx.md."""
 
     @nnx.jit
     def step(model, optimizer):

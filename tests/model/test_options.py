@@ -1,4 +1,4 @@
-"""Options of the model outside the paper: positions, pre-LN layers, what is pooled."""
+"""Model options outside the paper: positions, pre-LN layers, pooling."""
 
 import dataclasses
 import math
@@ -50,7 +50,7 @@ def apply(checkpoint, theirs, compute=ComputeConfig(), params=None, **settings):
     return jax.device_get(run(params))
 
 
-def test_pre_norm_is_transformers_megatron_bert(golden, theirs, tmp_path):
+def test_pre_norm_equals_transformers_megatron_bert(golden, theirs, tmp_path):
     folder = golden / "huggingface" / "pre_norm"
     checkpoint = load(folder)
     assert checkpoint.config.pre_norm
@@ -66,7 +66,7 @@ def test_pre_norm_is_transformers_megatron_bert(golden, theirs, tmp_path):
     expected = theirs["prediction_logits"][real]
     np.testing.assert_allclose(logits[real][:, :V], expected, **close)
     np.testing.assert_allclose(nsp, theirs["seq_relationship_logits"], **close)
-    # Some positions alone, and scanned layers, give the same.
+    # Selected positions and scanned layers have the same outputs.
     places = np.array([[3, 1]] * 3)
     some, _, _ = apply(checkpoint, theirs, positions_BQ=places)
     expected = np.take_along_axis(encoded.sequence_BLD, places[..., None], 1)
@@ -80,7 +80,7 @@ def test_pre_norm_is_transformers_megatron_bert(golden, theirs, tmp_path):
     np.testing.assert_allclose(
         np.stack(scanned.hidden_states), np.stack(encoded.hidden_states), **close
     )
-    # Written again it is the same folder for transformers.
+    # Saved again, the folder is the same for transformers.
     save_huggingface(tmp_path / "again", checkpoint)
     again = load(tmp_path / "again")
     jax.tree.map(np.testing.assert_array_equal, again.params, checkpoint.params)
@@ -88,7 +88,7 @@ def test_pre_norm_is_transformers_megatron_bert(golden, theirs, tmp_path):
     assert '"MegatronBertForPreTraining"' in text and '"megatron-bert"' in text
 
 
-def test_sinusoids_are_those_of_the_formula():
+def test_sinusoids_follow_the_formula():
     config = BertConfig(50, 6, 1, 1, 8, max_positions=30, positions="sinusoidal")
     for p, row in enumerate(sinusoids(config) / SINUSOID_SCALE):
         for i in range(3):
@@ -98,8 +98,8 @@ def test_sinusoids_are_those_of_the_formula():
 
 
 @pytest.mark.parametrize("option", ["sinusoidal", "none"])
-def test_transformers_gets_a_table_of_positions(option, golden, theirs, tmp_path):
-    """The table that is written, as a learned one, gives the same numbers."""
+def test_transformers_reads_a_table_of_positions(option, golden, theirs, tmp_path):
+    """The saved table, used as a learned table, gives the same numbers."""
     learned = load(golden / "huggingface" / "pretraining")
     config = dataclasses.replace(learned.config, **OPTIONS[option])
     embeddings = dict(learned.params["bert"]["embeddings"])
@@ -112,12 +112,12 @@ def test_transformers_gets_a_table_of_positions(option, golden, theirs, tmp_path
     save_huggingface(tmp_path / "folder", checkpoint)
     again = load(tmp_path / "folder")
     assert (again.config, again.unexpected) == (config, ())
-    _, found, _ = apply(again, theirs)
-    np.testing.assert_array_equal(found, expected)
+    _, logits, _ = apply(again, theirs)
+    np.testing.assert_array_equal(logits, expected)
     as_bert = load(tmp_path / "folder", positions="learned")
     assert "position" in as_bert.params["bert"]["embeddings"]
-    _, found, _ = apply(as_bert, theirs)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    _, logits, _ = apply(as_bert, theirs)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-6)
 
 
 def test_the_mean_of_all_tokens_is_pooled(golden, theirs):
@@ -128,7 +128,7 @@ def test_the_mean_of_all_tokens_is_pooled(golden, theirs):
     pooler = checkpoint.params["bert"]["pooler"]
     expected = np.tanh(mean @ pooler["kernel"] + pooler["bias"])
     np.testing.assert_allclose(encoded.pooled_BD, expected, rtol=0, atol=2e-6)
-    # In a row with another sequence it is the same, wherever else the output is read.
+    # The mean is the same in a packed row and for any read positions.
     ids, types, _ = tokens(theirs)
     row = np.concatenate([ids[1, :8], ids[2, :3]])[None]
     numbers = np.array([[1] * 8 + [2] * 3])
@@ -145,7 +145,7 @@ def test_the_mean_of_all_tokens_is_pooled(golden, theirs):
     np.testing.assert_allclose(packed.pooled_BD[0], expected[1:], rtol=0, atol=2e-6)
 
 
-def test_what_transformers_cannot_hold_is_refused(golden, tmp_path):
+def test_models_without_a_form_in_transformers_are_refused(golden, tmp_path):
     folder = golden / "huggingface" / "sequence"
     for option, reason in (
         (dict(causal=True), "a classifier on the last token"),
@@ -159,7 +159,7 @@ def test_what_transformers_cannot_hold_is_refused(golden, tmp_path):
         assert (again.config, again.head) == (checkpoint.config, "sequence")
         assert (again.labels, again.source) == (checkpoint.labels, "bert_jax")
         jax.tree.map(np.testing.assert_array_equal, again.params, checkpoint.params)
-    # Weights under other names are no file of ours.
+    # A file of weights under other names is refused.
     shutil.copy(folder / "model.safetensors", tmp_path / reason)
     with pytest.raises(UserError, match="no encoder among the parameters"):
         load(tmp_path / reason)

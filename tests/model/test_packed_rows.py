@@ -1,4 +1,4 @@
-"""Several sequences in a row give what each gives alone."""
+"""Sequences packed into a row have the same outputs as alone."""
 
 import dataclasses
 import functools
@@ -53,7 +53,7 @@ def packed():
 
 @pytest.fixture(scope="module")
 def alone(packed):
-    """Each sequence of ``packed`` in a row of its own."""
+    """Each sequence of ``packed`` in its own row."""
     rows = []
     for r, row in enumerate(LENGTHS):
         for s, n in enumerate(row):
@@ -72,7 +72,7 @@ def params(packed):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"remat": True}, {"scan_layers": True}])
 def test_each_sequence_is_encoded_as_if_alone(changes, causal, packed, params, alone):
-    """All layers, the second token of each sequence alone, and the pooled vectors."""
+    """All layers, only the second token of each sequence, and the pooled vectors."""
     config = dataclasses.replace(PLAIN, causal=causal)
     expected = encode(params, alone, config=config, hidden_states=True)
     if "scan_layers" in changes:
@@ -90,13 +90,13 @@ def test_each_sequence_is_encoded_as_if_alone(changes, causal, packed, params, a
             ]
             states = zip(whole.hidden_states, expected.hidden_states, strict=True)
             pairs += [(x[r, begin : begin + n], y[number, :n]) for x, y in states]
-            for ours, own in pairs:
-                np.testing.assert_allclose(ours, own, rtol=0, atol=5e-6)
+            for ours, single in pairs:
+                np.testing.assert_allclose(ours, single, rtol=0, atol=5e-6)
             number += 1
 
 
-def test_sequences_of_one_number_see_each_other(packed, params, alone):
-    """The test above could fail."""
+def test_sequences_with_one_segment_id_see_each_other(packed, params, alone):
+    """This shows that the test above can fail."""
     together = packed.replace(segment_ids=np.sign(packed.segment_ids))
     mixed = encode(params, together, pool=False).sequence_BLD
     expected = encode(params, alone, pool=False).sequence_BLD

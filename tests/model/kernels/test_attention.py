@@ -19,7 +19,7 @@ KEY = jax.random.key(5)
 
 
 def inputs(queries=12, L=12):
-    """Queries, keys, values, an output's gradient; rows without, with and all padding."""
+    """Queries, keys, values, the output's gradient, and rows with different padding."""
     rng = np.random.default_rng(0)
     B, N, H = 4, 2, 8
     shapes = ((B, queries, N, H), (B, L, N, H), (B, L, N, H), (B, queries, N, H))
@@ -29,7 +29,7 @@ def inputs(queries=12, L=12):
 
 
 def output_and_gradients(function, q, k, v, grad, tokens, **options):
-    """function: attend or attend_plain, for queries at the first positions."""
+    """function: attend or attend_plain; the queries are at the first positions."""
     queries = np.broadcast_to(np.arange(q.shape[1]), q.shape[:2])
     where = tokens, queries if q.shape[1] < k.shape[1] else None
     if function is attend_plain:
@@ -44,22 +44,22 @@ def output_and_gradients(function, q, k, v, grad, tokens, **options):
 
 
 @pytest.mark.parametrize(("queries", "rate"), [(12, 0.1), (5, 0.0), (5, 0.5)])
-def test_output_and_gradients_are_those_of_the_plain_formula(queries, rate):
+def test_output_and_gradients_equal_the_plain_formula(queries, rate):
     options = {"dropout_rate": rate, "dropout_key": KEY} if rate else {}
     ours = output_and_gradients(attend, *inputs(queries), **options)
     theirs = output_and_gradients(attend_plain, *inputs(queries), **options)
-    for got, expected in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=0, atol=5e-6)
+    for actual, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=5e-6)
 
 
-def test_on_a_gpu_the_gradient_reads_the_signed_weights_alone(monkeypatch):
-    """Three arrays are written where they stand; the numbers are the same."""
+def test_on_a_gpu_the_gradient_reads_only_the_signed_weights(monkeypatch):
+    """Three arrays are written to memory, and the numbers are the same."""
     options = {"dropout_rate": 0.1, "dropout_key": KEY}
     *arrays, grad, tokens = inputs()
     expected = output_and_gradients(attend, *inputs(), **options)
     monkeypatch.setattr(attention_xla, "platform", lambda: "gpu")
-    got = output_and_gradients(attend, *inputs(), **options)
-    jax.tree.map(np.testing.assert_array_equal, got, expected)
+    actual = output_and_gradients(attend, *inputs(), **options)
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
     def loss(q, k, v):
         return jnp.sum(grad * attend(q, k, v, tokens, **options))
@@ -69,10 +69,10 @@ def test_on_a_gpu_the_gradient_reads_the_signed_weights_alone(monkeypatch):
     assert sorted(written) == ["f32", "f32", "i1"]
 
 
-def test_bfloat16_rounds_a_few_times_and_no_more():
+def test_bfloat16_rounds_only_a_few_times():
     """Root mean square errors of output and gradients, in units of 2**-9.
 
-    A single rounding to nearest of numbers of any size makes about 0.6 of it.
+    One rounding to nearest makes an error of about 0.6 of this unit.
     """
     exact_inputs = [jnp.asarray(x, jnp.bfloat16) for x in inputs()[:4]]
     tokens = inputs()[4]
@@ -86,7 +86,7 @@ def test_bfloat16_rounds_a_few_times_and_no_more():
 
 
 def packed(queries=128, L=128):
-    """As inputs(), with sequences side by side."""
+    """As inputs(), with packed sequences."""
     arrays = inputs(queries, L)[:4]
     ids = np.int32(np.arange(L) % 3 + 1) * (np.arange(L) < L - 9)
     ids = np.tile(ids, (4, 1))
@@ -97,7 +97,7 @@ def test_splash_equals_the_plain_formula():
     ours = output_and_gradients(attend, *inputs(5, 128), implementation="splash")
     theirs = output_and_gradients(attend_plain, *inputs(5, 128))
     for got, expected in zip(ours, theirs, strict=True):
-        # A row of padding alone is beyond comparison at float32: scores - 10,000.
+        # A row of only padding has scores of -10,000, too large to compare in float32.
         np.testing.assert_allclose(got[:3], expected[:3], rtol=1e-6, atol=5e-6)
 
 
@@ -126,21 +126,21 @@ def test_splash_on_a_mesh_computes_each_devices_rows_and_heads():
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-    """What cuDNN is asked for, computed by XLA instead."""
-    asked = []
+    """XLA replaces cuDNN; returns the list of requested implementations."""
+    requested = []
     original = jax.nn.dot_product_attention
 
     def stand_in(*args, implementation, **options):
-        asked.append(implementation)
+        requested.append(implementation)
         return original(*args, implementation="xla", **options)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
     monkeypatch.setattr(attention_fused, "platform", lambda: "gpu")
     monkeypatch.setattr(attention_fused, "capability", lambda: 9.0)
-    return asked
+    return requested
 
 
-def test_cudnn_is_asked_for_the_same(on_gpu):
+def test_cudnn_gets_the_same_arguments(on_gpu):
     """Its padding of queries and its mask; the kernel itself needs a GPU."""
     arrays = [jnp.asarray(x, jnp.bfloat16) for x in inputs(5)[:4]]
     tokens = inputs()[4]

@@ -1,4 +1,4 @@
-"""Which dtype a device computes in where the config leaves it open."""
+"""The dtype of a device if the config does not set it."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from bert_jax.model.layers import dense
         ("cpu", 0.0, ("AuthenticAMD", "avx512f"), "float32"),
     ],
 )
-def test_auto_is_bfloat16_where_it_is_fast(
+def test_auto_is_bfloat16_on_devices_that_are_fast_at_it(
     monkeypatch, platform, capability, words, dtype
 ):
     monkeypatch.setattr(device, "platform", lambda: platform)
@@ -38,8 +38,8 @@ def test_auto_is_bfloat16_where_it_is_fast(
     assert shapes[1]["params"]["kernel"].dtype == "float32"
 
 
-def test_gpus_that_are_not_there_are_of_ampere_at_least():
-    """Compiling for H100s on a machine without one takes cuDNN's attention."""
+def test_absent_gpus_count_as_ampere_or_newer():
+    """Compilation for absent H100s uses cuDNN's attention."""
     absent = jax.sharding.AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
     mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=absent)
     with jax.sharding.use_abstract_mesh(mesh):

@@ -1,4 +1,4 @@
-"""Dropout from eight bits a value, by each device's way to draw them, and from 32."""
+"""Dropout with 8 random bits a value, for each platform's generator, and with 32."""
 
 import re
 
@@ -25,18 +25,18 @@ MASKS = pytest.mark.parametrize(
 @MASKS
 @pytest.mark.parametrize("rate", [0.1, 0.25, 0.5, 0.999])
 def test_every_element_is_dropped_at_the_exact_rate(rate, mask):
-    """Over 20,000 keys; 0.1 lies between 25/256 and 26/256, the thresholds of a call."""
+    """Mean of 20,000 keys. 0.1 is between 25/256 and 26/256, the possible thresholds."""
     keys = jax.random.split(jax.random.key(0), 20_000)
     kept = np.asarray(jax.vmap(lambda key: mask(key, rate, (2, 5)))(keys))
     error = np.sqrt(rate * (1 - rate) / len(keys))
     assert np.abs((1 - kept.mean(axis=0)) - rate).max() < 4 * error
-    # All elements together: 200,000 draws, nearly independent of one another.
+    # All elements together: 200,000 nearly independent draws.
     assert abs((1 - kept.mean()) - rate) < 4 * error / np.sqrt(kept[0].size) + 1e-4
 
 
 @MASKS
 def test_elements_of_one_call_are_independent(mask):
-    """Also those that come of one 32-bit word, a quarter of the row apart."""
+    """Also elements from one 32-bit word, which are a quarter of the row apart."""
     kept = np.asarray(mask(jax.random.key(1), 0.5, (64, 1024)))
     for shift in (1, 2, 255, 256, 257, 512, 768):
         agree = np.mean(kept == np.roll(kept, shift, axis=1))
@@ -46,15 +46,15 @@ def test_elements_of_one_call_are_independent(mask):
 
 
 @pytest.mark.parametrize("width", [1, 3, 4, 7])
-def test_what_is_kept_is_scaled_in_every_width_and_dtype(width):
+def test_kept_values_are_scaled_in_every_width_and_dtype(width):
     x = jnp.full((300, width), 2.0, jnp.bfloat16)
     out = np.asarray(drop(x, 0.2, jax.random.key(2)), np.float32)
     assert out.shape == x.shape
     assert set(np.unique(out)) == {0.0, 2.5}
 
 
-def test_each_platform_has_the_mask_that_is_cheap_there():
-    """Bytes everywhere, and no choice is left to the running program."""
+def test_each_platform_has_its_cheapest_mask():
+    """Every platform draws bytes, and the compiled program has no branch."""
     draw = jax.jit(lambda key: keep_mask(key, 0.1, (8, 128)))
     for platform, algorithm in (
         ("cpu", "THREE_FRY"),
@@ -71,14 +71,14 @@ def test_each_platform_has_the_mask_that_is_cheap_there():
 
 
 @pytest.mark.parametrize(
-    ("mask", "drawn"),
+    ("mask", "bits"),
     [
         (mask_from_generator, "tensor<2x4x16x32xui8>"),
         (mask_from_philox, "tensor<2x512xui32>"),
     ],
 )
-def test_devices_draw_their_own_rows(mask, drawn):
-    """Two rows each, which agree with one another no more often than by chance."""
+def test_devices_draw_their_own_rows(mask, bits):
+    """Each device draws two rows. Masks of different rows agree only by chance."""
     mesh = make_mesh(MeshConfig(replica=2, data=2, model=2))
 
     def draw(key, rows):
@@ -91,10 +91,10 @@ def test_devices_draw_their_own_rows(mask, drawn):
     for shift in range(1, 8):
         agree = np.mean(kept == np.roll(kept, shift, axis=0))
         assert abs(agree - 0.5) < 4 * 0.5 / np.sqrt(kept.size), shift
-    # Two of the eight rows on each of the four devices that share them.
+    # Each of the four groups of devices draws two of the eight rows.
     text = draw.lower(key, 8).as_text()
-    assert re.findall(r"rng_bit_generator .*, (.*)\)", text) == [drawn]
-    # Rows that the devices do not divide take hashed words.
+    assert re.findall(r"rng_bit_generator .*, (.*)\)", text) == [bits]
+    # If the devices do not divide the rows, hashed words are used.
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         odd = mask(key, 0.5, (3, 4))
     assert np.array_equal(odd, mask_from_words(key, 0.5, (3, 4)))

@@ -1,4 +1,4 @@
-"""Products: their numbers, and what the CPU's compiler makes of them."""
+"""Products: their values, and the code of the CPU's compiler."""
 
 import functools
 import re
@@ -24,7 +24,7 @@ CASES = {
 
 
 def integers(seed: int, shape: tuple[int, ...]) -> np.ndarray:
-    """-1, 0 and 1: their products' sums are exact in bfloat16."""
+    """Random -1, 0 and 1. Sums of their products are exact in bfloat16."""
     return np.random.default_rng(seed).integers(-1, 2, shape).astype(np.float64)
 
 
@@ -35,7 +35,7 @@ def test_products_and_gradients_are_exact(case, dtype):
     x, kernel = integers(0, x_shape), integers(1, kernel_shape)
     expected = np.einsum(subscripts, x, kernel)
     grad = integers(2, expected.shape)
-    found, pull = jax.vjp(
+    actual, pull = jax.vjp(
         lambda x, kernel: dot_general(x, kernel, (axes, ((), ()))),
         jnp.asarray(x, dtype),
         jnp.asarray(kernel, dtype),
@@ -43,7 +43,7 @@ def test_products_and_gradients_are_exact(case, dtype):
     inputs, result = subscripts.split("->")
     first, second = inputs.split(",")
     pairs = [
-        (found, expected),
+        (actual, expected),
         *zip(
             pull(jnp.asarray(grad, dtype)),
             (
@@ -58,14 +58,14 @@ def test_products_and_gradients_are_exact(case, dtype):
         np.testing.assert_array_equal(np.float64(a), b)
 
 
-def test_a_float32_result_is_not_rounded_and_its_gradient_is():
-    """257 needs nine bits; so does 1 + 2**-8, which the factors' eight round to 1."""
+def test_a_float32_result_is_not_rounded_but_its_gradient_is():
+    """257 and 1 + 2**-8 need nine bits; the eight bits of the factors round them."""
     x = jnp.ones((1, 257), jnp.bfloat16)
     kernel = jnp.stack([x[0], -x[0]])
     axes = ((1,), (1,)), ((), ())
-    found, pull = jax.vjp(lambda x: dot_general(x, kernel, axes, None, jnp.float32), x)
-    assert found.dtype == jnp.float32
-    np.testing.assert_array_equal(found, [[257, -257]])
+    actual, pull = jax.vjp(lambda x: dot_general(x, kernel, axes, None, jnp.float32), x)
+    assert actual.dtype == jnp.float32
+    np.testing.assert_array_equal(actual, [[257, -257]])
     (grad,) = pull(jnp.array([[1 + 2**-8, 1]], jnp.float32))
     assert grad.dtype == jnp.bfloat16
     np.testing.assert_array_equal(np.float32(grad), 0)
@@ -76,13 +76,13 @@ def test_a_float32_result_is_not_rounded_and_its_gradient_is():
     "subscripts",
     ["BQNH,BKNH->BNQK", "BNQK,BKNH->BNQH", "BNQK,BKNH->BQNH", "BNQK,BQNH->BKNH"],
 )
-def test_einsum_is_exact_whatever_is_summed(subscripts, dtype):
+def test_einsum_is_exact_for_all_subscripts(subscripts, dtype):
     sizes = dict(B=2, N=3, Q=5, K=7, H=4)
     axes = subscripts.split("->")[0].split(",")
     x, y = (integers(i, tuple(sizes[a] for a in axes[i])) for i in (0, 1))
-    found = einsum(subscripts, jnp.asarray(x, dtype), jnp.asarray(y, dtype))
-    assert found.dtype == dtype
-    np.testing.assert_array_equal(np.float64(found), np.einsum(subscripts, x, y))
+    actual = einsum(subscripts, jnp.asarray(x, dtype), jnp.asarray(y, dtype))
+    assert actual.dtype == dtype
+    np.testing.assert_array_equal(np.float64(actual), np.einsum(subscripts, x, y))
 
 
 def compiled(function, *args) -> list[str]:
@@ -92,24 +92,24 @@ def compiled(function, *args) -> list[str]:
 
 def factors(computations: list[str]) -> list[tuple[str, str]]:
     """The dtypes of the two factors of each product."""
-    found = []
+    pairs = []
     for computation in computations:
         types = dict(re.findall(r"%([\w.\-]+) = (\w+)\[", computation))
         dots = re.findall(r" dot\(%([\w.\-]+), %([\w.\-]+)\)", computation)
-        found.extend(tuple(types[name] for name in names) for names in dots)
-    return found
+        pairs.extend(tuple(types[name] for name in names) for names in dots)
+    return pairs
 
 
 @pytest.mark.parametrize("dtype, short", [("float32", "f32"), ("bfloat16", "bf16")])
 @pytest.mark.parametrize("case", CASES)
-def test_a_cpu_multiplies_what_it_is_given(case, dtype, short):
-    """Three products, none of them in another dtype than the factors'."""
+def test_a_cpu_multiplies_in_the_dtype_of_the_factors(case, dtype, short):
+    """All three products have the dtype of the factors."""
     x_shape, kernel_shape, axes, _ = CASES[case]
     multiply = functools.partial(dot_general, dimension_numbers=(axes, ((), ())))
 
     def step(x, kernel, grad):
-        found, pull = jax.vjp(multiply, x, kernel)
-        return found, pull(grad)
+        product, pull = jax.vjp(multiply, x, kernel)
+        return product, pull(grad)
 
     x, kernel = jnp.zeros(x_shape, dtype), jnp.zeros(kernel_shape, dtype)
     computations = compiled(step, x, kernel, multiply(x, kernel))
@@ -121,17 +121,17 @@ def test_a_cpu_attends_in_bfloat16():
     attends = jnp.ones((2, 32, 32), bool)
 
     def step(q, k, v, grad):
-        found, pull = jax.vjp(lambda *qkv: attend_xla(*qkv, attends), q, k, v)
-        return found, pull(grad)
+        output, pull = jax.vjp(lambda *qkv: attend_xla(*qkv, attends), q, k, v)
+        return output, pull(grad)
 
-    # Forward two, backward four.
+    # Two forward, four backward.
     assert factors(compiled(step, q, q, q, q)) == 6 * [("bf16", "bf16")]
 
 
 def test_a_cpu_attends_in_one_call_of_its_library():
-    """Both products and the softmax between them, where no gradient is asked for.
+    """Without a gradient, one call computes both products and the softmax.
 
-    Of small arrays it makes two calls.
+    Small arrays need two calls.
     """
     q = jax.ShapeDtypeStruct((8, 128, 12, 64), jnp.float32)
     mask = jax.ShapeDtypeStruct((8, 128), jnp.int32)
