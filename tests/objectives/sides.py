@@ -1,4 +1,4 @@
-"""An objective in one file of its own: predict for each token which text it belongs to.
+"""An example objective in one file: predict for each token whether it is in text A or B.
 
 A config names it with ``objective="sides"`` if this folder is on Python's path.
 """
@@ -23,7 +23,7 @@ class SideModel(nn.Module):
     @nn.compact
     def __call__(self, tokens, deterministic):
         bert = BertModel(self.config, self.compute, name="bert")
-        # The token types are the answer, so the model reads zeros instead.
+        # The token types are the labels, so the model reads zeros instead.
         tokens = tokens.replace(token_type_ids=0 * tokens.token_type_ids)
         encoded = bert.encode(tokens, deterministic=deterministic, pool=False)
         return nn.Dense(1, name="side")(encoded.sequence_BLD)[..., 0]
@@ -68,7 +68,7 @@ class Sides:
 
     def flops(self, batch):
         rows, length = batch["input_ids"].shape
-        # Every layer is computed at all positions, which step_flops counts for a scan.
+        # All layers compute all positions, as step_flops counts for a scan.
         return self.model.config.step_flops(length, 0, rows, scan_layers=True)
 
     def eval_sums(self, params, batch):

@@ -1,4 +1,4 @@
-"""Left-to-right models: transformers' numbers, and what no token may see."""
+"""Left-to-right models: transformers' numbers, and no token sees a later one."""
 
 import dataclasses
 import functools
@@ -59,7 +59,7 @@ def sequences():
 
 @pytest.fixture(scope="module")
 def packed(sequences):
-    """One row with all sequences, some tokens masked, as data/pipeline.py gives it."""
+    """One row of data/pipeline.py with all sequences and some masked tokens."""
     arrays, places = lay_out(LENGTHS, [range(3)], (1, 16, 4))
     ids = np.concatenate(sequences)
     positions = np.array([[2, places.starts[1] + 1, 0, 0]], np.int32)
@@ -77,8 +77,8 @@ def packed(sequences):
 
 @pytest.fixture(scope="module")
 def alone(config, params, sequences):
-    """Each sequence in a row of its own, with padding after it."""
-    ids = np.stack([np.pad(own, (0, 8 - len(own))) for own in sequences])
+    """Each sequence in its own padded row."""
+    ids = np.stack([np.pad(one, (0, 8 - len(one))) for one in sequences])
     mask = np.int32(np.arange(8) < LENGTHS[:, None])
 
     @jax.jit
@@ -98,7 +98,7 @@ def alone(config, params, sequences):
     return jax.device_get(outputs(params))
 
 
-def test_logits_are_those_of_transformers():
+def test_logits_equal_transformers():
     """BertLMHeadModel; tests/golden/huggingface/make.py."""
     checkpoint = load(GOLDEN / "masked_lm", causal=True)
     golden = np.load(GOLDEN / "golden.npz")
@@ -111,15 +111,15 @@ def test_logits_are_those_of_transformers():
         return model.mlm(encoded.sequence_BLD, model.bert.embeddings.word)
 
     apply = jax.jit(functools.partial(model.apply, method=logits))
-    found = np.asarray(apply({"params": checkpoint.params}, *arrays))[
+    actual = np.asarray(apply({"params": checkpoint.params}, *arrays))[
         ..., : checkpoint.config.vocab_size
     ]
     real = golden["attention_mask"] > 0
-    np.testing.assert_allclose(found[real], expected[real], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(actual[real], expected[real], rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("compute", [{}, {"scan_layers": True}, {"remat": True}])
-def test_a_token_sees_none_after_it(config, compute):
+def test_a_token_sees_no_later_token(config, compute):
     model = BertModel(config, ComputeConfig(**compute))
     ids = np.random.default_rng(1).integers(5, 96, (2, 12), np.int32)
     ones, zeros = np.ones_like(ids), np.zeros_like(ids)
@@ -135,7 +135,7 @@ def test_a_token_sees_none_after_it(config, compute):
     difference = np.abs(before.sequence_BLD - after.sequence_BLD).max(axis=(0, 2))
     assert difference[:7].max() == 0
     assert difference[7:].min() > 1e-3
-    # The pooled token is the last one, which sees all of them.
+    # The pooled token is the last token, which sees all tokens.
     assert np.abs(before.pooled_BD - after.pooled_BD).max() > 1e-3
 
 
@@ -156,7 +156,7 @@ def test_the_loss_is_the_sum_over_each_sequence_alone(
     assert int(sums["lm_correct"]) == right
     config, (rows, L) = model.config, packed["input_ids"].shape
     D, F, V = config.hidden_size, config.intermediate_size, config.vocab_size
-    # By hand: every position is read and predicted; attention is over all pairs.
+    # By hand: every position is read and predicted; attention computes all pairs.
     layer = L * (4 * D * D + 2 * D * F) + 2 * L * L * D
     expected = 6 * rows * (config.num_layers * layer + L * (D * D + D * V))
     assert objective.flops(packed) == expected
@@ -186,8 +186,10 @@ FAMILIES = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("what", FAMILIES)
-def test_it_is_fine_tuned(what, settings, checkpoint_dir, tmp_path):
-    """In all families, with a BiLSTM on top or not; predictions are of what was saved."""
+def test_a_causal_model_is_fine_tuned_on_every_family(
+    what, settings, checkpoint_dir, tmp_path
+):
+    """With a BiLSTM on top or without; the saved model makes the predictions."""
     config = json.loads((checkpoint_dir / "config.json").read_text())
     shutil.copytree(checkpoint_dir, tmp_path / "decoder")
     path = tmp_path / "decoder" / "config.json"
@@ -200,13 +202,13 @@ def test_it_is_fine_tuned(what, settings, checkpoint_dir, tmp_path):
     assert best.config.causal
     scores = results["scores"]["dev"]
     assert scores[results["main_metric"]] > 80
-    found = {task.family: evaluation.scores for task, _, evaluation in (
+    by_family = {task.family: evaluation.scores for task, _, evaluation in (
         Predictor(tmp_path / "run").evaluate()
     )}  # fmt: skip
-    assert found[config.family] == pytest.approx(scores)
+    assert by_family[config.family] == pytest.approx(scores)
 
 
-def test_what_it_cannot_learn_is_refused(config):
+def test_a_causal_model_without_its_settings_is_refused(config):
     causal = dataclasses.replace(config, causal=False)
     alone, pairs = ExampleConfig(next_sentence=False), ExampleConfig()
     with pytest.raises(UserError, match=r"set model\.causal=True"):
@@ -218,7 +220,7 @@ def test_what_it_cannot_learn_is_refused(config):
 def test_a_run_learns_and_its_checkpoint_is_a_decoder(
     one_phase_of, eight_devices, tmp_path
 ):
-    """On eight devices; perplexity falls below that of the frequencies."""
+    """On eight devices. Its perplexity becomes lower than the unigram perplexity."""
     flags = (
         "--objective=bert_jax.objectives.causal",
         "--model.causal=True",
@@ -243,8 +245,8 @@ def test_a_run_learns_and_its_checkpoint_is_a_decoder(
 
 
 @pytest.mark.parametrize("encoder", ["transformer", "lstm"])
-def test_the_loss_counts_no_padding(config, encoder):
-    """Rows of 16 places with 9 and 5 tokens: 8 and 4 have a token before them."""
+def test_padding_has_no_part_in_the_loss(config, encoder):
+    """In rows of 16 positions with 9 and 5 tokens, 8 and 4 have a token before them."""
     model = BertForPreTraining(
         dataclasses.replace(config, causal=encoder != "lstm", encoder=encoder)
     )
@@ -266,9 +268,9 @@ def test_the_loss_counts_no_padding(config, encoder):
         whole = batch | {"input_ids": ids}
         return objective.sums(params, whole, None), objective.weights(whole)
 
-    found, weights = sums(ids * mask)
+    actual, weights = sums(ids * mask)
     predicted = model.config.kind.directions * (8 + 4)
-    assert found["lm_weight"] == weights["lm_loss"] == predicted
+    assert actual["lm_weight"] == weights["lm_loss"] == predicted
     other, _ = sums(np.where(mask, ids, 7))
-    np.testing.assert_allclose(found["lm_loss"], other["lm_loss"], rtol=1e-6)
-    assert found["lm_loss"] > predicted  # 4.6 for each token of a new model
+    np.testing.assert_allclose(actual["lm_loss"], other["lm_loss"], rtol=1e-6)
+    assert actual["lm_loss"] > predicted  # 4.6 for each token of a new model

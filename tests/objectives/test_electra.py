@@ -1,4 +1,4 @@
-"""Replaced token detection: transformers' numbers, and a run whose encoder is a BERT."""
+"""Replaced token detection: transformers' numbers, and a run that trains a BERT."""
 
 import dataclasses
 from pathlib import Path
@@ -23,7 +23,7 @@ from bert_jax.training.config import train_config
 from bert_jax.training.pretrain import pretrain
 
 FILE = Path(__file__).parent.parent / "golden" / "huggingface" / "electra.npz"
-# Where transformers keeps what BERT does not have.
+# Transformers' names of the parameters that BERT does not have.
 OWN = {
     "transform": "discriminator.discriminator_predictions.dense",
     "detector": "discriminator.discriminator_predictions.dense_prediction",
@@ -88,12 +88,12 @@ def batch(computed):
     return arrays | {"mlm_weights": np.float32(computed["mlm_weights"])}
 
 
-def test_logits_and_losses_are_those_of_transformers(
+def test_logits_and_losses_equal_transformers(
     computed, objective, params, batch, monkeypatch
 ):
-    """What the generator draws is given; tests/golden/huggingface/make_electra.py."""
-    drawn = lambda key, logits: computed["drawn"]  # noqa: E731
-    monkeypatch.setattr(electra.jax.random, "categorical", drawn)
+    """The generator's tokens are fixed: tests/golden/huggingface/make_electra.py."""
+    sampled = lambda key, logits: computed["drawn"]  # noqa: E731
+    monkeypatch.setattr(electra.jax.random, "categorical", sampled)
     apply = jax.jit(lambda params: objective.model.apply(
         {"params": params}, batch, jax.random.key(0), deterministic=True
     ))  # fmt: skip
@@ -101,9 +101,11 @@ def test_logits_and_losses_are_those_of_transformers(
     used, real = batch["mlm_weights"] > 0, batch["attention_mask"] > 0
     logits = np.asarray(output.mlm_logits_BMW)[used][:, :61]
     np.testing.assert_allclose(logits, computed["mlm_logits"], rtol=0, atol=2e-5)
-    found = np.asarray(output.logits_BL)[real]
-    np.testing.assert_allclose(found, computed["rtd_logits"][real], rtol=0, atol=2e-5)
-    assert np.asarray(output.replaced_BL).sum() == 4  # of five; one is the original one
+    actual = np.asarray(output.logits_BL)[real]
+    np.testing.assert_allclose(actual, computed["rtd_logits"][real], rtol=0, atol=2e-5)
+    assert (
+        np.asarray(output.replaced_BL).sum() == 4
+    )  # of five; one draw is the original token
     sums = jax.jit(lambda params: objective.sums(params, batch, None))(params)
     metrics = objective.metrics(jax.device_get(sums))
     np.testing.assert_allclose(metrics["mlm_loss"], computed["mlm_loss"], rtol=1e-5)
@@ -117,7 +119,7 @@ def test_logits_and_losses_are_those_of_transformers(
 
 
 def test_the_discriminator_does_not_teach_the_generator(objective, params, batch):
-    """Through the shared embeddings alone."""
+    """The two models share only embeddings, so only embeddings have gradients."""
 
     def loss(params):
         return objective.sums(params, batch, jax.random.key(1))["rtd_loss"]
@@ -127,16 +129,16 @@ def test_the_discriminator_does_not_teach_the_generator(objective, params, batch
     assert np.abs(gradients["bert"]["embeddings"]["word"]["embedding"]).max() > 0
 
 
-def test_tokens_are_drawn_from_the_generators_distribution(objective, params, batch):
-    """4,000 draws at five places; no token beyond the vocabulary."""
+def test_tokens_follow_the_generators_distribution(objective, params, batch):
+    """4,000 draws at five positions; no token beyond the vocabulary."""
     output = jax.jit(jax.vmap(lambda key: objective.model.apply(
         {"params": params}, batch, key, deterministic=True
     )))(jax.random.split(jax.random.key(2), 4000))  # fmt: skip
     probabilities = jax.nn.softmax(output.mlm_logits_BMW[0])
     for row, column in zip(*np.nonzero(batch["mlm_weights"]), strict=True):
         place = batch["mlm_positions"][row, column]
-        drawn = np.asarray(output.ids_BL)[:, row, place]
-        shares = np.bincount(drawn, minlength=128) / 4000
+        tokens = np.asarray(output.ids_BL)[:, row, place]
+        shares = np.bincount(tokens, minlength=128) / 4000
         error = np.abs(shares - probabilities[row, column]).max()
         assert error < 4 * np.sqrt(0.25 / 4000)
     unmasked = batch["attention_mask"].copy()
@@ -145,10 +147,10 @@ def test_tokens_are_drawn_from_the_generators_distribution(objective, params, ba
 
 
 @pytest.mark.long
-def test_a_run_begins_with_a_bert_and_ends_with_one(
+def test_a_run_starts_from_a_bert_and_produces_one(
     one_phase_of, small_store, eight_devices, tmp_path, metric_lines
 ):
-    """On eight devices; the discriminator is what a checkpoint is loaded as."""
+    """On eight devices. The checkpoint is loaded as the discriminator."""
     flags = (
         "--objective=bert_jax.objectives.electra",
         "--data.examples.next_sentence=False",
@@ -174,8 +176,8 @@ def test_a_run_begins_with_a_bert_and_ends_with_one(
     assert {"mlm_loss", "rtd_loss", "replaced"} <= set(first)
 
 
-def test_dropout_and_sampling_have_keys_of_their_own():
-    """Equal keys would tie the tokens that the generator draws to its dropout masks."""
+def test_dropout_and_sampling_have_different_keys():
+    """With equal keys the sampled tokens would depend on the dropout masks."""
     keys = {}
 
     class Recorder:

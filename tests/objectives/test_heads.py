@@ -11,7 +11,7 @@ HEADS = ("sequence", "regression", "choice", "token", "span")
 
 
 def loss_sum(head, logits, batch):
-    """The sum of losses times their weights, of logits as the model gives them."""
+    """The weighted sum of losses of the model's logits."""
     objective = OBJECTIVES["sequence" if head == "regression" else head](None)
     weights = objective.loss_weights(batch)
     losses = objective.losses(logits.astype(jnp.float32), batch)
@@ -22,8 +22,8 @@ def loss_weight(head, batch):
     return OBJECTIVES[head](None).weights(batch)["loss"]
 
 
-def test_classes_by_hand():
-    """Rows of weight 0 fill a batch up."""
+def test_class_losses_equal_a_computation_by_hand():
+    """Rows of weight 0 are padding of the batch."""
     logits = np.array([[1, 2, 4], [0, 0, 0], [5, 0, 0]], np.float32)
     batch = {"label": np.array([2, 1, 0]), "weights": np.float32([1, 1, 0])}
     expected = np.log(np.exp(logits[0]).sum()) - 4 + np.log(3)
@@ -43,9 +43,7 @@ def test_classes_by_hand():
     ],
 )
 @pytest.mark.parametrize("head", ["sequence", "token"])
-def test_class_weights_and_label_smoothing_are_those_of_torch(
-    head, weights, smoothing, torch
-):
+def test_class_weights_and_label_smoothing_equal_torch(head, weights, smoothing, torch):
     logits = np.float32([[[1, 2, 4], [0, 0.5, 0], [3, 0, -1], [9, 9, 0]]])
     labels, used = np.array([[2, 1, 0, 0]]), np.float32([[1, 1, 1, 0]])
     batch = {"label": labels, "weights": used}
@@ -57,26 +55,26 @@ def test_class_weights_and_label_smoothing_are_those_of_torch(
         np.array(weights or (1, 1, 1)),
         -log_softmax(np.float64(logits[0]), axis=-1),
     )
-    own, total = 0.0, 0.0
+    expected, total = 0.0, 0.0
     for i, label in enumerate(labels[0, :3]):
-        own += (1 - smoothing) * w[label] * nll[i, label] + smoothing * np.mean(
+        expected += (1 - smoothing) * w[label] * nll[i, label] + smoothing * np.mean(
             w * nll[i]
         )
         total += w[label]
-    assert mean == pytest.approx(own / total, rel=1e-6)
+    assert mean == pytest.approx(expected / total, rel=1e-6)
     assert torch is None or mean == pytest.approx(torch, rel=1e-6)
 
 
-def test_regression_by_hand():
-    """Squared error, as STS-B is trained in run_glue.py."""
+def test_regression_losses_equal_a_computation_by_hand():
+    """Squared error, as for STS-B in run_glue.py."""
     logits = np.array([[1.5], [0], [9]], np.float32)
     batch = {"label": np.float32([1, 3, 0]), "weights": np.float32([1, 1, 0])}
     assert float(loss_sum("sequence", logits, batch)) == pytest.approx(0.25 + 9)
     assert float(loss_weight("sequence", batch)) == 2
 
 
-def test_choices_by_hand():
-    """What is no choice has no share of the probability."""
+def test_choice_losses_equal_a_computation_by_hand():
+    """Padding choices have no probability."""
     logits = np.array([[1, 2, 9], [1, 2, 3]], np.float32)
     batch = {
         "label": np.array([0, 1]),
@@ -90,8 +88,8 @@ def test_choices_by_hand():
     assert float(loss_sum("choice", logits, batch)) == pytest.approx(unmasked)
 
 
-def test_tokens_by_hand():
-    """Every labelled token counts the same, in whichever row it is."""
+def test_token_losses_equal_a_computation_by_hand():
+    """Every labelled token has the same weight in every row."""
     logits = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     batch = {
         "labels": np.array([[IGNORED, 3, 0], [IGNORED, IGNORED, 2]]),
@@ -103,8 +101,8 @@ def test_tokens_by_hand():
     assert float(loss_weight("token", batch)) == 3
 
 
-def test_spans_by_hand():
-    """Mean of start and end, over the tokens that are there."""
+def test_span_losses_equal_a_computation_by_hand():
+    """Mean of the losses of start and end, over real tokens."""
     logits = np.random.default_rng(0).normal(size=(2, 4, 2)).astype(np.float32)
     batch = {
         "start": np.array([[1], [0]]),
@@ -123,8 +121,8 @@ def test_spans_by_hand():
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_what_is_masked_has_no_gradient(head, make_arrays):
-    """Filled-up rows, padding, tokens without label, and what is no choice."""
+def test_masked_outputs_have_no_gradient(head, make_arrays):
+    """Padding rows, padding tokens, tokens without a label, and padding choices."""
     arrays = make_arrays(head)
     arrays["weights"][-2:] = 0
     if head == "token":

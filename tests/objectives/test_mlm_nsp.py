@@ -57,7 +57,7 @@ def by_hand(mlm_logits, nsp_logits, batch):
     }
 
 
-def test_sums_equal_those_by_hand(case):
+def test_sums_equal_a_computation_by_hand(case):
     sums = pretraining_sums(*case)
     expected = by_hand(*case)
     assert set(sums) == set(expected)
@@ -68,7 +68,7 @@ def test_sums_equal_those_by_hand(case):
         assert value.shape == ()
 
 
-def test_a_prediction_of_weight_zero_counts_nowhere(case):
+def test_a_prediction_of_weight_zero_changes_nothing(case):
     mlm_logits, nsp_logits, batch = case
 
     def loss(mlm_logits):
@@ -85,7 +85,7 @@ def test_a_prediction_of_weight_zero_counts_nowhere(case):
 
 
 def test_bfloat16_logits_are_summed_in_float32(case):
-    """The loss of rounded logits to float32 precision, not to bfloat16's 3 digits."""
+    """The loss of the rounded logits has float32 precision, not bfloat16's 3 digits."""
     mlm_logits, nsp_logits, batch = case
     rounded = (
         jnp.asarray(mlm_logits, jnp.bfloat16),
@@ -124,17 +124,17 @@ def test_metrics_divide_by_their_own_weights(small_model_config):
 
 
 def test_a_subclass_may_have_another_loss(small_model_config, make_batch):
-    """Evaluation uses it too; the example of docs/guides/own_objective.md does this."""
+    """As in the example of docs/guides/own_objective.md. Evaluation uses the loss too."""
 
     class OnlyPairs(MlmNsp):
         def part_sums(self, part, *arrays):
             sums = super().part_sums(part, *arrays)
             return sums | {"mlm_loss": jnp.zeros(())} if part == "mlm" else sums
 
-    own = OnlyPairs(BertForPreTraining(small_model_config))
-    params, batch = jax.jit(own.init)(jax.random.key(1)), make_batch(0)
+    objective_of_pairs = OnlyPairs(BertForPreTraining(small_model_config))
+    params, batch = jax.jit(objective_of_pairs.init)(jax.random.key(1)), make_batch(0)
     expected = jax.jit(objective(small_model_config).eval_sums)(params, batch)
-    sums = jax.jit(own.eval_sums)(params, batch)
+    sums = jax.jit(objective_of_pairs.eval_sums)(params, batch)
     assert expected["mlm_loss"] > 1 and sums["mlm_loss"] == 0
     assert sums["nsp_loss"] == expected["nsp_loss"] > 0
 
@@ -145,22 +145,22 @@ def test_eval_sums_add_over_batches(small_model_config, make_batch):
     evaluate = jax.jit(both.eval_sums)
     halves = [make_batch(5, rows=8), make_batch(6, rows=8)]
     whole = {k: np.concatenate([h[k] for h in halves]) for k in halves[0]}
-    one, parts = evaluate(params, whole), [evaluate(params, h) for h in halves]
-    for name, value in one.items():
+    combined, parts = evaluate(params, whole), [evaluate(params, h) for h in halves]
+    for name, value in combined.items():
         total = sum(np.asarray(part[name]) for part in parts)
         assert total == pytest.approx(np.asarray(value), rel=1e-5), name
-    asked = whole["mlm_ids"][whole["mlm_weights"] > 0]
-    assert np.array_equal(one["mlm_counts"], np.bincount(asked, minlength=96))
-    assert np.array_equal(one["nsp_counts"], np.bincount(whole["nsp_labels"]))
+    predicted = whole["mlm_ids"][whole["mlm_weights"] > 0]
+    assert np.array_equal(combined["mlm_counts"], np.bincount(predicted, minlength=96))
+    assert np.array_equal(combined["nsp_counts"], np.bincount(whole["nsp_labels"]))
     metrics = eval_metrics(both, [jax.device_get(part) for part in parts])
-    assert metrics["mlm_majority"] == np.bincount(asked).max() / len(asked)
+    assert metrics["mlm_majority"] == np.bincount(predicted).max() / len(predicted)
     assert metrics["nsp_majority"] == np.bincount(whole["nsp_labels"]).max() / 16
     assert metrics["loss"] == pytest.approx(
         metrics["mlm_loss"] + metrics["nsp_loss"], rel=1e-6
     )
 
 
-def test_sums_of_many_batches_lose_nothing():
+def test_sums_of_many_batches_lose_no_precision():
     """float32 has no number between 2**24 and 2**24 + 2."""
     names = ("mlm_loss", "mlm_weight", "mlm_correct")
     batches = [dict.fromkeys(names, np.float32(x)) for x in (2**24, 1, 1, 1)]
@@ -169,7 +169,7 @@ def test_sums_of_many_batches_lose_nothing():
     assert metrics["mlm_accuracy"] == 3 / (2**24 + 3)
 
 
-def test_the_log_shows_accuracies_beside_those_of_guessing():
+def test_the_log_shows_accuracies_beside_their_baselines():
     metrics = {"loss": 5.25, "mlm_accuracy": 0.25, "nsp_accuracy": 0.5, "accuracy": 1.0}
     assert eval_summary(metrics | {"mlm_majority": 0.125, "nsp_majority": 0.75}) == (
         "loss 5.2500  mlm accuracy 25.0% (baseline 12.5%)  "
@@ -177,8 +177,10 @@ def test_the_log_shows_accuracies_beside_those_of_guessing():
     )
 
 
-def test_without_next_sentence_nothing_is_said_of_it(small_model_config, make_batch):
-    """The loss of an NSP head that nobody trains is ln 2, whatever is learned."""
+def test_without_next_sentence_no_metric_of_it_is_logged(
+    small_model_config, make_batch
+):
+    """The loss of an untrained NSP head would stay at ln 2."""
     mlm = objective(small_model_config, next_sentence=False)
     params, batch = jax.jit(mlm.init)(jax.random.key(1)), make_batch(5)
     sums = jax.device_get(jax.jit(mlm.eval_sums)(params, batch))
@@ -189,7 +191,7 @@ def test_without_next_sentence_nothing_is_said_of_it(small_model_config, make_ba
     assert set(mlm.weights(batch)) == {"mlm_loss"}
 
 
-def test_a_new_model_has_the_loss_that_the_page_of_losses_says():
+def test_a_new_model_has_the_documented_loss():
     """ln V + 0.77 s² D / 2 for masked tokens, and about ln 2 for the pairs."""
     V, D, s = 600, 64, 0.08
     config = BertConfig(

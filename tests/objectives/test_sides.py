@@ -1,4 +1,4 @@
-"""The example of docs/guides/own_objective.md."""
+"""The example objective of docs/guides/own_objective.md."""
 
 import dataclasses
 import importlib

@@ -1,4 +1,4 @@
-"""Two LSTMs as a language model: torch's numbers, what each sees, and a run."""
+"""Two LSTMs as a language model: torch's numbers, the context of each, and a run."""
 
 import dataclasses
 import functools
@@ -54,7 +54,7 @@ def params(objective):
 
 @pytest.fixture(scope="module")
 def batch():
-    """Three rows of one sequence each, with padding on the right; nothing is masked."""
+    """Three rows of one sequence each, padded on the right, without masks."""
     mask = np.int32(np.arange(9) < LENGTHS[:, None])
     zeros = np.zeros((3, 1), np.int32)
     return {
@@ -65,8 +65,8 @@ def batch():
     }
 
 
-def test_layers_their_mix_and_the_loss_are_those_of_torch(golden):
-    """tests/golden/torch/make.py."""
+def test_layers_their_mix_and_the_loss_equal_torch(golden):
+    """Torch's numbers are from tests/golden/torch/make.py."""
     theirs = dict(np.load(golden / "torch" / "two_way.npz"))
     V, D = theirs["words"].shape
     config = BertConfig(V, D, 3, 4, 40, encoder="lstm", hidden_dropout=0.0)
@@ -92,14 +92,14 @@ def test_layers_their_mix_and_the_loss_are_those_of_torch(golden):
         expected = theirs[f"mixed_{number}"]
         np.testing.assert_allclose(mixed[0], expected, rtol=0, atol=5e-6)
         forward, backward = np.split(states[-1][0], 2, axis=-1)
-        for top, own in ((forward[:-1], ids[1:]), (backward[1:], ids[:-1])):
+        for top, targets in ((forward[:-1], ids[1:]), (backward[1:], ids[:-1])):
             logits = top @ theirs["output"].T + theirs["bias"]
-            total += float(cross_entropy(logits, own)[0].sum())
-            count += len(own)
+            total += float(cross_entropy(logits, targets)[0].sum())
+            count += len(targets)
     assert total / count == pytest.approx(float(theirs["loss"]), rel=2e-6)
 
 
-def test_each_direction_sees_its_own_side(config, params):
+def test_each_direction_sees_only_its_side(config, params):
     ids = np.random.default_rng(1).integers(5, 96, (1, 12), np.int32)
     tokens = np.zeros_like(ids), np.ones_like(ids)
     model = BertForPreTraining(config)
@@ -118,7 +118,7 @@ def test_each_direction_sees_its_own_side(config, params):
     ]
     assert moved[0][:7].max() == 0 and moved[0][7:].min() > 1e-4
     assert moved[1][6:].max() == 0 and moved[1][:6].min() > 1e-4
-    # A blank is filled in by both: the product of what they give.
+    # Both directions predict a masked token: the product of their probabilities.
     batch = dict(
         zip(
             ("input_ids", "token_type_ids", "attention_mask"),
@@ -126,12 +126,14 @@ def test_each_direction_sees_its_own_side(config, params):
             strict=True,
         )
     )
-    found = jax.jit(functools.partial(mlm_logits, model))(params, batch, places)
+    actual = jax.jit(functools.partial(mlm_logits, model))(params, batch, places)
     both = sum(jax.nn.log_softmax(logits) for logits in apply(ids))
-    np.testing.assert_allclose(found, both, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(actual, both, rtol=0, atol=2e-5)
 
 
-def test_a_text_gives_the_same_alone_and_in_a_batch(config, objective, params, batch):
+def test_a_text_has_the_same_outputs_alone_and_in_a_batch(
+    config, objective, params, batch
+):
     model = BertModel(config)
     apply = jax.jit(functools.partial(model.apply, deterministic=True))
     sums = jax.jit(objective.sums, static_argnums=2)
@@ -140,24 +142,24 @@ def test_a_text_gives_the_same_alone_and_in_a_batch(config, objective, params, b
     together = apply(bert, *(batch[name] for name in names))
     losses = []
     for row, length in enumerate(LENGTHS):
-        own = {name: x[row : row + 1] for name, x in batch.items()}
-        own |= {name: own[name][:, :length] for name in names}
-        alone = apply(bert, *(own[name] for name in names))
-        for found, expected in (
+        text = {name: x[row : row + 1] for name, x in batch.items()}
+        text |= {name: text[name][:, :length] for name in names}
+        alone = apply(bert, *(text[name] for name in names))
+        for actual, expected in (
             (together.sequence_BLD[row, :length], alone.sequence_BLD[0]),
             (together.pooled_BD[row], alone.pooled_BD[0]),
         ):
-            np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
-        losses.append(sums(params, own, None)["lm_loss"])
-    found = sums(params, batch, None)
-    assert found["lm_weight"] == objective.weights(batch)["lm_loss"]
-    assert found["lm_weight"] == 2 * sum(LENGTHS - 1)
+            np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-6)
+        losses.append(sums(params, text, None)["lm_loss"])
+    actual = sums(params, batch, None)
+    assert actual["lm_weight"] == objective.weights(batch)["lm_loss"]
+    assert actual["lm_weight"] == 2 * sum(LENGTHS - 1)
     rows = [ids[:n] for ids, n in zip(batch["input_ids"], LENGTHS, strict=True)]
     predicted = np.concatenate([part for ids in rows for part in (ids[1:], ids[:-1])])
     counts = jax.jit(objective.eval_sums)(params, batch)["lm_counts"]
     assert np.array_equal(counts, np.bincount(predicted, minlength=96))
-    np.testing.assert_allclose(found["lm_loss"], np.sum(losses), rtol=2e-6)
-    # The pooler reads the last state of each direction.
+    np.testing.assert_allclose(actual["lm_loss"], np.sum(losses), rtol=2e-6)
+    # The pooler reads the last states of both directions.
     forward, backward = np.split(np.asarray(together.sequence_BLD), 2, axis=-1)
     last = np.concatenate([forward[range(3), LENGTHS - 1], backward[:, 0]], axis=-1)
     pooler = jax.device_get(params["bert"]["pooler"])
@@ -166,7 +168,7 @@ def test_a_text_gives_the_same_alone_and_in_a_batch(config, objective, params, b
 
 
 def test_sequences_never_share_a_row(config):
-    """Training and inference give a sequence of an LSTM its own row."""
+    """In training and inference each sequence of an LSTM has its own row."""
     for encoder, shared in (("lstm", False), ("transformer", True)):
         model = dataclasses.replace(config, encoder=encoder)
         assert packs(make_model(model, "token", 2, FeatureConfig())) == shared
@@ -175,13 +177,13 @@ def test_sequences_never_share_a_row(config):
 def test_flops_and_parameters_are_counted(objective, params, batch):
     config = objective.model.config
     D, F, V, L = 16, 32, 96, 9
-    # By hand: gates of inputs and of states, and projections; then the head, twice.
+    # By hand: gates of inputs and states, and projections; then the head twice.
     lstms = config.num_layers * 2 * L * (D * 4 * F + D * 4 * F + F * D)
     head = 2 * L * (D * D + D * V)
     assert objective.flops(batch) == 3 * 2 * 3 * (lstms + head)
 
 
-def test_what_it_cannot_learn_is_refused(config):
+def test_unsupported_settings_are_refused(config):
     with pytest.raises(UserError, match=r"set model\.causal=False and model\.enc"):
         pretraining(dataclasses.replace(config, encoder="transformer"), None, ALONE)
     with pytest.raises(UserError, match=r"next_sentence=False"):
@@ -192,10 +194,10 @@ def test_what_it_cannot_learn_is_refused(config):
 
 
 @pytest.mark.long
-def test_a_run_goes_on_scores_and_is_kept_in_our_own_form(
+def test_a_run_resumes_scores_and_is_saved_in_our_form(
     one_phase_of, eight_devices, tmp_path
 ):
-    """On eight devices; then in our own form, since transformers has none."""
+    """On eight devices. Our form is needed, since transformers has no LSTM model."""
     flags = (
         "--objective=bert_jax.objectives.two_way",
         "--model.encoder=lstm",
@@ -211,7 +213,7 @@ def test_a_run_goes_on_scores_and_is_kept_in_our_own_form(
     metrics = pretrain(config, tmp_path / "run", [].append)
     assert metrics["perplexity"] < 0.6 * config.model.vocab_size
     before = (tmp_path / "run" / "metrics.jsonl").read_text()
-    assert pretrain(config, tmp_path / "run", [].append) is None  # nothing is left
+    assert pretrain(config, tmp_path / "run", [].append) is None  # the run is finished
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
     checkpoint = load(tmp_path / "run")
     score = Scorer(checkpoint)
@@ -236,7 +238,7 @@ def test_a_run_goes_on_scores_and_is_kept_in_our_own_form(
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory, model_config, vocabulary, init_params):
-    """A folder with LSTMs that nothing has trained, in our own form."""
+    """A folder with untrained LSTMs in our form."""
     config = model_config(encoder="lstm", positions="none")
     params = {"bert": init_params(BertModel(config))}
     folder = tmp_path_factory.mktemp("encoder")
@@ -245,8 +247,8 @@ def encoder(tmp_path_factory, model_config, vocabulary, init_params):
     return folder
 
 
-def test_a_text_has_the_same_vector_alone_and_among_others(encoder):
-    """Inference packs no rows for LSTMs either."""
+def test_a_text_has_the_same_vector_alone_and_with_other_texts(encoder):
+    """Inference packs no rows for LSTMs."""
     texts = ["the cat", "the cat sat on the mat", "mat"]
     embed = Embedder(load(encoder), pooling="pooler")
     together = embed(texts)
@@ -256,11 +258,13 @@ def test_a_text_has_the_same_vector_alone_and_among_others(encoder):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("what, freeze", [("classification", True), ("tagging", False)])
-def test_it_is_fine_tuned(what, freeze, settings, encoder, tmp_path):
-    """Frozen, the head, the pooler and the weights of the layers learn."""
+@pytest.mark.parametrize(
+    "family, freeze", [("classification", True), ("tagging", False)]
+)
+def test_two_way_lstms_are_fine_tuned(family, freeze, settings, encoder, tmp_path):
+    """With a frozen encoder the head, the pooler and the layer weights are trained."""
     config = finetune_config(
-        settings(what, init_from=str(encoder), freeze=freeze, epochs=12)
+        settings(family, init_from=str(encoder), freeze=freeze, epochs=12)
     )
     results = run_one(config, tmp_path, [].append)
     assert results["scores"]["dev"][results["main_metric"]] > 70
