@@ -1,4 +1,4 @@
-"""A store in memory, and the corpus of the golden statistics in it."""
+"""A token store in memory, and the corpus of the golden statistics."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from bert_jax.data.tokenizer_files import load_tokenizer
 
 
 class ArrayStore:
-    """What examples need of a TokenStore, from lists of documents of id arrays."""
+    """The part of TokenStore that examples use, from documents of id arrays."""
 
     word_bit = 0
 
@@ -34,7 +34,7 @@ def uncased(golden):
 
 @pytest.fixture(scope="session")
 def moby_dick(golden, uncased):
-    """A chapter a document, a line a sentence, as the original reads it."""
+    """Documents are chapters and sentences are lines, as the original reads the text."""
     text = (golden / "pretraining_data" / "moby_dick_sentences.txt").read_text()
     chapters = [
         [ids for ids in uncased.encode_batch(chapter.split("\n")) if len(ids)]

@@ -1,5 +1,5 @@
-"""Every example once, few shapes, little padding; and which examples a step sees does not
-depend on how they are laid out."""
+"""Batches of fine-tuning: every example once, few shapes and little padding. The examples
+of a step do not depend on the layout of its rows."""
 
 import collections
 import concurrent.futures
@@ -23,7 +23,7 @@ BATCH = 8
 
 
 def make_features(lengths, choices=1, targets=None):
-    """Sequences of these lengths; the ids tell sequence and position."""
+    """Sequences of these lengths. Each id encodes the sequence and the position."""
     ids = [100 * (i + 1) + np.arange(n, dtype=np.int32) for i, n in enumerate(lengths)]
     types = [np.int32(np.arange(n) >= n // 2) for n in lengths]
     rows = np.repeat(np.arange(len(lengths) // choices, dtype=np.int32), choices)
@@ -31,7 +31,7 @@ def make_features(lengths, choices=1, targets=None):
 
 
 def labelled(lengths, choices=1):
-    """Each unit's label is its number."""
+    """The label of each unit is its number."""
     units = len(lengths) // choices
     targets = {"label": np.arange(units, dtype=np.int32)}
     if choices > 1:
@@ -45,7 +45,7 @@ def make_batches(features, **settings):
 
 
 def random_lengths(count, seed=0, longest=60):
-    """A few long ones among many short ones."""
+    """Many short lengths and a few long ones."""
     return np.random.default_rng(seed).triangular(3, 5, longest, count).astype(int)
 
 
@@ -61,9 +61,9 @@ def test_an_epoch_has_every_unit_once_in_full_batches_but_one(units, buckets):
     steps = -(-units // BATCH)
     assert (batches.steps_per_epoch, len(batches)) == (steps, 2 * steps)
     for epoch in range(2):
-        seen = [units_of(batches[epoch * steps + i]) for i in range(steps)]
-        assert sorted(itertools.chain(*seen)) == list(range(units))
-        sizes = sorted(map(len, seen), reverse=True)
+        units_of_steps = [units_of(batches[epoch * steps + i]) for i in range(steps)]
+        assert sorted(itertools.chain(*units_of_steps)) == list(range(units))
+        sizes = sorted(map(len, units_of_steps), reverse=True)
         assert sizes == [BATCH] * (units // BATCH) + [units % BATCH] * (
             units % BATCH > 0
         )
@@ -72,8 +72,8 @@ def test_an_epoch_has_every_unit_once_in_full_batches_but_one(units, buckets):
 
 
 @pytest.mark.parametrize("choices", [1, 3])
-def test_a_step_sees_the_same_examples_however_they_are_laid_out(choices):
-    """On any number of devices, in any number of parts, packed or a sequence a row."""
+def test_the_examples_of_a_step_do_not_depend_on_the_layout(choices):
+    """For any number of devices and parts, with packed rows or one sequence a row."""
     features = labelled(random_lengths(300 * choices), choices)
     expected = [units_of(batch) for batch in make_batches(features)]
     layouts = [dict(multiple=m, accumulation=a) for m in (1, 8, 16) for a in (1, 2, 4)]
@@ -90,7 +90,7 @@ def test_a_step_sees_the_same_examples_however_they_are_laid_out(choices):
 
 
 def test_the_order_is_a_pure_function_of_seed_and_epoch():
-    """100 units are 12 batches of eight and one of four, wherever that one is."""
+    """100 units are 12 batches of eight and one batch of four at any place."""
     features, epochs = labelled(random_lengths(100)), 6
 
     def order(seed):
@@ -110,8 +110,8 @@ def test_the_order_is_a_pure_function_of_seed_and_epoch():
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("choices", [1, 3])
 @pytest.mark.parametrize("multiple", [1, 4])
-def test_the_arrays_hold_every_sequence_once_and_nothing_else(choices, multiple, parts):
-    """Each in the slot that its unit names, in its own part."""
+def test_the_arrays_contain_every_sequence_exactly_once(choices, multiple, parts):
+    """Each sequence is in the slot of its unit, in its own part."""
     lengths = random_lengths(44 * choices, seed=choices)
     features = labelled(lengths, choices)
     multiple *= parts
@@ -147,11 +147,11 @@ def test_the_arrays_hold_every_sequence_once_and_nothing_else(choices, multiple,
                 if choices > 1:  # the row's number within its part
                     r = r * parts + u % parts
                 first = arrays["starts"][r, s]
-                own = arrays["segment_ids"][r] == s + 1
+                in_segment = arrays["segment_ids"][r] == s + 1
                 tokens = slice(first, first + lengths[sequence])
-                assert own.sum() == own[tokens].sum() == lengths[sequence]
-                assert not np.any(claimed[r] & own)
-                claimed[r] |= own
+                assert in_segment.sum() == in_segment[tokens].sum() == lengths[sequence]
+                assert not np.any(claimed[r] & in_segment)
+                claimed[r] |= in_segment
                 for name, values in (
                     ("input_ids", features.input_ids),
                     ("token_type_ids", features.token_type_ids),
@@ -162,7 +162,7 @@ def test_the_arrays_hold_every_sequence_once_and_nothing_else(choices, multiple,
         assert np.all(arrays["token_type_ids"][~claimed] == 0)
 
 
-def test_labels_of_tokens_lie_where_the_tokens_lie():
+def test_labels_of_tokens_have_the_positions_of_the_tokens():
     ids = [np.full(n, 10 + i, np.int32) for i, n in enumerate(random_lengths(24))]
     features = Features(ids, ids, np.arange(24), {"labels": ids})
     for arrays in make_batches(features):
@@ -171,14 +171,14 @@ def test_labels_of_tokens_lie_where_the_tokens_lie():
         assert np.all(arrays["labels"][~real] == IGNORED)
 
 
-def test_regression_labels_stay_floats():
+def test_regression_labels_are_floats():
     features = make_features([3, 4], targets={"label": np.array([0.5, 2], np.float32)})
     arrays = make_batches(features)[0]
     assert arrays["label"].dtype == np.float32
     assert sorted(arrays["label"][arrays["weights"] > 0].tolist()) == [0.5, 2]
 
 
-def test_hidden_states_have_a_row_each_padded_with_zeros():
+def test_each_sequence_of_hidden_states_has_its_own_padded_row():
     features = labelled([3, 5])
     hidden = [np.full((n, 4), n, np.float32) for n in (3, 5)]
     features = dataclasses.replace(features, hidden=hidden)
@@ -200,7 +200,7 @@ def test_each_process_has_its_rows_of_the_global_batch(choices, hosts):
     features = labelled(random_lengths(100 * choices), choices)
 
     def rows_of(host):
-        """Its rows lie in two runs, as where devices of hosts alternate."""
+        """The host's rows in two ranges, as if devices of different hosts alternate."""
 
         def rows(count):
             half = count // hosts // 2
@@ -210,21 +210,21 @@ def test_each_process_has_its_rows_of_the_global_batch(choices, hosts):
 
         return rows
 
-    own = [
+    batches_of_hosts = [
         make_batches(features, multiple=2 * hosts, rows=rows_of(host))
         for host in range(hosts)
     ]
-    whole = make_batches(features, multiple=2 * hosts)
-    for step in (0, 7, len(whole) - 1):
-        parts = [batches[step] for batches in own]
-        for name, array in whole[step].items():
+    global_batches = make_batches(features, multiple=2 * hosts)
+    for step in (0, 7, len(global_batches) - 1):
+        parts = [batches[step] for batches in batches_of_hosts]
+        for name, array in global_batches[step].items():
             half = len(array) // hosts // 2
             halves = [p[name][:half] for p in parts] + [p[name][half:] for p in parts]
             assert np.array_equal(np.concatenate(halves), array), name
 
 
 @pytest.mark.parametrize(("buckets", "devices"), [(1, 1), (2, 1), (4, 1), (8, 8)])
-def test_few_shapes_hold_all_batches_with_little_padding(buckets, devices):
+def test_few_shapes_suffice_with_little_padding(buckets, devices):
     features = labelled(random_lengths(2000, longest=100))
     settings = {"buckets": buckets, "multiple": devices}
     batches = make_batches(features, epochs=1, seed=3, **settings)
@@ -234,11 +234,11 @@ def test_few_shapes_hold_all_batches_with_little_padding(buckets, devices):
     known = {shape[:2] for shape in batches.shapes}
     assert np.mean([mask.shape in known for mask in masks]) > 0.99
     real = sum(np.count_nonzero(mask) for mask in masks)
-    # Padded to the longest of random batches, it would be 49%.
+    # Random batches padded to their longest sequence would have 49% padding.
     assert 1 - real / sum(mask.size for mask in masks) < (0.15 if devices == 1 else 0.2)
 
 
-def test_parts_of_a_step_have_about_as_many_tokens():
+def test_parts_of_a_step_have_similar_numbers_of_tokens():
     batches = make_batches(labelled(random_lengths(2000)), accumulation=2)
     masks = [arrays["attention_mask"] for arrays in batches]
     tokens = [[mask[part::2].sum() for part in range(2)] for mask in masks]
@@ -247,7 +247,7 @@ def test_parts_of_a_step_have_about_as_many_tokens():
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
-def test_a_batch_that_fits_no_shape_has_the_rows_it_needs(parts):
+def test_a_batch_too_large_for_every_shape_gets_more_rows(parts):
     features = labelled(random_lengths(400))
     batches = make_batches(features, batch_size=64, accumulation=parts)
     expected = [units_of(arrays) for arrays in batches]
@@ -258,8 +258,8 @@ def test_a_batch_that_fits_no_shape_has_the_rows_it_needs(parts):
     assert [units_of(arrays) for arrays in batches] == expected
 
 
-def test_classes_leave_the_least_padding(monkeypatch):
-    """Against every way to cut the sorted batches into at most ``most`` classes."""
+def test_buckets_have_the_least_padding(monkeypatch):
+    """Compared to all ways to cut the sorted batches into at most ``most`` buckets."""
     monkeypatch.setattr("bert_jax.data.batching.WORTH", 0)
     random = np.random.default_rng(0)
     for _ in range(30):
@@ -284,20 +284,20 @@ def test_classes_leave_the_least_padding(monkeypatch):
         assert cost(classes) <= (1 if most < 3 else 1.1) * best
 
 
-def test_a_further_class_saves_the_steps_it_is_worth():
-    """20 batches of 8 tokens and 20 of 32: the second class saves 15 of 40 at 32."""
+def test_another_bucket_must_save_enough_steps():
+    """20 batches of 8 tokens and 20 of 32: a second bucket saves 15 of 40 steps at 32."""
     sizes = np.repeat([8, 32], 20 * BATCH)
     assert length_classes(sizes, BATCH, 4) == [20, 20]
     assert length_classes(sizes[::3], BATCH, 4) == [13]
 
 
-def test_a_class_has_units_of_all_its_lengths_in_each_batch():
-    """So that every batch of it has about as many tokens."""
+def test_each_batch_of_a_bucket_has_all_its_lengths():
+    """Then all batches of a bucket have similar numbers of tokens."""
     lengths = random_lengths(1600, longest=100)
     features = labelled(lengths)
     batches = make_batches(features, buckets=1, epochs=1)
     tokens = [lengths[units_of(arrays)].sum() for arrays in batches]
-    assert np.std(tokens) < 0.05 * np.mean(tokens)  # 0.22 where they are random
+    assert np.std(tokens) < 0.05 * np.mean(tokens)  # 0.22 in random batches
 
 
 def test_rows_do_not_exceed_the_position_table():
@@ -319,8 +319,8 @@ def batches_of(lengths, batch_size=32, limit=512, **settings):
 
 
 def sentence_lengths(count):
-    drawn = np.random.default_rng(0).lognormal(3.3, 0.8, count)
-    return np.clip(drawn.astype(int), 3, 512).tolist()
+    lengths = np.random.default_rng(0).lognormal(3.3, 0.8, count)
+    return np.clip(lengths.astype(int), 3, 512).tolist()
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -328,7 +328,7 @@ def sentence_lengths(count):
 @pytest.mark.parametrize(
     "lengths", [[3], [16], [17, 3], [512] * 3, [3] * 100, sentence_lengths(700)]
 )
-def test_inference_has_every_sequence_whole_and_once(lengths, multiple, packed):
+def test_inference_has_every_complete_sequence_once(lengths, multiple, packed):
     features, seen = make_features(lengths), []
     for rows, arrays in batches_of(lengths, multiple=multiple, packed=packed):
         covered = np.zeros(arrays["input_ids"].shape, bool)
@@ -352,20 +352,21 @@ def test_inference_has_every_sequence_whole_and_once(lengths, multiple, packed):
     assert sorted(seen) == list(range(len(lengths)))
 
 
-def test_inference_leaves_hardly_any_padding_and_few_shapes():
+def test_inference_has_little_padding_and_few_shapes():
     lengths = sentence_lengths(4000)
     shapes = [arrays["input_ids"].shape for _, arrays in batches_of(lengths)]
     computed = sum(rows * length for rows, length in shapes)
     assert sum(lengths) <= computed <= 1.03 * sum(lengths)
-    assert len(set(shapes)) <= len(LENGTHS)  # one of each length
+    assert len(set(shapes)) <= len(LENGTHS)  # one shape of each length
     assert max(rows * length for rows, length in shapes) <= 32 * LENGTHS[0]
 
 
-def test_short_sequences_do_not_lie_in_long_rows_that_nothing_needs():
+def test_short_sequences_cause_no_extra_long_rows():
     rows = collections.Counter()
     for members, arrays in batches_of([20] * 50 + [100] + [3] * 50):
         rows[arrays["input_ids"].shape[1]] += len(members)
-    # One of 20 and two of 3 lie beside the 100, the other 49 and 48 in rows of their own.
+    # One sequence of 20 and two of 3 share the row of 100. The other 49 and 48 have
+    # their own rows.
     assert rows == {128: 1, 32: 49}
 
 

@@ -1,4 +1,4 @@
-"""Text prepared by a pipeline of Apache Beam: the bytes of prepare."""
+"""A pipeline of Apache Beam prepares the same bytes as `prepare`."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def beam():
 
 @pytest.fixture(scope="module")
 def text(small_store, tmp_path_factory):
-    """A folder of three files of text, one of them gzipped, and their vocabulary."""
+    """A folder with three text files (one is gzipped) and their vocabulary."""
     import gzip
 
     folder = tmp_path_factory.mktemp("text")
@@ -39,19 +39,19 @@ def text(small_store, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(text, tmp_path_factory):
-    """What prepare makes of it, in four shards, and its report."""
+    """The store that `prepare` writes in four shards, and its report."""
     directory = tmp_path_factory.mktemp("expected") / "store"
     report = prepare([str(text[0])], text[1], directory, workers=1, shards=4)
     return files(directory), report
 
 
 def files(directory):
-    """The bytes of every file below a folder, which may be remote."""
+    """The bytes of every file below a local or remote folder."""
     directory = epath.Path(directory)
-    found = [*directory.glob("*"), *directory.glob("index/*")]
+    paths = [*directory.glob("*"), *directory.glob("index/*")]
     return {
         str(path.relative_to(directory)): path.read_bytes()
-        for path in found
+        for path in paths
         if not path.is_dir()
     }
 
@@ -67,10 +67,10 @@ def test_a_pipeline_writes_the_same_bytes(text, expected, tmp_path):
     assert not again.counts
 
 
-def test_from_a_bucket_into_a_bucket_and_on_from_an_interruption(
+def test_a_pipeline_between_buckets_resumes_after_an_interruption(
     text, expected, bucket, monkeypatch
 ):
-    """The names of the inputs are others; the store is the same."""
+    """The names of the inputs differ, but the store is the same."""
     beam()
     folder, tokenizer = text
     for path in folder.iterdir():
@@ -81,7 +81,7 @@ def test_from_a_bucket_into_a_bucket_and_on_from_an_interruption(
 
     def fail(*arguments):
         if list(epath.Path(output).glob("index/part-*")):
-            raise OSError("the worker is gone")  # after it has written a shard
+            raise OSError("the worker is gone")  # after it wrote a shard
         return real(*arguments)
 
     given = ([f"{bucket}/text"], tokenizer, output, [])
@@ -93,16 +93,18 @@ def test_from_a_bucket_into_a_bucket_and_on_from_an_interruption(
     with pytest.raises(UserError, match=f"^{output}: .* contains text prepared with o"):
         prepare_with_beam(*given, shards=5)
     report = prepare_with_beam(*given, shards=4)
-    size, whole = (r.counts["text_bytes"] for r in (report, expected[1]))
-    assert 0 < size < whole  # not all of it again
-    found = files(output)
-    assert found.keys() == expected[0].keys()
-    different = {name for name in found if found[name] != expected[0][name]}
+    size, all_bytes = (r.counts["text_bytes"] for r in (report, expected[1]))
+    assert 0 < size < all_bytes  # the finished part is not read again
+    written = files(output)
+    assert written.keys() == expected[0].keys()
+    different = {name for name in written if written[name] != expected[0][name]}
     assert different == {"index.json"}
-    old, new = (json.loads(names["index.json"]) for names in (expected[0], found))
+    old, new = (json.loads(names["index.json"]) for names in (expected[0], written))
     for index, inputs in ((old, str(folder)), (new, f"{bucket}/text")):
         assert index["settings"].pop("inputs") == [inputs]
-        del index["settings"]["text"]["fingerprint"]  # of an object: size and time
+        del index["settings"]["text"][
+            "fingerprint"
+        ]  # of a bucket's object: size and time
     assert new == old
 
 
@@ -110,7 +112,7 @@ def test_the_file_that_finishes_a_store_is_copied_last(tmp_path):
     source, target = tmp_path / "a", tmp_path / "b"
     source.mkdir()
     (source / "index.json").touch()
-    (source / "vocab.txt").symlink_to("gone")  # which cannot be copied
+    (source / "vocab.txt").symlink_to("gone")  # copying fails
     with pytest.raises(FileNotFoundError):
         pipelines._copy_files(source, target, "*.*")
     assert not (target / "index.json").exists()
@@ -129,14 +131,14 @@ def test_documents_are_read_from_a_bucket(text, bucket):
     )
     with pytest.raises(UserError, match="does not exist or has no text"):
         list(read_documents([f"{bucket}/nothing"]))
-    # Another text of the same size is another text.
+    # A different text of the same size is detected.
     (source,) = find_sources([f"{bucket}/text/a.txt"], Reading())
     before, place = fingerprint(source), epath.Path(source.name)
     place.write_bytes(place.read_bytes()[::-1])
     assert fingerprint(source) != before
 
 
-def test_the_command_says_what_is_missing(text, tmp_path, monkeypatch):
+def test_the_command_names_the_missing_requirement(text, tmp_path, monkeypatch):
     folder, tokenizer = text
     tokenizer.save(tmp_path)
     line = ["--input", str(folder), "--vocabulary", str(tmp_path)]

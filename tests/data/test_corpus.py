@@ -167,8 +167,8 @@ JSONL_DOCUMENTS = [
     ["Das ist schön.", "Ja."],
 ]
 
-# Name and text of a file; its documents; how many headings, list items, tables, ... are
-# left out.
+# Name and text of a file; its documents; the numbers of dropped headings, list items,
+# tables, ...
 SAMPLES = {
     "lines": ("a.txt", LINES, LINES_DOCUMENTS, 0),
     "paragraphs": ("b.txt", PARAGRAPHS, PARAGRAPHS_DOCUMENTS, 2),
@@ -214,7 +214,7 @@ def test_format_is_detected_and_read(tmp_path, format, change):
     path.write_bytes(encode(text))
     (source,) = sources_of(path)
     assert source.format == format
-    # Only Markdown is read whole.
+    # Only Markdown files are read as a whole.
     assert source.splittable == (not suffix and format != "markdown")
     reading = Reading()
     assert list(read_documents([str(path)], reading)) == documents
@@ -243,7 +243,7 @@ def test_detect_format(name, head, format):
 
 
 def test_folders_and_globs_are_sorted_and_skip_empty_and_hidden_files(tmp_path):
-    tmp_path /= ".cache"  # hidden itself, which does not count
+    tmp_path /= ".cache"  # a hidden root folder is still read
     for name in ("b/2.txt", "a/1.txt", "c.txt", "b/10.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(f"This is {name}.\nSo.\n")
@@ -271,7 +271,7 @@ def test_ranges_give_every_document_once(tmp_path, format):
     size = len(text.encode()) * 3
     assert source.size == size
     whole = read_range(source)
-    if format != "paragraphs":  # which merges across the copies, as it should
+    if format != "paragraphs":  # paragraphs merge across the copies, as expected
         assert whole == documents * 3
     rng = random.Random(0)
     for cuts in [[i] for i in range(1, size, 7)] + [
@@ -280,14 +280,14 @@ def test_ranges_give_every_document_once(tmp_path, format):
         ranges = itertools.pairwise([0, *cuts, size])
         parts = [d for start, stop in ranges for d in read_range(source, start, stop)]
         if format == "paragraphs":  # documents may be cut between paragraphs
-            # A heading that is alone in its range has nothing to show that it is one.
+            # A heading that is alone in its range cannot be recognised as a heading.
             sentences = [s for s in flat(parts) if not s.startswith("CHAPTER ")]
             assert sentences == flat(whole)
         else:
             assert parts == whole
 
 
-def test_hard_wrapped_and_plain_lines_of_web_text():
+def test_hard_wrapped_lines_of_web_text_are_joined():
     wrapped = (
         "This line was wrapped at about sixty characters by Mr.\n"
         "Smith, and then it ends. The next sentence is in the same\n"
@@ -304,7 +304,7 @@ def test_hard_wrapped_and_plain_lines_of_web_text():
     ]
 
 
-def test_a_document_without_end_is_cut(tmp_path, monkeypatch):
+def test_a_very_long_document_is_cut(tmp_path, monkeypatch):
     monkeypatch.setattr("bert_jax.data.corpus_formats.LONGEST_DOCUMENT", 1000)
     sentence = "This sentence is about fifty characters long, or so."
     path = tmp_path / "x.txt"
@@ -333,7 +333,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     assert peaks[1] < peaks[0] + 50_000
 
 
-# What a user can get wrong: (files, inputs, settings, part of the message).
+# Mistakes of users: (files, inputs, settings, part of the message).
 BAD = {
     "missing": ({}, ["no.txt"], "no.txt does not exist or has no text"),
     "glob": ({"a.txt": b"A."}, ["*.md"], "*.md does not exist or has no text"),
@@ -369,7 +369,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_clear_line(tmp_path, monkeypatch, case):
+def test_bad_input_is_a_one_line_error(tmp_path, monkeypatch, case):
     files, inputs, message = BAD[case]
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -381,7 +381,7 @@ def test_bad_input_is_one_clear_line(tmp_path, monkeypatch, case):
     assert "\n" not in str(error.value)
 
 
-def test_lines_without_end_are_refused(tmp_path, monkeypatch):
+def test_too_long_lines_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "LONGEST_LINE", 1000)
     path = tmp_path / "a.txt"
     path.write_text("Fine.\n" + "word " * 1000)
@@ -389,7 +389,7 @@ def test_lines_without_end_are_refused(tmp_path, monkeypatch):
         read(path)
 
 
-def test_a_character_cut_by_the_head_is_fine(tmp_path, monkeypatch):
+def test_a_character_cut_by_the_head_is_accepted(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "_HEAD", 11)
     (tmp_path / "a.txt").write_text("Abcdefghi€.\nB.\n")
     assert read(tmp_path / "a.txt") == [["Abcdefghi€.", "B."]]
@@ -402,7 +402,7 @@ def test_headings_are_short_and_have_no_end_mark(tmp_path):
     assert read(path, format="paragraphs") == [texts[1:]]
 
 
-# Paragraphs that end as the sentences of their language do, or with a closing mark.
+# Paragraphs that end with their language's sentence marks, or with a closing mark.
 LANGUAGES = {
     "Urdu": "لاہور پاکستان کا ایک پرانا شہر ہے اور دریائے راوی کے کنارے آباد ہے۔",
     "Arabic": "هل تعرف متى بنيت المدينة القديمة ومن الذي بنى أسوارها العالية؟",
@@ -424,7 +424,7 @@ LANGUAGES = {
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("format", ["wikiextractor", "jsonl", "paragraphs", "markdown"])
 def test_text_of_every_language_is_read(tmp_path, format, language):
-    """Titles and headings are left out, also in a language without marks."""
+    """Titles and headings are dropped, also in a language without sentence marks."""
     text = LANGUAGES[language]
     bodies = {
         "wikiextractor": f'<doc id="1" title="A">\nA\n\n{text}\nB.\n{text}\n</doc>\n',
@@ -443,7 +443,7 @@ def test_text_of_every_language_is_read(tmp_path, format, language):
     "text", ["یہ ایک پرانا شہر ہے۔", "เมืองเก่าริมแม่น้ำ", "這是一座古老的城市"]
 )
 @pytest.mark.parametrize("format", ["jsonl", "paragraphs"])
-def test_short_paragraphs_are_no_headings_where_none_has_a_mark(tmp_path, format, text):
+def test_short_paragraphs_of_a_text_without_marks_are_kept(tmp_path, format, text):
     path = tmp_path / "a"
     content = "\n\n".join([text] * 9)
     path.write_text(json.dumps({"text": content}) if format == "jsonl" else content)
@@ -457,8 +457,8 @@ def test_short_records_of_jsonl_are_kept(tmp_path):
     assert read(path, text_field="body") == [[text] for text in texts]
 
 
-def test_each_document_of_a_dump_is_judged_alone(tmp_path):
-    """The list of the English article goes, the Thai one keeps its text."""
+def test_each_document_of_a_dump_has_its_own_language_rules(tmp_path):
+    """The list of the English article is dropped, the Thai article keeps its text."""
     english, thai = LANGUAGES["English"], LANGUAGES["Thai"]
     items = ["a list item that is long enough to be a sentence but has no end mark"] * 2
     lines = ['<doc title="A">', "A", english, *items, "Head.", english, "</doc>"]
@@ -529,7 +529,7 @@ def test_a_document_is_split_by_the_rules_of_its_language(tmp_path):
         UserError, match="language='German', expected a code such as en or de"
     ):
         read(path, language="German")
-    # One such sentence a line: only German rules find that.
+    # Only German rules find that each line is one sentence.
     head = "Prof. Dr. Abel kam bzw. ging am 3. Oktober.\n" * 9
     assert detect_format("b.txt", head, "de") == "lines"
     assert detect_format("b.txt", head) == "paragraphs"
@@ -537,7 +537,7 @@ def test_a_document_is_split_by_the_rules_of_its_language(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_progress_counts_the_bytes_that_are_read(tmp_path, monkeypatch, suffix):
-    """The size of a compressed file is a guess, which is reached at the end."""
+    """The total of a compressed file is an estimate, and is reached at the end."""
     path, seen = tmp_path / f"text.txt{suffix}", []
     content = b"A sentence of some words.\nAnother sentence of words.\n\n" * 40
     path.write_bytes(gzip.compress(content) if suffix else content)
@@ -562,8 +562,8 @@ def test_progress_counts_the_bytes_that_are_read(tmp_path, monkeypatch, suffix):
 @pytest.mark.parametrize(
     "text", ["[", "![", "![a](", "*", "_", "`", "\u201c ", "a! ", "<a ", "<a:", "<a b="]
 )
-def test_marks_without_end_take_no_longer_than_others(text):
-    """A line of 20,000 characters took minutes."""
+def test_unclosed_marks_need_linear_time(text):
+    """A line of 20,000 characters once needed minutes."""
     for name in ("markdown", "paragraphs"):
         documents = FORMATS[name].read(iter([text * (20_000 // len(text))]), Reading())
         assert len(list(documents)) <= 1
@@ -579,6 +579,6 @@ def test_marks_without_end_take_no_longer_than_others(text):
         ("A `vector<int>` and ``a<b>c`` are <b>in</b> it.", None),
     ],
 )
-def test_links_and_code_in_markdown(text, expected):
+def test_links_and_code_of_markdown_are_read_as_text(text, expected):
     (document,) = FORMATS["markdown"].read(iter([text]), Reading())
     assert document == [expected or "A vector<int> and a<b>c are in it."]

@@ -1,4 +1,4 @@
-"""Reads real tensorflow-datasets files, which it writes in the ArrayRecord format."""
+"""Reads files that tensorflow-datasets wrote in its ArrayRecord format."""
 
 import itertools
 import sys
@@ -19,10 +19,10 @@ ROWS = 40
 
 
 class TinyWiki(tfds.core.GeneratorBasedBuilder):
-    """Texts in the form of wiki40b, written without TensorFlow."""
+    """Texts in the format of wiki40b, written without TensorFlow."""
 
     VERSION = tfds.core.Version("1.3.0")
-    BUILDER_CONFIGS = [  # noqa: RUF012 (the name and form that the base class asks for)
+    BUILDER_CONFIGS = [  # noqa: RUF012 (name and form of the base class)
         tfds.core.BuilderConfig(name="en", version="1.3.0")
     ]
 
@@ -61,13 +61,13 @@ def environment(data_dir, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)  # reading does not need it
 
 
-def test_reads_every_article_without_titles():
+def test_every_article_is_read_without_titles():
     documents = list(read_documents(["tfds:tiny_wiki/en"]))
     expected = [[f"Article {i} begins.", "It is é.", "It ends."] for i in range(ROWS)]
     assert sorted(documents) == sorted(expected)
 
 
-def test_splits_and_fields():
+def test_splits_and_fields_are_selected():
     assert len(list(read_documents(["tfds:tiny_wiki/en:test"]))) == 3
     assert len(list(read_documents(["tfds:tiny_wiki/en:train[:25%]"]))) == ROWS // 4
     reading = Reading(text_field="comment")
@@ -81,7 +81,7 @@ def test_each_split_has_its_own_fingerprint():
     assert len({*map(fingerprint, sources)}) == 3
 
 
-def test_ranges_give_every_row_once():
+def test_ranges_contain_every_row_once():
     (source,) = find_sources(["tfds:tiny_wiki/en"], Reading())
     whole = list(read_source(source, 0, source.size, Reading()))
     assert [at for at, _ in whole] == [i * source.size // ROWS for i in range(ROWS)]
@@ -102,7 +102,7 @@ def test_ranges_give_every_row_once():
         ("tiny_wiki/en:dev", "Unknown split 'dev'. Should be one of ['train'"),
     ],
 )
-def test_what_is_missing_is_named(name, message):
+def test_the_error_names_the_missing_part(name, message):
     with pytest.raises(UserError) as error:
         list(read_documents([f"tfds:{name}"]))
     assert message in str(error.value)

@@ -60,7 +60,7 @@ def segments(batch, tokenizer):
 
 
 def numbered(array_store, documents, size):
-    """Sentence n consists of the id FIRST + n, so every segment tells its sentences."""
+    """Sentence n contains only the id FIRST + n, which identifies it in a segment."""
     sentences = FIRST + np.arange(documents * size).reshape(documents, size)
     return array_store([[np.full(4, n) for n in document] for document in sentences])
 
@@ -69,7 +69,7 @@ def numbered(array_store, documents, size):
 def test_label_0_means_that_b_follows_a_in_the_text(
     array_store, uncased, draw, documents
 ):
-    """Also in a single document, which gives the random B as well."""
+    """Also if the random B is from the same, only document."""
     batch = draw(numbered(array_store, documents, 25), 1024)
     labels, uncut, begins = batch["nsp_labels"], 0, set()
     assert 0.4 < labels.mean() < 0.8
@@ -77,14 +77,14 @@ def test_label_0_means_that_b_follows_a_in_the_text(
         assert set(np.diff(a)) | set(np.diff(b)) <= {0, 1}
         same_document = (a[0] - FIRST) // 25 == (b[0] - FIRST) // 25
         assert documents == 1 or same_document == (label == 0)
-        # Where nothing was cut, B begins with the very next sentence.
+        # If nothing was cut, B starts with the next sentence.
         if len(a) % 4 == len(b) % 4 == 0 and len(a) + len(b) < 61:
             assert (b[0] == a[-1] + 1) == (label == 0)
             uncut += label == 0
         if label:
             begins.add((b[0] - FIRST) % 25)
     assert uncut > 50
-    # A random B begins with any sentence of its document, also the last.
+    # A random B can start with any sentence of its document, also the last one.
     assert begins == set(range(25))
 
 
@@ -93,18 +93,18 @@ def test_sentence_order_swaps_half_of_the_pairs(array_store, uncased, draw):
     batch = draw(numbered(array_store, 20, 25), 1024, sentence_order=True)
     labels, elsewhere = batch["nsp_labels"], 0
     for (a, b), label in zip(segments(batch, uncased), labels, strict=True):
-        # What is cut off one text, at its beginning or end, leaves a gap.
+        # Text cut off at the start or end leaves a gap.
         follows, precedes = 0 < b[0] - a[-1] < 12, 0 < a[0] - b[-1] < 12
         if label and not precedes:
-            elsewhere += 1  # of a chunk of one sentence, at the end of a document
+            elsewhere += 1  # a chunk of one sentence at the end of a document
         else:
             assert (follows, precedes) == (label == 0, label == 1)
     assert elsewhere < 0.1 * len(labels)
     assert labels.sum() - elsewhere == pytest.approx(0.5 * len(labels), abs=64)
 
 
-def test_words_are_masked_where_no_spaces_are_written(array_store, source):
-    """With whole_word as many of Japanese tokens as with token, up to rounding."""
+def test_words_of_languages_without_spaces_are_masked(array_store, source):
+    """whole_word masks as many Japanese tokens as token does, up to rounding."""
     text = ["吾輩は猫である。名前はまだ無い。", "どこで生れたか頓と見当がつかぬ。"]
     tokenizer = train_vocabulary(text * 20, 60, kind="sentencepiece")
     store = array_store([tokenizer.encode_batch(text * 5) for _ in range(8)])
@@ -122,7 +122,7 @@ def test_words_are_masked_where_no_spaces_are_written(array_store, source):
         {"next_sentence": False, "sentence_order": True},
     ],
 )
-def test_impossible_settings_are_named(settings):
+def test_impossible_settings_are_refused(settings):
     with pytest.raises(UserError, match=r"data\.examples"):
         ExampleConfig(**settings)
 
@@ -138,11 +138,17 @@ def test_masks_never_fall_on_special_tokens_or_padding(moby_dick, uncased, draw)
 
 
 def test_each_epoch_has_its_own_plan_order_and_pairs(moby_dick, source):
-    own = source(moby_dick, length=128)
-    N = own.epoch_size
-    first, second = own.draw(range(32)), own.draw(range(N, N + 32))
+    example_source = source(moby_dick, length=128)
+    N = example_source.epoch_size
+    first, second = (
+        example_source.draw(range(32)),
+        example_source.draw(range(N, N + 32)),
+    )
     assert not np.array_equal(first["input_ids"], second["input_ids"])
-    (plan, order), (other_plan, other_order) = own.plan(0), own.plan(1)
+    (plan, order), (other_plan, other_order) = (
+        example_source.plan(0),
+        example_source.plan(1),
+    )
     sizes = len(order), len(other_order)
     assert max(sizes) / min(sizes) < 1.2
     count = min(sizes)
@@ -150,8 +156,8 @@ def test_each_epoch_has_its_own_plan_order_and_pairs(moby_dick, source):
     assert np.mean(order[:count] == other_order[:count]) < 0.1
 
 
-def test_each_epoch_masks_the_same_text_elsewhere(array_store, draw):
-    """The only example of a text of one sentence, in 40 epochs: 8 of 50 tokens."""
+def test_each_epoch_masks_other_tokens_of_a_text(array_store, draw):
+    """40 epochs of a text of one sentence, whose only example masks 8 of 50 tokens."""
     store = array_store([[np.arange(2000, 2050)]])
     positions = draw(store, count=40, next_sentence=False)["mlm_positions"]
     assert len(np.unique(positions, axis=0)) == 40
@@ -165,10 +171,10 @@ def test_each_epoch_masks_the_same_text_elsewhere(array_store, draw):
         [[5], [7], [3]],  # documents of one sentence
         [[500], [400, 300]],  # sentences over the limit
         [[1], [1]],
-        [[70_000 // 2, 1], [2]],  # a cut of more tokens than random bits
+        [[70_000 // 2, 1], [2]],  # more tokens are cut than there are random bits
     ],
 )
-def test_odd_corpora_give_whole_examples(lengths, array_store, uncased, draw):
+def test_unusual_corpora_give_complete_examples(lengths, array_store, uncased, draw):
     rng = np.random.default_rng(0)
     store = array_store(
         [[rng.integers(1000, 2000, n) for n in document] for document in lengths]
@@ -182,35 +188,35 @@ def test_odd_corpora_give_whole_examples(lengths, array_store, uncased, draw):
 
 @pytest.mark.parametrize("length", [32, 128])
 @pytest.mark.parametrize("next_sentence", [True, False])
-def test_samples_and_their_lengths_depend_on_their_numbers_alone(
+def test_samples_and_their_lengths_depend_only_on_their_numbers(
     moby_dick, source, length, next_sentence
 ):
-    """Some samples, also of two epochs, are rows of the batch; lengths need no tokens."""
+    """Single samples of two epochs equal rows of the batch. Lengths need no tokens."""
     settings = {"next_sentence": next_sentence, "short_sequence_rate": 0.3}
-    own = source(moby_dick, length=length, **settings)
-    first = own.epoch_size - 150
-    batch = own.draw(range(first, first + 300))
+    example_source = source(moby_dick, length=length, **settings)
+    first = example_source.epoch_size - 150
+    batch = example_source.draw(range(first, first + 300))
     assert next_sentence or not batch["nsp_labels"].any()
-    lengths = own.lengths(range(first, first + 300))
+    lengths = example_source.lengths(range(first, first + 300))
     assert np.array_equal(lengths, batch["attention_mask"].sum(axis=1))
     assert len(np.unique(lengths)) > 5
     second = batch["token_type_ids"].sum(axis=1)  # tokens of B and its [SEP], or none
     assert not (second == 1).any() and (second == 0).any() != next_sentence
     some = np.sort(np.random.default_rng(0).choice(300, 80, replace=False))
-    for name, array in own.draw(first + some).items():
+    for name, array in example_source.draw(first + some).items():
         assert np.array_equal(array, batch[name][some])
-    for name, array in own.draw(some[:0]).items():
+    for name, array in example_source.draw(some[:0]).items():
         assert array.shape == (0, *batch[name].shape[1:])
 
 
 @pytest.mark.parametrize("predictions", [0, 62])
-def test_impossible_lengths_are_named(predictions, moby_dick, source):
+def test_impossible_lengths_are_refused(predictions, moby_dick, source):
     with pytest.raises(UserError, match="expected 1 to 61"):
         source(moby_dick, predictions=predictions)
 
 
 def test_a_long_text_loses_tokens_at_both_ends(array_store, draw):
-    """By a coin for each of 139 tokens, as truncate_seq_pair of the original."""
+    """The end is random for each of 139 tokens, as in the original's truncate_seq_pair."""
     store = array_store([[np.arange(2000, 2200)]])
     batch = draw(store, 256, next_sentence=False, short_sequence_rate=0)
     fronts = unmasked(batch)[:, 1] - 2000
@@ -246,7 +252,7 @@ def plan(lengths, bounds, **settings):
     return examples.plan_epoch(store, documents, rng, 128, ExampleConfig(**settings))
 
 
-def test_every_sentence_is_used_exactly_once_as_a_or_following_b():
+def test_every_sentence_is_used_once_as_a_or_following_b():
     lengths, bounds = make_corpus()
     always = plan(lengths, bounds, next_sentence=False)
     assert not always.random_next.any() and (always.b_count == 0).mean() < 0.5
@@ -257,8 +263,8 @@ def test_every_sentence_is_used_exactly_once_as_a_or_following_b():
     assert np.all(used == 1)
 
 
-def test_chunks_are_what_the_original_makes_of_the_same_choices():
-    """Each chunk goes on from where the last one left, and stops at its target."""
+def test_chunks_equal_the_originals_for_the_same_choices():
+    """Each chunk starts where the chunk before ended, and stops at its target."""
     lengths, bounds = make_corpus(1)
     result = plan(lengths, bounds)
     for d in range(len(bounds) - 1):
@@ -286,7 +292,7 @@ def test_chunks_are_what_the_original_makes_of_the_same_choices():
         assert position == bounds[d + 1]
 
 
-def test_short_targets_are_uniform_and_as_frequent_as_asked():
+def test_short_targets_are_uniform_with_the_requested_share():
     lengths = np.full(20_000, 50, np.uint16)
     bounds = np.arange(20_001)
     targets = plan(lengths, bounds, short_sequence_rate=0.1).target
@@ -297,7 +303,7 @@ def test_short_targets_are_uniform_and_as_frequent_as_asked():
     assert targets[short].mean() == pytest.approx(63, abs=4 * 36 / 2000**0.5)
 
 
-def test_groups_of_documents_bound_the_memory_and_lose_nothing(monkeypatch):
+def test_groups_of_documents_limit_memory_and_lose_nothing(monkeypatch):
     lengths, bounds = make_corpus(4)
     monkeypatch.setattr(examples, "_GROUP_SENTENCES", 100)
     result = plan(lengths, bounds)

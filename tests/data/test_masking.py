@@ -37,7 +37,7 @@ def test_tokens_are_chosen_uniformly_among_candidates(rows):
 
 
 def words_of(candidates, continuation):
-    """Lists of positions; a segment's first token starts a word whatever it is."""
+    """Lists of positions. The first token of a segment always starts a word."""
     words = []
     for i in np.flatnonzero(candidates):
         if continuation[i] and candidates[i - 1]:
@@ -54,7 +54,7 @@ def test_words_are_masked_whole_and_within_the_count(rows):
     mask = chosen_mask(positions, keys.shape)
     sizes = mask.sum(1)
     assert sizes.max() == 5
-    # A row stays below its count only where no word left would fit.
+    # A row has fewer masks than its count only if no other word would fit.
     for b in range(200):
         words = words_of(candidates[b], continuation[b])
         masked = [mask[b, word] for word in words]
@@ -66,9 +66,9 @@ def test_words_are_masked_whole_and_within_the_count(rows):
 @pytest.mark.parametrize(
     ("keys", "continuation", "expected"),
     [
-        # The second segment starts with a continuation: a word of its own.
+        # The second segment starts with a continuation, which counts as a word.
         ([9, 8, 7, 6, 1, 2, 3], [0, 0, 0, 0, 1, 1, 0], [4, 5]),
-        # A run of two words from the last one of a segment is this word alone.
+        # A run of two words from a segment's last word contains only this word.
         ([0, 1 << 32, (1 << 32) - 1, 0, 5 << 32, 6 << 32, 0], [0] * 7, [1, 2]),
     ],
 )
@@ -80,13 +80,13 @@ def test_words_and_runs_end_with_their_segment(keys, continuation, expected):
     assert positions.tolist() == [expected]
 
 
-def test_runs_of_words_have_albert_s_lengths():
-    """Room for everything and one run a row: n words with probability 1/n over 11/6."""
+def test_runs_of_words_have_alberts_lengths():
+    """Without limits and with one run a row, n words have probability 1/n / (11/6)."""
     B, L = 6000, 60
     rng = np.random.default_rng(1)
     candidates = np.ones((B, L), bool)
     keys = rng.integers(0, 2**64, (B, L), np.uint64)
-    # The word with the smallest key is taken first, its run is cut to the count.
+    # The word with the smallest key is chosen first, and its run is cut to the count.
     positions = masking.choose_words(
         candidates, np.zeros((B, L), bool), keys, np.full(B, 3), 3, max_ngram=3
     )
@@ -98,7 +98,7 @@ def test_runs_of_words_have_albert_s_lengths():
     for offset in range(3):
         covered = mask[np.arange(B), np.minimum(first + offset, L - 1)]
         assert covered[inside & (runs > offset)].all()
-        if offset:  # behind a shorter run another run starts by chance, and rarely
+        if offset:  # another run rarely follows a shorter one directly
             assert covered[inside & (runs <= offset)].mean() < 0.1
     shares = [(runs == n).mean() for n in (1, 2, 3)]
     assert shares == pytest.approx([6 / 11, 3 / 11, 2 / 11], abs=4 * 0.5 / B**0.5)
@@ -109,12 +109,12 @@ def test_runs_of_words_have_albert_s_lengths():
     [(5, 1), (10, 2), (30, 4), (50, 8), (128, 19), (512, 20)],
 )
 def test_counts_round_15_percent_of_all_tokens(tokens, expected):
-    """Half to even, as Python's round does."""
+    """Halves are rounded to even, as by Python's round."""
     assert masking.prediction_counts(np.array([tokens]), 0.15, 20) == expected
     assert expected == min(20, max(1, round(tokens * 0.15)))
 
 
-def test_tokens_become_mask_random_or_stay():
+def test_tokens_are_masked_replaced_or_kept_by_their_shares():
     B, L, M = 4000, 30, 8
     rng = np.random.default_rng(2)
     original = rng.integers(0, 1000, (B, L), np.int32)
@@ -137,14 +137,16 @@ def test_tokens_become_mask_random_or_stay():
     rows, _ = np.nonzero(used)
     restored[rows, out["mlm_positions"][used]] = out["mlm_ids"][used]
     assert np.array_equal(restored, original)
-    seen = np.take_along_axis(ids, out["mlm_positions"], 1)[used]
+    inputs = np.take_along_axis(ids, out["mlm_positions"], 1)[used]
     labels = out["mlm_ids"][used]
     n = len(labels)
-    shares = [(seen == 1001).mean(), (seen == labels).mean()]
+    shares = [(inputs == 1001).mean(), (inputs == labels).mean()]
     bound = 4 * (0.1 * 0.9 / n) ** 0.5
     assert shares == pytest.approx([0.8, 0.1 + 0.1 / 1000], abs=4 * 0.4 / n**0.5)
     assert abs(shares[1] - 0.1001) < bound
-    # The random tokens come from all tenths of the vocabulary alike.
-    drawn = seen[(seen != 1001) & (seen != labels)]
-    tenths = np.bincount(drawn // 100, minlength=10) / len(drawn)
-    assert tenths == pytest.approx(np.full(10, 0.1), abs=4 * 0.3 / len(drawn) ** 0.5)
+    # The random tokens are uniform over the tenths of the vocabulary.
+    replacements = inputs[(inputs != 1001) & (inputs != labels)]
+    tenths = np.bincount(replacements // 100, minlength=10) / len(replacements)
+    assert tenths == pytest.approx(
+        np.full(10, 0.1), abs=4 * 0.3 / len(replacements) ** 0.5
+    )

@@ -1,4 +1,4 @@
-"""Packed rows hold the examples of a batch, all of them and nothing else."""
+"""Packed rows contain exactly the examples of a batch."""
 
 import itertools
 
@@ -14,7 +14,7 @@ LENGTH = 64
 
 @pytest.fixture(scope="module")
 def batch(moby_dick, uncased):
-    """96 pairs of up to 64, 40 and 20 tokens, as if documents had ended there."""
+    """96 pairs of up to 64, 40 and 20 tokens, as at ends of documents."""
     parts = []
     for length, predictions in ((64, 10), (40, 6), (20, 3)):
         source = ExampleSource(
@@ -45,8 +45,8 @@ def as_seen(ids, segments, positions, mlm_ids, label):
     return (*map(tuple, (ids, segments, positions, mlm_ids)), int(label))
 
 
-def test_packed_rows_hold_the_same_examples(batch, packed):
-    """Tokens, segments, masked positions from the pair's start, labels."""
+def test_packed_rows_contain_the_same_examples(batch, packed):
+    """Compares tokens, token types, masked positions in the pair, and labels."""
     expected = []
     for row in range(96):
         used = batch["mlm_weights"][row] > 0
@@ -60,14 +60,14 @@ def test_packed_rows_hold_the_same_examples(batch, packed):
                 batch["nsp_labels"][row],
             )
         )
-    found = []
+    examples = []
     for row, slot in np.argwhere(packed["nsp_weights"] > 0):
         places = np.flatnonzero(packed["segment_ids"][row] == slot + 1)
         start = packed["starts"][row, slot]
         assert np.array_equal(places, start + np.arange(len(places)))
         positions = packed["mlm_positions"][row]
         mine = (packed["mlm_weights"][row] > 0) & np.isin(positions, places)
-        found.append(
+        examples.append(
             as_seen(
                 packed["input_ids"][row, places],
                 packed["token_type_ids"][row, places],
@@ -76,12 +76,12 @@ def test_packed_rows_hold_the_same_examples(batch, packed):
                 packed["nsp_labels"][row, slot],
             )
         )
-    assert sorted(found) == sorted(expected)
+    assert sorted(examples) == sorted(expected)
     assert packed["mlm_weights"].sum() == batch["mlm_weights"].sum()
 
 
 def test_padding_is_a_few_percent(batch, packed, uncased):
-    """Of 96 pairs a third is padding when each has its row."""
+    """With one row for each of the 96 pairs a third of the tokens are padding."""
     assert 1 - batch["attention_mask"].mean() > 0.3
     padding = packed["attention_mask"] == 0
     assert padding.mean() < 0.08 and len(padding) % 4 == 0
@@ -90,7 +90,7 @@ def test_padding_is_a_few_percent(batch, packed, uncased):
     assert packed["nsp_weights"].dtype == packed["mlm_weights"].dtype == np.float32
 
 
-def test_a_batch_that_fits_no_count_has_the_rows_it_needs(batch, uncased):
+def test_a_batch_too_large_for_every_row_count_gets_more_rows(batch, uncased):
     packing = Packing((4, 8), 4, LENGTH, max_pairs=3, max_predictions=13)
     rows = packing.rows(batch["attention_mask"].sum(axis=1))
     packed = packing.pack(batch, rows, uncased.pad_id)
@@ -99,8 +99,8 @@ def test_a_batch_that_fits_no_count_has_the_rows_it_needs(batch, uncased):
     assert len(packed["input_ids"]) % 4 == 0
 
 
-def test_parts_of_a_batch_have_the_same_work():
-    """Pairs and tokens of the 16 devices' rows are within a row of each other."""
+def test_parts_of_a_batch_have_equal_work():
+    """Pairs and tokens of the 16 devices differ by less than one row."""
     random = np.random.default_rng(0)
     lengths = np.where(random.random(4096) < 0.5, 128, random.integers(8, 128, 4096))
     packing = Packing.of(lengths, 4096, 128, mask_rate=0.15, multiple=16)
@@ -115,7 +115,7 @@ def test_parts_of_a_batch_have_the_same_work():
 @pytest.mark.parametrize("mask_rate", [0.01, 0.15, 0.4])
 @pytest.mark.parametrize("length", [16, 128, 512])
 def test_every_row_has_room_for_its_masked_tokens(mask_rate, length):
-    """Whatever pairs fit a row: each masks its rounded share, and one at least."""
+    """For all pairs of a row: each masks its rounded share, and at least one token."""
     max_pairs, max_predictions = row_limits(length, mask_rate)
     random = np.random.default_rng(0)
     for _ in range(300):
@@ -127,11 +127,11 @@ def test_every_row_has_room_for_its_masked_tokens(mask_rate, length):
 
 @pytest.mark.parametrize("slots", [1, 3, 50])
 @pytest.mark.parametrize("count", [64, 500])
-def test_rows_hold_every_example_once_and_no_more_than_they_may(slots, count):
+def test_rows_contain_every_example_once_and_respect_the_limits(slots, count):
     lengths = np.random.default_rng(slots).integers(3, 65, count)
     rows = best_fit(lengths, 64, slots)
     assert sorted(itertools.chain(*rows)) == list(range(count))
     assert max(lengths[row].sum() for row in rows) <= 64
     assert max(map(len, rows)) <= slots
-    if slots == 50 and count == 500:  # within 3% of what no packing can beat
+    if slots == 50 and count == 500:  # within 3% of the lower bound of any packing
         assert len(rows) < 1.03 * lengths.sum() / 64

@@ -44,7 +44,7 @@ def same(a, b):
 @pytest.mark.parametrize("packing", [0, 4])
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_the_hosts_slices_make_up_the_same_global_batches(make, hosts, packing):
-    """Each host has two runs of rows, as on a mesh that does not follow the hosts."""
+    """Each host has two ranges of rows, as on a mesh that does not follow the hosts."""
 
     def rows(host):
         def runs(batch_size):
@@ -66,7 +66,7 @@ def test_the_hosts_slices_make_up_the_same_global_batches(make, hosts, packing):
 
 
 @pytest.mark.parametrize("packing", [0, 8])
-def test_a_host_reads_its_own_rows_alone(moby_dick, make, monkeypatch, packing):
+def test_a_host_reads_only_its_rows(moby_dick, make, monkeypatch, packing):
     read = []
 
     def count(ranges):
@@ -95,12 +95,12 @@ def test_a_host_whose_rows_are_empty_has_padding(make):
         return np.array([size - 1])
 
     # Phase 1 has four pairs, and with packing=8 eight rows.
-    batch, whole = make(last, packing=8)[7], make(packing=8)[7]
-    assert batch["nsp_weights"].sum() == 0 and whole["nsp_weights"].sum() == 4
-    assert same(batch, {name: array[-1:] for name, array in whole.items()})
+    batch, global_batch = make(last, packing=8)[7], make(packing=8)[7]
+    assert batch["nsp_weights"].sum() == 0 and global_batch["nsp_weights"].sum() == 4
+    assert same(batch, {name: array[-1:] for name, array in global_batch.items()})
 
 
-def test_packed_batches_have_the_pairs_of_the_others(make):
+def test_packed_batches_have_the_pairs_of_unpacked_batches(make):
     packed, alone = make(packing=1), make()
     for t in range(11):
         phase = PHASES[t > 5]
@@ -111,7 +111,7 @@ def test_packed_batches_have_the_pairs_of_the_others(make):
 
 
 @pytest.mark.parametrize("first", [0, 4, 6, 11])
-def test_the_iterator_begins_at_any_batch_and_runs_through_the_phases(make, first):
+def test_the_iterator_starts_at_any_batch_and_crosses_phases(make, first):
     resumed = list(drawn_ahead(make(), first=first, threads=2, prefetch=3))
     assert len(resumed) == 11 - first
     for t, batch in enumerate(resumed, first):
@@ -120,18 +120,20 @@ def test_the_iterator_begins_at_any_batch_and_runs_through_the_phases(make, firs
 
 
 @pytest.mark.parametrize(
-    ("documents", "holdout", "held"),
+    ("documents", "holdout", "eval_count"),
     [(1, 0.5, 0), (2, 0.01, 1), (2, 0.99, 1), (10, 0.0, 0), (1000, 0.05, 50)],
 )
-def test_held_out_documents_are_fixed_and_never_trained_on(documents, holdout, held):
+def test_held_out_documents_are_fixed_and_never_trained_on(
+    documents, holdout, eval_count
+):
     train, eval_ = split_documents(documents, holdout)
-    assert (len(train), len(eval_)) == (documents - held, held)
+    assert (len(train), len(eval_)) == (documents - eval_count, eval_count)
     assert sorted([*train, *eval_]) == list(range(documents))
     assert np.array_equal(eval_, split_documents(documents, holdout)[1])
 
 
 def test_evaluation_draws_the_same_batches_each_time_with_its_own_mask_rate(make):
-    """So that runs with other shares compare; of 5 x 4 pairs, each rounded."""
+    """Then runs with other mask rates are comparable. Each of 5 x 4 pairs is rounded."""
     for rate in (0.05, 0.15):
         first = list(eval_batches(make(), PHASES[1], np.array([3]), rate))
         again = eval_batches(make(packing=2), PHASES[1], np.array([3]), rate)
@@ -141,8 +143,8 @@ def test_evaluation_draws_the_same_batches_each_time_with_its_own_mask_rate(make
         assert len(first) == 5 and abs(masked - rate * tokens) <= 20 / 2
 
 
-def test_evaluation_reads_the_held_out_documents_alone(make, array_store):
-    """Documents whose tokens are their number: 1000, 1001, ..."""
+def test_evaluation_reads_only_held_out_documents(make, array_store):
+    """The tokens of a document are its number: 1000, 1001, ..."""
     store = array_store([[[1000 + n] * 20] * 9 for n in range(8)])
     training = dataclasses.replace(make(), store=store, documents=np.arange(6))
     for batch in eval_batches(training, PHASES[0], np.array([6, 7]), 0.15):
@@ -152,7 +154,7 @@ def test_evaluation_reads_the_held_out_documents_alone(make, array_store):
     }
 
 
-def test_later_phases_and_evaluations_have_examples_of_their_own(make):
+def test_later_phases_and_evaluations_have_different_examples(make):
     first, second = (
         dataclasses.replace(make(), phases=(PHASES[0], PHASES[0]))[step]
         for step in (0, PHASES[0].steps)
@@ -164,7 +166,7 @@ def test_later_phases_and_evaluations_have_examples_of_their_own(make):
 
 
 class Reads:
-    """Three items; the second one is the result of a call."""
+    """Three items. The second item is the result of a call."""
 
     def __init__(self, call):
         self.call = call
@@ -187,7 +189,7 @@ def test_an_error_of_a_thread_is_raised():
 
 
 def test_a_thread_that_hangs_is_noticed_and_ends_with_the_iterator():
-    before = set(threading.enumerate())  # those of the tests before may not have ended
+    before = set(threading.enumerate())  # threads of earlier tests may still run
     go_on = threading.Event()
     items = drawn_ahead(Reads(go_on.wait), timeout=0.05)
     assert next(items) == 0
@@ -200,7 +202,7 @@ def test_a_thread_that_hangs_is_noticed_and_ends_with_the_iterator():
 
 
 @pytest.mark.parametrize(("threads", "prefetch"), [(1, 1), (2, 3), (3, 1)])
-def test_no_more_batches_are_drawn_ahead_than_asked(threads, prefetch):
+def test_no_more_batches_are_drawn_ahead_than_requested(threads, prefetch):
     drawn = []
 
     class Counts(list):

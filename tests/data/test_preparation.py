@@ -36,7 +36,7 @@ def text(tmp_path_factory):
     """A folder of three files, 250 kB, two of which can be split."""
     folder = tmp_path_factory.mktemp("text")
     documents = TEXT.read_text().split("\n\n")
-    documents[0] += "\nA \U0001f984 came."  # which no vocabulary knows
+    documents[0] += "\nA \U0001f984 came."  # a token of no vocabulary
     (folder / "a.txt").write_text("\n\n".join(documents[:10]) + "\n")
     (folder / "b.md").write_text("# B\n\n" + "\n\n".join(documents[10:14]))
     (folder / "c.jsonl").write_text(
@@ -46,7 +46,7 @@ def text(tmp_path_factory):
 
 
 def contents(directory):
-    """Every file that makes the store, by name."""
+    """Every file of the store, by name."""
     return {
         path.relative_to(directory).as_posix(): path.read_bytes()
         for path in directory.rglob("*")
@@ -56,7 +56,7 @@ def contents(directory):
 
 @pytest.fixture
 def dies_in(monkeypatch):
-    """Ends this process's work in a shard, as Ctrl-C does."""
+    """A function that interrupts the preparation in a given shard, like Ctrl-C."""
     write = preparation.Writer.__call__
 
     def dies_in(shard):
@@ -93,7 +93,7 @@ def test_store_holds_every_sentence_in_order(prepared, text, tokenizer):
     ends = np.cumsum([0] + [len(d) for d in documents])
     np.testing.assert_array_equal(store.document_sentences, ends)
     assert load_tokenizer(directory).fingerprint() == tokenizer.fingerprint()
-    # The report counts the work of this call.
+    # The report counts only the work of this call.
     assert report.counts["tokens"] == store.info.tokens
     assert report.counts["text_bytes"] == sum(p.stat().st_size for p in text.iterdir())
     unknown = sum(int((ids == tokenizer.unk_id).sum()) for ids in expected)
@@ -102,7 +102,7 @@ def test_store_holds_every_sentence_in_order(prepared, text, tokenizer):
     assert f"{len(documents)} documents" in str(report) and share in str(report)
 
 
-def test_text_is_split_by_its_language_also_after_an_interruption(
+def test_the_language_is_kept_after_an_interruption(
     tokenizer, tmp_path, monkeypatch, dies_in
 ):
     text, directory = tmp_path / "a.jsonl", tmp_path / "store"
@@ -121,7 +121,7 @@ def test_text_is_split_by_its_language_also_after_an_interruption(
     assert report.info.settings["language"] == "de"
 
 
-def test_what_was_left_out_is_counted_over_shards(tokenizer, tmp_path):
+def test_dropped_parts_are_counted_over_shards(tokenizer, tmp_path):
     head = "".join(f'<doc id="{i}" title="T">\nT\n\n' + "{}</doc>\n" for i in range(99))
     body = "This sentence is long enough to be kept in a text of sixty letters.\nH.\n"
     (tmp_path / "wiki_00").write_text(head.format(*[body] * 98, ""))
@@ -132,8 +132,8 @@ def test_what_was_left_out_is_counted_over_shards(tokenizer, tmp_path):
     assert f"left out: 197 {PASSAGES}" in str(report)
 
 
-def test_a_second_run_finds_everything_done(prepared, text, tokenizer, tmp_path):
-    """Also if the text has moved."""
+def test_a_second_run_has_nothing_left_to_do(prepared, text, tokenizer, tmp_path):
+    """Also if the text was moved to another folder."""
     directory, _ = prepared
     before = {p: p.stat().st_mtime_ns for p in directory.rglob("*")}
     shutil.copytree(text, tmp_path / "moved")
@@ -145,13 +145,13 @@ def test_a_second_run_finds_everything_done(prepared, text, tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_interrupted_run_goes_on_and_ends_equal(
+def test_an_interrupted_run_resumes_and_ends_equal(
     prepared, text, tokenizer, tmp_path, monkeypatch, workers
 ):
-    whole, _ = prepared
+    complete, _ = prepared
     directory = tmp_path / "store"
 
-    # Within the second shard; of several processes, when the first shard is whole.
+    # Within the second shard; with several processes, after the first shard.
     place = (preparation.Progress, "update")
     if workers == 1:
         place = (WordPieceTokenizer, "encode_batch")
@@ -170,19 +170,21 @@ def test_interrupted_run_goes_on_and_ends_equal(
     assert not (directory / "index.json").exists()
     with pytest.raises(UserError, match=r"index\.json does not exist"):
         TokenStore(directory)
-    # A killed process leaves what it was writing.
+    # A killed process leaves a partial file.
     for name in (".shard-00001-of-00004.tokens.7.tmp", "index/.part-00001.npz.7.tmp"):
         (directory / name).touch()
     report = prepare([str(text)], tokenizer, directory, shards=4, workers=workers)
     assert report.counts["text_bytes"] < sum(p.stat().st_size for p in text.iterdir())
-    assert contents(directory) == contents(whole)
+    assert contents(directory) == contents(complete)
 
 
 @pytest.mark.long
-def test_killed_run_goes_on_and_leaves_no_process(prepared, text, tokenizer, tmp_path):
-    whole, _ = prepared
+def test_a_killed_run_resumes_and_leaves_no_process(
+    prepared, text, tokenizer, tmp_path
+):
+    complete, _ = prepared
     directory = tmp_path / "store"
-    # The parent is killed when the first shard is whole, whatever has been written.
+    # The parent is killed after the first shard, at any point of the second one.
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
@@ -205,12 +207,12 @@ def test_killed_run_goes_on_and_leaves_no_process(prepared, text, tokenizer, tmp
     )
     assert result.returncode == -signal.SIGKILL, result.stderr
     assert not (directory / "index.json").exists()
-    # It ended when its workers did too: they share its output.
+    # Its output ended, so its workers, which share it, have ended as well.
     prepare([str(text)], tokenizer, directory, shards=4, workers=1)
-    assert contents(directory) == contents(whole)
+    assert contents(directory) == contents(complete)
 
 
-def test_other_settings_are_refused_by_name(prepared, text, tokenizer):
+def test_changed_settings_are_refused_with_their_names(prepared, text, tokenizer):
     directory, _ = prepared
     before = contents(directory)
     cased = WordPieceTokenizer(tokenizer.tokens, lower_case=False)
@@ -231,8 +233,8 @@ def test_a_store_of_version_0_1_0_is_read_and_not_continued(tmp_path):
     shutil.copytree(GOLDEN / "v0_1_0" / "text", directory)
     (directory / "text.txt").rename(tmp_path / "text.txt")
     tokenizer = load_tokenizer(directory)
-    found = TokenStore(directory).info.vocabulary_fingerprint
-    assert tokenizer.fingerprint() == found
+    stored = TokenStore(directory).info.vocabulary_fingerprint
+    assert tokenizer.fingerprint() == stored
     before = contents(directory)
     message = "segmenter was sentencex 1.0.32, rules 1, now sentencex .*, rules 2"
     with pytest.raises(UserError, match=message):
@@ -240,7 +242,7 @@ def test_a_store_of_version_0_1_0_is_read_and_not_continued(tmp_path):
     assert contents(directory) == before
 
 
-def test_changed_text_is_seen_wherever_it_changed(
+def test_changed_text_is_detected_at_any_position(
     tokenizer, tmp_path, monkeypatch, dies_in
 ):
     path, directory = tmp_path / "a.txt", tmp_path / "store"
@@ -251,14 +253,14 @@ def test_changed_text_is_seen_wherever_it_changed(
     with pytest.raises(KeyboardInterrupt):
         prepare(*given, directory, shards=4, workers=1)
     monkeypatch.undo()
-    # Of the same size, far behind the beginning.
+    # The changed text has the same size and differs far behind the start.
     sentences[3000] = "The crew number 03000 is at sea.\n"
     path.write_text("".join(sentences))
     with pytest.raises(UserError, match=r"text\.fingerprint was .*, now "):
         prepare(*given, directory, shards=4, workers=1)
 
 
-def test_bad_input_leaves_nothing(text, tokenizer, tmp_path):
+def test_bad_input_leaves_no_store(text, tokenizer, tmp_path):
     directory, titles = tmp_path / "store", tmp_path / "titles.txt"
     with pytest.raises(UserError, match="does not exist"):
         prepare([str(titles)], tokenizer, directory)
@@ -270,7 +272,7 @@ def test_bad_input_leaves_nothing(text, tokenizer, tmp_path):
         assert not (directory / "index.json").exists()
 
 
-def test_an_error_in_a_worker_names_file_and_line(tokenizer, tmp_path):
+def test_an_error_in_a_worker_has_file_and_line(tokenizer, tmp_path):
     good, path = json.dumps({"text": "Good."}) + "\n", tmp_path / "a.jsonl"
     path.write_text(good * 5000 + "{}\n" + good * 5000)
     with pytest.raises(UserError, match=r"a.jsonl:5001: expected a JSON object"):
@@ -279,10 +281,10 @@ def test_an_error_in_a_worker_names_file_and_line(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("writer", ["savez", "write_array_header_1_0"])
-def test_a_full_disk_leaves_nothing_that_looks_finished(
+def test_a_full_disk_leaves_no_store_that_looks_finished(
     prepared, text, tokenizer, tmp_path, monkeypatch, writer
 ):
-    """It fills up at the end of a shard, or while the index is joined."""
+    """The disk fills up at the end of a shard, or while the index is joined."""
     directory = tmp_path / "store"
     module = np if writer == "savez" else np.lib.format
     write = getattr(module, writer)
@@ -322,14 +324,14 @@ class Deadly(WordPieceTokenizer):
         return Deadly, (self.tokens, self.lower_case)
 
 
-def test_dead_worker_is_one_clear_error(text, tokenizer, tmp_path):
+def test_a_killed_worker_is_a_one_line_error(text, tokenizer, tmp_path):
     deadly = Deadly(tokenizer.tokens, tokenizer.lower_case)
     with pytest.raises(UserError, match="a worker process was killed"):
         prepare([str(text)], deadly, tmp_path / "store", shards=4, workers=2)
     assert not multiprocessing.active_children()
 
 
-def test_plan_covers_everything_once(text):
+def test_a_plan_covers_every_byte_once(text):
     sources = find_sources([str(text), str(text / "a.txt")], Reading())
     for shards in (1, 2, 5, 17):
         parts = [p for shard in plan_shards(sources, shards) for p in shard]

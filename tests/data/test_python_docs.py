@@ -7,7 +7,7 @@ from bert_jax.data.corpus import read_documents
 
 
 @pytest.mark.long
-def test_the_text_of_python_is_english_for_a_small_model():
+def test_the_text_of_python_is_english_prose():
     documents = list(read_documents(["python-docs"]))
     sentences = [s for document in documents for s in document]
     words = [word for s in sentences for word in s.split()]
@@ -26,27 +26,31 @@ def test_the_text_of_python_is_english_for_a_small_model():
 
 
 def test_documents_are_topics_and_docstrings_without_repetitions(tmp_path, monkeypatch):
-    """A long docstring is a document; the short ones of a module are one together."""
-    said = [f"This is the sentence with number {i} of all." for i in range(20)]
-    monkeypatch.setattr(python_docs.topics, "topics", {"b": said[0], "a": said[1]})
+    """A long docstring is a document. The short docstrings of a module are joined."""
+    sentences = [f"This is the sentence with number {i} of all." for i in range(20)]
+    monkeypatch.setattr(
+        python_docs.topics, "topics", {"b": sentences[0], "a": sentences[1]}
+    )
     monkeypatch.setattr(python_docs.sysconfig, "get_path", lambda name: str(tmp_path))
     names = ["b.py", "a.py", "tests/c.py", "site-packages/d.py", "e/f.py"]
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
-    long = " ".join(said[2:8])
-    (tmp_path / "b.py").write_text(f'"""{said[8]} {said[2]}"""\ndef f():\n "{said[9]}"')
-    (tmp_path / "a.py").write_text(
-        f'"{said[10]}"\nclass A:\n "{long}"\n x = "{said[19]}"'
+    long = " ".join(sentences[2:8])
+    (tmp_path / "b.py").write_text(
+        f'"""{sentences[8]} {sentences[2]}"""\ndef f():\n "{sentences[9]}"'
     )
-    (tmp_path / "e/f.py").write_text(f'"{said[11]}"\ndef g():\n "{said[12]}"')
+    (tmp_path / "a.py").write_text(
+        f'"{sentences[10]}"\nclass A:\n "{long}"\n x = "{sentences[19]}"'
+    )
+    (tmp_path / "e/f.py").write_text(f'"{sentences[11]}"\ndef g():\n "{sentences[12]}"')
     for name in names[2:4]:
-        (tmp_path / name).write_text(f'"{said[13]} {said[14]}"')
+        (tmp_path / name).write_text(f'"{sentences[13]} {sentences[14]}"')
     documents = python_docs.read_documents.__wrapped__()
-    # Topics of a single sentence, and the rest of a.py, are no documents.
-    assert documents == [said[2:8], said[8:10], said[11:13]]
+    # Topics of a single sentence and the rest of a.py are dropped.
+    assert documents == [sentences[2:8], sentences[8:10], sentences[11:13]]
 
 
-def test_prose_without_code_grammar_tables_and_marks():
+def test_prose_contains_no_code_grammar_tables_or_marks():
     text = """Title of this
 *************
 

@@ -9,7 +9,7 @@ from bert_jax.errors import UserError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pretraining_data"
 
-# Checked by hand: each list is a paragraph and its sentences.
+# Checked by hand: each list is a paragraph, split into its sentences.
 HARD = [
     ["Dr. Smith arrived at 3 p.m. on Monday.", "He left at once."],
     ["Mr. and Mrs. Dursley lived at No. 4 Privet Drive.", "They were proud of it."],
@@ -39,7 +39,7 @@ HARD = [
 
 
 @pytest.mark.parametrize("sentences", HARD, ids=lambda s: s[0][:30])
-def test_hard_cases(sentences):
+def test_hard_cases_are_split_correctly(sentences):
     space = "" if sentences[0].endswith("。") else " "
     assert split_sentences(space.join(sentences)) == sentences
 
@@ -59,7 +59,7 @@ def test_abbreviations_of_a_language_end_no_sentence(language, sentences):
 
 
 @pytest.mark.parametrize("language", ["", "German", "DE", "e", "de_AT", "de "])
-def test_a_text_that_is_no_language_code_is_refused(language):
+def test_a_wrong_language_code_is_refused(language):
     with pytest.raises(UserError, match="expected a code such as en or de"):
         check_language(language)
 
@@ -84,8 +84,8 @@ def test_no_character_is_lost():
         assert all(s and s == s.strip() for s in sentences), text
 
 
-def test_space_of_several_bytes_before_a_mark():
-    # sentencex 1.0.32 panics on it; French puts one before "!" and "?".
+def test_a_multibyte_space_before_a_mark_is_kept():
+    # sentencex 1.0.32 panics on a multibyte space, as French puts before "!" and "?".
     assert split_sentences("Vraiment\u202f? Oui\u00a0! Bien.") == [
         "Vraiment\u202f?",
         "Oui\u00a0!",
@@ -93,12 +93,12 @@ def test_space_of_several_bytes_before_a_mark():
     ]
 
 
-def test_a_long_text_has_the_sentences_of_its_parts():
+def test_a_long_text_is_split_like_its_parts():
     sentences = [f"The ship with number {i} is at sea." for i in range(1000)]
     assert split_sentences(" ".join(sentences)) == sentences
 
 
-def test_a_paragraph_on_which_the_library_panics_stays_whole(monkeypatch):
+def test_a_paragraph_is_not_split_if_the_library_panics(monkeypatch):
     class PanicException(BaseException):
         pass
 
@@ -110,7 +110,7 @@ def test_a_paragraph_on_which_the_library_panics_stays_whole(monkeypatch):
 
 
 def _ends(sentences):
-    """Where sentences end, in characters that are not white space."""
+    """The ends of sentences, counted in characters without white space."""
     end, ends = 0, set()
     for sentence in sentences[:-1]:
         end += len(re.sub(r"\s", "", sentence))
@@ -119,7 +119,7 @@ def _ends(sentences):
 
 
 def test_boundaries_of_a_novel_agree_with_the_golden_segmentation():
-    # The golden text has another segmenter's errors too ("Mr." ends sentences in it).
+    # The golden text contains its segmenter's errors ("Mr." ends a sentence).
     text = (GOLDEN / "moby_dick_sentences.txt").read_text()
     documents = [document.split("\n") for document in text.strip().split("\n\n")]
     both = ours_only = theirs_only = 0

@@ -6,8 +6,8 @@ import pytest
 from bert_jax.data.sequences import owners, pair_lengths, token_windows, windows
 
 
-def test_pair_lengths_are_those_of_run_classifier():
-    """Of arrays, as of each pair alone."""
+def test_pair_lengths_equal_run_classifiers():
+    """For arrays, and for each pair alone."""
     for room in range(2, 14):
         lengths = np.array(list(itertools.product(range(12), repeat=2)))
         expected = []
@@ -29,22 +29,22 @@ def test_pair_lengths_are_those_of_run_classifier():
         (5, 5, 2, [(0, 5)]),
         (6, 5, 2, [(0, 5), (2, 6)]),
         (9, 5, 2, [(0, 5), (2, 7), (4, 9)]),
-        (9, 3, 8, [(0, 3), (3, 6), (6, 9)]),  # no further apart than they are long
+        (9, 3, 8, [(0, 3), (3, 6), (6, 9)]),  # windows leave no gap
     ],
 )
-def test_windows_of_tokens(tokens, room, stride, expected):
+def test_windows_start_at_multiples_of_the_stride(tokens, room, stride, expected):
     assert token_windows(tokens, room, stride) == expected
 
 
-def test_the_best_window_has_most_context_on_its_shorter_side():
-    # Windows 0-5, 2-7, 4-9 of 9 tokens; e.g. token 4 has 0, 2 and 0 tokens beside it.
+def test_the_best_window_has_the_most_context_on_its_shorter_side():
+    # Windows 0-5, 2-7, 4-9 of 9 tokens. Token 4 has 0, 2 and 0 tokens of context.
     ranges = [(0, 5), (2, 7), (4, 9)]
-    #  places: 0  1  2  3  4  5  6  7  8; at 3 both have 1, the first wins
+    #  tokens: 0  1  2  3  4  5  6  7  8; at 3 both have 1, and the first wins
     expected = [0, 0, 0, 0, 1, 1, 2, 2, 2]
     assert owners(np.arange(10), (0, 9), ranges).tolist() == expected
-    # The longer window wins a tie: token 5 is the last of one, the first of the other.
-    found = owners(np.arange(16), (0, 15), [(0, 6), (5, 15)])
-    assert found.tolist() == [0] * 5 + [1] * 10
+    # The longer window wins a tie: token 5 ends one window and starts the other.
+    windows = owners(np.arange(16), (0, 15), [(0, 6), (5, 15)])
+    assert windows.tolist() == [0] * 5 + [1] * 10
 
 
 def random_offsets(rng, words, longest):
@@ -69,7 +69,7 @@ def test_windows_cover_each_word_with_the_most_context():
         assert spans[0][0] == first and spans[-1][1] == last
         for start, stop in spans:
             assert 0 < offsets[stop] - offsets[start] <= capacity
-            # Full: the next word would not have fitted.
+            # The window is full: the next word would not fit.
             assert stop == last or offsets[stop + 1] - offsets[start] > capacity
         for (a, b), (c, d) in itertools.pairwise(spans):
             assert a < c <= b <= d

@@ -1,4 +1,4 @@
-"""Our examples against what create_pretraining_data.py makes of the same text."""
+"""Our examples compared to create_pretraining_data.py on the same text."""
 
 import json
 
@@ -9,10 +9,10 @@ from bert_jax.data.examples import ExampleConfig, ExampleSource
 
 EPOCHS = 5  # the golden run's dupe_factor
 SEEDS = 16
-# Each statistic of the original's one run lies this close to the mean of ours, in units
-# of our own deviation between seeds. The examples of a document share their target
-# length, so that deviation, not a binomial one, is the sampling error. With 11
-# statistics of 4 runs, 4 deviations are passed by chance once in 400 times.
+# Largest distance of a statistic of the original's run from our mean, in units of our
+# deviation between seeds. The examples of a document share their target length, so the
+# sampling error is this deviation and not a binomial one. With 11 statistics of 4 runs,
+# 4 deviations are exceeded by chance in 1 of 400 cases.
 DEVIATIONS = 4
 
 
@@ -24,7 +24,7 @@ def statistics(source, tokenizer, length):
     batch = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
     totals = batch["attention_mask"].sum(1)
     used = batch["mlm_weights"] > 0
-    seen = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)[used]
+    inputs = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)[used]
     labels = batch["mlm_ids"][used]
     return {
         "instances": size,
@@ -34,11 +34,11 @@ def statistics(source, tokenizer, length):
         "frac_random_next": batch["nsp_labels"].mean(),
         "mean_masked": used.sum(1).mean(),
         "masked_over_tokens": used.sum() / totals.sum(),
-        "frac_mask": (seen == tokenizer.mask_id).mean(),
-        "frac_random": ((seen != tokenizer.mask_id) & (seen != labels)).mean(),
-        "frac_same": (seen == labels).mean(),
+        "frac_mask": (inputs == tokenizer.mask_id).mean(),
+        "frac_random": ((inputs != tokenizer.mask_id) & (inputs != labels)).mean(),
+        "frac_same": (inputs == labels).mean(),
         "frac_label_continuation": tokenizer.continuation[labels].mean(),
-        # [CLS] and the first [SEP] have segment id 0 too.
+        # [CLS] and the first [SEP] also have token type 0.
         "mean_segment_a_share": 1 - (batch["token_type_ids"].sum(1) / totals).mean(),
     }
 

@@ -37,7 +37,7 @@ def write(directory, shards_of_documents, vocab_size=30000):
     return finish_store(directory, vocab_size, identity)
 
 
-def test_every_sentence_and_range_reads_back(tmp_path):
+def test_every_sentence_and_range_is_read_back(tmp_path):
     documents = make_documents()
     info = write(tmp_path, [documents[:15], documents[15:], []])
     store = TokenStore(tmp_path)
@@ -56,13 +56,13 @@ def test_every_sentence_and_range_reads_back(tmp_path):
         first, end = store.document_sentences[d : d + 2]
         start = int(rng.integers(first, end))
         ranges.append((start, int(rng.integers(start, end)) + 1))
-    found = store.read_sentences(np.array(ranges))
-    for (start, stop), ids in zip(ranges, found, strict=True):
+    actual = store.read_sentences(np.array(ranges))
+    for (start, stop), ids in zip(ranges, actual, strict=True):
         assert np.array_equal(ids, np.concatenate(sentences[start:stop]))
 
 
-def test_no_sentences_at_the_end_of_a_store_or_a_shard_are_empty(tmp_path):
-    """As the missing B of a text of one sentence is read, without next sentences."""
+def test_an_empty_range_at_the_end_of_a_store_is_read(tmp_path):
+    """A text of one sentence has no B, which is read as an empty range."""
     documents = make_documents(count=4)
     info = write(tmp_path, [documents[:2], documents[2:]])
     ends = np.array([info.sentences, sum(map(len, documents[:2]))])
@@ -77,7 +77,7 @@ def test_empty_sentences_and_documents_are_left_out(tmp_path):
     assert (info.documents, info.sentences, info.tokens) == (2, 3, 6)
 
 
-def test_ids_over_uint16_take_four_bytes(tmp_path):
+def test_ids_over_uint16_use_four_bytes(tmp_path):
     ids = np.array([70_000, 3])
     write(tmp_path, [[[ids]]], vocab_size=80_000)
     read = TokenStore(tmp_path).read_sentences(np.array([[0, 1]]))[0]
@@ -91,12 +91,12 @@ def test_the_bit_of_words_is_above_every_id(size):
     assert stored_type(size, words=False) == (token_dtype(size), 0)
 
 
-def test_a_damaged_index_is_named(tmp_path):
+def test_the_error_names_a_damaged_index(tmp_path):
     write(tmp_path, [make_documents()])
     index = tmp_path / "index.json"
     values = json.loads(index.read_text())
     for content, message in (
-        # Format 1 was ArrayRecord files.
+        # Format 1 used ArrayRecord files.
         (json.dumps(values | {"format": 1}), "format 1.*; expected .* of format 2"),
         (json.dumps(values | {"sentences": 3}), "expected 4 numbers"),
         ("{", "is not JSON"),
@@ -110,13 +110,13 @@ def test_a_damaged_index_is_named(tmp_path):
 
 @pytest.mark.parametrize("name", ["shard-00001-of-00002.tokens", "index/{}.npy"])
 @pytest.mark.parametrize("damage", ["cut", "grow", "empty", "remove"])
-def test_a_damaged_file_is_named(tmp_path, name, damage):
+def test_the_error_names_a_damaged_file(tmp_path, name, damage):
     documents = make_documents()
     write(tmp_path, [documents[:15], documents[15:]])
     path = tmp_path / name.format("sentence_offsets")
     content = path.read_bytes()
     if damage == "grow" and path.suffix == ".npy":
-        path = tmp_path / name.format("document_sentences")  # of another size
+        path = tmp_path / name.format("document_sentences")  # a file of another size
     changed = {"cut": content[:-2], "grow": content + b"\0\0", "empty": b""}
     path.unlink()
     if damage != "remove":

@@ -1,4 +1,4 @@
-"""The characters of tokens, and words of a segmenter: in a store, and masked as one."""
+"""Character offsets of tokens, and words of a segmenter: stored, and masked whole."""
 
 import random
 import re
@@ -21,17 +21,18 @@ from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 
-# Accents of both forms, ideographs, dropped characters, letters that change length.
+# Composed and separate accents, ideographs, dropped characters, and letters whose
+# length changes.
 ALPHABET = "aeéÉe\u0301ñßİ中文あ가Δ£€1,.-'()“—\u200b\ufeff\x0b\u00a0\u3000\t\n     "
-# "I love natural language processing.", cut as jieba does.
+# "I love natural language processing.", split like jieba.
 WORDS = ["我", "爱", "自然语言", "处理", "。"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def characters(text, tokenizer):
     (tokens,) = encode_with_offsets([text], tokenizer)
-    found = [text[a:b] for a, b in zip(tokens.starts, tokens.ends, strict=True)]
-    return list(zip((tokenizer.tokens[i] for i in tokens.ids), found, strict=True))
+    parts = [text[a:b] for a, b in zip(tokens.starts, tokens.ends, strict=True)]
+    return list(zip((tokenizer.tokens[i] for i in tokens.ids), parts, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -45,42 +46,42 @@ def characters(text, tokenizer):
         ("\ufeffplay\u200bing.", "playing|play\u200bing .|."),
     ],
 )
-def test_tokens_know_their_characters(uncased, text, expected):
+def test_tokens_have_the_offsets_of_their_characters(uncased, text, expected):
     expected = [tuple(pair.split("|")) for pair in expected.split(" ")]
     assert characters(text, uncased) == expected
 
 
 @pytest.mark.parametrize("name", ["added", "bpe", "unigram"])
-def test_tokens_of_other_tokenizers_know_their_characters(golden, name):
-    """Also behind spaces, which are part of some tokens, and which some tokens are."""
+def test_tokens_of_other_tokenizers_have_offsets(golden, name):
+    """Some tokens contain spaces, and some tokens are only spaces."""
     tokenizer = load_tokenizer(golden / "tokenizers" / name)
     text = "the  cat <e1> bee, a <x>cat"
-    found = characters(text, tokenizer)
-    parts = [part for token, part in found if token not in ("\u0120", "\u2581")]
+    pairs = characters(text, tokenizer)
+    parts = [part for token, part in pairs if token not in ("\u0120", "\u2581")]
     assert "".join(parts) == text.replace(" ", "")
-    assert (len(parts) == len(found)) == (name == "added")
-    assert (("<e1>", "<e1>") in found) == (name == "added")
+    assert (len(parts) == len(pairs)) == (name == "added")
+    assert (("<e1>", "<e1>") in pairs) == (name == "added")
 
 
 @pytest.mark.parametrize(
     ("tokens", "text", "expected"),
     [
-        # Google's final sigma: the ids are ours, the characters those of the word.
+        # Google's final sigma: our ids, and the characters of the whole word.
         ("οδος οδοσ the", "the ΟΔΟΣ the", "the|the οδος|ΟΔΟΣ the|the"),
         ("ο ##δ ##ο ##ς", "ΟΔΟΣ", "ο|ΟΔΟΣ ##δ|ΟΔΟΣ ##ο|ΟΔΟΣ ##ς|ΟΔΟΣ"),
         ("a ##b ( )", "東(zé AB", "[UNK]|東 (|( [UNK]|zé a|A ##b|B"),
-        # One character is two tokens.
+        # One character becomes two tokens.
         ("\u1100 ##\u1161", "\uac00", "\u1100|\uac00 ##\u1161|\uac00"),
     ],
 )
-def test_tokens_of_odd_words_have_places(tokens, text, expected):
+def test_tokens_of_unusual_words_have_offsets(tokens, text, expected):
     tokenizer = WordPieceTokenizer([*SPECIAL, *tokens.split()], True)
     pairs = [tuple(pair.split("|")) for pair in expected.split(" ")]
     assert characters(text, tokenizer) == pairs
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
-def test_any_text_gives_its_own_tokens_and_its_own_characters(uncased, lower_case):
+def test_offsets_of_random_texts_reproduce_their_tokens(uncased, lower_case):
     tokenizer = WordPieceTokenizer(uncased.tokens, lower_case)
     generator = random.Random(0)
     texts = ["".join(generator.choices(ALPHABET, k=40)) for _ in range(500)]
@@ -99,24 +100,24 @@ def test_any_text_gives_its_own_tokens_and_its_own_characters(uncased, lower_cas
     assert matched > 3000
 
 
-def test_sentencepiece_words_between_spaces():
+def test_sentencepiece_tokens_have_offsets():
     text = ["the whale swam in the sea, and the sea was the whale's"] * 20
     tokenizer = train_vocabulary(text, 40, kind="sentencepiece")
-    found = characters("Whale  zé sea", tokenizer)
-    # The mark of a space shares its word's first character.
+    pairs = characters("Whale  zé sea", tokenizer)
+    # The mark of a space has the offset of its word's first character.
     expected = [("▁whale", "Whale"), ("▁", "z"), ("[UNK]", "zé"), ("▁sea", "sea")]
-    assert found == expected
-    # The lower-cased letter has two characters.
+    assert pairs == expected
+    # The lower-cased form of this letter has two characters.
     assert characters("\u0130\u0130 sea", tokenizer)[-1] == ("▁sea", "sea")
 
 
-def test_text_without_tokens(uncased):
+def test_text_without_tokens_has_no_offsets(uncased):
     tokens, none = encode_with_offsets([" \u200b ", ""], uncased)
     assert len(tokens.ids) == len(none.ids) == 0
 
 
 def longest(text):
-    """The words of a small dictionary and runs of Latin letters, from the left."""
+    """Splits into words of a small dictionary and runs of Latin letters, from the left."""
     return re.findall("自然语言|处理|北京|北㐀|大学|[A-Za-z]+|.", text)
 
 
@@ -127,7 +128,7 @@ def tokenizer():
 
 
 def words_of(text, tokenizer, segmenter=longest):
-    """The tokens of a text, joined where one continues a word."""
+    """The tokens of a text, joined into words."""
     ((ids, continues),) = encode_words([text], tokenizer, segmenter)
     assert ids.tolist() == tokenizer.encode(text).tolist()
     words = []
@@ -137,21 +138,21 @@ def words_of(text, tokenizer, segmenter=longest):
     return words
 
 
-def test_tokens_that_continue_a_word(tokenizer):
+def test_tokens_that_continue_a_word_are_marked(tokenizer):
     assert words_of("我爱自然语言处理。", tokenizer) == WORDS
     # Without a segmenter each ideograph is a word.
     assert not tokenizer.continuation[tokenizer.encode("自然语言")].any()
-    # Latin words, unknown characters, and spaces between words.
+    # With Latin words, unknown characters, and spaces between words.
     text = "北京大学 BERTs 在x大學"
     expected = ["北京", "大学", "berts", "在", "[UNK]", "大", "[UNK]"]
     assert words_of(text, tokenizer) == expected
-    # A segmenter that drops spaces and knows too little.
+    # A segmenter that drops spaces and returns an unknown word.
     assert words_of("我爱 自然", tokenizer, str.split) == ["我爱", "自然"]
     with pytest.raises(UserError, match="expected the next part of '我爱'"):
         words_of("我爱", tokenizer, lambda text: ["爱", "我"])
 
 
-def test_tokens_of_sentencepiece_continue_words_too():
+def test_tokens_of_sentencepiece_that_continue_a_word_are_marked():
     text = ["我爱自然语言处理", "北京大学在北京", "自然语言", "处理我爱北京"] * 30
     tokenizer = train_vocabulary(text, 40, kind="sentencepiece")
     joined = [word.replace("▁", "") for word in words_of("我爱自然语言处理", tokenizer)]
@@ -161,7 +162,7 @@ def test_tokens_of_sentencepiece_continue_words_too():
 
 @pytest.fixture
 def store(tokenizer, tmp_path, monkeypatch):
-    """A prepared text of sentences with a segmenter's words."""
+    """Prepared text with the words of a segmenter."""
     monkeypatch.setitem(sys.modules, "dictionary", types.SimpleNamespace(cut=longest))
     sentences = [
         "我爱自然语言处理。",
@@ -173,24 +174,24 @@ def store(tokenizer, tmp_path, monkeypatch):
     report = prepare(
         [str(path)], tokenizer, store, workers=1, segmenter="dictionary:cut"
     )
-    assert report.counts["unknown"] == 16  # a character of every third sentence
+    assert report.counts["unknown"] == 16  # one character in every third sentence
     return [str(path)], store
 
 
 @pytest.mark.parametrize("masking", ["whole_word", "ngram", "token"])
 def test_words_are_masked_whole(store, tokenizer, masking):
-    found = TokenStore(store[1])
-    assert found.info.settings["words"] == "dictionary:cut"
-    assert (found.info.token_dtype, found.info.word_bit) == ("<u2", 1 << 15)
+    words_store = TokenStore(store[1])
+    assert words_store.info.settings["words"] == "dictionary:cut"
+    assert (words_store.info.token_dtype, words_store.info.word_bit) == ("<u2", 1 << 15)
     config = ExampleConfig(masking=masking, mask_rate=0.3, mask_share=1, random_share=0)
     source = ExampleSource(
-        found, tokenizer, config, sequence_length=32, max_predictions=12, seed=1
+        words_store, tokenizer, config, sequence_length=32, max_predictions=12, seed=1
     )
     batch = source.draw(range(source.epoch_size))
     ids = batch["input_ids"].copy()
     rows, slots = np.nonzero(batch["mlm_weights"])
     ids[rows, batch["mlm_positions"][rows, slots]] = batch["mlm_ids"][rows, slots]
-    assert ids.max() < tokenizer.vocab_size  # no bit is left
+    assert ids.max() < tokenizer.vocab_size  # the word bit is removed
     masked = batch["input_ids"] == tokenizer.mask_id
     word = tokenizer.encode("自然语言")
     starts = (np.lib.stride_tricks.sliding_window_view(ids, 4, axis=1) == word).all(2)
@@ -198,7 +199,7 @@ def test_words_are_masked_whole(store, tokenizer, masking):
     assert (together == {0, 4}) == (masking != "token")
 
 
-def test_a_store_of_words_is_read_as_any_other(store, tokenizer, tmp_path):
+def test_a_store_of_words_is_read_like_other_stores(store, tokenizer, tmp_path):
     inputs, directory = store
     plain = tmp_path / "plain"
     prepare(inputs, tokenizer, plain, workers=1)
@@ -213,11 +214,11 @@ def test_a_store_of_words_is_read_as_any_other(store, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["jiebo", "os:nothing", "nowhere:cut"])
-def test_a_segmenter_that_is_not_there(name):
+def test_a_missing_segmenter_is_a_one_line_error(name):
     with pytest.raises(UserError, match=rf"no segmenter {name} .*\[chinese"):
         open_segmenter(name)
 
 
-def test_jieba_if_it_is_installed(tokenizer):
+def test_words_of_jieba_are_marked(tokenizer):
     pytest.importorskip("jieba", reason="the extra chinese is not installed")
     assert words_of("我爱自然语言处理。", tokenizer, open_segmenter("jieba")) == WORDS

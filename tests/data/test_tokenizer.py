@@ -22,11 +22,11 @@ TOKENS = [*SPECIAL, "the", "a", "##b", "##ab", ".", "[", "]"]
 CJK = range(0x4E00, 0xA000), range(0x3400, 0x4DC0), range(0x20000, 0x2A6E0)
 CJK += range(0x2A700, 0x2B740), range(0x2B740, 0x2B820), range(0x2B820, 0x2CEB0)
 CJK += range(0xF900, 0xFB00), range(0x2F800, 0x2FA20)
-# Where Google's rules and their shortcuts part, if they do.
+# Characters for which a shortcut could differ from Google's rules.
 CORNERS = "ΣσςİıßẞǅK\u212b≠\u037e\u1fef\u0345\u0301\u302e\U0001d165\u00ad\u200d'.:·’“—"
 CORNERS += "\ufffd\0\x01\x0b\x1c\x7f\x85\u2028\u2029\u00a0\u3000\t\r\n \ud800\udfff"
 CORNERS += "一\u9fff\u3400\uf900\ufaff\U00020000\U0002ceaf\U0002ceb0\U0002f800あカ가"
-# Characters of SCRIPTS that are newer than transformers' tables, and the final sigma.
+# Characters of SCRIPTS newer than transformers' tables, and the final sigma.
 OTHERS = {0x3A3, 0xECE, 0x9FD, 0x9FE, 0xA76, *range(0xAFA, 0xB00), 0xB55, 0xC04}
 OTHERS |= {0xC3C, 0xC77, 0xC84, 0xD00, 0xD3B, 0xD3C, 0xD81, 0xEBA}
 
@@ -34,7 +34,7 @@ CASES = [True, pytest.param(False, marks=pytest.mark.long)]
 
 
 def google_words(text, lower_case):
-    """Words by the rules of tokenization.py, one character at a time."""
+    """Words by the rules of tokenization.py, character by character."""
     kind = unicodedata.category
     alone = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
@@ -82,7 +82,7 @@ def mixed():
 
 
 @pytest.mark.parametrize("case", ["uncased", "cased"])
-def test_every_golden_string_gives_googles_tokens(golden, uncased, case):
+def test_every_golden_string_has_googles_tokens(golden, uncased, case):
     tokenizer = WordPieceTokenizer(uncased.tokens, case == "uncased")
     rows = json.loads((golden / "tokenizer/google_full_tokenizer.json").read_text())
     assert len(rows) == 46
@@ -94,7 +94,7 @@ def test_every_golden_string_gives_googles_tokens(golden, uncased, case):
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
-def test_random_strings_split_as_in_the_original(lower_case):
+def test_random_strings_are_split_like_the_original(lower_case):
     kinds = {}
     for code in range(0x110000):
         kinds.setdefault(unicodedata.category(chr(code)), []).append(chr(code))
@@ -108,10 +108,10 @@ def test_random_strings_split_as_in_the_original(lower_case):
 
 
 @pytest.mark.parametrize("lower_case", CASES)
-def test_characters_of_the_first_plane_split_as_in_the_original(lower_case):
+def test_characters_of_the_first_plane_are_split_like_the_original(lower_case):
     splitter = wordpiece.Splitter(lower_case)
     for first in range(0, 0x10000, 8):
-        # Far enough apart that no character is in the context of another.
+        # The distance keeps each character out of the context of the others.
         text = " ".join(f"{chr(c)} aΣ{chr(c)}Bb" for c in range(first, first + 8))
         ours = [w for r in splitter.rough_words(text) for w in splitter.words(r)]
         assert ours == google_words(text, lower_case), hex(first)
@@ -134,8 +134,8 @@ def transformers_words(text, lower_case, strip_accents=None):
 
 @pytest.mark.parametrize("strip_accents", [None, True, False])
 @pytest.mark.parametrize("lower_case", [True, False])
-def test_scripts_split_as_in_transformers(lower_case, strip_accents):
-    """Except the few characters of OTHERS."""
+def test_scripts_are_split_like_transformers(lower_case, strip_accents):
+    """Except for the few characters of OTHERS."""
     rules = lower_case, strip_accents
     for code in {c for block in SCRIPTS for c in range(*block)} - OTHERS:
         text = f"a{chr(code)} क{chr(code)} {chr(code)}ब"
@@ -143,13 +143,13 @@ def test_scripts_split_as_in_transformers(lower_case, strip_accents):
 
 
 @pytest.mark.parametrize("lower_case", CASES)
-def test_only_the_named_characters_split_otherwise_than_in_transformers(lower_case):
+def test_only_the_documented_characters_differ_from_transformers(lower_case):
     """docs/checkpoints.md names them."""
 
     def differs(text):
         return our_words(text, lower_case) != transformers_words(text, lower_case)
 
-    # Not assigned, surrogates, for private use.
+    # Unassigned, surrogates, private use.
     left_out = ("Cn", "Cs", "Co")
     every = (chr(code) for code in range(0x110000))
     known = [c for c in every if unicodedata.category(c) not in left_out]
@@ -176,8 +176,8 @@ def test_only_the_named_characters_split_otherwise_than_in_transformers(lower_ca
         "עִם עם",
     ],
 )
-def test_kept_accents_tell_words_apart(words, tmp_path):
-    """Google's rules make fewer words of them."""
+def test_kept_accents_distinguish_words(words, tmp_path):
+    """Google's rules merge these words."""
     count = len(words.split())
     assert len(set(our_words(words, True))) < count
     assert our_words(words, True, False) == words.split()
@@ -221,9 +221,9 @@ def test_special_tokens_continuation_and_decode(small):
     special = small.pad_id, small.unk_id, small.cls_id, small.sep_id, small.mask_id
     assert special == (0, 1, 2, 3, 4)
     assert small.mask_id not in small.encode("the [MASK].")
-    asked = small.encode("[MASK]the [MASK].", allow_mask=True)
-    assert [small.tokens[i] for i in asked] == ["[MASK]", "the", "[MASK]", "."]
-    assert asked.dtype == small.dtype == np.uint16
+    with_masks = small.encode("[MASK]the [MASK].", allow_mask=True)
+    assert [small.tokens[i] for i in with_masks] == ["[MASK]", "the", "[MASK]", "."]
+    assert with_masks.dtype == small.dtype == np.uint16
     assert np.flatnonzero(small.continuation).tolist() == [7, 8]
     assert small.decode(small.encode("The abab the.")) == "the abab the."
     assert small.encode("").shape == (0,)
@@ -253,8 +253,8 @@ LETTERS = [101, *range(1037, 1045), 102, *range(1045, 1054), 102]
         ),
     ],
 )
-def test_batches_are_those_of_transformers(pairs, max_length, rows, firsts, uncased):
-    """The numbers are those of its BertTokenizer 5.24 (padding=True, truncation=True)."""
+def test_batches_equal_transformers(pairs, max_length, rows, firsts, uncased):
+    """The ids of BertTokenizer 5.24 (padding=True, truncation=True)."""
     batch = uncased(TEXTS, pairs, max_length=max_length)
     longest = max(map(len, rows))
     padded = [row + [0] * (longest - len(row)) for row in rows]
@@ -290,13 +290,13 @@ def test_padding_and_truncation(uncased, mixed):
     assert pickle.loads(pickle.dumps(known)).model_max_length == 5
     ordinary = uncased("[MASK]", allow_mask=False)["input_ids"].tolist()
     assert ordinary == [101, *uncased.encode("[MASK]"), 102]
-    # Another padding id and another kind of tokenizer.
+    # A different padding id and kind of tokenizer.
     for tokenizer in (WordPieceTokenizer(TOKENS[::-1], True), mixed):
         batch = tokenizer(["the", "the a the"])["input_ids"]
         assert batch[0, -1] == tokenizer.pad_id and batch[1, -1] == tokenizer.sep_id
 
 
-def test_texts_of_any_column(uncased):
+def test_texts_of_any_column_type_are_encoded(uncased):
     expected = uncased([*TEXTS])["input_ids"].tolist()
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"text": TEXTS}, index=[7, 5, 3, 1])
@@ -332,7 +332,9 @@ def test_texts_of_any_column(uncased):
         (("a",), {"truncation": "only_first"}, "expected True or False"),
     ],
 )
-def test_wrong_texts_and_arguments_are_one_line(arguments, settings, message, uncased):
+def test_wrong_texts_and_arguments_are_one_line_errors(
+    arguments, settings, message, uncased
+):
     with pytest.raises(UserError, match=message):
         uncased(*arguments, **settings)
 
@@ -384,7 +386,7 @@ def test_saved_pickled_and_loaded_tokenizers_are_the_same(kind, small, mixed, tm
     assert files == {tokenizer.file_name, "tokenizer_config.json"}
 
 
-def test_the_fingerprint_of_0_1_0_is_known(small, mixed):
+def test_the_fingerprint_of_0_1_0_is_accepted(small, mixed):
     for tokenizer in (small, mixed):
         text = "\n".join([tokenizer.kind, "True", *tokenizer.tokens])
         old = hashlib.sha256(text.encode()).hexdigest()
@@ -394,7 +396,7 @@ def test_the_fingerprint_of_0_1_0_is_known(small, mixed):
         assert (tokenizer.fingerprint() == old) == (tokenizer is small)
 
 
-def test_a_saved_folder_names_its_class_and_case(small, tmp_path):
+def test_a_saved_folder_contains_its_class_and_case(small, tmp_path):
     path = write(tmp_path / "vocab.txt", TOKENS)
     WordPieceTokenizer(TOKENS, False).save(tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
@@ -405,7 +407,7 @@ def test_a_saved_folder_names_its_class_and_case(small, tmp_path):
     assert small.fingerprint() != load_tokenizer(tmp_path).fingerprint()
 
 
-def test_sentencepiece_needs_no_spaces_and_gives_the_text_back(mixed):
+def test_sentencepiece_needs_no_spaces_and_restores_the_text(mixed):
     text = "セーターを着た猫である。"
     ids = mixed.encode(text)
     assert 2 < len(ids) <= len(text) + 1
@@ -416,8 +418,8 @@ def test_sentencepiece_needs_no_spaces_and_gives_the_text_back(mixed):
 
 
 @pytest.mark.parametrize("change", ["scores", "normalizer"])
-def test_sentencepiece_models_of_equal_tokens_have_other_fingerprints(change):
-    """The scores choose between tokens, the normaliser changes the text before."""
+def test_sentencepiece_models_of_equal_tokens_have_different_fingerprints(change):
+    """Scores choose between tokens, and the normaliser changes the text first."""
     text = ["the cat saw the cats that sat there"] * 20
     tokenizer = vocabulary_training.train_vocabulary(text, 30, kind="sentencepiece")
     model, text = tokenizer.proto(), "ｔｈｅ cat"
@@ -445,8 +447,8 @@ def words_of(tokenizer, text):
 
 
 @pytest.mark.parametrize("text", ["セーターを着た猫である。", "แมวนั่งบนเสื่อ"])
-def test_where_no_spaces_are_written_each_token_is_a_word(mixed, text):
-    """Except marks: of a long vowel, of a tone, and those between sentences."""
+def test_in_languages_without_spaces_each_token_is_a_word(mixed, text):
+    """Except for marks of long vowels and tones, and punctuation."""
     tokens, words = mixed.tokenize(text), words_of(mixed, text)
     assert "".join(words).strip("\u2581") == text
     marks = [t for t in tokens if unicodedata.category(t[0]) not in ("Lo", "So")]
@@ -465,7 +467,7 @@ def test_words_of_tokenizers_that_mark_spaces(golden, mixed):
         assert not tokenizer.continuation[: len(SPECIAL)].any()
         assert found == [f"{space}the", f"{space}cat's"]
     ids = {token: i for i, token in enumerate(TOKENS)}
-    words = Tokenizer(models.WordLevel(ids, "[UNK]"))  # without marks
+    words = Tokenizer(models.WordLevel(ids, "[UNK]"))  # does not mark spaces
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = LibraryTokenizer(words.to_str().encode())
     assert words_of(tokenizer, "the a the") == ["the", "a", "the"]

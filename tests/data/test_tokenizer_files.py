@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 
 SPECIAL = list(SPECIAL_TOKENS)
 TOKENS = [*SPECIAL, "the", "a", "##b", "##ab", ".", "[", "]"]
-# What transformers makes of them; tests/golden/huggingface/make.py prints it.
+# Texts and transformers' ids, printed by tests/golden/huggingface/make.py.
 TRANSFORMERS_IDS = {
     "The cat's caf\u00e9, na\u00efve \u4e2d\u6587 CATs?": (
         "37 38 5 16 11 23 40 6 15 23 31 35 27 21 22 38 33 8"
@@ -48,7 +48,7 @@ def change(folder, *path, value):
 
 
 @pytest.mark.parametrize("name", ["", "tokenizer.json"])
-def test_ids_are_those_of_transformers(folder, name):
+def test_ids_equal_transformers(folder, name):
     tokenizer = load_tokenizer(folder / name)
     for text, ids in TRANSFORMERS_IDS.items():
         assert tokenizer.encode(text).tolist() == [int(i) for i in ids.split()]
@@ -59,10 +59,10 @@ def test_ids_are_those_of_transformers(folder, name):
 
 
 def test_tokenizer_json_decides_the_case_and_the_accents(folder):
-    """Over a vocab.txt whose tokens have no capitals, and over the tokens themselves."""
+    """It takes precedence over a vocab.txt without capitals and over its own tokens."""
     tokenizer = load_tokenizer(folder)
     config = folder / "tokenizer_config.json"
-    write_json(config, {"strip_accents": True})  # which the lower case implies
+    write_json(config, {"strip_accents": True})  # implied by the lower case
     assert load_tokenizer(folder).strip_accents
     for name, rule in (
         ("lowercase", "do_lower_case"),
@@ -71,8 +71,8 @@ def test_tokenizer_json_decides_the_case_and_the_accents(folder):
     ):
         write_json(config, {rule: True})
         change(folder, "normalizer", name, value=False)
-        said = rf"tokenizer\.json: {rule}=True in its settings; expected False"
-        with pytest.raises(UserError, match=said):
+        message = rf"tokenizer\.json: {rule}=True in its settings; expected False"
+        with pytest.raises(UserError, match=message):
             load_tokenizer(folder)
     config.unlink()
     assert load_tokenizer(folder).kind == "tokenizers"
@@ -92,7 +92,7 @@ def test_two_vocabularies_in_a_folder_keep_their_own_case(tmp_path):
 
 
 @pytest.mark.parametrize(("token", "lower_case"), [("the", True), ("##The", False)])
-def test_without_settings_the_tokens_tell_the_case(tmp_path, token, lower_case):
+def test_without_settings_the_tokens_decide_the_case(tmp_path, token, lower_case):
     path = write(tmp_path / "vocab.txt", [*SPECIAL, "[unused1]", "[CLF]", token])
     assert load_tokenizer(path).lower_case is lower_case
 
@@ -110,7 +110,7 @@ def test_without_settings_the_tokens_tell_the_case(tmp_path, token, lower_case):
     ],
     ids=["crlf", "byte order mark", "holes and an empty end", "other separators"],
 )
-def test_files_of_others_work_as_they_are(tmp_path, content, tokens):
+def test_files_of_other_tools_are_read_unchanged(tmp_path, content, tokens):
     path = tmp_path / "vocab.txt"
     path.write_bytes(content.encode())
     assert load_tokenizer(path).tokens == tokens
@@ -172,13 +172,13 @@ def test_a_tokenizer_class_in_config_json_is_refused(tmp_path):
     write_json(tmp_path / "config.json", {"tokenizer_class": "BertJapaneseTokenizer"})
     with pytest.raises(UserError, match=r"vocab\.txt: .*'BertJapaneseTokenizer'"):
         load_tokenizer(tmp_path)
-    # tokenizer_config.json comes first, as in transformers.
+    # tokenizer_config.json takes precedence, as in transformers.
     write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"})
     assert load_tokenizer(tmp_path).tokens == TOKENS
 
 
 def test_the_longest_word_is_read_and_kept(folder, tmp_path):
-    """Hugging Face's files have 100 characters, Google's tokenizer 200."""
+    """The limit is 100 characters in Hugging Face's files and 200 in Google's."""
     tokenizer = load_tokenizer(folder)
     tokenizer.save(tmp_path / "saved")
     words = "a" + "b" * 99 + " a" + "b" * 100
@@ -192,8 +192,8 @@ def test_the_longest_word_is_read_and_kept(folder, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["added", "bpe", "unigram"])
-def test_other_tokenizers_give_the_ids_of_transformers(golden, tmp_path, name):
-    """Added tokens with every flag, and other models, loaded and saved."""
+def test_ids_of_other_tokenizers_equal_transformers(golden, tmp_path, name):
+    """Added tokens with all flags and other models, as loaded and as saved."""
     theirs = json.loads((golden / "tokenizers/golden.json").read_text())[name]
     tokenizer = load_tokenizer(golden / "tokenizers" / name)
     tokenizer.save(tmp_path)
@@ -224,7 +224,7 @@ def test_other_tokenizers_give_the_ids_of_transformers(golden, tmp_path, name):
 def test_tokens_that_files_add_to_a_vocabulary_are_refused(
     golden, tmp_path, kind, name, content
 ):
-    """Also a token that the vocabulary has, since it would be split."""
+    """Also if the vocabulary contains the token, because text would be split at it."""
     if kind == "tokenizers":
         folder = golden / "huggingface/tokenizer"
         shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
@@ -240,7 +240,7 @@ def test_tokens_that_files_add_to_a_vocabulary_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "message"),
     [
         (("model", "type"), "BPE", "expected the tokenizer.json .* of a BERT"),
         (
@@ -252,14 +252,14 @@ def test_tokens_that_files_add_to_a_vocabulary_are_refused(
         (("model", "vocab", "new"), "7", "expected the tokenizer.json .* of a BERT"),
     ],
 )
-def test_a_tokenizer_that_bert_cannot_use_is_refused(folder, path, value, said):
+def test_a_tokenizer_that_bert_cannot_use_is_refused(folder, path, value, message):
     change(folder, *path, value=value)
-    with pytest.raises(UserError, match=said) as e:
+    with pytest.raises(UserError, match=message) as e:
         load_tokenizer(folder)
     assert "\n" not in str(e.value)
 
 
-def test_two_forms_of_a_vocabulary_have_the_same_tokens(tmp_path, folder):
+def test_two_forms_of_a_vocabulary_must_have_the_same_tokens(tmp_path, folder):
     tokenizer = load_tokenizer(folder)
     tokenizer.save(tmp_path)
     shutil.copy(folder / "tokenizer.json", tmp_path)
@@ -267,8 +267,10 @@ def test_two_forms_of_a_vocabulary_have_the_same_tokens(tmp_path, folder):
     tokens = list(tokenizer.tokens)
     tokens[9], tokens[10] = tokens[10], tokens[9]
     write(tmp_path / "vocab.txt", tokens)
-    said = f"tokenizer.json: token 9 is {tokens[10]!r}, but {tokens[9]!r} in vocab.txt"
-    with pytest.raises(UserError, match=re.escape(said)):
+    message = (
+        f"tokenizer.json: token 9 is {tokens[10]!r}, but {tokens[9]!r} in vocab.txt"
+    )
+    with pytest.raises(UserError, match=re.escape(message)):
         load_tokenizer(tmp_path)
     write(tmp_path / "vocab.txt", [*tokenizer.tokens, "more"])
     with pytest.raises(UserError, match="token 61 is None, but 'more' in"):
@@ -276,7 +278,7 @@ def test_two_forms_of_a_vocabulary_have_the_same_tokens(tmp_path, folder):
 
 
 def test_a_token_with_a_line_feed_is_kept(folder, tmp_path):
-    """A vocab.txt cannot hold it."""
+    """A vocab.txt cannot contain this token."""
     settings = json.loads((folder / "tokenizer.json").read_text())
     change(folder, "model", "vocab", value=settings["model"]["vocab"] | {"a\nb": 61})
     load_tokenizer(folder).save(tmp_path / "saved")

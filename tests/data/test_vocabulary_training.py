@@ -30,14 +30,14 @@ def ten_thousand(lines):
     return train_vocabulary(lines, 10000)
 
 
-def test_the_size_layout_and_tokens(ten_thousand, golden, lines):
+def test_a_vocabulary_has_its_size_layout_and_tokens(ten_thousand, golden, lines):
     google = (golden / "tokenizer/uncased_vocab.txt").read_text().split("\n")
     assert google[:999] == ten_thousand.tokens[:999] == LAYOUT
     assert len(set(ten_thousand.tokens)) == ten_thousand.vocab_size == 10000
     assert ten_thousand.tokenize("The whale") == ["the", "whale"]
     ids = [i for row in ten_thousand.encode_batch(lines) for i in row]
     assert ids.count(ten_thousand.unk_id) < 1e-4 * len(ids)
-    # 9,000 tokens of its own text: nearly every word is one token (measured: 1.06).
+    # 9,000 tokens for this text: nearly every word is one token (measured: 1.06).
     assert len(ids) / sum(count_words(lines, Splitter(True)).values()) < 1.1
     small = train_vocabulary(lines[:300], 700)
     assert small.vocab_size == 700
@@ -51,7 +51,7 @@ def test_words_that_save_most_tokens_extend_a_vocabulary(lines):
         ["The zymurgist's 1851 zymurgists"] * 9 + ["quahog the whale"] * 2 + ["xylem"]
     )
     longer = extend_vocabulary(small, text, 2)
-    assert longer.tokens == [*small.tokens, "zymurgists", "zymurgist"]  # no number
+    assert longer.tokens == [*small.tokens, "zymurgists", "zymurgist"]  # no numbers
     assert longer.lower_case == small.lower_case
     assert longer.tokenize("Zymurgist zymurgists whale") == [
         *("zymurgist", "zymurgists"),
@@ -86,7 +86,7 @@ def test_cased_keeps_capitals_and_accents(lines):
 
 @pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
 def test_the_same_text_gives_the_same_vocabulary_in_every_process(kind, tmp_path):
-    # Words of six letters at random: pairs by the hundred have the same count.
+    # Random words of six letters: hundreds of pairs have equal counts.
     rng = random.Random(3)
     words = ["".join(rng.choices("abcdef", k=rng.randrange(1, 9))) for _ in range(9000)]
     path = tmp_path / "text.txt"
@@ -100,16 +100,16 @@ def test_the_same_text_gives_the_same_vocabulary_in_every_process(kind, tmp_path
         "sys.stdout.buffer.write(tokenizer.content)"
     )
     command = [sys.executable, "-c", code, path, kind]
-    found = set()
+    contents = set()
     for number in ("1", "2"):
         env = {**os.environ, "RAYON_NUM_THREADS": number, "PYTHONHASHSEED": number}
-        found.add(
+        contents.add(
             subprocess.run(command, env=env, check=True, capture_output=True).stdout
         )
-    assert len(found) == 1
+    assert len(contents) == 1
 
 
-def test_a_text_too_small_gives_a_smaller_vocabulary():
+def test_a_small_text_gives_a_smaller_vocabulary():
     text = ["the sea and the ship and the whale"] * 3
     tokenizer = train_vocabulary(text, 2000)
     assert 5 < tokenizer.vocab_size < 60
@@ -118,7 +118,7 @@ def test_a_text_too_small_gives_a_smaller_vocabulary():
     assert 5 < smaller.vocab_size < 60
 
 
-def test_thousands_of_ideographs_have_tokens_of_their_own():
+def test_thousands_of_ideographs_have_their_own_tokens():
     characters = [chr(c) for c in range(0x4E00, 0x4E00 + 2500)]
     tokenizer = train_vocabulary(["".join(characters)] * 3, 9000)
     assert set(characters) <= set(tokenizer.tokens)
@@ -132,14 +132,14 @@ def test_very_rare_characters_are_left_out():
     assert tokenizer.tokenize("☃ plain") == ["[UNK]", "plain"]
 
 
-def test_words_are_counted_as_the_tokenizer_sees_them():
+def test_words_are_counted_after_the_tokenizers_rules():
     text = ["Été, été", "ÉTÉ\u00a0x" + "y" * 300, "et\x01e"]
     assert count_words(text, Splitter(True)) == {"ete": 4, ",": 1}
     cased = {"Été": 1, ",": 1, "été": 1, "ÉTÉ": 1}
     assert count_words(text[:2], Splitter(False)) == cased
 
 
-def test_counts_of_large_corpora_are_bounded(monkeypatch, lines):
+def test_the_number_of_counted_words_is_limited(monkeypatch, lines):
     monkeypatch.setattr(vocabulary_training, "_COUNTED_WORDS", 100)
     words = count_words((f"the sea word{i}" for i in range(5000)), Splitter(True))
     assert len(words) <= 100
@@ -149,7 +149,7 @@ def test_counts_of_large_corpora_are_bounded(monkeypatch, lines):
     assert 3000 < fed < 7000
 
 
-def test_the_sample_for_sentencepiece_is_even(monkeypatch):
+def test_the_sample_for_sentencepiece_is_evenly_spaced(monkeypatch):
     sample = vocabulary_training._sample((str(i) for i in range(10000)), 1000)
     values = [int(s) for s in sample]
     assert len(set(values)) == 1000
