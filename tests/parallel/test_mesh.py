@@ -46,7 +46,7 @@ def test_a_mesh_that_does_not_fit_names_the_settings(config):
 
 
 class Device:
-    """A device with the attributes that the layout of a mesh reads."""
+    """A device with the attributes that make_mesh reads."""
 
     def __init__(self, number, platform, slice_index, coords):
         self.id, self.process_index = number, slice_index
@@ -68,7 +68,7 @@ def test_gpus_of_several_hosts_are_one_slice():
     assert list(mesh.devices.flat) == devices
 
 
-def test_tpu_slices_lie_along_replica():
+def test_tpu_slices_are_replicas():
     mesh = make_mesh(MeshConfig(replica=2), devices_of("tpu"))
     assert tuple(mesh.shape.values()) == (2, 4, 1)
     assert [{d.slice_index for d in row.flat} for row in mesh.devices] == [{0}, {1}]
@@ -76,7 +76,7 @@ def test_tpu_slices_lie_along_replica():
         make_mesh(MeshConfig(), devices_of("tpu"))
 
 
-def test_rows_are_split_over_replica_and_data_alone():
+def test_rows_are_split_only_over_replica_and_data():
     mesh = make_mesh(MeshConfig(replica=2, data=2, model=2))
     rows = jax.device_put(jax.numpy.arange(8).reshape(8, 1), batch_sharding(mesh))
     by_device = {s.device: s.data.ravel().tolist() for s in rows.addressable_shards}
@@ -103,6 +103,6 @@ def test_an_undividable_batch_is_refused():
 
 
 @pytest.mark.parametrize(("platform", "ahead"), [("cpu", 0), ("gpu", 2), ("tpu", 2)])
-def test_steps_are_started_ahead_on_accelerators_alone(platform, ahead):
+def test_steps_are_dispatched_ahead_only_on_accelerators(platform, ahead):
     devices = np.full((1, 2, 1), SimpleNamespace(platform=platform))
     assert steps_ahead(SimpleNamespace(devices=devices)) == ahead

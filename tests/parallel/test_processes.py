@@ -1,4 +1,4 @@
-"""Two processes that a cluster's launcher, or flags, connect; how they stop and end."""
+"""Two processes connect by a launcher's environment or by flags, stop and end."""
 
 import dataclasses
 import errno
@@ -24,9 +24,9 @@ from bert_jax.parallel.processes import connect, leave, lost_peer
 from bert_jax.training.config import RunConfig
 
 REPOSITORY = Path(__file__).parents[2]
-PORTS = 61_440  # JAX's first: it adds the job's number to it
+PORTS = 61_440  # JAX's first port, to which it adds the job's number
 
-# Every script is a command with the arguments NUMBER PORT ...
+# The arguments of every script are NUMBER PORT ...
 START = """
 import itertools, os, signal, sys
 from pathlib import Path
@@ -70,7 +70,7 @@ cli.run(main)
 
 
 def start_two(body, *arguments, devices=1, environments=({}, {})):
-    """Two processes that run ``body`` with their number and ``arguments``."""
+    """Starts two processes that run ``body`` with their number and ``arguments``."""
     body = "\n".join(f"    {line}" for line in body.splitlines())
     script = START.format(body=body, devices=devices)
     return [
@@ -113,7 +113,7 @@ def open_mpi(job, process):
 
 @pytest.fixture
 def job_number():
-    """One whose port nobody has."""
+    """A job number whose port is free."""
     while True:
         number = random.randrange(4096)
         with socket.socket() as probe:
@@ -142,7 +142,7 @@ print(jax.process_index(), jax.process_count(), jax.device_count())
 @pytest.mark.parametrize(
     "launcher", [slurm, pytest.param(open_mpi, marks=pytest.mark.long)]
 )
-def test_a_job_is_found_in_the_environment(launcher, job_number):
+def test_a_job_is_read_from_the_environment(launcher, job_number):
     environments = [launcher(job_number, process) for process in range(2)]
     jobs = start_two(MEMBER, 0, devices=3, environments=environments)
     outputs = [job.communicate() for job in jobs]
@@ -161,12 +161,12 @@ with stop_requests() as stop_requested:
 """
 
 
-@pytest.mark.parametrize("asked", [pytest.param(0, marks=pytest.mark.long), 1])
-def test_sigterm_to_one_process_stops_all_at_the_same_call(port, asked):
+@pytest.mark.parametrize("process", [pytest.param(0, marks=pytest.mark.long), 1])
+def test_sigterm_to_one_process_stops_all_at_the_same_call(port, process):
     jobs = start_two(STOPS, port)
     for job in jobs:
         assert job.stdout.readline() == "begun\n"
-    jobs[asked].send_signal(signal.SIGTERM)
+    jobs[process].send_signal(signal.SIGTERM)
     outputs = [job.communicate() for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], outputs
     calls = [int(output) for output, _ in outputs]
@@ -184,10 +184,10 @@ print(events.count("/jax/compilation_cache/cache_hits"))
 """
 
 
-def test_programs_are_kept_in_the_workdir(port, bucket, monkeypatch):
-    """JAX has process 0 alone keep them; here it finds them on another machine.
+def test_compiled_programs_are_saved_in_the_workdir(port, bucket, monkeypatch):
+    """Process 0 saves compiled programs, and loads them on another machine.
 
-    On CPUs no other process finds them: the key has the process's own devices in it.
+    On CPUs no other process can load them, because the key contains its devices.
     """
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     for round_ in range(2):
@@ -215,8 +215,8 @@ assert from_leader(lambda: 0) == 0
 """
 
 
-def test_an_error_in_process_0_is_an_error_in_all(port, tmp_path):
-    """And all can continue: no process waits for a call that another one left out."""
+def test_an_error_in_process_0_is_raised_in_all_processes(port, tmp_path):
+    """All processes can continue, and no process waits for another."""
     (tmp_path / "file").write_text("")
     with locked(tmp_path / "used"):
         jobs = start_two(RAISES, port, tmp_path)
@@ -256,7 +256,8 @@ for step in range(100):
     batch = put_batch({"x": jax.numpy.ones((1, 4))}, mesh)
     print(jax.jit(jax.numpy.sum)(batch["x"]))
 """
-# A process that lost another one: code 75 if a collective fails, SIGABRT if JAX ends it.
+# Exit code after the loss of another process: 75 if a collective fails, SIGABRT if JAX
+# ends the process.
 LOST = (75, -signal.SIGABRT)
 
 
@@ -280,7 +281,7 @@ LOST = (75, -signal.SIGABRT)
         pytest.param(1, "full", 2, "", marks=pytest.mark.long),
     ],
 )
-def test_a_process_that_fails_ends_the_others(port, failed, kind, code, line):
+def test_a_failed_process_ends_the_other_processes(port, failed, kind, code, line):
     jobs, other = start_two(FAILS, port, failed, kind), 1 - failed
     errors = [job.communicate()[1] for job in jobs]
     assert jobs[failed].returncode == code, errors
@@ -302,12 +303,12 @@ def test_a_process_that_fails_ends_the_others(port, failed, kind, code, line):
         dict(coordinator_address="h:70000", num_processes=2, process_id=0),
     ],
 )
-def test_wrong_flags_are_one_line(flags):
+def test_wrong_flags_are_a_one_line_error(flags):
     with pytest.raises(UserError, match=r"--coordinator_address=HOST:PORT with "):
         connect(**flags)
 
 
-def test_without_a_cluster_there_is_one_line():
+def test_a_missing_cluster_is_a_one_line_error():
     jobs = start_two("connect(process, port, distributed=True)", 0)
     for job in jobs:
         (line,) = job.communicate()[1].splitlines()
@@ -315,7 +316,7 @@ def test_without_a_cluster_there_is_one_line():
         assert job.returncode == 2
 
 
-def test_a_port_in_use_is_one_line():
+def test_a_port_in_use_is_a_one_line_error():
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(UserError, match=f"already in use.* {port}.*a free port"):
@@ -323,7 +324,7 @@ def test_a_port_in_use_is_one_line():
 
 
 def test_the_deadline_does_not_replace_the_exit_code(monkeypatch):
-    """Process 0 waits 3 s before it exits. The deadline may be over meanwhile."""
+    """Process 0 waits 3 s before it exits. The deadline may pass during this time."""
     ended, slept = [], []
     monkeypatch.setattr(
         processes.time, "sleep", lambda s: slept.append(progress._waits)
@@ -334,7 +335,7 @@ def test_the_deadline_does_not_replace_the_exit_code(monkeypatch):
 
 
 def test_processes_wait_a_day_for_process_0(monkeypatch):
-    """It may prepare text for hours. A lost process ends the wait at once."""
+    """Process 0 may prepare text for hours. A lost process ends the wait at once."""
     waits = []
 
     class Client:
@@ -396,8 +397,8 @@ NCCL = "INTERNAL: NCCL operation "
         (None, False),
     ],
 )
-def test_a_lost_process_is_known_by_the_message(error, lost):
-    """By whatever type, and also as the cause of another error."""
+def test_a_lost_process_is_recognised_by_the_message(error, lost):
+    """For every exception type, and also as the cause of another error."""
     outer = UserError("a checkpoint could not be written")
     outer.__cause__ = error
     assert bool(lost_peer(error)) == bool(lost_peer(outer)) == lost
@@ -407,19 +408,19 @@ SECONDS, BUSY = 10, 80  # of the step deadline
 
 
 class Exit(BaseException):
-    """Stands for the end of this process."""
+    """Raised in place of the end of this process."""
 
 
 @pytest.fixture
 def end(monkeypatch):
-    """A function of what happens at each second; returns the second of the end."""
+    """A function of a callback for each second. It returns the second of the exit."""
 
-    def run(happens):
+    def run(each_second):
         clock = [0.0]
 
         def sleep(seconds):
             clock[0] += seconds
-            happens(clock[0])
+            each_second(clock[0])
 
         def leave(code):
             assert code == PREEMPTED
@@ -444,7 +445,7 @@ def test_a_process_without_progress_ends_with_its_stacks(end, capfd):
     assert any(f"in {end.__name__}" in line for line in stacks)
 
 
-def test_a_process_that_cannot_print_ends_too(end, monkeypatch):
+def test_a_process_that_cannot_print_also_ends(end, monkeypatch):
     def fails(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -463,7 +464,7 @@ def test_updates_and_items_are_progress(end):
     assert end(happens) == BUSY + SECONDS
 
 
-def test_a_wait_for_other_processes_is_no_stall(end):
+def test_a_wait_for_other_processes_is_not_a_stall(end):
     wait = progress.unwatched()
 
     def happens(second):
@@ -475,7 +476,7 @@ def test_a_wait_for_other_processes_is_no_stall(end):
     assert end(happens) == BUSY + SECONDS
 
 
-def test_compilation_is_no_stall(end):
+def test_compilation_is_not_a_stall(end):
     """The compiler may run in any thread."""
     assert compiler.__file__.endswith(processes._COMPILER)
     scope, compiled = {}, threading.Event()

@@ -16,7 +16,7 @@ from bert_jax.parallel.sharding import (
 )
 
 
-def test_an_error_names_a_tensor_without_a_rule_and_the_rule_to_add():
+def test_the_error_has_the_tensor_without_a_rule_and_the_rule_to_add():
     params = {"head": {"kernel": jnp.ones((2, 3, 4)), "bias": jnp.ones(4)}}
     tree = {"params": params, "opt_state": {"mu": params}, "step": jnp.ones(())}
     rule = r'no sharding rule .*\(r"head/kernel\$", PartitionSpec\(None, None, None\)\)'
@@ -29,7 +29,7 @@ def test_an_error_names_a_tensor_without_a_rule_and_the_rule_to_add():
         assert leaf.is_fully_replicated
 
 
-def test_moments_lie_where_their_parameter_lies_and_layers_are_never_split():
+def test_moments_are_sharded_like_parameters_and_layers_are_not_split():
     kernel = "bert/encoder/layer_0/attention/query/kernel"
     expected = P(None, "model", None)
     assert partition_spec(f"params/{kernel}", (8, 2, 4)) == expected
@@ -37,7 +37,7 @@ def test_moments_lie_where_their_parameter_lies_and_layers_are_never_split():
     assert partition_spec(f"params/{kernel}", (3, 8, 2, 4)) == P(None, *expected)
 
 
-def test_a_stack_of_vectors_is_no_big_tensor():
+def test_a_stack_of_vectors_needs_no_rule():
     layers = {"norm": {"scale": jnp.ones((3, 8))}}
     tree_shardings({"encoder": {"layers": layers}}, make_mesh(MeshConfig()))
     layers["new"] = {"table": jnp.ones((3, 8, 8))}
@@ -51,7 +51,7 @@ def test_names_join_dicts_fields_and_positions():
     assert path_name(path) == "a/0/b"
 
 
-def test_word_table_is_split_over_model_alone():
+def test_the_word_table_is_split_only_over_model():
     mesh = make_mesh(MeshConfig(data=4, model=2))
     table = {"embeddings": {"word": {"embedding": jnp.ones((8, 4))}}}
     sharding = jax.tree.leaves(tree_shardings(table, mesh))[0]
@@ -63,12 +63,16 @@ def test_word_table_is_split_over_model_alone():
     [
         ("layer_0/attention/query/kernel", (8, 2, 4), P("data", "model", None)),
         ("layer_0/intermediate/kernel", (8, 32), P("data", "model")),
-        ("layer_0/intermediate/kernel", (6, 32), P(None, "model")),  # 4 divides not 6
+        (
+            "layer_0/intermediate/kernel",
+            (6, 32),
+            P(None, "model"),
+        ),  # 6 is not divisible by 4
         ("layers/intermediate/kernel", (3, 8, 32), P(None, "data", "model")),
-        ("pooler/kernel", (8, 16), P(None, "data")),  # the longest
+        ("pooler/kernel", (8, 16), P(None, "data")),  # the longest dimension
     ],
 )
-def test_fsdp_splits_a_whole_dimension_over_data(name, shape, expected):
+def test_fsdp_splits_one_dimension_over_data(name, shape, expected):
     assert partition_spec(f"params/bert/encoder/{name}", shape, split=4) == expected
 
 
@@ -80,7 +84,7 @@ def test_only_fsdp_splits_kernels_over_data():
         assert sharding.shard_shape((8, 32)) == shard
 
 
-def test_fsdp_leaves_looked_up_tables_whole():
+def test_fsdp_does_not_split_lookup_tables():
     name = "params/bert/embeddings/word/embedding"
     assert partition_spec(name, (96, 8), split=4) == partition_spec(name, (96, 8))
 
@@ -93,7 +97,9 @@ def test_fsdp_leaves_looked_up_tables_whole():
         ("embeddings/word/embedding", (300, 768), 300),
     ],
 )
-def test_an_axis_that_does_not_divide_a_dimension_is_one_line(name, shape, size):
+def test_an_axis_that_does_not_divide_a_dimension_is_a_one_line_error(
+    name, shape, size
+):
     mesh = make_mesh(MeshConfig(data=1, model=8))
     tree = {name: jax.ShapeDtypeStruct(shape, jnp.float32)}
     with pytest.raises(UserError) as error:
