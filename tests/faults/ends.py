@@ -1,9 +1,9 @@
-"""Runs a command, and sends it a signal at a phase of its work or after some time.
+"""Runs a command and sends it a signal at a phase of its work or after some time.
 
 ``python tests/faults/ends.py HOW train ...``. HOW is a JSON object with "signal",
 and either "phase" and "number" (the signal is sent when the phase is reached for the
-number-th time) or "seconds". With "reached" alone, no signal is sent, and a JSON list of
-all phases that the command reached is written to that file.
+number-th time) or "seconds". If HOW only has "reached", no signal is sent, and a JSON
+list of all reached phases is written to that file.
 """
 
 import atexit
@@ -115,7 +115,7 @@ if __name__ == "__main__":
     how = json.loads(how)
     signal.signal(
         signal.SIGINT, signal.default_int_handler
-    )  # jobs of a shell ignore it
+    )  # background jobs of a shell ignore SIGINT
     if "phase" in how:
         end_at(how["phase"], how["number"], how["signal"])
     elif "seconds" in how:

@@ -1,4 +1,4 @@
-"""Gives mutated files to the readers: each must give a result or one clear error.
+"""Gives mutated files to the readers. Each must return a result or a one-line error.
 
 usage: python tests/faults/fuzz.py [READER ...] [--cases 1000] [--seed 0]
 """
@@ -35,7 +35,7 @@ DATA = f"{GOOGLE}.data-00000-of-00001"
 class Reader:
     """file: the name of the mutated file. seed: its content, or a golden file.
 
-    read: reads the folder of the file. beside: golden files that the folder also needs.
+    read: reads the folder of the file. beside: other golden files that the folder needs.
     """
 
     file: str
@@ -57,8 +57,8 @@ def corpus(folder: Path) -> None:
 
 def rows(task) -> Callable[[Path], object]:
     def read(folder: Path) -> None:
-        own = type(task)(dataclasses.replace(task.config, dir=str(folder)))
-        own.encode(own.read("train"), tokenizer())
+        task_of_folder = type(task)(dataclasses.replace(task.config, dir=str(folder)))
+        task_of_folder.encode(task_of_folder.read("train"), tokenizer())
 
     return read
 

@@ -1,9 +1,9 @@
-"""Everything once, from text to predictions: digests that depend on nothing around.
+"""Runs all commands from text to predictions, and compares digests of the results.
 
 ``same.py FOLDER`` trains vocabularies, prepares text, pretrains, fine-tunes, embeds and
 predicts in a new folder, and prints a JSON object of SHA-256 sums. No command may leave a
-port open. ``same.py`` does so under each of VARIANTS, in processes of their own that share
-no compiled program, and prints what differs from the first; ``--python`` names other
+port open. ``same.py`` starts a process with each of VARIANTS, which share no compiled
+program, and prints the differences from the first variant. ``--python`` adds other
 Pythons with the same JAX.
 
 usage:
@@ -25,8 +25,8 @@ from unittest import mock
 ROOT = Path(__file__).parent.parent.parent
 TEXT = ROOT / "tests/golden/pretraining_data/moby_dick_sentences.txt"
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
-# What is set in the environment of each. The last four may give other sums:
-# docs/reliability.md says where sameness ends.
+# Environment variables of each variant. The sums of the last four may differ: see
+# docs/reliability.md.
 VARIANTS: dict[str, dict[str, str]] = {
     "as it is": {},
     "once more": {},
@@ -88,20 +88,20 @@ def run(module: str, *argv: object) -> None:
 
 
 def listening() -> bool:
-    """Whether this process waits for connections, as Linux tells."""
-    own = set()
+    """Whether this process waits for connections, by Linux's /proc."""
+    descriptors = set()
     for path in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # the one of the folder itself
-            own.add(str(path.readlink()))
+        with contextlib.suppress(OSError):  # the descriptor of the folder itself
+            descriptors.add(str(path.readlink()))
     rows = []
     for kind in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             rows += map(str.split, Path("/proc/net", kind).read_text().splitlines()[1:])
-    return any(row[3] == "0A" and f"socket:[{row[9]}]" in own for row in rows)
+    return any(row[3] == "0A" and f"socket:[{row[9]}]" in descriptors for row in rows)
 
 
 def work(folder: Path, steps: int, threads: int, workers: int) -> None:
-    """Does everything in ``folder``, which is then the current one."""
+    """Runs all commands in ``folder``, which becomes the current folder."""
     os.chdir(folder)
     sentences = TEXT.read_text("utf-8").split("\n")[: 200 * steps]
     words = "\n".join(sentences)
@@ -160,12 +160,12 @@ def work(folder: Path, steps: int, threads: int, workers: int) -> None:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 sums of what :func:`work` left, without times."""
+    """SHA-256 sums of the files of :func:`work`, without times."""
     times = ("tokens_per_second", "mfu", "data_wait", "seconds_left", "seconds")
 
     def lines(path: Path) -> list[dict]:
-        found = map(json.loads, path.read_text("utf-8").splitlines())
-        return [{k: v for k, v in x.items() if k not in times} for x in found]
+        all_digests = map(json.loads, path.read_text("utf-8").splitlines())
+        return [{k: v for k, v in x.items() if k not in times} for x in all_digests]
 
     def below(path: Path) -> dict[str, str]:
         files = [p for p in path.rglob("*") if p.is_file() and p.suffix != ".png"]
@@ -180,7 +180,7 @@ def digests(folder: Path) -> dict[str, str]:
         content = json.loads(saved["custom_metadata"]["content"])
         checkpoints[path.name] = content["arrays"]  # their checksums
     results = json.loads((folder / "tuned/results.json").read_text("utf-8"))
-    found = {
+    all_digests = {
         "vocab.txt": (folder / "vocab.txt").read_bytes(),
         "spiece.model": (folder / "spiece.model").read_bytes(),
         "prepared text": below(folder / "store"),
@@ -199,12 +199,12 @@ def digests(folder: Path) -> dict[str, str]:
             if isinstance(value, bytes)
             else json.dumps(value, sort_keys=True).encode()
         ).hexdigest()
-        for name, value in found.items()
+        for name, value in all_digests.items()
     }
 
 
 def start(python: str, variant: dict[str, str], steps: int) -> dict[str, str]:
-    """The digests of a process of its own."""
+    """The digests of a new process."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
     environment = kept | {"PYTHONPATH": str(ROOT)} | variant
     if "FAKETIME" in variant:
@@ -227,7 +227,9 @@ def main() -> None:
     parser.add_argument("--python", nargs="+", default=[], metavar="PYTHON")
     parser.add_argument("--only", nargs="+", default=[*VARIANTS], metavar="NAME")
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--years", type=int, default=0, help="that the clock is ahead")
+    parser.add_argument(
+        "--years", type=int, default=0, help="years that the clock is ahead"
+    )
     args = parser.parse_args()
     if args.folder:
         real, ahead = time.time, args.years * 31_556_952

@@ -1,4 +1,4 @@
-"""Damaged and odd files, inputs that fuzz.py found, and properties of the readers."""
+"""Damaged and unusual files, inputs found by fuzz.py, and properties of readers."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ fuzz = importlib.util.module_from_spec(spec)
 sys.modules["fuzz"] = fuzz
 spec.loader.exec_module(fuzz)
 
-# No deadline: no result may depend on how fast the machine is. The same examples each time.
+# No deadline, as no result may depend on the machine's speed. Examples are fixed.
 hypothesis.settings.register_profile(
     "short", max_examples=60, deadline=None, derandomize=True, database=None
 )
@@ -72,9 +72,11 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize(("reader", "content", "gives"), FOUND)
-def test_an_odd_file_gives_a_result_or_one_line(tmp_path, reader, content, gives):
-    assert fuzz.check(fuzz.READERS[reader], tmp_path, content.encode()) == gives
+@pytest.mark.parametrize(("reader", "content", "outcome"), FOUND)
+def test_an_unusual_file_gives_a_result_or_a_one_line_error(
+    tmp_path, reader, content, outcome
+):
+    assert fuzz.check(fuzz.READERS[reader], tmp_path, content.encode()) == outcome
 
 
 texts = strategies.text(
@@ -89,34 +91,34 @@ values = strategies.recursive(
 
 
 @hypothesis.given(strategies.dictionaries(texts, values))
-def test_json_is_what_it_was_but_for_half_characters(value):
+def test_json_changes_only_half_characters(value):
     text = json.dumps(value)
-    found = parse_json(text, "a", "b")
-    json.dumps(found, ensure_ascii=False).encode()  # UTF-8 holds it
+    parsed = parse_json(text, "a", "b")
+    json.dumps(parsed, ensure_ascii=False).encode()  # UTF-8 can encode it
     if not any(
         0xD800 <= ord(c) < 0xE000 for c in json.dumps(value, ensure_ascii=False)
     ):
-        assert found == value
+        assert parsed == value
 
 
 @hypothesis.given(texts)
 def test_valid_text_changes_only_half_characters(text):
-    found = valid_text(text)
-    found.encode()
+    valid = valid_text(text)
+    valid.encode()
     kept = [c for c in text if not 0xD800 <= ord(c) < 0xE000]
-    assert [c for c in found if c != "\ufffd" and ord(c) < 1 << 16] == [
+    assert [c for c in valid if c != "\ufffd" and ord(c) < 1 << 16] == [
         c for c in kept if c != "\ufffd" and ord(c) < 1 << 16
     ]
 
 
 @hypothesis.given(texts.map(lambda text: " ".join(text.split())))
-def test_sentences_are_the_paragraph_up_to_blanks(paragraph):
+def test_sentences_contain_the_paragraph_except_blanks(paragraph):
     joined = "".join("".join(split_sentences(paragraph)).split())
     assert joined == "".join(paragraph.split())
 
 
 @hypothesis.given(strategies.lists(texts.map(lambda text: text.replace("\n", " "))))
-def test_every_format_takes_every_text(lines):
+def test_every_format_accepts_every_text(lines):
     for name, form in FORMATS.items():
         try:
             documents = list(form.read(iter(lines), Reading()))
@@ -127,17 +129,17 @@ def test_every_format_takes_every_text(lines):
 
 
 @hypothesis.given(strategies.lists(strategies.tuples(texts, texts), min_size=1))
-def test_cells_of_a_tsv_file_hold_any_text(tmp_path_factory, rows):
+def test_cells_of_a_tsv_file_can_contain_any_text(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("tsv") / "a.tsv"
     rows = [tuple(escaped(valid_text(f"x{text}")) for text in row) for row in rows]
     hypothesis.assume(not any("\0" in text for row in rows for text in row))
     path.write_bytes("".join("\t".join(r) + "\n" for r in [("a", "b"), *rows]).encode())
-    found = [tuple(row.values()) for _, row in read_rows(path)]
-    assert found == rows
+    cells = [tuple(row.values()) for _, row in read_rows(path)]
+    assert cells == rows
 
 
 @hypothesis.given(strategies.binary(max_size=200))
-def test_lines_of_any_bytes_come_to_these_bytes(tmp_path_factory, content):
+def test_decoded_lines_have_the_bytes_of_the_file(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     path.write_bytes(content)
     try:
@@ -149,7 +151,7 @@ def test_lines_of_any_bytes_come_to_these_bytes(tmp_path_factory, content):
         assert text.encode() == content.removeprefix(b"\xef\xbb\xbf")
 
 
-def test_a_message_is_one_line_whatever_it_quotes():
+def test_a_message_is_one_line_for_any_quoted_text():
     error = UserError(f"a\x1b[2J\n\ud800\u2028{'b' * 9999}")
     assert str(error).startswith("a\\u001b[2J\\n\\ud800\\u2028bbb")
     assert str(error).isprintable()

@@ -1,12 +1,12 @@
-"""Each command that writes is killed and started again: nothing is lost.
+"""Each command that writes files is killed and started again, and nothing is lost.
 
 The signal is sent at a random moment, or at a phase such as a step of a checkpoint's save.
 The short form sends SIGKILL, and one Ctrl-C during a save. The long form also sends
-SIGTERM, uses a bucket, and kills one of four processes. In the end the files equal, bit
-for bit, the files of an undisturbed run.
+SIGTERM, uses a bucket, and kills one of four processes. The final files equal the files
+of an undisturbed run bit for bit.
 
-``make test`` kills a pretraining twice, ``make test-all`` runs nine kills. The long
-form, 200 of them (some 40 minutes):
+``make test`` kills a pretraining run twice, and ``make test-all`` runs nine kills. The
+long form with 200 kills takes about 40 minutes:
 ``python -m pytest tests/faults/test_kills.py -n0 --kills 200``.
 """
 
@@ -27,7 +27,7 @@ from bert_jax.training.workdir import RunFolder
 from tests.faults.ends import PHASES
 
 ENDS = Path(__file__).parent / "ends.py"
-# Kills of each work: in make test-all, and of 200.
+# Number of kills of each work: in make test-all, and of the 200 of the long form.
 SHARES = {
     "pretraining": (2, 40),
     "fine-tuning": (2, 40),
@@ -40,7 +40,7 @@ SHARES = {
     "fine-tuning in a bucket": (0, 10),
     "pretraining as one of four": (0, 12),
 }
-# Phases that pretraining and fine-tuning do not have.
+# Phases that do not occur in pretraining, and in fine-tuning.
 NOT_PRETRAINING = {
     "the best model is replaced",
     "a sweep's best model was replaced",
@@ -58,7 +58,7 @@ JOB_CODES = {
     "SIGTERM": [143, 134, 75],
     "SIGINT": [130, 134, 75],
 }
-# In place of Python: one process of a job ends as ends.py is told.
+# Replaces Python: ends.py ends one process of a job.
 ONE_ENDS = """#!/usr/bin/env bash
 if [[ "${{9-}}" == {victim} ]]; then shift 2 && exec {python} {ends} {how} "$@"; fi
 exec {python} "$@"
@@ -125,7 +125,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_path):
-    """Of each work: its command, the flags for a place, and what must be equal there."""
+    """By name: a command, a function of its flags, and a function of its results."""
     text = golden / "pretraining_data" / "moby_dick_sentences.txt"
     lines = tmp_path / "lines.txt"
     lines.write_text("it is good\nit is bad\n" * 500)
@@ -133,14 +133,14 @@ def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_
     fine_tune = ("--config", finetune_folder / "config.py", *FINE_TUNING)
 
     def checkpoints(folder):
-        """The checksums that a run itself computed of all its arrays."""
-        found = {}
+        """The checksums of all arrays, as saved by the run."""
+        by_checkpoint = {}
         for path in epath.Path(folder).iterdir():
             saved = json.loads((path / "_CHECKPOINT_METADATA").read_text())
             content = json.loads(saved["custom_metadata"]["content"])
             del content["notes"]["progress"]["seconds"]
-            found[path.name] = content
-        return found
+            by_checkpoint[path.name] = content
+        return by_checkpoint
 
     def local(workdir):
         folder = RunFolder(workdir)
@@ -169,7 +169,7 @@ def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_
         )
 
     pretrain = ("--config", config, *PRETRAINING)
-    # Prepared by the run itself, in the bucket.
+    # The run prepares this text in the bucket.
     corpus = (
         "--data.path=",
         f"--data.corpus=('{text}',)",
@@ -211,7 +211,7 @@ def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_
             lambda place: {
                 name: content
                 for name, content in contents(place).items()
-                if not name.endswith(".tmp")  # of a process that was killed
+                if not name.endswith(".tmp")  # left by a killed process
             },
         ),
         "convert": (
@@ -240,13 +240,13 @@ def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_
         for name in SHARES
     ],
 )
-def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(
+def test_a_killed_command_ends_like_an_undisturbed_one(
     name, works, run, bucket, kills, tmp_path
 ):
     short, share = SHARES[name]
     left = share * kills // 200 if kills else short
     if not left:
-        pytest.skip("in the long form alone: --kills 200")
+        pytest.skip("only in the long form: --kills 200")
     module, flags, result = works[name]
     place = tmp_path
     if name.endswith("in a bucket"):
@@ -259,7 +259,7 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(
         phases = [phase for phase in PHASES if phase not in NOT_FINE_TUNING]
 
     def end(seconds):
-        """When and by which signal the next process ends."""
+        """The signal of the next process, and its time or phase."""
         signals = ("SIGKILL",) * 4 + ("SIGTERM", "SIGINT") if kills else ("SIGKILL",)
         how = {"signal": moments.choice(signals)}
         if name == "pretraining" and not kills:
@@ -273,8 +273,8 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(
 
     began = time.monotonic()
     how = {"reached": str(tmp_path / "reached")} if phases and module != "four" else {}
-    code, said = run(module, flags(place / "whole"), how)
-    assert code == 0, said
+    code, output = run(module, flags(place / "whole"), how)
+    assert code == 0, output
     if how:
         assert json.loads((tmp_path / "reached").read_text()) == sorted(phases)
     seconds = time.monotonic() - began
@@ -287,18 +287,18 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(
         while code != 0:
             how = end(seconds) if left else {}
             began = time.monotonic()
-            code, said = run(module, flags(folder), how)
-            # A Ctrl-C that meets JAX's callback of the collector is printed and lost.
-            if "Exception ignored in" not in said:
-                assert "Traceback" not in said, (how, said)
+            code, output = run(module, flags(folder), how)
+            # A Ctrl-C in JAX's callback of the garbage collector is printed and ignored.
+            if "Exception ignored in" not in output:
+                assert "Traceback" not in output, (how, output)
             if code != 0:
                 codes = JOB_CODES if module == "four" else CODES
-                assert code in codes.get(how.get("signal"), ()), (how, said)
+                assert code in codes.get(how.get("signal"), ()), (how, output)
                 left -= 1
                 done.append((code, how))
-            elif "seconds" in how:  # it came too late
+            elif "seconds" in how:  # the signal was too late
                 seconds = min(seconds, time.monotonic() - began)
-            if name == "convert" and folder.exists():  # it is there, and so it is whole
+            if name == "convert" and folder.exists():  # an existing folder is complete
                 code = 0
         assert result(folder) == expected, done
     print(f"{name}: {len(done)} of {len(done)}, in {number} workdirs")

@@ -1,11 +1,11 @@
-"""A host that is lost: its cable is pulled, or its process stands still.
+"""A host is lost: its network cable is unplugged, or its process is stopped.
 
-Each process of a job has a network namespace of its own, joined by a bridge, as hosts have
-cables and a switch. The other process ends after the heartbeat timeout, the launcher starts
-the job again, and the result is bit for bit that of an undisturbed run.
+Each process of a job has its own network namespace. A bridge connects the namespaces, like
+a switch. The other process ends after the heartbeat timeout, the launcher starts the job
+again, and the result equals an undisturbed run bit for bit.
 
-``make test-all`` pulls a cable for a moment, and then for ever. The long form tries N
-faults at random moments, with the timeout that users have (a minute each):
+``make test-all`` unplugs a cable for a moment, and then permanently. The long form tries N
+faults at random moments, with the users' default timeout (a minute each):
 ``python -m pytest tests/faults/test_lost_host.py -n0 -s --kills 20``.
 """
 
@@ -39,7 +39,7 @@ ENVIRONMENT = {
     "PYTHONPATH": str(REPOSITORY),
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
 }
-# In place of Python: on the host of its number, whose cable is plugged in again.
+# Replaces Python: runs on the host of the process and plugs its cable in again.
 ON_ITS_HOST = """#!/usr/bin/env bash
 ip link set {name}$9 up
 [[ $9 == 0 ]] || exec 2>>"${{0%/*}}/said"
@@ -56,7 +56,7 @@ def ip(command: str) -> None:
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory):
-    """A name: host i is the namespace NAME i, its cable the device of the same name."""
+    """A name: host i has the namespace NAMEi and a cable, the device of the same name."""
     subnet = os.getpid() % 256
     name = f"b{subnet}h"
     with contextlib.ExitStack() as stack:
@@ -71,7 +71,7 @@ def hosts(tmp_path_factory):
             ip(f"link add {name} type bridge")
             ip(f"link set {name} up")
             for i in range(2):
-                own = Path(f"/etc/netns/{name}{i}")
+                configuration = Path(f"/etc/netns/{name}{i}")
                 undo(f"netns del {name}{i}")
                 ip(f"netns add {name}{i}")
                 ip(f"link add {name}{i} type veth peer name eth0 netns {name}{i}")
@@ -79,12 +79,14 @@ def hosts(tmp_path_factory):
                 ip(f"-n {name}{i} addr add 10.213.{subnet}.{i + 1}/24 dev eth0")
                 ip(f"-n {name}{i} link set eth0 up")
                 ip(f"-n {name}{i} link set lo up")
-                own.mkdir(parents=True)
-                stack.callback(own.rmdir)
-                stack.callback((own / "hosts").unlink)
+                configuration.mkdir(parents=True)
+                stack.callback(configuration.rmdir)
+                stack.callback((configuration / "hosts").unlink)
                 lines = (f"10.213.{subnet}.{k + 1} host{k}" for k in range(2))
-                (own / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines]))
-        except OSError as error:  # not root, no such command, not in this container
+                (configuration / "hosts").write_text(
+                    "\n".join(["127.0.0.1 localhost", *lines])
+                )
+        except OSError as error:  # no root, no command, or forbidden in this container
             pytest.skip(f"hosts need network namespaces ({error})")
         python = tmp_path_factory.mktemp("bin") / "python"
         python.write_text(
@@ -107,13 +109,13 @@ def process_of(number: int, workdir: Path) -> int:
 
 
 def end_all(group: int) -> None:
-    """Leaves nothing running where a test fails."""
+    """Ends all processes of the group, also after a failed test."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
 
 def contents(workdir: Path, metric_lines):
-    """The metrics, and the checksums that the run computed of its arrays."""
+    """The metrics, and the checksums of all arrays, as saved by the run."""
     arrays = {}
     for path in (workdir / "checkpoints").iterdir():
         saved = json.loads((path / "_CHECKPOINT_METADATA").read_text())
@@ -121,12 +123,12 @@ def contents(workdir: Path, metric_lines):
     return metric_lines(workdir), arrays
 
 
-def test_a_lost_host_ends_the_others_and_the_run_resumes(
+def test_a_lost_host_ends_the_other_processes_and_the_run_resumes(
     hosts, one_phase_of, metric_lines, kills, monkeypatch, tmp_path
 ):
     name, python = hosts
     moments = random.Random(kills)
-    # The timeout, and a moment shorter than it, in seconds.
+    # The timeout and a shorter time, in seconds.
     timeout, moment = (30, 5) if kills else (6, 1)
     faults = [moments.choice(FAULTS) for _ in range(kills)] if kills else SHORT
     logs = tmp_path / "logs"
@@ -135,7 +137,7 @@ def test_a_lost_host_ends_the_others_and_the_run_resumes(
         "--checkpoint_every=7", "--eval_every=1000", "--prompts=()",
     ]  # fmt: skip
 
-    # Of two numbers there is one sum: two processes add up as one with two devices does.
+    # A sum of two numbers has one order, so two processes equal one with two devices.
     with monkeypatch.context() as patch:
         patch.setattr(
             pretrain, "make_mesh", lambda config: make_mesh(config, jax.devices()[:2])
@@ -182,7 +184,7 @@ def test_a_lost_host_ends_the_others_and_the_run_resumes(
                         lost.append(fault)
                 elif "Terminating process because" in line:
                     seconds.append(time.monotonic() - began)
-                    if fault == "stopped":  # so that its end need not be waited for
+                    if fault == "stopped":  # the test then need not wait for its end
                         os.kill(process_of(1, workdir), signal.SIGCONT)
             job.wait()
         output = "".join(printed) + python.with_name("said").read_text()

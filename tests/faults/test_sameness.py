@@ -1,4 +1,4 @@
-"""The same seed gives the same bits, whatever is around the process."""
+"""The same seed gives the same bits in different environments."""
 
 import json
 import os
@@ -19,8 +19,8 @@ OTHER = {
 
 
 def test_hashes_dates_zones_locales_and_threads_change_no_bit(tmp_path):
-    """The short form of ``python tests/faults/same.py``, which takes them one by one."""
-    found = []
+    """The short form of ``python tests/faults/same.py``, which tests them one by one."""
+    digests = []
     for name, around, flags in (
         ("here", {}, ()),
         ("there/it", OTHER, ("--years", "20")),
@@ -34,6 +34,6 @@ def test_hashes_dates_zones_locales_and_threads_change_no_bit(tmp_path):
             text=True,
         )
         assert done.returncode == 0, done.stderr
-        found.append(json.loads(done.stdout.splitlines()[-1]))
-    assert len(found[0]) == 11
-    assert found[0] == found[1]
+        digests.append(json.loads(done.stdout.splitlines()[-1]))
+    assert len(digests[0]) == 11
+    assert digests[0] == digests[1]

@@ -1,11 +1,11 @@
-"""Storage that fails while a run trains: a disk, and a bucket behind a bad network.
+"""Storage fails while a run trains: a disk, and a bucket behind a bad network.
 
-The run ends as if nothing had been, or with one line, and then the same command goes on
-when the storage is well again. Nothing is lost in either case.
+The run either ends like an undisturbed run, or stops with a one-line error and resumes with
+the same command after the storage is repaired. Nothing is lost in either case.
 
-``make test-all`` runs each fault of a disk once and one run in a bucket where one request
-of fifty fails. ``python -m pytest tests/faults/test_storage.py -n0 -s --kills 20`` makes 20
-such runs with one of ten.
+``make test-all`` runs each fault of a disk once, and one run in a bucket with one of fifty
+requests failing. ``python -m pytest tests/faults/test_storage.py -n0 -s --kills 20`` makes
+20 runs with one of ten requests failing.
 """
 
 import collections
@@ -53,8 +53,8 @@ def disk(tmp_path):
     path.mkdir()
     try:
         mount("-t", "tmpfs", "-o", "size=4m", "tmpfs", path)
-    except OSError as error:  # not root, no such command, not in this container
-        pytest.skip(f"a disk of its own needs the right to mount one ({error})")
+    except OSError as error:  # no root, no command, or forbidden in this container
+        pytest.skip(f"the test needs the right to mount a disk ({error})")
     yield path
     subprocess.run(["umount", "--lazy", path], check=True)
 
@@ -77,7 +77,7 @@ def left_by(metric_lines):
 
 @pytest.fixture(scope="module")
 def whole(one_phase_of, tmp_path_factory):
-    """The flags of a run, and the workdir that it leaves undisturbed."""
+    """The flags of a run, and the workdir of an undisturbed run."""
     flags, workdir = ["--config", str(one_phase_of(0)), *FLAGS], tmp_path_factory
     workdir = workdir.mktemp("whole")
     train.main([*flags, "--workdir", str(workdir)])
@@ -91,12 +91,12 @@ def fill(disk: Path) -> None:
 
 
 def put_back(run: Path) -> None:
-    shutil.rmtree(run)  # what was begun in its place
+    shutil.rmtree(run)  # the newly started folder
     run.with_name("moved").rename(run)
 
 
 @pytest.mark.parametrize(
-    ("on_disk", "fails", "mends", "says"),
+    ("on_disk", "fails", "repairs", "message"),
     [
         (".", fill, lambda disk: (disk / "other").unlink(), "No space left on device"),
         (
@@ -115,8 +115,8 @@ def put_back(run: Path) -> None:
     ],
     ids=["full", "read-only", "workdir gone", "checkpoints gone"],
 )
-def test_a_disk_that_fails_is_one_line_and_the_run_goes_on(
-    on_disk, fails, mends, says, request, whole, left_by, monkeypatch, tmp_path
+def test_a_failed_disk_is_a_one_line_error_and_the_run_resumes(
+    on_disk, fails, repairs, message, request, whole, left_by, monkeypatch, tmp_path
 ):
     flags, undisturbed = whole
     workdir = place = tmp_path / "run"
@@ -131,14 +131,14 @@ def test_a_disk_that_fails_is_one_line_and_the_run_goes_on(
     plain = CheckpointStore._check_writable
 
     def check(store):
-        if next(calls) == 3:  # the first is of the store, and no save is under way
+        if next(calls) == 3:  # call 1 is from the store's start; no save is running
             fails(place)
         plain(store)
 
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointStore, "_check_writable", check)
         argv = [*flags, "--workdir", str(workdir)]
-        if says is None:
+        if message is None:
             train.main(argv)
         else:
             with pytest.raises((UserError, OSError)) as caught:
@@ -147,15 +147,15 @@ def test_a_disk_that_fails_is_one_line_and_the_run_goes_on(
             line = (
                 str(error) if isinstance(error, UserError) else cli._users_line(error)
             )
-            assert says in line
+            assert message in line
             assert "\n" not in line
-            mends(place)
+            repairs(place)
             train.main(argv)
     assert left_by(workdir) == left_by(undisturbed)
 
 
 def test_a_full_disk_ends_all_processes_with_one_line(disk, one_phase_of, tmp_path):
-    """A save in the background."""
+    """The failed save runs in the background."""
     (disk / "other").write_bytes(bytes((4 << 20) - 900_000))
     logs = tmp_path / "logs"
     done = subprocess.run(
@@ -178,7 +178,7 @@ def test_a_full_disk_ends_all_processes_with_one_line(disk, one_phase_of, tmp_pa
 
 
 class BadNetwork(http.server.ThreadingHTTPServer):
-    """A way to a server on which ``rate`` of the requests fail, in one of ``kinds``."""
+    """A proxy of a server. A share ``rate`` of the requests fails in one of ``kinds``."""
 
     def __init__(self, target: str):
         super().__init__(("127.0.0.1", 0), _Request)
@@ -187,7 +187,7 @@ class BadNetwork(http.server.ThreadingHTTPServer):
         self.random, self.done = random.Random(0), collections.Counter()
 
     def handle_error(self, *_: object) -> None:
-        """Says nothing of a client that was killed."""
+        """Prints nothing if a client was killed."""
 
 
 class _Request(http.server.BaseHTTPRequestHandler):
@@ -240,7 +240,7 @@ class _Request(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def network(storage_server):
-    """A way to the bucket, on which nothing fails yet, and the environment for it."""
+    """A proxy of the bucket without failures so far, and the environment that uses it."""
     server = BadNetwork(storage_server["STORAGE_EMULATOR_HOST"])
     address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever)
@@ -252,7 +252,7 @@ def network(storage_server):
         | {
             "STORAGE_EMULATOR_HOST": address,
             "TENSORSTORE_GCS_HTTP_URL": address,
-            "JAX_NUM_CPU_DEVICES": "1",  # as runs here
+            "JAX_NUM_CPU_DEVICES": "1",  # like the runs of this process
         },
     )
     server.shutdown()
@@ -263,7 +263,7 @@ def network(storage_server):
 def test_a_bucket_behind_a_bad_network_loses_nothing(
     whole, bucket, network, small_store, left_by, kills
 ):
-    """The text that it trains on lies there too."""
+    """The bucket also contains the training text."""
     flags, undisturbed = whole
     text = small_store[0].parent / "text.txt"
     corpus = [
