@@ -1,4 +1,4 @@
-"""A vocabulary in which every letter is a token, and some words are."""
+"""A vocabulary of all letters and some words."""
 
 import string
 
@@ -22,9 +22,9 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def parse():
-    """A function of a task and rows, as predict reads them.
+    """A function of a task and rows that parses the rows like predict.
 
-    A row is a line of text, or a dictionary as of a JSONL file.
+    A row is a line of text, or a dictionary as from a JSONL file.
     """
 
     def parse(task, rows, name="in"):

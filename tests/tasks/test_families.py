@@ -1,4 +1,4 @@
-"""A new task is one file, and a new family is one file: both are added here, and run."""
+"""A new task and a new family need one file each. Both are added here, and run."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ class ClueConfig:
 
 
 class Clue(Task):
-    """A new family: which word of a text tells its label (the last "good" or "bad")."""
+    """A new family: the word that decides a text's label (the last "good" or "bad")."""
 
     family = "clue"
     config_class = ClueConfig
@@ -87,7 +87,7 @@ def run(settings, workdir, lines):
     return dev[results["main_metric"]], Predictor(workdir)
 
 
-def test_a_new_task_on_an_existing_head(monkeypatch, tmp_path):
+def test_a_new_task_trains_on_an_existing_head(monkeypatch, tmp_path):
     monkeypatch.setitem(LAYOUTS, "moods", MOODS)
     for split in ("train", "dev"):
         (tmp_path / f"{split}.csv").write_text("text,label\ngood,1\nbad,no\n")
@@ -100,7 +100,7 @@ def test_a_new_task_on_an_existing_head(monkeypatch, tmp_path):
     assert (task.main_metric, task.source.eval_splits) == ("f1_macro", ("dev",))
 
 
-def test_a_new_family(settings, monkeypatch, tmp_path):
+def test_a_new_family_trains_and_predicts(settings, monkeypatch, tmp_path):
     monkeypatch.setitem(FAMILIES, "clue", Clue)
     config = settings("classification")
     data = {"dir": config["data"]["dir"], "max_length": 24}
@@ -108,7 +108,10 @@ def test_a_new_family(settings, monkeypatch, tmp_path):
     score, predict = run(config | {"family": "clue", "data": data}, tmp_path, lines)
     assert not [line for line in lines if "labels:" in line]  # without golds
     files = [path.name for path in (tmp_path / "predictions").iterdir()]
-    assert {*files} == {"dev.json", "test.json"}  # without outcomes no errors are known
+    assert {*files} == {
+        "dev.json",
+        "test.json",
+    }  # without outcomes no errors are written
     assert score > 90
     assert predict.task.family == "clue"
     texts = ["the good man and the ship", "a bad dog"]
@@ -125,7 +128,7 @@ def test_a_label_that_occurs_twice_is_refused(family):
 
 
 def test_labels_need_no_setting():
-    """A family whose labels are always the same."""
+    """As in a family with fixed labels."""
     family = FAMILIES["multiple_choice"]
     task = family(family.config_class(task="swag"))
     task.labels = ("a", "b")

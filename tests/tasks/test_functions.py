@@ -1,4 +1,4 @@
-"""The functions of bert_jax.tasks: their arguments, and what help shows."""
+"""The functions of bert_jax.tasks: arguments and help."""
 
 import inspect
 
@@ -27,7 +27,7 @@ def test_the_arguments_are_the_settings_of_the_family(function):
         assert f"{name}: " in function.__doc__
 
 
-def test_names_and_settings():
+def test_names_and_settings_are_checked():
     assert dir(bert_jax.tasks) == sorted(bert_jax.tasks.__all__)
     pairs = bert_jax.tasks.pairs(text_b="reply", max_length=32, labels=["no", "yes"])
     assert (pairs.config.text_a, pairs.config.text_b) == ("text_a", "reply")

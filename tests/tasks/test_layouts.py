@@ -1,4 +1,4 @@
-"""The nine tasks and AX in files of GLUE's own layout, and from tensorflow-datasets."""
+"""GLUE's nine tasks and AX from files of their original layout, and from TFDS."""
 
 import dataclasses
 import logging
@@ -21,10 +21,10 @@ PAIR = "index sentence1 sentence2"
 QQP = "id qid1 qid2 question1 question2 is_duplicate"
 
 
-# The header ("" if a file has none), a row, and its texts and label. Blanks stand for tabs,
-# and _ for a blank; the word not_entailment has its own.
+# The header ("" if a file has none), a row, and its texts and label. Blanks are written as
+# tabs, and _ as a blank, except in the word not_entailment.
 def pair(header, train, dev, test):
-    """Train, dev and test of a task of pairs. A row is its cells, texts and label."""
+    """The train, dev and test files of a task of pairs: cells, texts and label of a row."""
     return {
         "train.tsv": (f"{header} label", *train),
         "dev.tsv": (f"{header} label", *dev),
@@ -99,7 +99,7 @@ def write_task(task, folder):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_task_in_its_own_layout_and_its_file_for_the_server(name, tmp_path):
+def test_every_task_reads_its_layout_and_writes_its_submission(name, tmp_path):
     task = write_task(name, tmp_path / "own")
     source = task.source
     splits = ["train", *source.eval_splits, *source.predict_splits]
@@ -123,7 +123,7 @@ def test_every_task_in_its_own_layout_and_its_file_for_the_server(name, tmp_path
     assert written == {f"{file}.tsv": text for file in files}
 
 
-def test_mnli_has_two_dev_splits_and_predicts_ax_where_it_lies(tmp_path):
+def test_mnli_has_two_dev_splits_and_predicts_ax_if_it_is_there(tmp_path):
     task = write_task("mnli", tmp_path / "MNLI")
     assert task.source.eval_splits == ("dev_matched", "dev_mismatched")
     assert task.source.predict_splits == ("test_matched", "test_mismatched", "ax")
@@ -136,7 +136,7 @@ def test_mnli_has_two_dev_splits_and_predicts_ax_where_it_lies(tmp_path):
     assert again.source.predict_splits == task.source.predict_splits[:2]
 
 
-def test_qqp_leaves_out_the_rows_that_a_line_end_cut(tmp_path, caplog):
+def test_qqp_skips_rows_that_a_line_end_split(tmp_path, caplog):
     task = write_task("qqp", tmp_path)
     path = tmp_path / "train.tsv"
     path.write_text(path.read_text() + "7\t1\t2\twhy\n\thow?\t0\n8\t1\t2\t\thow?\t0\n")
@@ -150,7 +150,7 @@ def test_qqp_leaves_out_the_rows_that_a_line_end_cut(tmp_path, caplog):
     assert places == [f"{path}:3", f"{path}:4"]
 
 
-def test_columns_in_the_settings_come_first(tmp_path):
+def test_columns_in_the_settings_take_precedence(tmp_path):
     task = write_task("mrpc", tmp_path)
     settings = dict(text_a="#2 String", text_b="#1 String")
     swapped = Classification(dataclasses.replace(task.config, **settings))
@@ -161,13 +161,13 @@ def test_columns_in_the_settings_come_first(tmp_path):
 def test_rows_of_python_have_the_labels_of_the_data_set():
     task = bert_jax.tasks.glue("rte")
     rows = [{"sentence1": "f", "sentence2": "g", "label": 1}]
-    for given in (rows, [("f", "g", "not_entailment")]):
-        own = task.with_rows(train=given, dev=given)
-        (row,) = own.read("dev")
+    for rows_or_tuples in (rows, [("f", "g", "not_entailment")]):
+        task_of_rows = task.with_rows(train=rows_or_tuples, dev=rows_or_tuples)
+        (row,) = task_of_rows.read("dev")
         assert (row.text_a, row.text_b, row.label) == ("f", "g", "not_entailment")
-        assert own.labels == ("entailment", "not_entailment")
-    turned = ("not_entailment", "entailment")  # the order of the outputs of a head
-    assert bert_jax.tasks.glue("rte", labels=turned).labels == turned
+        assert task_of_rows.labels == ("entailment", "not_entailment")
+    reversed_labels = ("not_entailment", "entailment")  # the order of a head's outputs
+    assert bert_jax.tasks.glue("rte", labels=reversed_labels).labels == reversed_labels
 
 
 def test_a_setting_names_another_file(tmp_path):
@@ -196,7 +196,7 @@ SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\
         ("sick_relatedness", [4.5, 3.165], "pearson"),
     ],
 )
-def test_sick(name, labels, main, tmp_path, caplog):
+def test_sick_has_its_labels_and_metric(name, labels, main, tmp_path, caplog):
     for file in ("SICK_train", "SICK_trial", "SICK_test_annotated"):
         text = SICK + "1\ta\tb\t4.5\tNEUTRAL\n2\tc\td    4.4    NEUTRAL\n"
         text = text if file == "SICK_train" else SICK
@@ -211,14 +211,14 @@ def test_sick(name, labels, main, tmp_path, caplog):
 
 
 class Glue(tfds.core.GeneratorBasedBuilder):
-    """A few rows with the features that tensorflow-datasets gives GLUE's tasks."""
+    """A few rows with the features of GLUE's tasks in tensorflow-datasets."""
 
     VERSION = tfds.core.Version("2.0.0")
     CLASSES = {  # noqa: RUF012
         "mrpc": ["not_equivalent", "equivalent"],
         "mnli": ["entailment", "neutral", "contradiction"],
     }
-    BUILDER_CONFIGS = [  # noqa: RUF012 (the name and form that the base class asks for)
+    BUILDER_CONFIGS = [  # noqa: RUF012 (name and form of the base class)
         tfds.core.BuilderConfig(name=name, version="2.0.0")
         for name in ("mrpc", "mnli", "stsb")
     ]
@@ -272,7 +272,7 @@ def from_tfds(data_dir, monkeypatch):
     return build
 
 
-def test_tfds_gives_glues_own_labels(from_tfds):
+def test_tfds_rows_have_glues_labels(from_tfds):
     task = from_tfds("mrpc", "glue/mrpc")
     rows = task.read("train")
     assert sorted((r.text_a, r.text_b, r.label, r.id) for r in rows) == [
@@ -285,7 +285,7 @@ def test_tfds_gives_glues_own_labels(from_tfds):
     assert [row.label for row in task.read("test")] == [None] * 3
 
 
-def test_tfds_mnli_and_regression(from_tfds):
+def test_tfds_reads_mnli_and_regression(from_tfds):
     mnli = from_tfds("mnli", "glue/mnli")
     assert mnli.source.predict_splits == ()
     labels = {row.id: row.label for row in mnli.read("dev_mismatched")}
@@ -295,7 +295,7 @@ def test_tfds_mnli_and_regression(from_tfds):
     assert labels == pytest.approx({10: 3.2, 11: 4.2, 12: 5.2}, rel=1e-6)
 
 
-def test_any_tfds_dataset_as_a_table(from_tfds):
+def test_any_tfds_dataset_is_read_as_a_table(from_tfds):
     task = from_tfds("table", "glue/mrpc", text_a="sentence2", test="validation[:2]")
     assert task.labels == ("equivalent", "not_equivalent")
     assert task.source.eval_splits == ("dev", "test")

@@ -24,25 +24,28 @@ def task(**settings):
 
 
 def test_own_metrics_cannot_change_answers():
-    own, (row,) = task(), task().rows([("row 0", ("text", ["a", "c"]))], labelled=True)
+    multi_label, (row,) = (
+        task(),
+        task().rows([("row 0", ("text", ["a", "c"]))], labelled=True),
+    )
     answers = [{"labels": ["a", "b"]}]
 
-    def metrics(gold, found):
-        same = len({*gold[0]} & {*found[0]})
-        gold[0].clear(), found[0].clear()
+    def metrics(gold, predicted):
+        same = len({*gold[0]} & {*predicted[0]})
+        gold[0].clear(), predicted[0].clear()
         return {"same": same}
 
-    own.own_metrics = metrics
-    assert own.all_scores([row], answers)["same"] == 1
+    multi_label.own_metrics = metrics
+    assert multi_label.all_scores([row], answers)["same"] == 1
     assert answers == [{"labels": ["a", "b"]}] and row.label == ("a", "c")
 
 
-def test_the_loss_is_that_of_transformers(golden):
-    """BCEWithLogitsLoss over all outputs; tests/golden/torch/make.py."""
+def test_the_loss_equals_transformers(golden):
+    """BCEWithLogitsLoss of all outputs, from tests/golden/torch/make.py."""
     theirs = np.load(golden / "torch" / "losses.npz")
     batch = {"label": theirs["labels"]}
-    found = jax.jit(Classification(None).losses)(theirs["logits"], batch)
-    np.testing.assert_allclose(found.mean(), theirs["multi_label"], rtol=1e-6)
+    actual = jax.jit(Classification(None).losses)(theirs["logits"], batch)
+    np.testing.assert_allclose(actual.mean(), theirs["multi_label"], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,7 @@ def test_the_loss_is_that_of_transformers(golden):
         ("abc", "", ""),
         ("abc", ["b"], "b"),
         ("abc", '["a", "c"]', "ac"),
-        ("abc", "['a', 'c']", "ac"),  # as pandas writes a list
+        ("abc", "['a', 'c']", "ac"),  # pandas writes a list in this form
         ("abc", "[True, False, False]", "a"),
         ("abc", [], ""),
         ("abc", [1.0, 0.0, 1.0], "ac"),
@@ -63,8 +66,8 @@ def test_the_loss_is_that_of_transformers(golden):
     ],
 )
 def test_labels_are_lists_or_a_cell(labels, value, expected):
-    own = task(labels=tuple(labels))
-    row = own.row("here", {"text": "good", "label": value}, True)
+    multi_label = task(labels=tuple(labels))
+    row = multi_label.row("here", {"text": "good", "label": value}, True)
     assert row.label == tuple(expected)
 
 
@@ -80,48 +83,48 @@ def test_labels_are_lists_or_a_cell(labels, value, expected):
         *[("01", {"label": x}, "the labels are") for x in ([0, 1], [0.0, 1.0])],
     ],
 )
-def test_what_is_no_label_is_named(labels, values, message):
-    own = task(labels=tuple(labels))
+def test_wrong_labels_are_refused(labels, values, message):
+    multi_label = task(labels=tuple(labels))
     with pytest.raises(UserError, match=f"^here: {message}"):
-        own.row("here", {"text": "good"} | values, True)
+        multi_label.row("here", {"text": "good"} | values, True)
 
 
 @pytest.mark.parametrize("vector", [[0.0, 1.0], [False, True], [0, 1, 1], [1, 1]])
 def test_vectors_of_labels_need_their_names(vector):
-    """Hugging Face's models take vectors; 0.0 and 1.0 are no names of labels."""
+    """Hugging Face's models use vectors, but 0.0 and 1.0 are no label names."""
     rows = [("good", vector), ("bad", vector[::-1])]
     with pytest.raises(UserError, match=r"^train, row 0: the labels are \["):
         _ = MultiLabel(MultiLabelConfig()).with_rows(train=rows).labels
 
 
-def test_scores_are_those_of_scikit_learn(vocabulary):
+def test_scores_equal_scikit_learn(vocabulary):
     random = np.random.default_rng(0)
     truth, logits = random.random((40, 3)) < 0.4, random.normal(size=(40, 3))
-    own, rows = task(), []
+    multi_label, rows = task(), []
     for i, row in enumerate(truth):
         label = [name for name, has in zip(LABELS, row, strict=True) if has]
-        rows.append(own.row(str(i), {"text": "good", "label": label}, True))
-    features = own.encode(rows, vocabulary)
+        rows.append(multi_label.row(str(i), {"text": "good", "label": label}, True))
+    features = multi_label.encode(rows, vocabulary)
     np.testing.assert_array_equal(features.targets["label"], truth)
-    answers = own.decode(rows, features, list(logits))
-    found = logits >= 0  # a probability of a half
-    scores = own.score(rows, answers)
+    answers = multi_label.decode(rows, features, list(logits))
+    predicted = logits >= 0  # a probability of a half
+    scores = multi_label.score(rows, answers)
     for kind in ("micro", "macro"):
-        expected = 100 * f1_score(truth, found, average=kind)
+        expected = 100 * f1_score(truth, predicted, average=kind)
         assert scores[f"f1_{kind}"] == pytest.approx(expected)
-    assert scores["exact_match"] == 100 * np.mean((truth == found).all(axis=1))
+    assert scores["exact_match"] == 100 * np.mean((truth == predicted).all(axis=1))
     assert answers[0]["probabilities"]["a"] == pytest.approx(
         1 / (1 + np.exp(-logits[0, 0]))
     )
     strict = task(threshold=0.9).decode(rows, features, list(logits))
-    assert sum(len(a["labels"]) for a in strict) < found.sum()
+    assert sum(len(a["labels"]) for a in strict) < predicted.sum()
     pairs = zip(rows, answers, strict=True)
-    errors = [e for pair in pairs for e in own.outcomes(*pair) if not e.right]
-    assert len(errors) == 40 - (truth == found).all(axis=1).sum()
+    errors = [e for pair in pairs for e in multi_label.outcomes(*pair) if not e.right]
+    assert len(errors) == 40 - (truth == predicted).all(axis=1).sum()
     assert all(error.confidence >= 0.5 for error in errors)
 
 
-def test_a_run_learns_predicts_and_is_written_for_transformers(settings, tmp_path):
+def test_a_run_learns_predicts_and_is_saved_for_transformers(settings, tmp_path):
     config = finetune_config(settings("multi_label", epochs=8))
     results = run_one(config, tmp_path, [].append)
     assert results["main_metric"] == "f1_micro"
@@ -132,7 +135,7 @@ def test_a_run_learns_predicts_and_is_written_for_transformers(settings, tmp_pat
     predict = Predictor(tmp_path)
     answers = predict(["sea good ship bad", "sea ship", "sea bad ship"])
     assert [sorted(a["labels"]) for a in answers] == [["no", "yes"], [], ["no"]]
-    # Without our own notes the head tells the family, as of a folder from elsewhere.
+    # Without our notes the head decides the family, as in folders of other tools.
     del written["bert_jax"]
     (tmp_path / "best" / "config.json").write_text(json.dumps(written))
     assert load(tmp_path).labels == ("no", "yes")

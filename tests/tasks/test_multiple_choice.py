@@ -29,7 +29,7 @@ def letters(tokenizer, features):
     return [t.replace("[CLS]", "<").replace("[SEP]", ">") for t in text]
 
 
-def test_swag(tmp_path, tokenizer):
+def test_swag_is_read(tmp_path, tokenizer):
     unlabelled = "\n".join(line.rpartition(",")[0] for line in SWAG.splitlines())
     task = build(
         tmp_path, "swag", {"train.csv": SWAG, "val.csv": SWAG, "test.csv": unlabelled}
@@ -65,7 +65,7 @@ def test_codah_is_split_by_row_number(tmp_path):
         }
         assert numbers["test"] == list(range(fold, 13, 5))
         assert numbers["dev"] == list(range((fold + 1) % 5, 13, 5))
-        assert sorted(x for found in numbers.values() for x in found) == [*range(13)]
+        assert sorted(x for part in numbers.values() for x in part) == [*range(13)]
     (row, *_) = task.read("test")
     assert row.context == 'context 4 "'
     assert (row.choices, row.label) == (("a", "b", "c", "d"), 3)
@@ -77,7 +77,7 @@ JSONL = (
 )
 
 
-def test_rows_of_different_numbers_of_choices(tmp_path, tokenizer):
+def test_rows_may_have_different_numbers_of_choices(tmp_path, tokenizer):
     task = build(tmp_path, "table", {"train.jsonl": JSONL})
     rows = task.read("train")
     features = task.encode(rows, tokenizer)
@@ -89,7 +89,7 @@ def test_rows_of_different_numbers_of_choices(tmp_path, tokenizer):
     mask = features.targets["choice_mask"]
     np.testing.assert_array_equal(mask, [[1, 1, 0], [1, 1, 1]])
     assert mask.dtype == np.float32
-    # The absent choice has the best score by far, and is never predicted.
+    # The absent choice has by far the best score and is never predicted.
     outputs = [np.float32(x) for x in (0, np.log(3), 50, 1, 1, 1)]
     first, second = task.decode(rows, features, outputs)
     assert first == {
@@ -103,7 +103,7 @@ def test_rows_of_different_numbers_of_choices(tmp_path, tokenizer):
     assert task.score(rows, [first, second]) == {"accuracy": 50}
 
 
-def test_truncation_cuts_the_longer_one_and_counts_rows(parse, tmp_path, tokenizer):
+def test_truncation_cuts_the_longer_text_and_counts_rows(parse, tmp_path, tokenizer):
     task = build(tmp_path, "table", {}, max_length=8)
     lines = ["a b c d\te f g h\tx", "a b c\tb d\tc", "a b c d e f\tg\th"]
     features = task.encode(parse(task, lines, "in"), tokenizer)
@@ -116,7 +116,7 @@ def test_truncation_cuts_the_longer_one_and_counts_rows(parse, tmp_path, tokeniz
     assert features.targets == {}
 
 
-def test_lines_and_written_predictions(parse, tmp_path):
+def test_lines_are_parsed_and_predictions_are_written(parse, tmp_path):
     task = build(tmp_path, "table", {})
     lines = ["a\tb\tc\td\r\n", {"context": "e", "choices": ["f", "g"], "id": "x"}]
     first, second = parse(task, lines, "in")
@@ -148,12 +148,12 @@ def table(**changes):
         ("table", "train.jsonl", table(choices=["b", ""]), "jsonl:1: empty text"),
     ],
 )
-def test_bad_files(tmp_path, task, name, content, message):
+def test_bad_files_are_refused(tmp_path, task, name, content, message):
     with pytest.raises(UserError, match=message):
         build(tmp_path, task, {name: content}).read("train")
 
 
-def test_bad_lines(parse, tmp_path):
+def test_bad_lines_are_refused(parse, tmp_path):
     task = build(tmp_path, "table", {})
     with pytest.raises(UserError, match="in:1 has 1 value; expected context, choices"):
         parse(task, ["a"])

@@ -19,7 +19,7 @@ def uncased(golden):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three articles in one file; the last question has no answer."""
+    """Three articles in one file. The last question has no answer."""
 
     def question(name, text):
         answers = [{"text": text, "answer_start": CONTEXT.index(text)}] if text else []
@@ -93,7 +93,7 @@ def test_right_logits_give_right_answers(folder, uncased, version_2):
     json.dumps(predictions)
 
 
-def test_the_tuned_threshold_does_what_it_promises(folder, uncased):
+def test_the_tuned_threshold_has_its_reported_score(folder, uncased):
     task = task_of(folder)
     rows = task.read("dev")
     features = task.encode(rows, uncased)
@@ -105,14 +105,14 @@ def test_the_tuned_threshold_does_what_it_promises(folder, uncased):
         again = tuned.score(rows, tuned.decode(rows, features, outputs))
         assert again[reached] == pytest.approx(scores[name], abs=1e-9)
         assert again[name] == scores[name] >= scores[reached]
-    # What predict builds the task from.
+    # predict builds the task from these settings.
     tuned = task.tuned(scores | {"tuned_f1_threshold": 1.25})
     assert tuned.saved_config().null_threshold == 1.25
     assert task_of(folder, version_2=False).tuned({}).config.null_threshold == 0
 
 
 @pytest.mark.parametrize("version_2", [False, True])
-def test_files_in_the_official_form(folder, uncased, version_2):
+def test_predictions_are_written_in_the_official_form(folder, uncased, version_2):
     task = task_of(folder, version_2=version_2)
     rows = task.read("train")
     features = task.encode(rows, uncased)
@@ -135,7 +135,7 @@ def test_a_question_without_answer_needs_version_2(folder, bad_answers):
         task_of(folder, version_2=False, bad_answers=bad_answers).read("dev")
 
 
-def test_files_by_their_official_names(tmp_path, folder):
+def test_files_are_found_by_their_official_names(tmp_path, folder):
     for version_2, name in ((False, "train-v1.1.json"), (True, "train-v2.0.json")):
         task = Squad(SquadConfig(dir=str(tmp_path / "none"), version_2=version_2))
         with pytest.raises(UserError, match=name):

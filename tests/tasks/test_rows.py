@@ -41,7 +41,7 @@ def frames(**columns):
 
 @pytest.fixture
 def file(tmp_path):
-    """Writes text or bytes to a file; its path."""
+    """A function that writes text or bytes to a file and returns its path."""
 
     def write(name, content):
         content = content if isinstance(content, bytes) else content.encode()
@@ -59,7 +59,7 @@ def cells(path, *columns, **options):
     ]
 
 
-def test_rows_of_python():
+def test_rows_of_python_are_read():
     Pair = namedtuple("Pair", "text label")
     assert rows("a") == ["a"]
     assert rows(("a", "b")) == [("a", "b")]
@@ -84,7 +84,7 @@ def test_rows_of_python():
     assert [count_rows(x) for x in data] == [1, 1, 2, None]
 
 
-def test_rows_of_frames():
+def test_rows_of_frames_are_read():
     for frame in frames(text=["a b", "c"], label=["x", "y"]):
         assert rows(frame) == ROWS
         assert count_rows(frame) == 2
@@ -93,7 +93,7 @@ def test_rows_of_frames():
         assert rows(kind(["a", "b"])) == ["a", "b"]
     frame = pandas.DataFrame({"label": ["x", "y"], "text": ["a b", "c"]})
     assert rows(row for _, row in frame.iterrows()) == ROWS
-    frame = pandas.DataFrame([["a b", 1], ["c", 2]])  # the names of its columns: 0, 1
+    frame = pandas.DataFrame([["a b", 1], ["c", 2]])  # the column names are 0 and 1
     assert [row.texts for row in row_texts(placed_rows(frame), ["0"])] == [
         ("a b",),
         ("c",),
@@ -132,15 +132,15 @@ def test_other_data_is_refused(data, message):
 
 
 def test_lines_are_texts(file, tmp_path):
-    """Also lines that look like JSON. A tab separates the texts of a row."""
+    """A tab separates the texts of a row. Lines that look like JSON are texts as well."""
     lines = '\ufeffa b\r\nc\td\n\n{"text": "e"}\n{f}\u2028g\x0b\n'
     texts = ["a b", ("c", "d"), "", '{"text": "e"}', "{f}\u2028g\x0b"]
     path = file("a.txt", lines)
     assert rows(path) == texts
     assert rows(path, tabs=False)[1] == "c\td"
     assert list(line_rows(['{"text": "e"}'], "in")) == [("in:1", '{"text": "e"}')]
-    assert rows(str(path)) == [str(path)]  # only a Path is a file
-    pipe = tmp_path / "pipe"  # as a shell's <(command) is
+    assert rows(str(path)) == [str(path)]  # only a Path is read as a file
+    pipe = tmp_path / "pipe"  # like <(command) of a shell
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=("a\nb\n",), daemon=True)
     writer.start()
@@ -163,16 +163,16 @@ def test_lines_are_texts(file, tmp_path):
         ("a.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)),
     ],
 )
-def test_tables_of_every_format(name, content, file):
+def test_tables_of_every_format_are_read(name, content, file):
     path = file(name, content)
-    found = list(placed_rows(path))
-    assert [row for _, row in found] == ROWS
-    assert all(where.startswith(str(path)) for where, _ in found)
+    rows_of_file = list(placed_rows(path))
+    assert [row for _, row in rows_of_file] == ROWS
+    assert all(where.startswith(str(path)) for where, _ in rows_of_file)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
 def test_nan_in_a_file_is_a_missing_value(name, file):
-    """As pandas writes missing values; "NaN" would be one more class."""
+    """pandas writes missing values as NaN, which must not become a class."""
     if name == "a.parquet":
         pyarrow = pytest.importorskip("pyarrow")
         path = file(name, "")
@@ -186,7 +186,7 @@ def test_nan_in_a_file_is_a_missing_value(name, file):
         cells(path, "label")
 
 
-def test_quotes_commas_and_line_ends(file):
+def test_quotes_commas_and_line_ends_are_kept_in_cells(file):
     path = file("a.csv", 'label,text\r\n1,"a ""b"", c\nd"\r\n0,e\u2028f\r\n')
     assert cells(path, "text") == [("2", 'a "b", c\nd'), ("4", "e\u2028f")]
     path = file("a.tsv", 'text\tlabel\n"open\t1\nshe said "no"\t0\n')
@@ -196,7 +196,7 @@ def test_quotes_commas_and_line_ends(file):
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "SICK_train.txt"])
-def test_byte_order_mark_crlf_and_blank_lines(file, name):
+def test_byte_order_mark_crlf_and_blank_lines_are_skipped(file, name):
     separator = "," if name == "a.csv" else "\t"
     content = "\ufefftext,label\r\na,1\r\n\r\nb,0\r\n".replace(",", separator)
     assert cells(file(name, content), "text", "label") == [
@@ -207,7 +207,7 @@ def test_byte_order_mark_crlf_and_blank_lines(file, name):
     assert cells(file("b.tsv", "text\n\na\n"), "text") == [("2", ""), ("3", "a")]
 
 
-def test_tables_without_header_and_with_short_rows(file, caplog):
+def test_tables_may_have_no_header_and_short_rows(file, caplog):
     path = file("a.tsv", "x\t1\t\thello\n")
     header = ("source", "label", "star", "sentence")
     assert cells(path, "sentence", header=header) == [("1", "hello")]
@@ -265,7 +265,7 @@ def test_tables_without_header_and_with_short_rows(file, caplog):
         ("b.parquet", "text", r"b\.parquet .*expected a Parquet file"),
     ],
 )
-def test_errors_name_file_and_line(file, name, content, message):
+def test_errors_have_file_and_line(file, name, content, message):
     if name == "b.parquet":
         pytest.importorskip("pyarrow.parquet")
     path = file(name, content)
@@ -284,13 +284,15 @@ def test_a_column_that_occurs_twice_is_refused(tmp_path):
             rows(data)
 
 
-def test_a_value_is_in_one_column_of_all_rows():
+def test_a_value_is_in_the_same_column_of_all_rows():
     names = [("topic", "label"), ("text",)]
     good = [{"text": "a", "topic": "x", "label": "z"}, {"topic": "y", "text": "b"}]
     placed = [(f"row {i}", row) for i, row in enumerate(good)]
     assert list(same_columns(placed, names)) == placed
     lacks = [*placed, ("row 2", {"topic": "x"})]
-    assert list(same_columns(lacks, names)) == lacks  # the task names the column
+    assert (
+        list(same_columns(lacks, names)) == lacks
+    )  # the task's error names the column
     for row, message in (
         (
             {"label": "x", "text": "c"},
@@ -309,7 +311,7 @@ def texts(data, *columns, most=2):
     return [row.texts for row in row_texts(placed_rows(data), columns, most)]
 
 
-def test_texts_of_rows():
+def test_texts_of_rows_are_found_by_column():
     assert texts(["a", ("b", "c")]) == [("a",), ("b", "c")]
     assert texts([{"text": "a", "title": "t"}]) == [("a",)]
     assert texts([{"text_a": "a", "text_b": "b"}]) == [("a", "b")]
@@ -356,7 +358,7 @@ def test_texts_of_rows():
         ),
     ],
 )
-def test_what_has_no_texts(data, most, message):
+def test_rows_without_texts_are_refused(data, most, message):
     with pytest.raises(UserError, match=message):
         texts(data, most=most)
 

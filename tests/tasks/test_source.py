@@ -1,4 +1,4 @@
-"""Sources of rows: a data set of a hub, rows in place of files, names of classes."""
+"""Sources of rows: data sets of a hub, rows of Python, and names of classes."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -19,7 +19,7 @@ SPLITS = {
 
 
 class Split(list):
-    """What this package uses of a split of the datasets library."""
+    """The used part of a split of the datasets library."""
 
     features = {  # noqa: RUF012
         "text": SimpleNamespace(dtype="string"),
@@ -29,7 +29,7 @@ class Split(list):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """A datasets library with one data set; the calls of load_dataset."""
+    """Installs a datasets library with one data set; returns the load_dataset calls."""
     calls = []
 
     def load_dataset(*names, split):
@@ -45,7 +45,7 @@ def hub(monkeypatch):
     source.read_hub.cache_clear()
 
 
-def test_a_data_set_of_the_hub(hub):
+def test_a_data_set_of_the_hub_is_read(hub):
     task = bert_jax.tasks.classification(dir="hf:org/reviews:english")
     assert task.labels == ("neg", "pos")
     assert (task.source.eval_splits, task.source.predict_splits) == (
@@ -85,18 +85,18 @@ def test_every_family_reads_the_hub(family, hub, monkeypatch):
     settings = {"task": "swag"} if family == "choices" else {}
     task = getattr(bert_jax.tasks, family)(dir="hf:org/own", **settings)
     (row,) = task.read("train")
-    found = {
+    rows_of_family = {
         "squad": lambda: row.answers == (("sea", 4),),
         "choices": lambda: (
             (row.choices[row.label], row.context) == ("It sat", "A cat.")
         ),
         "tagging": lambda: row.tags == ("O", "B-LOC"),
     }
-    assert found[family]()
+    assert rows_of_family[family]()
 
 
 def test_classes_have_the_names_of_their_data_set(hub):
-    """They are matched with the labels of a task by name, whatever their order and case."""
+    """They are matched with a task's labels by name, ignoring order and case."""
     train = Split(SPLITS["train"])
     task = bert_jax.tasks.classification().with_rows(train=train)
     assert task.labels == ("neg", "pos")
@@ -123,7 +123,7 @@ def test_a_frame_may_have_a_column_called_features():
     assert [row.label for row in task.read("train")] == ["b", "a"]
 
 
-def test_what_is_no_class():
+def test_labels_that_are_no_class_are_refused():
     data = Split(
         [{"text": "good", "label": 1, "topic": 2}, {"text": "so", "label": -1}]
     )
@@ -148,7 +148,7 @@ def test_what_is_no_class():
     ],
 )
 def test_a_test_split_of_labels_minus_one_is_predicted(name, content, tmp_path):
-    """As the files of GLUE's test splits on Hugging Face's hub."""
+    """As in GLUE's test splits on Hugging Face's hub."""
     path = tmp_path / name
     path.write_text(content)
     (tmp_path / "train.csv").write_text("text,label\ngood,1\nbad,0\n")
@@ -173,7 +173,7 @@ def test_a_hub_needs_its_library_and_a_split(hub, monkeypatch):
         task.read("train")
 
 
-def test_rows_stand_in_for_files():
+def test_rows_replace_files():
     rows = [("good", "x"), ("bad", "y"), ("so so", "x")]
     task = bert_jax.tasks.classification()
     given = task.with_rows(train=rows, dev=rows[:1], test=["new"])
@@ -191,21 +191,21 @@ def test_rows_stand_in_for_files():
         given = task.with_rows(train=rows, test=rows, **splits)
         assert given.source.eval_splits == ("dev", "test")
     held_out = task.with_rows(train=rows, held_out=0.34)
-    found = [row.text_a for split in ("train", "dev") for row in held_out.read(split)]
-    assert sorted(found) == sorted(text for text, _ in rows) and len(found) == 3
-    drawn = {
+    texts = [row.text_a for split in ("train", "dev") for row in held_out.read(split)]
+    assert sorted(texts) == sorted(text for text, _ in rows) and len(texts) == 3
+    splits_of_seeds = {
         task.with_rows(train=rows, held_out=0.34, seed=i).config.dir for i in range(9)
     }
     assert (
-        len(drawn) == 2
-    )  # each row of x is dev with some seed, and y is always learned
-    signs = [("bad", "-1")] * 5 + [("good", "1")]  # -1 may be a class
+        len(splits_of_seeds) == 2
+    )  # each row of x is dev with some seed, and y is always in train
+    signs = [("bad", "-1")] * 5 + [("good", "1")]  # -1 can be a class
     assert len(task.with_rows(train=signs, held_out=0.1).read("dev")) == 1
 
 
 @pytest.mark.parametrize(("share", "most"), [(0.1, 1), (0.34, 1), (0.5, 1), (0.9, 3)])
 def test_each_class_keeps_its_share_of_dev(share, most):
-    """With a share of 0.9 the large classes replace the rows that small ones keep."""
+    """With a share of 0.9 the large classes replace the kept rows of small classes."""
     sizes = {"a": 61, "b": 24, "c": 10, "d": 2, "e": 2, "f": 1}
     classes = np.random.default_rng(0).permutation(
         np.repeat([*sizes], [*sizes.values()])
@@ -217,7 +217,7 @@ def test_each_class_keeps_its_share_of_dev(share, most):
             count = sum(classes[row] == name for row in dev)
             assert count < size and abs(count - share * size) < most
     assert draws[0] == share_of_rows(classes.tolist(), share, 0)
-    # Without classes the draw is the start of a permutation, and any row may be dev.
+    # Without classes dev is the start of a permutation, which can contain any row.
     assert share_of_rows([None] * 100, share, 3) == {
         *np.random.default_rng(3).permutation(100)[: round(share * 100)].tolist()
     }
@@ -252,8 +252,8 @@ def test_each_row_is_dev_in_one_fold():
 
 
 @pytest.mark.parametrize("data", [{"text": ["a", "b"]}, ("a", "b"), "a.csv"])
-def test_one_row_is_no_split(data):
-    """A dictionary is one row, also if its values are columns, and a name is a text."""
+def test_a_single_row_is_refused_as_a_split(data):
+    """A dictionary is one row, even if its values are columns. A string is a text."""
     rows = [("a", "0"), ("b", "1")]
     for split in ("train", "dev", "test"):
         splits = {"train": rows, "dev": rows} | {split: data}
@@ -263,8 +263,8 @@ def test_one_row_is_no_split(data):
             bert_jax.tasks.classification().with_rows(**splits)
 
 
-def test_an_empty_cell_of_a_table_is_no_label(tmp_path):
-    """The words NA and NaN are texts."""
+def test_an_empty_cell_of_a_table_is_a_missing_label(tmp_path):
+    """The words NA and NaN can be texts."""
     (tmp_path / "train.csv").write_text("text,label\nNA,nan\nNaN,NA\n")
     (tmp_path / "dev.csv").write_text("text,label\na,NA\n")
     (tmp_path / "test.csv").write_text("text,label\na,\nb,\n")

@@ -28,7 +28,7 @@ def write(tmp_path, *articles):
     return path
 
 
-def test_a_file_of_both_versions(tmp_path):
+def test_files_of_both_versions_are_read(tmp_path):
     path = write(
         tmp_path,
         article("A", entry(answers=(("sea", 4), ("the sea", 0)))),
@@ -48,7 +48,7 @@ def test_a_file_of_both_versions(tmp_path):
 
 @pytest.mark.parametrize("version_2", [True, False])
 def test_rows_of_a_hub_without_an_answer_have_empty_lists(version_2):
-    """Hugging Face's squad_v2 has no is_impossible."""
+    """squad_v2 of Hugging Face has no is_impossible."""
     texts = {"question": "Where?", "context": "the sea"}
     answers = [{"text": ["sea"], "answer_start": [4]}, {"text": [], "answer_start": []}]
     task = Squad(SquadConfig(version_2=version_2))
@@ -67,7 +67,7 @@ def test_rows_of_a_hub_without_an_answer_have_empty_lists(version_2):
     [("", "ABCDE"), ("0:3", "ABC"), (":-1", "ABCD"), ("-1:", "E"), ("5:", "")]
     + [(other, None) for other in ("3", "0:6:2", "a:b")],
 )
-def test_articles_are_a_slice(tmp_path, articles, titles):
+def test_a_slice_selects_articles(tmp_path, articles, titles):
     path = write(tmp_path, *(article(title, entry(title)) for title in "ABCDE"))
     if titles is not None:
         rows = read_questions(path, articles)
@@ -78,9 +78,10 @@ def test_articles_are_a_slice(tmp_path, articles, titles):
 
 
 @pytest.mark.parametrize(
-    ("bad", "found"), [(("sea", 5), "ea "), (("sea", -14), ""), (("Sea", 4), "sea")]
+    ("bad", "text_there"),
+    [(("sea", 5), "ea "), (("sea", -14), ""), (("Sea", 4), "sea")],
 )
-def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
+def test_a_misplaced_answer_is_refused_or_skipped(tmp_path, caplog, bad, text_there):
     path = write(
         tmp_path,
         article("A", entry("q1", [bad]), entry("q2", [bad, ("sea", 4)]), entry("q3")),
@@ -88,7 +89,7 @@ def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
     with pytest.raises(UserError) as error:
         read_questions(path)
     problem = f"{path}: question q1: the answer {bad[0]!r} is not in the context at "
-    problem += f"{bad[1]}, where it has {found!r}; correct it"
+    problem += f"{bad[1]}, where it has {text_there!r}; correct it"
     assert str(error.value).startswith(problem)
     assert str(error.value).endswith(" data.bad_answers=skip")
     with caplog.at_level(logging.WARNING):
@@ -99,8 +100,8 @@ def test_an_answer_that_does_not_stand_there(tmp_path, caplog, bad, found):
     assert f"skipped: {path}: question q1 has no answer" in caplog.text
 
 
-def test_a_question_without_answer_is_marked(tmp_path):
-    """Skipping, which the message also names, would lose all such questions."""
+def test_a_question_without_answer_must_be_marked(tmp_path):
+    """To skip them, as the message also proposes, would lose all such questions."""
     path = write(tmp_path, article("A", entry("q1", ())))
     with pytest.raises(
         UserError, match="q1 has no answer and is_impossible is not true"
@@ -120,7 +121,7 @@ def test_a_question_without_answer_is_marked(tmp_path):
         ({"data": [article("A", entry(is_impossible="no"))]}, "is no true or false"),
     ],
 )
-def test_what_is_not_squad(tmp_path, document, message):
+def test_other_files_than_squads_are_refused(tmp_path, document, message):
     path = tmp_path / "x.json"
     path.write_text(json.dumps(document))
     with pytest.raises(UserError, match=message) as error:
@@ -128,13 +129,13 @@ def test_what_is_not_squad(tmp_path, document, message):
     assert str(path) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_squad_file_may_be_gzipped_and_is_read_to_predict(tmp_path):
+def test_a_squad_file_may_be_gzipped_and_is_read_for_prediction(tmp_path):
     document = {"data": [article("A", entry(), entry("q2"))]}
     path = tmp_path / "train-v1.1.json.gz"
     path.write_bytes(gzip.compress(json.dumps(document, indent=1).encode()))
     task = Squad(SquadConfig(dir=str(tmp_path)))
     assert [row.id for row in task.read("train")] == ["q1", "q2"]
-    # Wrong answers are no obstacle to asking.
+    # Prediction ignores wrong answers.
     path = write(tmp_path, article("A", entry(answers=[("sea", 9)]), entry("q2")))
     rows = list(task.rows(task.source.rows_of(path)))
     assert [(row.id, row.answers) for row in rows] == [("q1", ()), ("q2", ())]
@@ -149,7 +150,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("answers", FORMS)
-def test_every_form_of_an_answer(answers):
+def test_every_form_of_an_answer_is_read(answers):
     row = {"question": "Where?", "context": "the sea", "answers": answers}
     (question,) = Squad(SquadConfig()).with_rows(train=[row]).read("train")
     assert question.answers == (("sea", 4),)
@@ -164,7 +165,7 @@ def test_a_question_without_an_id_gets_its_number(tmp_path):
     assert [question.id for question in task.read("dev")] == ["1", "2", "c", "4"]
 
 
-def test_questions_of_tables_and_lines(parse, tmp_path):
+def test_questions_of_tables_and_lines_are_read(parse, tmp_path):
     task, path = Squad(SquadConfig()), tmp_path / "in.jsonl"
     path.write_text(
         '{"question": "Who?", "context": "A whale."}\n'
@@ -188,7 +189,7 @@ def test_questions_of_tables_and_lines(parse, tmp_path):
         ([{"question": "a", "context": 3}], '-:1: "context" is of type int; expected'),
     ],
 )
-def test_what_is_no_question(parse, rows, message):
+def test_rows_that_are_no_question_are_refused(parse, rows, message):
     rows = rows.splitlines() if isinstance(rows, str) else rows
     with pytest.raises(UserError, match=message):
         parse(Squad(SquadConfig()), rows, "-")

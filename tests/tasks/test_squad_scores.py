@@ -15,7 +15,7 @@ from bert_jax.tasks.squad_scores import (
 )
 
 
-def test_normalise_answer():
+def test_answers_are_normalised_like_the_official_scripts():
     texts = [
         "The  Cat's\nhat!",
         "a theatre, an anthem",
@@ -37,14 +37,14 @@ def test_normalise_answer():
         ("", ["x"], 0, 0),
     ],
 )
-def test_hand_computed_scores(answer, right, exact, expected):
+def test_scores_equal_a_computation_by_hand(answer, right, exact, expected):
     assert exact_match(answer, right) == exact
     assert f1(answer, right) == pytest.approx(expected, rel=1e-12)
     assert f1(answer, right, True) == pytest.approx(expected, rel=1e-12)
 
 
-def test_scores_v1():
-    # evaluate-v1.1.py finds nothing shared; to evaluate-v2.0.py both are no answer.
+def test_scores_of_version_1_equal_the_official_script():
+    # evaluate-v1.1.py finds no common words; for evaluate-v2.0.py both are no answer.
     assert exact_match("the", ["a"]) == 1
     assert f1("the", ["a"]) == 0 and f1("the", ["a"], True) == 1
     scores = scores_v1(["x", "x", "q"], [["x"], ["x z"], ["y"]])
@@ -72,36 +72,39 @@ def evaluate_v2(preds, odds, gold):
     def exact_of(right, answer):
         return int(words(right) == words(answer))
 
-    found, n = {}, len(preds)
+    by_question, n = {}, len(preds)
     for name, measure in (("exact", exact_of), ("f1", f1_of)):
         raw = {}
         for q, answer in preds.items():
             rights = [text for text in gold[q] if words(text)] or [""]
             raw[q] = max(measure(right, answer) for right in rights)
-        found[name] = 100 * sum(raw.values()) / n
+        by_question[name] = 100 * sum(raw.values()) / n
         for part, has in (("HasAns", True), ("NoAns", False)):
             of = [raw[q] for q in preds if bool(gold[q]) == has]
             if of:
-                found[f"{part}_{name}"] = 100 * sum(of) / len(of)
+                by_question[f"{part}_{name}"] = 100 * sum(of) / len(of)
         now = best = sum(not texts for texts in gold.values())
         threshold = 0.0
         for q in sorted(odds, key=odds.get):
             now += raw[q] if gold[q] else -1 if preds[q] else 0
             if now > best:
                 best, threshold = now, odds[q]
-        found |= {f"best_{name}": 100 * best / n, f"best_{name}_thresh": threshold}
-    return found
+        by_question |= {
+            f"best_{name}": 100 * best / n,
+            f"best_{name}_thresh": threshold,
+        }
+    return by_question
 
 
 def seeds(short, most):
-    """The first seeds; the other ones are long."""
+    """All seeds up to ``most``. Seeds after the first ones are marked long."""
     return [
         pytest.param(i, marks=[pytest.mark.long] * (i >= short)) for i in range(most)
     ]
 
 
 @pytest.mark.parametrize("seed", seeds(10, 30))
-def test_scores_v2_are_those_of_another_implementation(seed):
+def test_scores_v2_equal_another_implementation(seed):
     rng = np.random.default_rng(seed)
     texts = np.array(["x y", "The X!", "x", "the", "an a", "q r", "q, q"])
     n = int(rng.integers(1, 30))
@@ -116,7 +119,7 @@ def test_scores_v2_are_those_of_another_implementation(seed):
 
 
 @pytest.mark.parametrize("seed", seeds(3, 5))
-def test_the_best_threshold_is_the_best_of_all(seed):
+def test_the_best_threshold_equals_a_search_of_all(seed):
     rng = np.random.default_rng(seed)
     n = 40
     right = [["x y"] if rng.random() < 0.6 else [] for _ in range(n)]

@@ -35,7 +35,7 @@ def windows(rows, tokenizer):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_answers_come_back_from_their_labels(uncased, words, seed):
+def test_answers_are_recovered_from_their_labels(uncased, words, seed):
     generator = random.Random(seed)
     rows, golds = [], []
     for _ in range(200):
@@ -54,7 +54,7 @@ def test_answers_come_back_from_their_labels(uncased, words, seed):
         golds.append(gold)
     features = windows(rows, uncased)
     start, end = features.targets["start"], features.targets["end"]
-    held = set()
+    answered = set()
     for i, (row, window) in enumerate(zip(features.row, features.extra, strict=True)):
         ids = features.input_ids[i]
         assert len(ids) == window.offset + window.stop - window.first + 1 <= 40
@@ -63,17 +63,17 @@ def test_answers_come_back_from_their_labels(uncased, words, seed):
         if start[i] == 0:
             assert end[i] == 0
             continue
-        held.add(int(row))
+        answered.add(int(row))
         first = window.tokens.starts[window.first + start[i] - window.offset]
         stop = window.tokens.ends[window.first + end[i] - window.offset]
         assert first == rows[row].answers[0][1]
         assert rows[row].context[first:stop] == golds[row]
         gold_ids = uncased.encode(golds[row])
         np.testing.assert_array_equal(ids[start[i] : end[i] + 1], gold_ids)
-    # Windows of 31 tokens, 8 apart, hold every answer of at most 24 tokens.
+    # Windows of 31 tokens, 8 apart, contain every answer of at most 24 tokens.
     lengths = [len(uncased.encode(gold)) for gold in golds]
-    assert held >= {i for i, length in enumerate(lengths) if length <= 24}
-    assert len(held) > 190
+    assert answered >= {i for i, length in enumerate(lengths) if length <= 24}
+    assert len(answered) > 190
 
 
 def test_an_answer_within_a_token_is_the_token(uncased):
@@ -84,7 +84,7 @@ def test_an_answer_within_a_token_is_the_token(uncased):
     assert (start, end) == (6, 6) and token == "japanese"  # [CLS] who ? [SEP] the "
 
 
-def test_a_token_counts_in_the_window_with_the_most_context_around_it(uncased):
+def test_a_token_is_scored_in_the_window_with_the_most_context(uncased):
     context = " ".join("abcdefghijklmnopqrstuvwxyz")
     config = SquadConfig(max_length=16, stride=3, max_answer_length=1, n_best=99)
     task, rows = Squad(config), [question(context)]
@@ -95,24 +95,24 @@ def test_a_token_counts_in_the_window_with_the_most_context_around_it(uncased):
         for k, ids in enumerate(features.input_ids)
     ]
     (result,) = task.decode(rows, features, outputs)
-    found = {entry["text"]: entry["start_logit"] for entry in result["nbest"]}
+    start_logits = {entry["text"]: entry["start_logit"] for entry in result["nbest"]}
     for i, letter in enumerate(context.split()):
         sides = {
             k: (min(i - window.first, window.stop - 1 - i), window.stop - window.first)
             for k, window in enumerate(features.extra)
             if window.first <= i < window.stop
         }
-        assert found.pop(letter) == max(sides, key=sides.get)
-    assert not found
+        assert start_logits.pop(letter) == max(sides, key=sides.get)
+    assert not start_logits
 
 
-def test_what_is_cut_and_what_has_no_tokens(uncased):
+def test_long_questions_are_cut_and_empty_contexts_have_a_window(uncased):
     rows = [question("a b", asked="who " * 9), question("a b", asked="who " * 8)]
     features = windows(rows, uncased)
     assert features.truncated == 1
     assert [window.offset for window in features.extra] == [10, 10]
     np.testing.assert_array_equal(features.input_ids[0], features.input_ids[1])
-    # A question takes at most half of a window, whatever the setting.
+    # A question uses at most half of a window, for every setting.
     short = Squad(SquadConfig(max_length=16, stride=1)).encode(rows, uncased)
     assert {window.offset for window in short.extra} == {8}
     # A context of control characters has one empty window.
@@ -122,8 +122,8 @@ def test_what_is_cut_and_what_has_no_tokens(uncased):
     assert windows([], uncased).input_ids == []
 
 
-def test_a_long_context_takes_memory_in_proportion_to_its_length(uncased):
-    """Windows times tokens would be 16 million numbers."""
+def test_a_long_context_needs_memory_linear_in_its_length(uncased):
+    """An array of windows by tokens would have 16 million numbers."""
     task = Squad(SquadConfig(max_length=32, max_question_length=8))
     rows = [question("the sea . " * 7_000)]
     tracemalloc.start()
@@ -153,7 +153,7 @@ def window(first=0, stop=5):
 
 
 def logits(start, end, cls=(0.0, 0.0)):
-    """Rows: [CLS], the question, the context and [SEP]; elsewhere high, to be ignored."""
+    """Rows: [CLS], the question, the context, [SEP]. Ignored positions are high."""
     context = np.stack([start, end], axis=1)
     return np.concatenate([[cls], [(99, 99)], context, [(99, 99)]]).astype(np.float32)
 
@@ -173,11 +173,11 @@ def answer(
     return result
 
 
-def test_the_best_span_and_its_probability():
+def test_the_best_span_has_the_best_sum_and_its_probability():
     result = answer([window()], [logits([0, 5, 0, 3, 0], [0, 0, 4, 0, 0])], n_best=3)
     assert result["answer"] == "bb cc" == CONTEXT[result["start"] : result["end"]]
     assert result["id"] == "q7" and "null_odds" not in result
-    # Sums: bb cc 9; then bb, bb cc dd, bb cc dd ee 5, of which the earlier ones count.
+    # Sums: bb cc 9; then bb, bb cc dd and bb cc dd ee 5, where earlier spans win.
     assert [entry["text"] for entry in result["nbest"]] == ["bb cc", "bb", "bb cc dd"]
     probability = math.exp(9) / (math.exp(9) + 2 * math.exp(5))
     assert result["probability"] == pytest.approx(probability, rel=1e-12)
@@ -187,7 +187,7 @@ def test_the_best_span_and_its_probability():
     assert (first["start_logit"], first["end_logit"]) == (5.0, 4.0)
 
 
-def test_all_spans_against_a_search_of_all():
+def test_spans_equal_an_exhaustive_search():
     rng = np.random.default_rng(0)
     for _ in range(30):
         start, end = rng.normal(size=(2, 5))
@@ -212,8 +212,8 @@ def test_a_text_is_listed_once():
 @pytest.mark.parametrize(
     ("threshold", "expected"), [(-2.5, ""), (-2.0, "bb"), (0.0, "bb")]
 )
-def test_null_odds(threshold, expected):
-    # Best span 3 + 4 = 7; null: the smaller of 6 + 0.5 and 2 + 3, so odds of -2.
+def test_null_odds_decide_the_empty_answer(threshold, expected):
+    # The best span is 3 + 4 = 7. Null is min(6 + 0.5, 2 + 3) = 5, so the odds are -2.
     windows = [window(0, 3), window(1, 5)]
     outputs = [
         logits([0, 3, 0], [0, 4, 0], cls=(6.0, 0.5)),
@@ -230,12 +230,12 @@ def test_null_odds(threshold, expected):
     assert result["probability"] == pytest.approx(part / total, rel=1e-12)
 
 
-def test_the_empty_answer_stays_in_sight():
+def test_the_empty_answer_is_always_listed():
     scores = logits([5, 5, 5, 5, 5], [5, 5, 5, 5, 5], cls=(-5.0, -5.0))
     result = answer([window()], [scores], null_threshold=0.0, n_best=3)
     assert [bool(e["text"]) for e in result["nbest"]] == [True, True, True, False]
     assert result["null_odds"] == -20.0
-    # Even of one, the best answer and the empty one are both listed.
+    # A list of one answer still has the best and the empty answer.
     scores = logits([1, 0, 0, 0, 0], [0, 0, 0, 0, 0], cls=(5.0, 5.0))
     result = answer([window()], [scores], null_threshold=99.0, n_best=1)
     assert [e["text"] for e in result["nbest"]] == ["", "aa"]
@@ -245,7 +245,7 @@ def test_the_empty_answer_stays_in_sight():
 @pytest.mark.parametrize("null_threshold", [None, 0.0])
 @pytest.mark.parametrize("empty", [True, False])
 def test_no_span_is_an_empty_answer(null_threshold, empty):
-    # A context without tokens, and a model that diverged.
+    # A context without tokens, or a model that diverged.
     view = window(0, 0) if empty else window()
     scores = logits([], []) if empty else np.full((8, 2), np.nan, np.float32)
     result = answer([view], [scores], null_threshold=null_threshold)

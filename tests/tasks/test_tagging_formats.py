@@ -33,7 +33,7 @@ def read(tmp_path, text, column=-1):
     return [places, *([row[name] for _, row in rows] for name in names)]
 
 
-def test_conll_2003(tmp_path):
+def test_conll_2003_is_read(tmp_path):
     places, words, tags, documents = read(tmp_path, CONLL)
     assert words == [
         ["EU", "rejects", "German"],
@@ -52,8 +52,8 @@ def test_conll_2003(tmp_path):
     assert read(tmp_path, CONLL, 1)[2][2] == ["NNP", "NNP"]
 
 
-def test_odd_blanks_line_ends_and_the_byte_order_mark(tmp_path):
-    # WNUT's separator lines hold tabs; a word may hold a no-break space.
+def test_unusual_blanks_line_ends_and_a_byte_order_mark_are_read(tmp_path):
+    # WNUT's separator lines contain tabs. A word may contain a no-break space.
     text = "@paul\tO\nNew\xa0York \tB-location\n\u2028\tO\n\t\nbye\tO\n \t \r\n\n"
     _, words, _, documents = read(tmp_path, text)
     assert words == [["@paul", "New\xa0York", "\u2028"], ["bye"]]
@@ -73,7 +73,7 @@ def test_odd_blanks_line_ends_and_the_byte_order_mark(tmp_path):
         ("a X\n", 0, "the tag in column 0"),
     ],
 )
-def test_refuses_columns(tmp_path, text, column, message):
+def test_wrong_columns_are_refused(tmp_path, text, column, message):
     with pytest.raises(UserError, match=message):
         read(tmp_path, text, column)
 
@@ -90,16 +90,16 @@ def test_refuses_columns(tmp_path, text, column, message):
         ("bmes", "S"),
         ("plain", "DT NN VBZ ."),
         ("plain", "NOUN X PUNCT INTJ"),
-        # One odd tag among tags of entities, or tags without types, are errors.
+        # One wrong tag among tags of entities, or a tag without a type, is an error.
         ("iob2", "B-PER I-PER X-PER O"),
         ("iob2", "B I O"),
     ],
 )
-def test_recognises_schemes(scheme, tags):
+def test_schemes_are_recognised(scheme, tags):
     assert formats.recognise(tags.split()) == scheme
 
 
-def test_segmented_text(tmp_path):
+def test_segmented_text_is_read(tmp_path):
     path = tmp_path / "train.txt"
     path.write_text("中国  人民\n我 爱北京城\n\n\n他\n", "utf-8")
     places, rows = zip(*formats.read_segmented(path), strict=True)
@@ -109,7 +109,7 @@ def test_segmented_text(tmp_path):
 
 
 def segments(tags):
-    """The (start, end) of the words that bmes tags spell."""
+    """The (start, end) of the words of bmes tags."""
     return [span[1:] for span in formats.entities(tags, "bmes")]
 
 
@@ -142,27 +142,27 @@ def test_segments_cover_all_characters():
         ("  \n", ""),
     ],
 )
-def test_words_of_a_text(text, words):
-    def found(text, how):
+def test_a_text_is_split_into_words(text, words):
+    def words_of(text, how):
         return [text[a:b] for a, b in formats.find_words(text, how)]
 
-    assert found(text, "treebank") == words.split()
-    # What is split once is not split further.
-    assert found(" ".join(words.split()), "treebank") == words.split()
-    assert found(text, "blanks") == text.split()
-    assert found(text, "characters") == [c for c in text if not c.isspace()]
+    assert words_of(text, "treebank") == words.split()
+    # Split words are not split again.
+    assert words_of(" ".join(words.split()), "treebank") == words.split()
+    assert words_of(text, "blanks") == text.split()
+    assert words_of(text, "characters") == [c for c in text if not c.isspace()]
 
 
 def conlleval_spans(tags):
-    """The (type, start, end) of entities, counted apart from the code."""
-    found, before = [], "O"
+    """The (type, start, end) of entities, by an independent implementation."""
+    spans, before = [], "O"
     for i, tag in enumerate(tags):
         if tag[0] == "B" or (tag[0] == "I" and before[1:] != tag[1:]):
-            found.append((tag[2:], i, i + 1))
+            spans.append((tag[2:], i, i + 1))
         elif tag[0] == "I":
-            found[-1] = (*found[-1][:2], i + 1)
+            spans[-1] = (*spans[-1][:2], i + 1)
         before = tag
-    return found
+    return spans
 
 
 def f1_of(gold, predicted):
@@ -172,15 +172,15 @@ def f1_of(gold, predicted):
         for pair in zip(gold, predicted, strict=True)
     ]
     right = sum(len(a & b) for a, b in pairs)
-    found, guessed = (sum(len(pair[i]) for pair in pairs) for i in (0, 1))
-    shares = right / max(guessed, 1), right / max(found, 1)
-    return [100 * x for x in (*shares, 2 * right / max(found + guessed, 1))]
+    expected, guessed = (sum(len(pair[i]) for pair in pairs) for i in (0, 1))
+    shares = right / max(guessed, 1), right / max(expected, 1)
+    return [100 * x for x in (*shares, 2 * right / max(expected + guessed, 1))]
 
 
-# What conlleval (version 2004-01-26) printed for these tags: phrases in gold, found, right.
+# conlleval (version 2004-01-26) printed these counts: gold, found and right phrases.
 CONLLEVAL = [
-    ("O B-PER O", "O I-PER O", (1, 1, 1)),  # an I- after O begins an entity
-    ("B-PER I-PER", "B-PER I-LOC", (1, 2, 0)),  # and so does one of another type
+    ("O B-PER O", "O I-PER O", (1, 1, 1)),  # an I- after O starts an entity
+    ("B-PER I-PER", "B-PER I-LOC", (1, 2, 0)),  # and so does an I- of another type
     ("B-PER B-LOC", "B-PER I-LOC", (2, 2, 2)),
     ("B-PER I-PER", "I-PER I-PER", (1, 1, 1)),
     ("B-PER I-PER", "I-PER B-PER", (1, 2, 0)),
@@ -193,7 +193,7 @@ CONLLEVAL = [
 
 
 @pytest.mark.parametrize("gold, predicted, counts", CONLLEVAL)
-def test_entities_count_as_conlleval_counts_them(gold, predicted, counts):
+def test_entities_are_counted_like_conlleval(gold, predicted, counts):
     found, guessed, right = counts
     gold, predicted = [gold.split()], [predicted.split()]
     assert len(formats.entities(predicted[0], "iob2")) == guessed
@@ -204,7 +204,7 @@ def test_entities_count_as_conlleval_counts_them(gold, predicted, counts):
     assert [scores[x] for x in ("precision", "recall", "f1")] == pytest.approx(expected)
 
 
-def test_spans_and_scores_of_random_tags():
+def test_spans_and_scores_of_random_tags_equal_conlleval():
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 12, 200)
     gold, predicted = ([rng.choice(LABELS, n).tolist() for n in sizes] for _ in "ab")
@@ -212,12 +212,12 @@ def test_spans_and_scores_of_random_tags():
     expected = f1_of(gold, predicted)
     assert [scores[x] for x in ("precision", "recall", "f1")] == pytest.approx(expected)
     for name in ("LOC", "PER"):
-        # Without the other type the entities of this type stay the same.
-        one = (
+        # Removing the other type does not change the entities of this type.
+        of_type = (
             [[t if t[2:] == name else "O" for t in row] for row in tags]
             for tags in (gold, predicted)
         )
-        assert scores[f"f1/{name}"] == pytest.approx(f1_of(*one)[2])
+        assert scores[f"f1/{name}"] == pytest.approx(f1_of(*of_type)[2])
         assert scores[f"f1/{name}"] > 10
     for tags in gold:
         spans = conlleval_spans(tags)
@@ -226,5 +226,5 @@ def test_spans_and_scores_of_random_tags():
             well_formed = formats.spelled(tags, "iob2", scheme)
             assert formats.entities(well_formed, scheme) == spans
             assert formats.spelled(well_formed, scheme, scheme) == well_formed
-            # Only letters are repaired.
+            # Only the letters of tags are repaired.
             assert [t[1:] for t in well_formed] == [t[1:] for t in tags]

@@ -18,7 +18,7 @@ from bert_jax.tasks.text_classification import (
 
 @pytest.fixture
 def make(tmp_path):
-    """A table task on the files given by name, without their dots."""
+    """A function that makes a table task from the contents of files by name."""
 
     def make(files, **settings):
         for name, content in files.items():
@@ -81,18 +81,18 @@ def test_a_class_may_be_given_by_its_number_unless_names_are_numbers(make, caplo
             make({"dev.jsonl": dev}, labels=names).read("dev")
 
 
-def test_pairs_with_chosen_columns_and_files(make, tokenizer):
+def test_pairs_are_read_from_chosen_columns_and_files(make, tokenizer):
     names = dict(train="t.tsv", text_a="left", text_b="right", label="class")
     task = make({"t.tsv": 'left\tright\tclass\n"a\tb c\tx\nd\te\ty\n'}, **names)
     rows = task.read("train")
-    found = [(row.text_a, row.text_b, row.label) for row in rows]
-    assert found == [('"a', "b c", "x"), ("d", "e", "y")]
+    fields = [(row.text_a, row.text_b, row.label) for row in rows]
+    assert fields == [('"a', "b c", "x"), ("d", "e", "y")]
     features = task.encode(rows[1:], tokenizer)
     assert letters(tokenizer, features) == ["<d>e>"]
     assert segments(features) == ["00011"]
 
 
-def test_regression(make, tokenizer):
+def test_regression_reads_numbers(make, tokenizer):
     task = make({"train.csv": "text,label\na,1.5\nb,-2\n"}, regression=True)
     assert (task.labels, task.outputs, task.main_metric) == ((), 1, "pearson")
     rows = task.read("train")
@@ -132,7 +132,7 @@ def test_regression(make, tokenizer):
         ({}, {"dev": "valid.csv"}, r"has no valid\.csv \(it has train\.csv\); set"),
     ],
 )
-def test_bad_rows_of_a_table(make, files, settings, message):
+def test_bad_rows_of_a_table_are_refused(make, files, settings, message):
     task = make({"train.csv": TRAIN, **files}, **settings)
     with pytest.raises(UserError, match=message):
         task.read("dev")
@@ -150,7 +150,7 @@ def test_bad_rows_of_a_table(make, files, settings, message):
         ({"max_length": 4, "text_b": "b"}, "data.max_length=4, expected at least 5"),
     ],
 )
-def test_settings_that_do_not_go_together(make, settings, message):
+def test_conflicting_settings_are_refused(make, settings, message):
     with pytest.raises(UserError, match=message):
         make({}, **settings)
 
@@ -175,7 +175,7 @@ TEXT = "a b c d e f g h i j"
         ({"max_length": 12, "truncation": "tail"}, ["<abcdefghij>"], 0),
     ],
 )
-def test_truncation_of_single_texts(
+def test_single_texts_are_truncated_by_the_setting(
     parse, make, tokenizer, settings, expected, truncated
 ):
     task = make({}, **({"max_length": 8, "stride": 2} | settings))
@@ -199,7 +199,7 @@ def test_truncation_of_single_texts(
         ("a b", "c d e", "head", "<ab>cde>"),
     ],
 )
-def test_truncation_of_pairs(
+def test_pairs_are_truncated_by_the_setting(
     parse, make, tokenizer, first, second, truncation, expected
 ):
     task = make(
@@ -245,11 +245,11 @@ def test_windows_train_with_the_label_of_their_row_and_predict_its_mean(
     }
 
 
-def test_rows_to_predict(parse, make):
+def test_rows_to_predict_are_parsed(parse, make):
     task = make({}, text_a="left", text_b="right", labels=("x", "y"))
     objects = {"text_a": "d", "text_b": "e", "id": 5}, {"text_a": "", "text_b": " "}
-    found = parse(task, ["a b\tc\r\n", *objects], "in")
-    assert [(row.text_a, row.text_b, row.id, row.where) for row in found] == [
+    parsed = parse(task, ["a b\tc\r\n", *objects], "in")
+    assert [(row.text_a, row.text_b, row.id, row.where) for row in parsed] == [
         ("a b", "c", None, "in:1"),
         ("d", "e", 5, "in:2"),
         ("", " ", None, "in:3"),
@@ -257,14 +257,14 @@ def test_rows_to_predict(parse, make):
     (row,) = parse(task, [{"right": "g", "left": "f"}])
     assert (row.text_a, row.text_b) == ("f", "g")
     single = make({}, labels=("x", "y"))
-    found = parse(single, ["\n", "a"]) + parse(single, [{"text": "b"}])
-    assert [(row.text_a, row.text_b, row.label) for row in found] == [
+    parsed = parse(single, ["\n", "a"]) + parse(single, [{"text": "b"}])
+    assert [(row.text_a, row.text_b, row.label) for row in parsed] == [
         *(("", None, None), ("a", None, None), ("b", None, None))
     ]
 
 
-def test_written_predictions(make, tmp_path):
-    """Labels and ids stay in their cells."""
+def test_predictions_are_written_as_tables(make, tmp_path):
+    """Each label and each id stays in one cell."""
     content = [
         {"text": "a", "label": "x\ty", "id": "1\n2"},
         {"text": "b", "label": "z"},
@@ -280,26 +280,26 @@ def test_written_predictions(make, tmp_path):
     assert path.read_text() == ("index\tprediction\n1\\n2\tx\\ty\n1\tz\n")
 
 
-def test_scores_by_hand():
+def test_scores_equal_a_computation_by_hand():
     truth, predicted = [1, 1, 1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0, 1, 1]
     # 2 true positives, 1 false negative, 2 false positives, 3 true negatives.
-    found = scores(("accuracy", "f1", "f1_macro", "matthews"), truth, predicted)
+    actual = scores(("accuracy", "f1", "f1_macro", "matthews"), truth, predicted)
     f1, other = 2 * 2 / (2 * 2 + 1 + 2), 2 * 3 / (2 * 3 + 1 + 2)
     matthews = (2 * 3 - 2 * 1) / math.sqrt(4 * 3 * 5 * 4)
     expected = [62.5, 100 * f1, 50 * (f1 + other), 100 * matthews]
-    assert list(found.values()) == pytest.approx(expected)
-    found = scores(CORRELATIONS, [1, 2, 3, 4], [1, 3, 2, 10])
+    assert list(actual.values()) == pytest.approx(expected)
+    actual = scores(CORRELATIONS, [1, 2, 3, 4], [1, 3, 2, 10])
     x, y = np.array([-1.5, -0.5, 0.5, 1.5]), np.array([-3, -1, -2, 6])
     pearson = 100 * x @ y / math.sqrt((x @ x) * (y @ y))
     spearman = 100 * (1 - 6 * 2 / (4 * 15))  # ranks 1 3 2 4
     expected = [pearson, spearman, (pearson + spearman) / 2]
-    assert list(found.values()) == pytest.approx(expected)
+    assert list(actual.values()) == pytest.approx(expected)
 
 
-def test_scores_that_are_not_defined_are_zero():
+def test_undefined_scores_are_zero():
     for predicted in ([2, 2, 2], [2, 2 + 1e-15, 2]):
-        found = scores(CORRELATIONS, [1, 2, 3], predicted)
-        assert all(abs(score) < 1e-9 for score in found.values())
+        actual = scores(CORRELATIONS, [1, 2, 3], predicted)
+        assert all(abs(score) < 1e-9 for score in actual.values())
     assert scores(CORRELATIONS, [1], [1]) == dict.fromkeys(CORRELATIONS, 0)
     names = ("f1", "f1_macro", "matthews")
     assert scores(names, [0, 0], [0, 0]) == {"f1": 0, "f1_macro": 100, "matthews": 0}
@@ -313,18 +313,20 @@ def test_scores_that_are_not_defined_are_zero():
         ({"regression": True}, 2.5, True),
     ],
 )
-def test_truncated_rows_and_one_label_are_warned_of(tokenizer, settings, label, warned):
+def test_truncated_rows_and_a_single_label_are_warned_about(
+    tokenizer, settings, label, warned
+):
     """The first rows of a file may have one label because the file is sorted."""
     task = bert_jax.tasks.classification(max_length=6, **settings)
     for long in (1, 2):
         texts = ["a b c d e"] * long + ["a b c d"] * (10 - long)
         rows = [(text, label or "xy"[i % 2]) for i, text in enumerate(texts)]
         rows = task.with_rows(train=rows).read("train")
-        found = task.warnings(rows, task.encode(rows, tokenizer))
-        assert ("20% of the rows are longer than max_length=6" in str(found)) == (
+        messages = task.warnings(rows, task.encode(rows, tokenizer))
+        assert ("20% of the rows are longer than max_length=6" in str(messages)) == (
             long > 1
         )
-        assert ("rows have the same label" in str(found)) == warned
+        assert ("rows have the same label" in str(messages)) == warned
 
 
 @pytest.mark.parametrize("form", ["rows", "a.jsonl"])
@@ -363,7 +365,7 @@ def test_a_label_is_a_text_or_a_whole_number(label):
             task.read(split)
 
 
-def test_a_bool_is_the_class_that_pandas_writes_into_a_csv_file(tmp_path):
+def test_a_bool_equals_the_class_that_pandas_writes_to_csv(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"text": ["a", "b"], "label": [True, False]})
     frame.to_csv(tmp_path / "a.csv", index=False)
@@ -376,8 +378,8 @@ def test_a_bool_is_the_class_that_pandas_writes_into_a_csv_file(tmp_path):
             assert [row.label for row in task.read("dev")] == ["True", "False"]
 
 
-def test_labels_that_are_floats_are_refused_as_in_python(make):
-    """pandas writes a column of whole numbers with a gap as 0.0 and 1.0."""
+def test_float_labels_are_refused_in_files_and_in_python(make):
+    """pandas writes whole numbers in a column with a missing value as 0.0 and 1.0."""
     files = {"train.csv": "text,label\na,1.0\nb,0.0\n"}
     with pytest.raises(
         UserError, match=r"2 different labels \(0\.0, 1\.0\); .*labels="
@@ -391,14 +393,14 @@ def test_labels_that_are_floats_are_refused_as_in_python(make):
     assert make(licences).labels == ("GPL-2.0", "GPL-3.0")
 
 
-def test_columns_that_are_swapped_are_refused():
+def test_swapped_columns_are_refused():
     task = bert_jax.tasks.classification()
     rows = [(f"text {i}", "xy"[i % 2]) for i in range(21)]
     assert task.with_rows(train=rows).labels == ("x", "y")
     swapped = [(label, text) for text, label in rows]
     with pytest.raises(UserError, match=r"^train: 21 rows with 21 .* swapped"):
         _ = task.with_rows(train=swapped).labels
-    # Twenty rows may have a class each, and more if the classes are named.
+    # Twenty rows may have one class each, or more rows if the labels are given.
     assert len(task.with_rows(train=swapped[:20]).labels) == 20
     named = bert_jax.tasks.classification(labels=[text for text, _ in rows])
     assert len(named.with_rows(train=swapped).read("train")) == 21
@@ -407,22 +409,22 @@ def test_columns_that_are_swapped_are_refused():
     assert len(bert_jax.tasks.multi_label().with_rows(train=several).labels) == 22
 
 
-def test_a_boolean_is_no_class_number():
+def test_a_boolean_is_not_read_as_a_class_number():
     task = bert_jax.tasks.classification(labels=("true", "false"))
     with pytest.raises(UserError, match="row 0: label 'True' is not in the label set"):
         task.with_rows(dev=[("a", True)]).read("dev")
 
 
-def test_a_head_from_elsewhere_reads_texts_or_pairs():
+def test_a_head_of_another_tool_reads_texts_or_pairs():
     config = SimpleNamespace(max_positions=64)
     head = SimpleNamespace(head="sequence", labels=("x", "y"), config=config)
     head.problem_type = None
     assert MultiLabel.for_head(head) is None
     task = Classification.for_head(head)
     for rows in ([("a", "x"), ("b", "y")], [("a", "b", "x")]):
-        found = task.with_rows(dev=rows).read("dev")
+        rows_of_dev = task.with_rows(dev=rows).read("dev")
         second = None if len(rows) > 1 else "b"
-        first = found[0]
+        first = rows_of_dev[0]
         assert (first.text_a, first.text_b, first.label) == ("a", second, "x")
     head.problem_type = "multi_label_classification"
     assert Classification.for_head(head) is None

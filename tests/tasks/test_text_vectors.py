@@ -32,7 +32,7 @@ def theirs(golden):
 
 
 def rows_of(theirs, negatives):
-    """Vectors of length 1 of the texts of seven rows, and one row of padding."""
+    """Vectors of length 1 for the texts of seven rows, and one padding row."""
     pair = np.stack([theirs["u"], theirs["v"]], axis=1)
     vectors = np.concatenate([pair, theirs["negatives"][:, :negatives]], axis=1)
     vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
@@ -49,33 +49,33 @@ def rows_of(theirs, negatives):
         ("triplet", "triplet", 1),
     ],
 )
-def test_losses_are_those_of_sentence_transformers(
-    name, loss, negatives, widths, theirs
-):
-    """A padded row is no one's partner, and its negatives are no one's negatives."""
+def test_losses_equal_sentence_transformers(name, loss, negatives, widths, theirs):
+    """A padding row and its negatives are not used by other rows."""
     losses = jax.jit(Vectors(None, loss=loss, matryoshka=widths).losses)
     batch = {"weights": np.array([1] * 7 + [0], np.float32)}
     if loss == "cosine":
         batch["label"] = np.append(theirs["scores"], 0)
-    found = losses(rows_of(theirs, negatives), batch)[:7].mean()
+    actual = losses(rows_of(theirs, negatives), batch)[:7].mean()
     expected = theirs[name + "_matryoshka" * bool(widths)]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
     assert PADDED_SCORE < -1e9
 
 
-def test_losses_with_negatives_by_hand(theirs):
-    """Softmax over the texts of all rows; a margin over the mean of two negatives."""
+def test_losses_with_negatives_equal_a_computation_by_hand(theirs):
+    """Softmax over the texts of all rows; margin to the mean of two negatives."""
     vectors = rows_of(theirs, 2)[:7].astype(np.float64)
     cosines = np.einsum("uw,vnw->uvn", vectors[:, 0], vectors[:, 1:])
-    own = cosines[range(7), range(7)]
+    positives = cosines[range(7), range(7)]
     exponents = np.exp(20 * cosines).sum(axis=(1, 2))
     batch = {"weights": np.ones(7, np.float32)}
-    found = Vectors(None, loss="contrastive").losses(np.float32(vectors), batch)
-    expected = np.log(exponents) - 20 * own[:, 0]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    found = Vectors(None, loss="triplet", margin=0.2).losses(np.float32(vectors), batch)
-    above = np.maximum(own[:, 1:] - own[:, :1] + 0.2, 0)
-    np.testing.assert_allclose(found, above.mean(axis=1), rtol=1e-5, atol=1e-7)
+    actual = Vectors(None, loss="contrastive").losses(np.float32(vectors), batch)
+    expected = np.log(exponents) - 20 * positives[:, 0]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    actual = Vectors(None, loss="triplet", margin=0.2).losses(
+        np.float32(vectors), batch
+    )
+    above = np.maximum(positives[:, 1:] - positives[:, :1] + 0.2, 0)
+    np.testing.assert_allclose(actual, above.mean(axis=1), rtol=1e-5, atol=1e-7)
     with pytest.raises(UserError, match="triplet needs negatives"):
         Vectors(None, loss="triplet").losses(vectors[:, :2], batch)
     with pytest.raises(UserError, match=r"matryoshka=\(9,\), expected at most 8"):
@@ -98,53 +98,53 @@ TRIPLETS = [("it is good", "good", "bad"), ("it is", "red", "a good ship")]
     ],
 )
 def test_negatives_are_further_texts_of_a_row(rows, vocabulary):
-    own = task(loss="triplet").with_rows(train=rows, dev=rows)
-    read = own.read("train")
+    triplets = task(loss="triplet").with_rows(train=rows, dev=rows)
+    read = triplets.read("train")
     assert [row.negatives for row in read] == [(n, n) for _, _, n in TRIPLETS]
-    features = own.encode(read, vocabulary)
+    features = triplets.encode(read, vocabulary)
     assert features.choices == 4 and features.targets == {}
     assert features.row.tolist() == [0] * 4 + [1] * 4
     for ids, text in zip(features.input_ids, [*TRIPLETS[0], "bad"], strict=False):
         assert ids.tolist()[1:-1] == vocabulary.encode(text).tolist()
-    # Without labels, dev counts the rows whose second text is closest.
-    assert own.main_metric == "accuracy" and own.read("dev") == [
+    # Without labels, the dev score counts rows whose second text is the closest.
+    assert triplets.main_metric == "accuracy" and triplets.read("dev") == [
         dataclasses.replace(row, where=row.where.replace("train", "dev"))
         for row in read
     ]
     outputs = np.eye(2)[[0, 0, 1, 1, 0, 1, 1, 0]]
-    answers = own.decode(read, features, list(outputs))
+    answers = triplets.decode(read, features, list(outputs))
     assert answers == [
         {"value": 1, "negatives": [0, 0]},
         {"value": 0, "negatives": [0, 1]},
     ]
-    assert own.score(read, answers) == {"accuracy": 50}
+    assert triplets.score(read, answers) == {"accuracy": 50}
 
 
-def test_labels_are_no_negatives(vocabulary):
-    own = task(loss="contrastive").with_rows(train=TRIPLETS, dev=PAIRS)
-    assert own.main_metric == "pearson"
-    assert [row.label for row in own.read("dev")] == [5, 1, 2]
+def test_labels_and_negatives_cannot_be_mixed(vocabulary):
+    vectors = task(loss="contrastive").with_rows(train=TRIPLETS, dev=PAIRS)
+    assert vectors.main_metric == "pearson"
+    assert [row.label for row in vectors.read("dev")] == [5, 1, 2]
     uneven = [TRIPLETS[0], TRIPLETS[1][:2]]
-    read = own.with_rows(train=uneven, dev=PAIRS).read("train")
+    read = vectors.with_rows(train=uneven, dev=PAIRS).read("train")
     with pytest.raises(
         UserError, match=r"have 1 \(train, row 0\) and 0 \(train, row 1\) negatives"
     ):
-        own.encode(read, vocabulary)
+        vectors.encode(read, vocabulary)
     ignored = task().with_rows(train=[*PAIRS], dev=PAIRS).read("train")
     assert not any(row.negatives for row in ignored)
 
 
 @pytest.mark.parametrize("loss", ["contrastive", "triplet"])
-def test_a_negative_that_looks_like_a_number_is_no_label(loss):
-    own, row = task(loss=loss), ("when did it sink?", "in 1912", "1913")
+def test_a_negative_that_looks_like_a_number_is_refused(loss):
+    task_of_loss, row = task(loss=loss), ("when did it sink?", "in 1912", "1913")
     with pytest.raises(UserError, match=r"^train, row 1: the text '1913' may be a lab"):
-        own.with_rows(train=[TRIPLETS[0], row])
+        task_of_loss.with_rows(train=[TRIPLETS[0], row])
     rows = [(*row[:2], [row[2]]), (*row, "never")]
-    read = own.with_rows(train=rows).read("train")
+    read = task_of_loss.with_rows(train=rows).read("train")
     assert [row.negatives for row in read] == [("1913",), ("1913", "never")]
     assert not any(row.label for row in read)
-    (answered,) = own.rows([("row 0", row)])  # a row to predict has no label
-    assert answered.negatives == ("1913",)
+    (parsed,) = task_of_loss.rows([("row 0", row)])  # a row to predict has no label
+    assert parsed.negatives == ("1913",)
 
 
 def test_a_single_text_is_refused():
@@ -154,43 +154,43 @@ def test_a_single_text_is_refused():
 
 
 def test_a_pair_is_two_sequences(vocabulary):
-    own = task().with_rows(train=PAIRS, dev=PAIRS)
-    rows = own.read("train")
-    features = own.encode(rows, vocabulary)
+    pairs = task().with_rows(train=PAIRS, dev=PAIRS)
+    rows = pairs.read("train")
+    features = pairs.encode(rows, vocabulary)
     assert features.choices == 2 and len(features.input_ids) == 6
     assert features.row.tolist() == [0, 0, 1, 1, 2, 2]
     np.testing.assert_allclose(features.targets["label"], [1, 0, 0.25])
     assert not any(types.any() for types in features.token_type_ids)
     outputs = np.eye(6, 4)[[0, 0, 0, 1, 2, 2]]
-    answers = own.decode(rows, features, list(outputs))
+    answers = pairs.decode(rows, features, list(outputs))
     assert [answer["value"] for answer in answers] == [1, 0, 1]
-    assert own.score(rows, answers)["pearson"] == pytest.approx(
+    assert pairs.score(rows, answers)["pearson"] == pytest.approx(
         100 * np.corrcoef([5, 1, 2], [1, 0, 1])[0, 1]
     )
 
 
 def test_pairs_that_lose_text_are_counted(vocabulary):
     pairs = [("good good good", "bad", 1), ("good good good good", "bad", 2)]
-    own = task(max_length=5).with_rows(train=pairs)
-    assert own.encode(own.read("train"), vocabulary).truncated == 1
+    short = task(max_length=5).with_rows(train=pairs)
+    assert short.encode(short.read("train"), vocabulary).truncated == 1
 
 
-def test_contrastive_pairs_need_no_label_or_one_that_is_high(vocabulary):
-    own = task(loss="contrastive")
-    without = own.with_rows(train=[pair[:2] for pair in PAIRS], dev=PAIRS)
+def test_contrastive_pairs_need_no_label_or_a_high_label(vocabulary):
+    vectors = task(loss="contrastive")
+    without = vectors.with_rows(train=[pair[:2] for pair in PAIRS], dev=PAIRS)
     assert [row.label for row in without.read("train")] == [None] * 3
     rows = without.read("train")
-    features = own.encode(rows, vocabulary)
-    assert features.targets == {} and own.warnings(rows, features) == []
+    features = vectors.encode(rows, vocabulary)
+    assert features.targets == {} and vectors.warnings(rows, features) == []
     high = task(loss="contrastive", positive_from=2.0).with_rows(train=PAIRS)
     assert [row.label for row in high.read("train")] == [5, 2]
     with pytest.raises(UserError, match=r"^dev, row 0: no label and no neg"):
-        own.with_rows(train=PAIRS, dev=[PAIRS[0][:2]]).read("dev")
+        vectors.with_rows(train=PAIRS, dev=[PAIRS[0][:2]]).read("dev")
     with pytest.raises(UserError, match="all training pairs have one label"):
         task().with_rows(train=PAIRS[:1]).read("train")
 
 
-def test_what_cannot_be_is_refused(settings, model_config, tmp_path):
+def test_impossible_settings_are_refused(settings, model_config, tmp_path):
     config = settings("sentence_vectors", data=dict(loss="contrastive"), accumulation=2)
     with pytest.raises(UserError, match=r"accumulation=2, expected 1, because"):
         run_one(finetune_config(config), tmp_path, [].append)
@@ -207,7 +207,7 @@ def test_what_cannot_be_is_refused(settings, model_config, tmp_path):
         pytest.param({}, marks=pytest.mark.long),
     ],
 )
-def test_a_run_learns_and_encode_gives_its_vectors(data, settings, tmp_path):
+def test_a_run_learns_and_encode_returns_its_vectors(data, settings, tmp_path):
     config = finetune_config(settings("sentence_vectors", data=data, epochs=8))
     results = run_one(config, tmp_path, [].append)
     assert results["main_metric"] == "pearson"
@@ -236,16 +236,16 @@ def test_a_run_learns_and_encode_gives_its_vectors(data, settings, tmp_path):
 
 
 def test_triplets_train_a_model_without_labels(checkpoint_dir, tmp_path):
-    """On one of two folds, as a task of its own; the vectors also work when cut."""
+    """On one of two folds, with its own task. Shortened vectors also work."""
     words, random = ["sea", "ship", "blue", "it", "is"], np.random.default_rng(0)
     rows = []
     for i in range(24):
         a, b, c = (" ".join(random.permutation(words)[:3]) for _ in range(3))
         clue, other = ("good", "bad")[:: 1 if i % 2 else -1]
         rows.append((f"{clue} {a}", f"{b} {clue}", f"{other} {c}"))
-    own = task(loss="triplet", margin=0.3, matryoshka=(16, 4), max_length=16)
+    triplets = task(loss="triplet", margin=0.3, matryoshka=(16, 4), max_length=16)
     model = bert_jax.finetune(
-        own.with_rows(train=rows).folds(2)[0],
+        triplets.with_rows(train=rows).folds(2)[0],
         init_from=checkpoint_dir,
         workdir=tmp_path,
         epochs=3,
@@ -266,8 +266,8 @@ def test_triplets_train_a_model_without_labels(checkpoint_dir, tmp_path):
 
 
 def test_a_run_keeps_the_modules_of_its_checkpoint(settings, tmp_path):
-    given = settings("sentence_vectors", epochs=1)
-    encoder = load(given["init_from"])
+    values = settings("sentence_vectors", epochs=1)
+    encoder = load(values["init_from"])
     modules = {
         "pooling": "cls",
         "activations": [],
@@ -279,12 +279,12 @@ def test_a_run_keeps_the_modules_of_its_checkpoint(settings, tmp_path):
     extra = {"modules": modules}
     checkpoint = dataclasses.replace(encoder, head="cls", params=params, extra=extra)
     save_huggingface(tmp_path / "given", checkpoint)
-    config = finetune_config(given | {"init_from": str(tmp_path / "given")})
+    config = finetune_config(values | {"init_from": str(tmp_path / "given")})
     run_one(config, tmp_path / "run", [].append)
-    found = load(tmp_path / "run")
-    assert (found.head, found.extra["data"]["pooling"]) == ("cls", "cls")
-    own = {"max_length": config.data.max_length}
-    assert modules | own == {n: found.extra["modules"][n] for n in modules}
+    trained = load(tmp_path / "run")
+    assert (trained.head, trained.extra["data"]["pooling"]) == ("cls", "cls")
+    changed = {"max_length": config.data.max_length}
+    assert modules | changed == {n: trained.extra["modules"][n] for n in modules}
     model, texts = bert_jax.load(tmp_path / "run"), ["sea good ship", "sea bad ship"]
     vectors = model.encode(texts)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
@@ -293,7 +293,7 @@ def test_a_run_keeps_the_modules_of_its_checkpoint(settings, tmp_path):
     assert model.evaluate(rows, task=task)["spearman"] == pytest.approx(100)
 
 
-def test_a_pooling_that_is_named_is_kept():
+def test_an_explicit_pooling_is_kept():
     named, unnamed = task(pooling="mean"), task()
     kept = named.fitted(512, "cls")
     assert (kept.head, kept.config.max_length) == ("mean", 128)

@@ -31,7 +31,7 @@ def make_row(words, tags=None, document=0):
 
 
 def logits_for(features, labels, tags):
-    """Outputs in which tags[row][word] wins at each word that a sequence predicts."""
+    """Logits with the maximum at tags[row][word] for each word that a sequence predicts."""
     outputs = []
     for row, ids, (words, positions) in zip(
         features.row, features.input_ids, features.extra, strict=True
@@ -47,7 +47,7 @@ def answer(task, tokenizer, rows, tags):
     return task.decode(rows, features, logits_for(features, task.labels, tags))
 
 
-def test_labels_sit_on_first_tokens(uncased):
+def test_first_tokens_of_words_have_the_labels(uncased):
     task = make_task()
     row = make_row("Johanson \x07 lives", "B-PER I-PER O")
     features = task.encode([row], uncased)
@@ -85,7 +85,7 @@ def test_every_word_counts_and_is_predicted_once(uncased, context):
     assert max(np.bincount(features.row)) > 3
     longer = make_task(max_length=24, stride=22, document_context=context)
     assert len(longer.encode(rows, uncased).row) < len(features.row)
-    seen = [[] for _ in rows]
+    predicted = [[] for _ in rows]
     for row, labels, (words, positions) in zip(
         features.row, features.targets["labels"], features.extra, strict=True
     ):
@@ -93,8 +93,8 @@ def test_every_word_counts_and_is_predicted_once(uncased, context):
         assert [task.labels[i] for i in labels[positions]] == [
             rows[row].tags[w] for w in words
         ]
-        seen[row] += words.tolist()
-    assert [sorted(words) for words in seen] == [
+        predicted[row] += words.tolist()
+    assert [sorted(words) for words in predicted] == [
         list(range(len(row.words))) for row in rows
     ]
     tags = [tuple(rng.choice(LABELS, len(row.words))) for row in rows]
@@ -135,13 +135,13 @@ def test_document_context_surrounds_the_sentence(uncased):
     features = task.encode([*task.rows(task.source.rows_of(texts))], uncased)
     text = [uncased.decode(ids[1:-1]) for ids in features.input_ids]
     assert text == ["four five six seven eight nine"] * 2
-    # Without document_context a sentence sees itself alone.
+    # Without document_context a sentence has no context.
     task = make_task(max_length=9)
     features = task.encode(rows, uncased)
     assert [len(ids) - 2 for ids in features.input_ids] == [3, 2, 4, 1]
 
 
-def test_entities_with_probabilities(uncased):
+def test_entities_have_probabilities(uncased):
     task = make_task()
     rows = [make_row("Peter Blackburn saw New York")]
     (found,) = answer(task, uncased, rows, [["B-PER", "I-PER", "O", "B-LOC", "I-LOC"]])
@@ -157,9 +157,7 @@ def test_entities_with_probabilities(uncased):
 
 
 @pytest.mark.parametrize("letters", ["BIES", "BILU", "BMES"])
-def test_spans_of_schemes_with_ends_and_what_conlleval_reads(
-    letters, uncased, tmp_path
-):
+def test_spans_of_schemes_with_ends_and_conllevals_input(letters, uncased, tmp_path):
     begin, inside, end, single = letters
     labels = (*(f"{p}-{t}" for p in letters for t in ("LOC", "PER")), "O")
     task = make_task(labels=labels)
@@ -167,8 +165,8 @@ def test_spans_of_schemes_with_ends_and_what_conlleval_reads(
     rows = [make_row("a b c d e f", gold), make_row("g", "O")]
     answers = answer(task, uncased, rows, [gold.split(), [f"{single}-LOC"]])
     assert task.kind == "entities" and answers[0]["tags"] == gold.split()
-    found = [(e["type"], e["start"], e["end"]) for e in answers[0]["entities"]]
-    assert found == [("PER", 0, 1), ("PER", 1, 2), ("LOC", 3, 6)]
+    spans = [(e["type"], e["start"], e["end"]) for e in answers[0]["entities"]]
+    assert spans == [("PER", 0, 1), ("PER", 1, 2), ("LOC", 3, 6)]
     scores = task.score(rows, answers)
     assert scores["f1"] == pytest.approx(100 * 6 / 7)
     assert scores["recall"] == 100
@@ -191,12 +189,12 @@ def test_tags_are_texts_or_numbers_with_names():
         bert_jax.tasks.tagging().with_rows(train=rows).read("train")
     task = bert_jax.tasks.tagging(labels=("O", "B-PER")).with_rows(train=rows)
     assert [(row.words, row.tags) for row in task.read("train")] == [expected]
-    # If names are numbers, a number is a name.
+    # If the names are numbers, a number is taken as a name.
     task = bert_jax.tasks.tagging(labels=("1", "0", "2")).with_rows(train=rows)
     assert task.read("train")[0].tags == ("1", "0")
 
 
-def test_parts_of_speech(uncased, tmp_path):
+def test_parts_of_speech_are_predicted(uncased, tmp_path):
     task = make_task(labels=("DT", "NN", "O"))
     rows = [make_row("the sea the", "DT NN DT"), make_row("a", "DT")]
     answers = answer(task, uncased, rows, [("DT", "NN", "NN"), ("DT",)])
@@ -211,7 +209,7 @@ def test_parts_of_speech(uncased, tmp_path):
     assert path.read_text() == "the DT\ndeep_sea NN\nthe NN\n\n"
 
 
-def test_word_segmentation(parse, uncased, tmp_path):
+def test_words_are_segmented_and_scored(parse, uncased, tmp_path):
     (tmp_path / "dev.txt").write_text("中国 人民\n我 爱 北京\n", "utf-8")
     task = Tagging(
         TaggingConfig("segmented", dir=str(tmp_path), document_context=False)
@@ -221,7 +219,8 @@ def test_word_segmentation(parse, uncased, tmp_path):
     assert task.source.eval_splits == ("dev",)
     rows = task.read("dev")
     assert ["".join(row.tags) for row in rows] == ["BEBE", "SSBE"]
-    # 中国人民 as one word, 我 爱 北 京: right are 我 and 爱 of 5 gold and 5 found words.
+    # Predicted: 中国人民 as one word, 我 爱 北 京. Two (我 爱) of 5 gold and 5 predicted
+    # words are right.
     answers = answer(task, uncased, rows, ["BMME", "SSSS"])
     scores = task.score(rows, answers)
     assert scores["f1"] == pytest.approx(40)
@@ -244,7 +243,7 @@ CONLL = "-DOCSTART- -X- -X- O\n\nEU NNP I-NP I-ORG\n\nBonn NNP I-NP I-LOC\nis V 
 
 
 @pytest.mark.parametrize("scheme", ["auto", "iob1", "iob2"])
-def test_reads_conll_2003_by_either_name(tmp_path, scheme):
+def test_conll_2003_is_read_by_either_file_name(tmp_path, scheme):
     (tmp_path / "eng.train").write_text(CONLL)
     (tmp_path / "valid.txt").write_text(CONLL.replace("I-LOC", "I-ORG"))
     task = Tagging(
@@ -263,7 +262,7 @@ def test_reads_conll_2003_by_either_name(tmp_path, scheme):
     assert (again.kind, again.outputs) == ("entities", 3)
 
 
-def test_wnut_17_files(tmp_path):
+def test_wnut_17_files_are_read(tmp_path):
     text = "go\tO\nJane\tB-person\n\t\nok\tO\n"
     for name in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"):
         (tmp_path / name).write_text(text)
@@ -276,18 +275,18 @@ def test_wnut_17_files(tmp_path):
     )
 
 
-def test_words_of_rows(parse):
-    """A list is the words of a sentence, a text is split into words."""
+def test_words_of_rows_are_read(parse):
+    """A list contains the words of a sentence. A text is split into words."""
     task = make_task()
     rows = parse(task, ["EU rejects\n", '{"words": "a"}\n', " \n"], "in.txt")
     brackets = ("{", '"', "words", '"', ":", '"', "a", '"', "}")
     assert [row.words for row in rows] == [("EU", "rejects"), brackets, ()]
     assert [row.where for row in rows] == ["in.txt:1", "in.txt:2", "in.txt:3"]
     rows = [["New York", "!"], "EU rejects.", {"tokens": ["a"], "id": 7}, (["b", "c"],)]
-    found = list(task.rows(task.source.rows_of(rows)))
+    parsed = list(task.rows(task.source.rows_of(rows)))
     words = [("New York", "!"), ("EU", "rejects", "."), ("a",), ("b", "c")]
-    assert [row.words for row in found] == words
-    assert [row.id for row in found] == [None, None, 7, None]
+    assert [row.words for row in parsed] == words
+    assert [row.id for row in parsed] == [None, None, 7, None]
     for values, message in (
         ({"word": "a"}, "in:1: no column 'words' or 'tokens' or 'text'"),
         ({"words": ["a", 3]}, 'in:1: "words" is not a list'),
@@ -327,7 +326,7 @@ def test_widening_fills_the_window_from_both_sides():
     [
         ("treebank", ("b", "'s", "a", ".")),
         ("blanks", ("b's", "a.")),
-        ("clitics", ("b", "'s", "a", ".")),  # of a model of 0.1.0
+        ("clitics", ("b", "'s", "a", ".")),  # models of version 0.1.0
     ],
 )
 def test_a_text_is_split_into_words(parse, uncased, how, words):
@@ -347,14 +346,14 @@ def test_a_text_is_split_into_words(parse, uncased, how, words):
         ("train.tsv", "B-X I-X I", 2),
         ("train.jsonl", "B-X X O", 1),
         ("train.txt", "B-X S-X O", 0),
-        ("train.txt", "S-X B-X E-X O I-X E-X", 4),  # it begins without B-
-        ("train.tsv", "S-X B-X I-X O", 2),  # and this one ends without E-
+        ("train.txt", "S-X B-X E-X O I-X E-X", 4),  # starts without B-
+        ("train.tsv", "S-X B-X I-X O", 2),  # ends without E-
         ("train.txt", "U-X B-X O L-X", 1),
         ("train.jsonl", "S-X B-X M-X B-X E-X O", 2),
         ("train.txt", "S B E M E", 3),
     ],
 )
-def test_the_place_of_a_wrong_tag(tmp_path, name, tags, place):
+def test_the_error_has_the_place_of_a_wrong_tag(tmp_path, name, tags, place):
     tags = tags.split()
     words = [f"w{i}" for i in range(len(tags))]
     lines = "".join(f"{x}\t{tag}\n" for x, tag in zip(words, tags, strict=True))
@@ -368,7 +367,7 @@ def test_the_place_of_a_wrong_tag(tmp_path, name, tags, place):
     assert f"expected a tag of {task.scheme} (data.scheme)" in str(error.value)
 
 
-def test_a_tag_of_dev_that_training_does_not_have():
+def test_a_tag_of_dev_that_training_lacks_is_refused():
     rows = [(["a"], ["B-X"])]
     task = bert_jax.tasks.tagging().with_rows(train=rows, dev=[(["b"], ["B-Y"])])
     with pytest.raises(
@@ -377,9 +376,9 @@ def test_a_tag_of_dev_that_training_does_not_have():
         task.read("dev")
 
 
-def test_files_of_tagged_words_are_read_to_predict(tmp_path):
+def test_files_of_tagged_words_are_read_for_prediction(tmp_path):
     task = make_task()
-    for name, text, own in (
+    for name, text, expected in (
         ("a.conll", "Rome Q-X\n", True),
         ("a.txt", "in O\nRome B-LOC\n", True),
         ("a.tsv", "in\tO\nRome\tB-LOC\n", True),
@@ -388,6 +387,6 @@ def test_files_of_tagged_words_are_read_to_predict(tmp_path):
         ("d.jsonl", '{"text": "see Rome"}\n', False),
     ):
         (tmp_path / name).write_text(text)
-        assert task.source.is_own(tmp_path / name) == own, name
+        assert task.source.is_own(tmp_path / name) == expected, name
     rows = [*task.rows(task.source.rows_of(tmp_path / "a.txt"))]
     assert [(row.words, row.tags) for row in rows] == [(("in", "Rome"), None)]
