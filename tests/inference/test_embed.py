@@ -40,13 +40,13 @@ def checkpoint(params):
 
 @pytest.fixture(scope="module")
 def make(checkpoint):
-    """A function of options: an Embedder, one for all tests."""
+    """A function of options that returns an Embedder, shared by all tests."""
     return functools.cache(functools.partial(Embedder, checkpoint))
 
 
 @pytest.fixture(scope="module")
 def by_hand(params):
-    """A function of texts: layers (3, L, D), pooled (D,) and ids of their sequence."""
+    """A function of texts that returns layers (3, L, D), pooled (D,) and input ids."""
     apply = functools.partial(
         BertModel(CONFIG).apply, deterministic=True, hidden_states=True
     )
@@ -78,7 +78,9 @@ TEXTS = [*sentences(23), "", " ", ("the man", "sees rome"), ("the cat", "")]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "pooler", "none"])
-def test_vectors_are_those_of_each_text_alone(pooling, make, by_hand, monkeypatch):
+def test_vectors_equal_the_vectors_of_each_text_alone(
+    pooling, make, by_hand, monkeypatch
+):
     monkeypatch.setattr("bert_jax.data.batching.LENGTHS", (8, 20))
     vectors = make(pooling=pooling)(TEXTS)
     for vector, text in zip(vectors, TEXTS, strict=True):
@@ -130,7 +132,7 @@ def test_truncated_texts_are_counted(make, by_hand, caplog):
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
-def test_a_model_without_a_pooler(checkpoint, params):
+def test_a_model_without_a_pooler_needs_another_pooling(checkpoint, params):
     params = {"bert": {n: part for n, part in params.items() if n != "pooler"}}
     bare = Checkpoint(CONFIG, params, TOKENIZER, "none")
     assert Embedder(bare)(["a man"]).shape == (1, 16)
@@ -157,7 +159,7 @@ def test_options_out_of_range_are_refused(options, message, make):
 
 @pytest.fixture(scope="module")
 def run(checkpoint, tmp_path_factory):
-    """A function of an input, its name and flags: the arrays that the command writes."""
+    """A function of an input, its name and flags that returns the written arrays."""
     folder = tmp_path_factory.mktemp("command")
     save_huggingface(folder / "model", checkpoint)
 
@@ -210,13 +212,13 @@ def test_the_command_reads_a_column_of_a_table(run, make):
         ("a\n", "x.npy", r"x.npy, expected a name in .npz"),
     ],
 )
-def test_the_command_names_what_is_wrong(content, output, message, run):
+def test_the_error_of_the_command_has_the_mistake(content, output, message, run):
     with pytest.raises(UserError, match=message):
         run(content, output=output)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "none"])
-def test_parts_change_nothing(pooling, make, tmp_path, caplog):
+def test_writing_in_parts_changes_nothing(pooling, make, tmp_path, caplog):
     embed, written = make(pooling=pooling, max_length=24), []
     for size in (4096, 5):
         parts = embed.stream(placed_rows(sentences(23)), size)
@@ -242,7 +244,7 @@ PARTS = [
 def test_parts_of_arrays_are_joined_in_a_file(tmp_path):
     def parts():
         for part in PARTS:
-            assert list(tmp_path.iterdir()) == []  # a kill leaves nothing
+            assert list(tmp_path.iterdir()) == []  # a killed process leaves no file
             yield part
 
     write_arrays(tmp_path / "x.npz", parts())

@@ -10,7 +10,7 @@ from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 
-# Outputs of a sequence, and of its tokens.
+# Heads with outputs for a sequence, and for its tokens.
 HEADS = ["choice", "span"]
 HEADS += [pytest.param(head, marks=pytest.mark.long) for head in ("sequence", "token")]
 BATCH = 8
@@ -30,7 +30,7 @@ def make_features(units, choices=1, seed=0, longest=16):
 
 @pytest.fixture(scope="module")
 def setting(make_head, init_params):
-    """A function of (head, devices): forward, parameters and mesh."""
+    """A function of (head, devices) that returns forward, parameters and mesh."""
 
     @functools.cache
     def make(head, devices):
@@ -45,7 +45,7 @@ def setting(make_head, init_params):
 
 @pytest.fixture(scope="module")
 def expected(setting):
-    """What the model says of each sequence, one by one, with more padding."""
+    """The outputs of the model for each sequence alone, with more padding."""
 
     @functools.cache
     def outputs(head):
@@ -80,7 +80,7 @@ def first(features, units):
 @pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize("head", HEADS)
 def test_every_sequence_once_and_in_order(head, devices, setting, expected):
-    """Also where a batch is not full, or all devices but one have nothing to do."""
+    """Also if a batch is not full, or all devices but one have only padding."""
     forward, params, mesh = setting(head, devices)
     features, right = expected(head)
     for count in COUNTS:
@@ -97,7 +97,7 @@ def test_every_sequence_once_and_in_order(head, devices, setting, expected):
     assert len(different) == len(outputs)
 
 
-def test_labels_do_not_compile_a_shape_again(setting):
+def test_labels_cause_no_new_compilation(setting):
     forward, params, mesh = setting("span", 1)
     features = make_features(BATCH)
     sizes = []

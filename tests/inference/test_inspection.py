@@ -43,16 +43,16 @@ def test_settings_are_shown(tmp_path):
     text.write_text("Der Wal ist schön.\nEr schwimmt.\n\n" * 9 + "\u13a0 \u13a0\n")
     vocabulary = train_vocabulary(["der wal ist schön ."] * 9, 90, keep_accents=True)
     prepare([str(text)], vocabulary, directory, workers=1, language="de")
-    found = inspect(directory, examples=0)
-    assert found["documents"] == 10
-    lines = [line.split(maxsplit=1) for line in describe(found)]
+    report = inspect(directory, examples=0)
+    assert report["documents"] == 10
+    lines = [line.split(maxsplit=1) for line in describe(report)]
     assert ["settings.language", "de"] in lines
     assert ["vocabulary.cased", "False"] in lines
     assert ["vocabulary.accents", "True"] in lines
     assert ["vocabulary.size", str(vocabulary.vocab_size)] in lines
 
 
-def test_examples_are_those_that_training_draws(store, text):
+def test_examples_equal_the_examples_of_training(store, text):
     tokenizer = load_tokenizer(store)
     source = ExampleSource(
         TokenStore(store),
@@ -96,23 +96,25 @@ def test_an_example_is_shown_with_its_masks_and_its_label(text):
 
 def test_a_checkpoint_is_a_table_of_its_parameters(golden):
     folder = golden / "huggingface/pretraining"
-    found = inspect(folder)
-    assert (found["what"], found["source"], found["head"]) == (
+    table = inspect(folder)
+    assert (table["what"], table["source"], table["head"]) == (
         *("checkpoint", "huggingface"),
         "pretraining",
     )
     tensors = load_file(folder / "model.safetensors")
     words = tensors["bert.embeddings.word_embeddings.weight"]
-    rows = {row["name"]: row for row in found["parameters"]}
+    rows = {row["name"]: row for row in table["parameters"]}
     row = rows["bert/embeddings/word/embedding"]
     assert row["shape"] == list(words.shape) and row["count"] == words.size
     assert row["mean"] == pytest.approx(words.mean(), abs=1e-7)
     assert row["deviation"] == pytest.approx(words.std(), rel=1e-5)
-    # Tied copies and buffers are not parameters.
-    own = {n: a for n, a in tensors.items() if "decoder" not in n and "_ids" not in n}
-    assert found["count"] == sum(array.size for array in own.values())
-    assert found["config"]["hidden_size"] == words.shape[1]
-    lines = list(describe(found))
+    # Tied copies and buffers do not count as parameters.
+    without_copies = {
+        n: a for n, a in tensors.items() if "decoder" not in n and "_ids" not in n
+    }
+    assert table["count"] == sum(array.size for array in without_copies.values())
+    assert table["config"]["hidden_size"] == words.shape[1]
+    lines = list(describe(table))
     assert any(line.split() == ["source", "huggingface"] for line in lines)
     assert sum("kernel " in line for line in lines) == sum("kernel" in n for n in rows)
     names = ["layer_2/b", "layer_10/a", "layer_2/a"]
@@ -120,7 +122,7 @@ def test_a_checkpoint_is_a_table_of_its_parameters(golden):
 
 
 @pytest.mark.parametrize("name", ["", "none"])
-def test_anything_else_is_one_line(tmp_path, name):
+def test_any_other_path_is_a_one_line_error(tmp_path, name):
     (tmp_path / "x.bin").write_bytes(b"x")
     with pytest.raises(UserError, match="expected a Hugging Face folder"):
         inspect(tmp_path / name)

@@ -7,7 +7,7 @@ from bert_jax.inference.evaluation import Answers, chunks
 from bert_jax.inference.lines import csv_texts, plain_texts, write_answers
 
 
-def test_chunks_hold_every_item_once_and_cut_no_group():
+def test_chunks_contain_every_item_once_and_split_no_group():
     groups = [[3], [1, 4], [1], [5]]
     assert list(chunks(groups, 2, lambda item: 1)) == [[3, 1, 4], [1, 5]]
     assert list(chunks(groups, 4, lambda item: item)) == [[3, 1, 4], [1, 5]]
@@ -16,11 +16,11 @@ def test_chunks_hold_every_item_once_and_cut_no_group():
 
 
 def parts(*answers):
-    """Answers in parts of one."""
+    """Parts of one answer each."""
     return [Answers(None, [answer]) for answer in answers]
 
 
-def test_csv_keeps_texts_as_they_are():
+def test_csv_keeps_texts_unchanged():
     text = 'a\tb\u202ec\nd "e", f'
     row = {"id": text, "probabilities": {text: 0.5}, "start": None, "blanks": [text]}
     (lines,) = csv_texts(parts(row))
@@ -46,7 +46,7 @@ def test_a_failed_row_leaves_the_old_file(tmp_path):
     assert path.read_text() == "label\na\nb\n"
 
 
-def test_a_line_to_read_has_the_values_of_its_answer():
+def test_a_readable_line_has_the_values_of_its_answer():
     answers = [
         {
             "label": "a",
@@ -67,7 +67,7 @@ def test_a_line_to_read_has_the_values_of_its_answer():
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "text"])
-def test_a_text_does_not_steer_the_terminal(form, monkeypatch, capsys):
+def test_control_characters_of_a_text_are_escaped(form, monkeypatch, capsys):
     monkeypatch.setattr("bert_jax.inference.lines.on_screen", lambda output: True)
     write_answers(parts({"text": "red \x1b[31malert\u202eback"}), "-", form)
     line = capsys.readouterr().out.splitlines()[-1]

@@ -47,10 +47,10 @@ def shown(task, rows, predictions):
     return [tuple(error.get(name) for name in names) for error in errors]
 
 
-def test_errors_of_every_family():
+def test_errors_of_every_family_are_shown():
     answers = [{"value": 1.5}, {"value": 0.0}]
-    found = shown(NUMBERS, [("x", 1), ("y", 2)], answers)
-    assert found == [("y", 2.0, 0.0, None), ("x", 1.0, 1.5, None)]
+    mistakes = shown(NUMBERS, [("x", 1), ("y", 2)], answers)
+    assert mistakes == [("y", 2.0, 0.0, None), ("x", 1.0, 1.5, None)]
     answers = [{"choice": 1, "text": "d", "probability": 0.6}]
     answers.append({"choice": 0, "text": "c", "probability": 0.7})
     rows = [("x", ["c", "d"], 0), ("y", ["c", "d"], 0)]
@@ -77,11 +77,11 @@ def test_errors_of_every_family():
     ]
 
 
-def test_confusion_counts_by_hand():
+def test_confusion_counts_equal_a_count_by_hand():
     rows = rows_of(CLASSES, [("x", "a"), ("x", "a"), ("x", "b"), ("x", "a")])
     answers = labelled(("a", 1), ("b", 1), ("b", 1), ("a", 1))
     assert confusion(CLASSES, rows, answers) == (["a", "b"], [[2, 1], [0, 1]])
-    # Types of entities, whatever their place in one; each word counts.
+    # Types of entities without the prefix of the tag. Each word counts.
     tags = ["B-LOC", "I-LOC", "O", "O"]
     rows = rows_of(TAGS, [("a b c d".split(), tags)])  # noqa: SIM905
     answer = {"tags": ["B-LOC", "B-PER", "O", "B-PER"], "probabilities": [1] * 4}
@@ -114,7 +114,7 @@ ASKED = {"question": "who?", "context": "a whale"}
         ([[0, 30], [0, 70]], True),
         ([[20, 10], [20, 50]], True),
         ([[21, 9], [20, 50]], False),
-        ([[0, 0], [0, 70]], False),  # of one class alone nothing can be said
+        ([[0, 0], [0, 70]], False),  # one class gives no warning
         ([], False),
     ],
 )
@@ -126,10 +126,10 @@ def test_a_score_at_the_largest_class_gives_a_warning(counts, warned):
         assert "bias_correction" in line and "\n" not in line
 
 
-def test_the_files(tmp_path):
+def test_files_of_errors_and_confusion_are_written(tmp_path):
     text = "<b>&"
     count = LONGEST + 5
-    day = datetime.date(2020, 1, 2)  # an id that JSON does not have
+    day = datetime.date(2020, 1, 2)  # an id of a type that JSON lacks
     rows = rows_of(CLASSES, [{"text": text, "label": "a", "id": day}] * count)
     answers = labelled(*(("b", i / count) for i in range(count)))
     paths = write_mistakes(tmp_path, CLASSES, "dev", rows, answers)

@@ -1,4 +1,4 @@
-"""The Python face: what bert_jax.load returns."""
+"""The Python interface: the object that bert_jax.load returns."""
 
 import dataclasses
 import inspect
@@ -53,13 +53,13 @@ def model(folder):
 
 @jax.jit
 def by_hand(params, *arrays):
-    """The outputs of the model."""
+    """The outputs of a plain call of the model."""
     model = BertForPreTraining(CONFIG)
     return model.apply({"params": params}, *arrays, deterministic=True)
 
 
-def test_blanks_have_their_likeliest_tokens(model):
-    """As the model run by hand, alone and beside another text."""
+def test_fill_mask_returns_the_likeliest_tokens(model):
+    """Compared to a plain call, alone and with another text."""
     text = "the [MASK] sees [MASK] ."
     ids = np.array([TOKENIZER.cls_id, *TOKENIZER.encode(text, allow_mask=True), 3])
     places = np.flatnonzero(ids == TOKENIZER.mask_id)
@@ -102,10 +102,10 @@ def test_next_sentence_is_the_nsp_heads_first_class(model):
     assert model.next_sentence(pairs[0]) == pytest.approx(one)
 
 
-def test_vectors_and_scores_are_those_of_the_commands(model, folder):
+def test_vectors_and_scores_equal_the_commands(model, folder):
     expected = Embedder(folder, normalize=True)(TEXTS)
-    found = model.encode(TEXTS, normalize=True)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    vectors = model.encode(TEXTS, normalize=True)
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
     single = model.encode(TEXTS[1], normalize=True)
     np.testing.assert_allclose(single, expected[1], rtol=0, atol=1e-6)
     assert model.score(TEXTS[0]) == pytest.approx(Scorer(folder)(TEXTS[:1])[0])
@@ -114,7 +114,7 @@ def test_vectors_and_scores_are_those_of_the_commands(model, folder):
 @pytest.mark.parametrize(
     "scan_layers", [pytest.param(False, marks=pytest.mark.long), True]
 )
-def test_a_call_gives_hidden_states_and_attentions(folder, scan_layers):
+def test_a_call_returns_hidden_states_and_attentions(folder, scan_layers):
     model = bert_jax.load(folder, scan_layers=scan_layers)
     out = model(TEXTS, hidden_states=True, attentions=True)
     B, L = out.input_ids.shape
@@ -139,8 +139,8 @@ def test_a_call_gives_hidden_states_and_attentions(folder, scan_layers):
     assert repr(plain) == f"Output(3 texts: {ids}, {last})"
 
 
-def test_attentions_are_what_the_layers_use(model):
-    """Values by hand: the first layer's output from its probabilities."""
+def test_attentions_are_the_probabilities_of_the_layers(model):
+    """Computes the first layer's output from its probabilities by hand."""
     out = model("the sailors see ships .", hidden_states=True, attentions=True)
     layer = model.params["bert"]["encoder"]["layer_0"]["attention"]
     x_LD = out.hidden_states[0, 0]
@@ -172,7 +172,7 @@ def test_an_lstm_has_no_attentions(folder):
 
 
 def test_options_share_one_copy_of_the_parameters(folder):
-    def held():  # the place of each array on each device, and its bytes
+    def live_sizes():  # sizes by address of each array on each device
         arrays = [x for x in jax.live_arrays() if not x.is_deleted()]
         parts = [part.data for x in arrays for part in x.addressable_shards]
         # Other tests may have left arrays with donated buffers.
@@ -180,16 +180,16 @@ def test_options_share_one_copy_of_the_parameters(folder):
         return {part.unsafe_buffer_pointer(): part.nbytes for part in parts}
 
     model = bert_jax.load(folder)
-    others = jax.live_arrays(), held()  # alive, so that nothing else takes their places
+    others = jax.live_arrays(), live_sizes()  # kept alive, so that no address is reused
     model.encode("the ship .")
     several = {"layers": (0,)}, {"layers": (-2, -1)}, {"normalize": True}
-    found = [model.encode("the ship .", **options) for options in several]
-    assert [vector.shape for vector in found] == [(32,), (64,), (32,)]
+    vectors = [model.encode("the ship .", **options) for options in several]
+    assert [vector.shape for vector in vectors] == [(32,), (64,), (32,)]
     model.score("the ship .")
     model.fill_mask("the [MASK] .")
     model("the ship .")
     parameters = sum(x.nbytes for x in jax.tree.leaves(model.params))
-    added = sum(size for place, size in held().items() if place not in others[1])
+    added = sum(size for place, size in live_sizes().items() if place not in others[1])
     assert added / jax.device_count() < 1.5 * parameters
 
 
@@ -202,14 +202,14 @@ def test_each_method_reads_each_form_of_rows(model, tmp_path):
         "text": lambda texts: [{"text": text, "title": "the"} for text in texts],
     }.items():
         columns = "" if columns == "text" else columns
-        found = (
+        outputs = (
             model.encode(make(texts), columns=columns),
             model.score(make(texts), columns=columns),
             model.fill_mask(make(blanks), columns=columns),
         )
-        np.testing.assert_array_equal(found[0], expected[0])
-        np.testing.assert_array_equal(found[1], expected[1])
-        assert found[2] == expected[2]
+        np.testing.assert_array_equal(outputs[0], expected[0])
+        np.testing.assert_array_equal(outputs[1], expected[1])
+        assert outputs[2] == expected[2]
     np.testing.assert_array_equal(model.encode({"text": texts[0]}), expected[0][0])
     (tmp_path / "texts.csv").write_text("id,text\n1,the ship sees\n2,ships .\n")
     np.testing.assert_array_equal(model.encode(tmp_path / "texts.csv"), expected[0])
@@ -218,16 +218,16 @@ def test_each_method_reads_each_form_of_rows(model, tmp_path):
     )
 
 
-def test_two_texts_are_refused_where_one_is_read(model):
+def test_two_texts_are_refused_if_a_method_reads_one(model):
     pair = {"text_a": "the ship", "text_b": "[MASK] sees"}
     message = "no column 'text'; the columns are text_a, text_b"
     for method in (model.score, model.fill_mask):
         with pytest.raises(UserError, match=message):
             method([pair])
     assert model.score([pair], columns="text_a") == [model.score("the ship")]
-    with pytest.raises(TypeError):  # a number is no name, and is not ignored
+    with pytest.raises(TypeError):  # a number is neither a column name nor ignored
         model.score([{"text": "the ship"}], columns=0)
-    # A model of sentence vectors makes a vector of each text, others one of the pair.
+    # A model of sentence vectors encodes each text. Other models encode the pair.
     vectors = dataclasses.replace(model, head="mean")
     with pytest.raises(UserError, match=message):
         vectors.encode([pair])
@@ -240,12 +240,12 @@ def test_two_texts_are_refused_where_one_is_read(model):
 
 
 @pytest.mark.parametrize("data", [5, b"x", [None], {"text": None}])
-def test_what_is_no_text_is_refused(model, data):
+def test_values_that_are_no_text_are_refused(model, data):
     with pytest.raises(UserError, match=r"(of type|missing).*(expected|fill it in)"):
         model.encode(data)
 
 
-def test_no_rows_have_no_answers(model):
+def test_empty_input_gives_empty_output(model):
     for options, width in (
         ({}, 32),
         ({"layers": (-2, -1)}, 64),
@@ -261,7 +261,7 @@ def test_no_rows_have_no_answers(model):
     assert model.score([]).shape == model.next_sentence([], []).shape == (0,)
 
 
-def test_an_empty_text_is_cls_and_sep(model):
+def test_an_empty_text_is_encoded_as_cls_and_sep(model):
     out = model("")
     assert out.tokens == [["[CLS]", "[SEP]"]]
     mean = out.last_hidden_state[0].mean(axis=0)
@@ -270,7 +270,7 @@ def test_an_empty_text_is_cls_and_sep(model):
     assert 0 < model.next_sentence("", "") < 1
 
 
-def test_arguments_are_named_as_python_has_them(model):
+def test_errors_name_the_arguments_of_python(model):
     with pytest.raises(UserError, match=r"^max_length=99, but the model has 24"):
         model.encode("ship", max_length=99)
     with pytest.raises(TypeError, match="unexpected keyword argument 'top_k'"):
@@ -298,17 +298,17 @@ def test_a_method_lists_the_options_of_its_class_with_their_defaults(method, kin
     if method in ("logits", "evaluate"):
         expected.pop("top")
     method = getattr(Bert, method)
-    found = inspect.signature(method).parameters
-    assert all(x.kind != x.VAR_KEYWORD for x in found.values())
-    assert {name: str(found[name]) for name in expected} == {
+    arguments = inspect.signature(method).parameters
+    assert all(x.kind != x.VAR_KEYWORD for x in arguments.values())
+    assert {name: str(arguments[name]) for name in expected} == {
         name: str(argument) for name, argument in expected.items()
     }
     words = inspect.getdoc(method)
     named = re.findall(r"^([\w, ]+): ", words, flags=re.M)
-    assert {*found} - {"self"} <= {*", ".join(named).split(", ")}
+    assert {*arguments} - {"self"} <= {*", ".join(named).split(", ")}
 
 
-def test_its_repr_says_what_it_is(model):
+def test_the_repr_shows_head_sizes_and_labels(model):
     assert repr(model).startswith("Bert(pretraining; 2 layers, width 32, 2 heads, ")
     for head, labels, extra, about in (
         ("none", (), {}, "encoder without a head"),
@@ -333,12 +333,12 @@ def test_its_repr_says_what_it_is(model):
         other = dataclasses.replace(model, head=head, labels=labels, extra=extra)
         assert repr(other).startswith(f"Bert({about}; 2 layers, ")
     sizes = {name: x.size for name, x in arrays_by_path(model.params["bert"]).items()}
-    # The rows of the word table beyond the vocabulary are no parameters.
+    # Rows of the word table beyond the vocabulary do not count.
     sizes["embeddings/word/embedding"] = CONFIG.vocab_size * CONFIG.hidden_size
     assert f", {sum(sizes.values()):,} parameters in the encoder)" in repr(model)
 
 
-def test_what_does_not_fit_is_named(model):
+def test_unsuitable_texts_are_refused(model):
     bare = dataclasses.replace(model, params={"bert": model.params["bert"]})
     with pytest.raises(UserError, match="no MLM head"):
         bare.fill_mask("[MASK]")
@@ -347,7 +347,9 @@ def test_what_does_not_fit_is_named(model):
     with pytest.raises(UserError, match="more than 24 tokens"):
         model("ship " * 40)
     with pytest.raises(UserError, match="is of type list; expected text"):
-        model.next_sentence(["the ship", "ships"], "it")  # not its letters
+        model.next_sentence(
+            ["the ship", "ships"], "it"
+        )  # a text is not a list of letters
     with pytest.raises(
         UserError, match=r"row 1 has 1 text; expected the two of a pair"
     ):

@@ -39,7 +39,7 @@ TAGS = ("B-LOC", "B-PER", "I-PER", "O")
 
 
 def tiny(folder, head, outputs, **settings):
-    """Writes a random checkpoint with this head; the model to run by hand."""
+    """Writes a random checkpoint with this head; returns a function of its logits."""
     model = make_model(CONFIG, head, outputs, FeatureConfig())
     ids = jnp.zeros((1, 8), jnp.int32)
     tokens = Tokens.of_mask(ids, ids, ids + 1)
@@ -71,7 +71,7 @@ def sentences(count, seed=0):
 
 
 def placed(predict, lines):
-    """The rows of lines of a file, as the command reads them."""
+    """Rows parsed from lines of a file, as in the command."""
     return line_rows(lines, "texts.txt", tabs=predict.tabs)
 
 
@@ -80,13 +80,13 @@ def saved(family, **data):
 
 
 def assert_classes(answers, *logits):
-    """The answers are the classes of the model run by hand."""
-    for answer, own in zip(answers, logits, strict=True):
-        expected = scipy.special.softmax(own)
-        found = answer["probabilities"]
-        np.testing.assert_allclose(list(found.values()), expected, atol=1e-5)
-        assert answer["label"] == list(found)[expected.argmax()]
-        assert answer["probability"] == max(found.values())
+    """Compares answers to the classes of logits computed by hand."""
+    for answer, row_logits in zip(answers, logits, strict=True):
+        expected = scipy.special.softmax(row_logits)
+        by_label = answer["probabilities"]
+        np.testing.assert_allclose(list(by_label.values()), expected, atol=1e-5)
+        assert answer["label"] == list(by_label)[expected.argmax()]
+        assert answer["probability"] == max(by_label.values())
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def tagger(tmp_path_factory):
     return Predictor(folder), logits
 
 
-def test_a_head_from_elsewhere_reads_texts_and_pairs(sentiment):
+def test_a_head_of_another_tool_reads_texts_and_pairs(sentiment):
     predict, logits = sentiment
     rows = [("a man", "the dog eats"), {"text_a": "a cat", "text_b": "rome", "id": "7"}]
     expected = [logits("a man", "the dog eats"), logits("a cat", "rome")]
@@ -123,8 +123,8 @@ def test_predict_and_evaluate_read_the_same_pairs(sentiment, first):
     pairs = [("a man", "the dog"), ("a cat", "rome"), ("the film", "bad")]
     rows = [{first: a, "text_b": b, "label": "good"} for a, b in pairs]
     ((_, _, evaluation),) = predict.evaluate(rows)
-    for found in (predict(rows), evaluation.predictions):
-        assert_classes(found, *(logits(*pair) for pair in pairs))
+    for answers in (predict(rows), evaluation.predictions):
+        assert_classes(answers, *(logits(*pair) for pair in pairs))
     for place in (0, 3):
         missing, absent = [*rows], [*rows]
         missing.insert(place, rows[0] | {"text_b": None})
@@ -166,7 +166,7 @@ def test_an_empty_text_has_no_tags(tagger, rows):
     assert empty == dict(words=[], tags=[], probabilities=[], entities=[])
 
 
-def test_texts_that_are_cut_are_counted(sentiment, caplog):
+def test_truncated_texts_are_counted(sentiment, caplog):
     predict = sentiment[0]
     texts = ["a man " * 60, "a man", "the " * 94, "the " * 95]
     parts = predict.stream(predict.placed(texts), 2)
@@ -179,7 +179,7 @@ def test_texts_that_are_cut_are_counted(sentiment, caplog):
     assert caplog.messages == ["2 of 4 rows truncated to max_length=96"]
 
 
-def test_a_number(tmp_path):
+def test_a_regression_head_predicts_a_number(tmp_path):
     logits = tiny(tmp_path / "m", "sequence", 1, problem_type="regression")
     texts = sentences(3)
     values = [answer["value"] for answer in Predictor(tmp_path / "m")(texts)]
@@ -187,11 +187,11 @@ def test_a_number(tmp_path):
     np.testing.assert_allclose(values, expected, atol=1e-5)
 
 
-def test_a_saved_task_knows_its_columns_and_length(tmp_path):
+def test_a_saved_task_keeps_its_columns_and_length(tmp_path):
     labels = ("no", "yes")
     data = dict(task="table", text_a="premise", text_b="claim", labels=labels)
-    own = saved("classification", **data, max_length=9)
-    logits = tiny(tmp_path / "m", "sequence", 2, labels=labels, **own)
+    notes = saved("classification", **data, max_length=9)
+    logits = tiny(tmp_path / "m", "sequence", 2, labels=labels, **notes)
     predict = Predictor(tmp_path / "m")
     assert (predict.task.family, predict.max_length) == ("classification", 9)
     row = {"premise": "a man", "claim": "a man " * 9}
@@ -209,8 +209,8 @@ def test_a_saved_task_knows_its_columns_and_length(tmp_path):
 
 def test_a_pair_is_refused_by_a_model_of_one_text(tmp_path):
     data = dict(task="table", text_a="review", labels=["no", "yes"], max_length=32)
-    own = saved("classification", **data)
-    tiny(tmp_path / "m", "sequence", 2, labels=("no", "yes"), **own)
+    notes = saved("classification", **data)
+    tiny(tmp_path / "m", "sequence", 2, labels=("no", "yes"), **notes)
     predict = Predictor(tmp_path / "m")
     row = {"text_a": "a man", "text_b": "the dog", "id": 7}
     for columns, message in (
@@ -220,11 +220,11 @@ def test_a_pair_is_refused_by_a_model_of_one_text(tmp_path):
         with pytest.raises(UserError, match=message):
             predict([row], columns=columns)
     (expected,) = predict(["a man"])
-    for found in (
+    for answers in (
         predict([row], columns="text_a"),
         predict([{"review": "a man", "text_a": "a", "text_b": "b", "id": 7}]),
     ):
-        assert found == [{"id": 7} | expected]
+        assert answers == [{"id": 7} | expected]
     rows = [{"text": "a cat", "review": "a man"}, {"text": "a cat"}]
     for same in (rows, rows[::-1]):
         with pytest.raises(
@@ -235,7 +235,7 @@ def test_a_pair_is_refused_by_a_model_of_one_text(tmp_path):
         predict([rows[0] | {"review": None}])
 
 
-def test_tags_are_those_of_the_model_run_by_hand(tagger):
+def test_tags_equal_a_computation_by_hand(tagger):
     predict, logits = tagger
     texts = ["the man sees rome .", "a", "paris , paris , big paris"]
     for text, answer in zip(texts, predict(texts), strict=True):
@@ -254,15 +254,13 @@ def test_tags_are_those_of_the_model_run_by_hand(tagger):
     "name, first",
     [("a.conll", ""), ("a.conll", "the X\n"), ("a.txt", "-DOCSTART- O\n\n")],
 )
-def test_a_file_of_tagged_words_is_read_as_evaluate_reads_it(
-    name, first, tagger, tmp_path
-):
+def test_predict_and_evaluate_read_the_same_tagged_words(name, first, tagger, tmp_path):
     predict, _ = tagger
     file = tmp_path / name
     file.write_text(f"{first}the O\nman O\n\nparis B-LOC\n")
     words = [answer["words"] for answer in predict(file)]
-    own = ["the"] * first.startswith("the") + ["the", "man"]
-    assert words == [own, ["paris"]]
+    first_words = ["the"] * first.startswith("the") + ["the", "man"]
+    assert words == [first_words, ["paris"]]
     if not first.startswith("the"):
         assert [
             [*row.words] for _, split, _ in predict.evaluate(file) for row in split.rows
@@ -273,7 +271,7 @@ def test_a_file_of_tagged_words_is_read_as_evaluate_reads_it(
         assert [" ".join(answer["words"]) for answer in predict(file)] == lines
 
 
-def test_documents_are_not_cut_where_they_matter(tmp_path):
+def test_a_document_keeps_the_context_of_its_sentences(tmp_path):
     data = dict(task="columns", labels=TAGS, document_context=True, max_length=32)
     tiny(tmp_path / "m", "token", 4, labels=TAGS, **saved("tagging", **data))
     predict = Predictor(tmp_path / "m")
@@ -292,7 +290,7 @@ def test_documents_are_not_cut_where_they_matter(tmp_path):
         )
 
 
-def test_choices_are_those_of_the_model_run_by_hand(tmp_path):
+def test_choices_equal_a_computation_by_hand(tmp_path):
     logits = tiny(tmp_path / "m", "choice", 1)
     rows = [
         ("the man", ["eats", "sees rome", "a dog"]),
@@ -300,9 +298,9 @@ def test_choices_are_those_of_the_model_run_by_hand(tmp_path):
         ("where ?", ["rome", "paris", "the film", "who"]),
     ]
     rows.append(("", ["", "a cat"]))
-    given = [{"context": rows[0][0], "choices": rows[0][1]}, *rows[1:]]
-    given[1] = ("a cat", "a big film", "paris")
-    answers = Predictor(tmp_path / "m")(given)
+    inputs = [{"context": rows[0][0], "choices": rows[0][1]}, *rows[1:]]
+    inputs[1] = ("a cat", "a big film", "paris")
+    answers = Predictor(tmp_path / "m")(inputs)
     for (context, choices), answer in zip(rows, answers, strict=True):
         scores = [logits(context, choice)[0] for choice in choices]
         expected = scipy.special.softmax(scores)
@@ -317,7 +315,7 @@ def reader(tmp_path_factory):
     return Predictor(folder), logits
 
 
-def test_an_answer_is_the_best_span_of_the_model_run_by_hand(reader):
+def test_an_answer_is_the_best_span_of_a_computation_by_hand(reader):
     predict, logits = reader
     question, context = "who eats ?", "the big man sees a film . a dog eats"
     (answer,) = predict([(question, context)])
@@ -350,7 +348,7 @@ def test_questions_keep_their_numbers_and_squad_files_are_read(reader, tmp_path)
     assert len({json.dumps(answer["nbest"][0]["text"]) for answer in answers}) == 1
 
 
-def test_labels_that_do_not_compete_are_decided_alone_and_two_numbers_refused(tmp_path):
+def test_multi_labels_are_independent_and_two_numbers_are_refused(tmp_path):
     kind = "multi_label_classification"
     tiny(tmp_path / "m", "sequence", 2, labels=("x", "y"), problem_type=kind)
     predict = Predictor(tmp_path / "m")
@@ -390,7 +388,7 @@ def test_a_folder_without_a_vocabulary_is_refused(tmp_path):
 
 
 @pytest.mark.long
-def test_a_model_on_frozen_features_predicts_as_it_was_scored(settings, tmp_path):
+def test_a_model_on_frozen_features_predicts_like_its_run(settings, tmp_path):
     features = {"layers": (-2, -1), "width": 8}
     changes = {"epochs": 1, "log_every": 100, "features": features}
     config = finetune_config(settings("tagging", **changes))
@@ -403,12 +401,12 @@ def test_a_model_on_frozen_features_predicts_as_it_was_scored(settings, tmp_path
     assert [tag for a in answers for tag in a["tags"]] == written[2::3]
 
 
-def test_a_run_scores_and_writes_with_the_tuned_threshold(
+def test_a_run_uses_the_tuned_threshold_for_dev_and_test(
     settings, tmp_path, eight_devices
 ):
-    """SQuAD 2.0: the run's files are what predict gives, dev and test alike.
+    """SQuAD 2.0: predict gives the predictions in the run's files of dev and test.
 
-    The threshold is the score of a row, so both need the same program.
+    The threshold equals the score of a row, so both need the same program.
     """
     files = dict(train="train-v1.1.json", dev="dev-v1.1.json", test="dev-v1.1.json")
     data = dict(version_2=True, null_threshold=-1000.0, **files)
@@ -419,7 +417,7 @@ def test_a_run_scores_and_writes_with_the_tuned_threshold(
     assert dev["f1"] == pytest.approx(dev["tuned_f1"])
     rows = prepared.splits[0].rows
     answers = Predictor(tmp_path)([(row.question, row.context) for row in rows])
-    # Untuned, the threshold of the config leaves every question without an answer.
+    # With the untuned threshold of the config every answer would be empty.
     assert all(answer["answer"] for answer in answers)
     for split in ("dev", "test"):
         path = tmp_path / "predictions" / split / "predictions.json"
@@ -438,8 +436,8 @@ def test_a_model_of_one_token_type_reads_no_pairs(tmp_path):
         Predictor(tmp_path / "m")([("the film", "the film")])
 
 
-def test_outputs_that_are_no_numbers_are_no_answers(tmp_path):
-    """Parameters so large that their products overflow; JSON has no NaN."""
+def test_outputs_that_are_not_finite_are_an_error(tmp_path):
+    """Products of large parameters overflow. JSON has no NaN."""
     tiny(tmp_path / "m", "sequence", 2, labels=("x", "y"))
     weights = tmp_path / "m/model.safetensors"
     tensors = load_file(weights)
@@ -449,14 +447,14 @@ def test_outputs_that_are_no_numbers_are_no_answers(tmp_path):
         Predictor(tmp_path / "m")(["the film"])
 
 
-# The likeliest labels, and logits
+# Most likely labels, and logits
 
 
 @pytest.mark.parametrize(
     "kind",
     ["classes", pytest.param("labels", marks=pytest.mark.long), "choices", "spans"],
 )
-def test_the_likeliest_are_the_first_of_all(kind, tmp_path):
+def test_top_labels_are_the_first_of_all_labels(kind, tmp_path):
     head, rows, settings = (
         "sequence",
         ["the film", "a man"],
@@ -486,7 +484,7 @@ def test_the_likeliest_are_the_first_of_all(kind, tmp_path):
         assert other == {key: x for key, x in answer.items() if key not in rest}
 
 
-def test_a_number_of_the_likeliest_needs_labels_and_is_positive(sentiment, tagger):
+def test_top_needs_labels_and_a_positive_number(sentiment, tagger):
     for predict, top, message in (
         (sentiment[0], 0, "top=0, expected a whole number of at least 1"),
         (sentiment[0], 2.5, "top=2.5, expected a whole number"),
@@ -496,16 +494,14 @@ def test_a_number_of_the_likeliest_needs_labels_and_is_positive(sentiment, tagge
             Predictor(predict.checkpoint, top=top)
 
 
-def test_logits_of_labels_and_tags_are_those_of_the_model_run_by_hand(
-    sentiment, tagger
-):
+def test_logits_of_labels_and_tags_equal_a_computation_by_hand(sentiment, tagger):
     texts = ["the film", "a man sees the dog eats", ""]
     _, logits = sentiment
-    found = Logits(sentiment[0].checkpoint)(texts)
-    np.testing.assert_allclose(found, [*map(logits, texts)], rtol=0, atol=1e-5)
+    actual = Logits(sentiment[0].checkpoint)(texts)
+    np.testing.assert_allclose(actual, [*map(logits, texts)], rtol=0, atol=1e-5)
     assert Logits(sentiment[0].checkpoint)([]).shape == (0, 3)
-    *found, empty = Logits(tagger[0].checkpoint)(texts)
-    for own, text in zip(found, texts, strict=False):
+    *actual, empty = Logits(tagger[0].checkpoint)(texts)
+    for own, text in zip(actual, texts, strict=False):
         np.testing.assert_allclose(own, tagger[1](text), rtol=0, atol=1e-5)
     assert empty.shape == (0, 4)  # no words, so no tags
     windows = Logits(tagger[0].checkpoint, max_length=6)(["the man " * 4])
@@ -515,9 +511,7 @@ def test_logits_of_labels_and_tags_are_those_of_the_model_run_by_hand(
     )
 
 
-def test_logits_of_choices_and_spans_are_those_of_the_model_run_by_hand(
-    reader, tmp_path
-):
+def test_logits_of_choices_and_spans_equal_a_computation_by_hand(reader, tmp_path):
     logits = tiny(tmp_path / "m", "choice", 1)
     rows = [
         ("a man", "a cat", "rome"),
@@ -525,28 +519,28 @@ def test_logits_of_choices_and_spans_are_those_of_the_model_run_by_hand(
         ("a", "a", "b", "c"),
     ]
     by_hand = [[logits(context, x)[0] for x in choices] for context, *choices in rows]
-    found = Logits(tmp_path / "m")(rows)
-    for own, expected in zip(found, by_hand, strict=True):
+    actual = Logits(tmp_path / "m")(rows)
+    for own, expected in zip(actual, by_hand, strict=True):
         np.testing.assert_allclose(own, expected, rtol=0, atol=1e-5)
     equal = bert_jax.load(tmp_path / "m").logits(rows[:2])
     np.testing.assert_allclose(equal, by_hand[:2], rtol=0, atol=1e-5)
     pair = ("who eats ?", "the big man sees a film")
-    (found,) = Logits(reader[0].checkpoint)([pair])
-    np.testing.assert_allclose(found, reader[1](*pair), rtol=0, atol=1e-5)
+    (actual,) = Logits(reader[0].checkpoint)([pair])
+    np.testing.assert_allclose(actual, reader[1](*pair), rtol=0, atol=1e-5)
 
 
-def test_logits_of_windows_are_their_mean(tmp_path):
+def test_logits_of_a_text_are_the_mean_of_its_windows(tmp_path):
     data = dict(task="table", labels=("no", "yes"), max_length=6)
-    own = saved("classification", **data, truncation="windows", stride=3)
-    logits = tiny(tmp_path / "m", "sequence", 2, labels=("no", "yes"), **own)
-    found = Logits(tmp_path / "m")(["the man sees a film", "rome"])
+    notes = saved("classification", **data, truncation="windows", stride=3)
+    logits = tiny(tmp_path / "m", "sequence", 2, labels=("no", "yes"), **notes)
+    actual = Logits(tmp_path / "m")(["the man sees a film", "rome"])
     windows = [logits("the man sees a"), logits("sees a film")]
-    assert found.shape == (2, 2)
-    np.testing.assert_allclose(found[1], logits("rome"), rtol=0, atol=1e-5)
+    assert actual.shape == (2, 2)
+    np.testing.assert_allclose(actual[1], logits("rome"), rtol=0, atol=1e-5)
     answer = Predictor(tmp_path / "m")(["the man sees a film"])[0]["probabilities"]
-    expected = scipy.special.softmax(found[0])
+    expected = scipy.special.softmax(actual[0])
     np.testing.assert_allclose([*answer.values()], expected, rtol=0, atol=1e-6)
-    assert np.abs(found[0] - windows[0]).max() > 1e-3
+    assert np.abs(actual[0] - windows[0]).max() > 1e-3
 
 
 def test_vectors_have_no_logits(tmp_path):
@@ -567,7 +561,7 @@ def test_methods_and_options_share_a_program(tmp_path, monkeypatch, capsys):
     heads.jit_forward.cache_clear()
     rows, model = ["the film", "a man"], bert_jax.load(tmp_path / "m")
     assert len(model.predict(rows)) == len(model.predict(rows, top=2)) == 2
-    for show in (True, False):  # the same Predictor shows a bar, or none
+    for show in (True, False):  # the same Predictor with and without a bar
         capsys.readouterr()
         model.predict(rows, show_progress=show)
         assert ("predicting" in capsys.readouterr().err) is show
@@ -580,7 +574,7 @@ def test_methods_and_options_share_a_program(tmp_path, monkeypatch, capsys):
 # Data frames
 
 
-def test_a_frame_keeps_its_index_and_columns_beside_the_answers(sentiment):
+def test_a_frame_keeps_its_index_and_columns(sentiment):
     predict, _ = sentiment
     texts = sentences(5)
     frame = pandas.DataFrame(
@@ -592,23 +586,23 @@ def test_a_frame_keeps_its_index_and_columns_beside_the_answers(sentiment):
         index=[7, 3, 3, 1, 0],
     )
     kept = frame.copy()
-    found = predict.frame(frame)
+    answered = predict.frame(frame)
     pandas.testing.assert_frame_equal(frame, kept)
-    pandas.testing.assert_frame_equal(found[[*kept]], kept)
+    pandas.testing.assert_frame_equal(answered[[*kept]], kept)
     answers = predict(texts)
     for name in ("label", "probability"):
-        column = found[f"predicted_{name}"].tolist()
+        column = answered[f"predicted_{name}"].tolist()
         assert column == [answer[name] for answer in answers]
     for label in ("bad", "fair", "good"):
-        column = found[f"predicted_probabilities.{label}"].tolist()
+        column = answered[f"predicted_probabilities.{label}"].tolist()
         assert column == [answer["probabilities"][label] for answer in answers]
-    assert len({*found}) == len(found.columns) == 3 + 2 + 3
-    pandas.testing.assert_frame_equal(predict.frame(found), found)
-    assert [*predict.frame(frame[:0])] == [*found]
+    assert len({*answered}) == len(answered.columns) == 3 + 2 + 3
+    pandas.testing.assert_frame_equal(predict.frame(answered), answered)
+    assert [*predict.frame(frame[:0])] == [*answered]
     assert len(predict.frame(frame[:0])) == 0
     # Columns of an earlier prediction by another model are replaced.
     earlier = frame.assign(predicted_label="x", predicted_value=0.5)
-    pandas.testing.assert_frame_equal(predict.frame(earlier), found)
+    pandas.testing.assert_frame_equal(predict.frame(earlier), answered)
     rows = [{"text": "a man", "predicted_value": 0.5}]
     assert "predicted_value" not in predict.frame(rows)
     series = predict.frame(frame["text"])
@@ -621,10 +615,10 @@ def test_other_rows_become_a_frame_with_the_names_of_the_task(sentiment, tagger)
     expected = [answer["label"] for answer in predict(["a man", "the film"])]
     rows = [{"id": i, "text": x} for i, x in enumerate(["a man", "the film"])]
     for data in (iter(rows), polars.DataFrame(rows), pandas.DataFrame(rows)):
-        found = predict.frame(data)
-        assert [*found][:3] == ["id", "text", "predicted_label"]
-        assert found["predicted_label"].tolist() == expected
-        assert found["id"].tolist() == [0, 1]
+        answered = predict.frame(data)
+        assert [*answered][:3] == ["id", "text", "predicted_label"]
+        assert answered["predicted_label"].tolist() == expected
+        assert answered["id"].tolist() == [0, 1]
     pair = predict.frame(("a man", "the film"))
     assert pair[["text_a", "text_b"]].values.tolist() == [["a man", "the film"]]
     tagged = tagger[0].frame(["the man", "rome"])

@@ -56,7 +56,7 @@ def _logits(params, ids_BL, length, position):
 
 
 def one_by_one(checkpoint, text, *, rest_of_word):
-    """The same sum, one masked copy after the other and without packing."""
+    """The score as a sum over masked copies, one by one and without packing."""
     tokens = TOKENIZER.tokenize(text)
     ids = [TOKENIZER.cls_id, *(TOKENIZER.ids[t] for t in tokens), TOKENIZER.sep_id]
     total = 0.0
@@ -76,22 +76,24 @@ def one_by_one(checkpoint, text, *, rest_of_word):
 
 
 @pytest.mark.parametrize("rest_of_word", [False, True])
-def test_scores_are_those_of_one_masked_copy_at_a_time(checkpoint, rest_of_word):
+def test_scores_equal_the_sum_over_single_masked_copies(checkpoint, rest_of_word):
     score = Scorer(checkpoint, rest_of_word=rest_of_word, batch_size=8)
     expected = [one_by_one(checkpoint, t, rest_of_word=rest_of_word) for t in TEXTS]
     np.testing.assert_allclose(score(TEXTS), expected, rtol=0, atol=1e-4)
 
 
-def test_another_dtype_rounds(checkpoint):
+def test_another_dtype_rounds_the_scores(checkpoint):
     exact, rounded = (Scorer(checkpoint, dtype=d)(TEXTS) for d in (None, "bfloat16"))
     np.testing.assert_allclose(exact, rounded, rtol=0.02)
     assert np.abs(exact - rounded).max() > 1e-4
 
 
-def test_kernels_are_cast_once_and_the_scores_stay_the_same(checkpoint, monkeypatch):
-    held = evaluation.on_devices(checkpoint.params, ComputeConfig(dtype="bfloat16"))
+def test_kernels_are_cast_once_with_equal_scores(checkpoint, monkeypatch):
+    cast_params = evaluation.on_devices(
+        checkpoint.params, ComputeConfig(dtype="bfloat16")
+    )
     dtypes = jax.tree.map_with_path(
-        lambda path, leaf: (path[1].key, path[-1].key, leaf.dtype.name), held
+        lambda path, leaf: (path[1].key, path[-1].key, leaf.dtype.name), cast_params
     )
     for part, name, dtype in jax.tree.leaves(
         dtypes, is_leaf=lambda x: type(x) is tuple
@@ -112,13 +114,21 @@ def test_an_empty_text_has_no_tokens_and_the_score_0(checkpoint, causal):
     alone = score(["ship"])
     np.testing.assert_array_equal(score(["", " "]), [0, 0])
     (part,) = score.stream(placed_rows(["", "ship", ""]))
-    found = part.answers
-    assert [(x["text"], x["tokens"]) for x in found] == [("", 0), ("ship", 1), ("", 0)]
-    assert [x["log_probability"] for x in found] == [0, pytest.approx(alone[0]), 0]
+    part_answers = part.answers
+    assert [(x["text"], x["tokens"]) for x in part_answers] == [
+        ("", 0),
+        ("ship", 1),
+        ("", 0),
+    ]
+    assert [x["log_probability"] for x in part_answers] == [
+        0,
+        pytest.approx(alone[0]),
+        0,
+    ]
     assert score([]).shape == (0,)
 
 
-def test_what_cannot_be_scored_is_named(checkpoint):
+def test_texts_that_cannot_be_scored_are_refused(checkpoint):
     with pytest.raises(UserError, match="row 0 has 102 tokens, at most 48 fit"):
         Scorer(checkpoint)(["ship " * 100])
     with pytest.raises(UserError, match="batch_size=0, expected at least 1"):
@@ -166,16 +176,16 @@ def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_pa
 
     sets = [("a", PAIRS), ("b", [("long", "x"), ("x", "y"), ("x", "long"), ("", "y")])]
     reported = {}
-    found = accuracy(score, [*sets, sets[0]], reported.__setitem__)
+    result = accuracy(score, [*sets, sets[0]], reported.__setitem__)
     assert reported["a"].tolist() == [False, True]
-    assert reported["b"].tolist() == [False, False, True, True]  # a tie is wrong
-    assert found.by_set == {"a": 0.5, "b": 0.5}  # a name that occurs twice
-    assert (found.accuracy, found.pairs) == (0.5, 8)
+    assert reported["b"].tolist() == [False, False, True, True]  # a tie counts as wrong
+    assert result.by_set == {"a": 0.5, "b": 0.5}  # a name may occur twice
+    assert (result.accuracy, result.pairs) == (0.5, 8)
     for name in ("y", "x"):
         (tmp_path / f"{name}.jsonl").write_text('{"yes": "a", "no": "bb"}\n')
     paths = [tmp_path / "x.jsonl", tmp_path / "y.jsonl"]
-    found = accuracy(score, read_sets(paths, ("yes", "no")))
-    assert found == (1.0, dict.fromkeys(map(str, paths), 1.0), 2)
+    result = accuracy(score, read_sets(paths, ("yes", "no")))
+    assert result == (1.0, dict.fromkeys(map(str, paths), 1.0), 2)
 
 
 @pytest.mark.parametrize(
@@ -195,15 +205,15 @@ def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_pa
         ("", None, "has no .jsonl file"),
     ],
 )
-def test_what_is_no_pair_is_named(name, content, message, tmp_path):
+def test_lines_that_are_no_pair_are_refused(name, content, message, tmp_path):
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
         list(accuracy(lambda texts: np.zeros(len(texts)), read_sets([tmp_path / name])))
 
 
-def test_a_left_to_right_model_gives_the_log_likelihood():
-    """Packed and at once, as one token after the other from those before it."""
+def test_a_left_to_right_model_scores_the_log_likelihood():
+    """Packed scores equal the sum over tokens, each predicted from the tokens before."""
     config = dataclasses.replace(CONFIG, causal=True)
     model = BertForPreTraining(config)
     params = jax.device_get(jax.jit(Causal(model).init)(jax.random.key(0)))
@@ -229,7 +239,7 @@ def test_a_left_to_right_model_gives_the_log_likelihood():
         total = 0.0
         for i, token in enumerate(ids[1:], 1):
             row = np.zeros((1, config.max_positions), np.int32)
-            row[0, :i] = ids[:i]  # what comes after is not even there
+            row[0, :i] = ids[:i]  # later tokens are absent
             total += float(logits(row, i)[i - 1, token])
         assert score == pytest.approx(total, abs=1e-4)
     with pytest.raises(UserError, match="never sees the rest of a word"):

@@ -15,7 +15,7 @@ def _small_blocks(monkeypatch):
 
 
 def vectors(count, seed=0, kind=np.float32):
-    """Vectors of eight whole numbers; a few are equal."""
+    """Vectors of eight numbers with steps of 1. A few vectors are equal."""
     random = np.random.default_rng(seed)
     found = random.integers(-3, 4, (count, 8)) + 0.5
     found[count // 2 :: 3] = found[0]
@@ -35,13 +35,13 @@ def plain(a, b):
         *((kind, 4) for kind in (np.float16, jnp.bfloat16, np.float64, np.int8)),
     ],
 )
-def test_the_nearest_rows_are_those_of_a_full_sort(kind, top):
+def test_the_nearest_rows_equal_a_full_sort(kind, top):
     queries, corpus = vectors(5, 1, kind), vectors(11, 2, kind)
     cosines = plain(queries, corpus)
     rows, values = search.nearest(queries, corpus, top)
     assert rows.shape == values.shape == (5, min(top, 11))
     assert values.dtype == np.float32
-    # Rounded, so that equal vectors have equal cosines: they are in the order of rows.
+    # Rounding gives equal vectors equal cosines, which then have the order of rows.
     order = np.argsort(-cosines.round(6), axis=1, kind="stable")[:, :top]
     np.testing.assert_array_equal(rows, order)
     expected = np.take_along_axis(cosines, order, axis=1)
@@ -59,8 +59,8 @@ def test_few_numbers_of_queries_compile_a_program(monkeypatch):
 
 
 def test_all_pairs_above_the_threshold_are_found():
-    own = vectors(13)
-    cosines = plain(own, own).round(6)
+    all_vectors = vectors(13)
+    cosines = plain(all_vectors, all_vectors).round(6)
     for threshold in (0.3, 0.9, 1.1):
         expected = [
             (-cosines[i, j], i, j)
@@ -68,16 +68,16 @@ def test_all_pairs_above_the_threshold_are_found():
             for j in range(i + 1, 13)
             if cosines[i, j] >= threshold
         ]
-        found = search.near_pairs(own, threshold)
-        assert [(i, j) for i, j, _ in found] == [(i, j) for _, i, j in sorted(expected)]
+        pairs = search.near_pairs(all_vectors, threshold)
+        assert [(i, j) for i, j, _ in pairs] == [(i, j) for _, i, j in sorted(expected)]
         np.testing.assert_allclose(
-            [cosine for *_, cosine in found],
+            [cosine for *_, cosine in pairs],
             [-c for c, *_ in sorted(expected)],
             atol=1e-6,
         )
 
 
-def test_what_has_no_rows_and_what_cannot_be():
+def test_empty_input_gives_no_pairs_and_wrong_input_is_refused():
     rows, values = search.nearest(vectors(2), vectors(4)[:0], 3)
     assert rows.shape == values.shape == (2, 0)
     rows, _ = search.nearest(vectors(2)[:0], vectors(4), 3)
@@ -90,21 +90,21 @@ def test_what_has_no_rows_and_what_cannot_be():
     with pytest.raises(UserError, match=r"have 8 and 5 dimensions; expected vectors"):
         search.nearest(vectors(2), vectors(4)[:, :5], 1)
     for wrong in (np.nan, np.inf):
-        own = vectors(7)
-        own[5, 2] = wrong
+        bad = vectors(7)
+        bad[5, 2] = wrong
         for find in (
-            lambda own=own: search.nearest(vectors(2), own, 3),
-            lambda own=own: search.near_pairs(own, 0.9),
+            lambda bad=bad: search.nearest(vectors(2), bad, 3),
+            lambda bad=bad: search.near_pairs(bad, 0.9),
         ):
             with pytest.raises(UserError, match="a vector has a number that is NaN"):
                 find()
 
 
 def test_equal_vectors_have_the_cosine_one():
-    """Their cosine is rounded, here to 0.99999976 and to 1.0000002."""
-    own = np.repeat(np.random.default_rng(0).normal(size=(40, 48)), 2, axis=0)
-    own = own.astype(np.float32)
-    pairs = [pair[:2] for pair in search.near_pairs(own, 1.0)]
+    """Without a correction rounding gives 0.99999976 and 1.0000002."""
+    repeated = np.repeat(np.random.default_rng(0).normal(size=(40, 48)), 2, axis=0)
+    repeated = repeated.astype(np.float32)
+    pairs = [pair[:2] for pair in search.near_pairs(repeated, 1.0)]
     assert sorted(pairs) == [(i, i + 1) for i in range(0, 80, 2)]
 
 
@@ -113,9 +113,9 @@ def test_a_model_searches_texts_and_vectors(checkpoint_dir):
     texts = ["a good ship", "a bad ship", "the sea", "a good ship", "is it ?"]
     encoded = model.encode(texts)
     cosines = plain(encoded, encoded)
-    found = model.similarity(texts[:2], encoded)
-    assert found.shape == (2, 5) and found.dtype == np.float32
-    np.testing.assert_allclose(found, cosines[:2], atol=1e-6)
+    similarities = model.similarity(texts[:2], encoded)
+    assert similarities.shape == (2, 5) and similarities.dtype == np.float32
+    np.testing.assert_allclose(similarities, cosines[:2], atol=1e-6)
     assert model.similarity(texts[0], texts).shape == (5,)
     assert model.similarity(texts[0], encoded[1]) == pytest.approx(cosines[0, 1])
     answers = model.search(texts[0], texts, top=3)
@@ -150,7 +150,7 @@ def test_a_model_searches_texts_and_vectors(checkpoint_dir):
             call()
     with pytest.raises(UserError, match="there is one text; expected several"):
         model.duplicates(texts[0])
-    # The first dimensions are cut before vectors get length 1.
+    # Dimensions are dropped before the vectors are normalised.
     short = model.encode(texts, dimensions=4, normalize=True)
     expected = encoded[:, :4] / np.linalg.norm(encoded[:, :4], axis=1, keepdims=True)
     np.testing.assert_allclose(short, expected, atol=1e-6)
