@@ -17,7 +17,7 @@ from bert_jax.training.config import train_config
 
 @pytest.fixture(scope="module")
 def config_of(small_model_config):
-    """A function of a phase, model sizes and settings: a config of the small model."""
+    """A function of (phase, sizes, settings) that returns a config of the small model."""
 
     def make(phase, sizes=None, **settings):
         return train_config(
@@ -33,13 +33,13 @@ def config_of(small_model_config):
     return make
 
 
-# The buffers are the same without these passes, which take most of the time.
+# These passes need most of the time and do not change the buffers.
 FAST = {"xla_llvm_disable_expensive_passes": True, "xla_backend_optimization_level": 0}
 
 
 @pytest.mark.usefixtures("optimized")
-def test_the_new_state_is_written_over_the_old_one(config_of):
-    """On each of 8 devices all arguments but batch and schedule are donated."""
+def test_the_new_state_reuses_the_memory_of_the_old_state(config_of):
+    """On each of 8 devices all arguments except batch and schedule are donated."""
     phase = Phase(steps=1, sequence_length=16, batch_size=16, max_predictions=4)
     config = config_of(phase, mesh={"fsdp": True})
     lowered, state, _ = lower_step(config, phase, make_mesh(config.mesh))
@@ -47,7 +47,7 @@ def test_the_new_state_is_written_over_the_old_one(config_of):
     arrays = jax.tree.leaves((state.params, state.opt_state))
     kept = sum(4 * math.prod(a.sharding.shard_shape(a.shape)) for a in arrays)
     schedule = 3 * 4
-    batch = 2 * 4 * (3 * 16 + 3 * 4 + 1)  # two rows a device
+    batch = 2 * 4 * (3 * 16 + 3 * 4 + 1)  # two rows per device
     assert memory.argument_size_in_bytes - memory.alias_size_in_bytes == (
         batch + schedule
     )
@@ -56,7 +56,7 @@ def test_the_new_state_is_written_over_the_old_one(config_of):
 
 @pytest.fixture(scope="module")
 def temporary_bytes(config_of):
-    """A function of (accumulation, compute settings): bytes beside state and batch."""
+    """A function of (accumulation, compute settings) that returns temporary bytes."""
 
     def compute(accumulation=1, **changes):
         phase = Phase(steps=1, sequence_length=64, batch_size=64, max_predictions=4)
@@ -76,19 +76,19 @@ def temporary_bytes(config_of):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("optimized")
-def test_microbatches_and_remat_spare_the_memory_of_activations(temporary_bytes):
-    """One of 8 microbatches is in memory at a time; of 4 layers, their inputs."""
-    whole = temporary_bytes()
-    assert temporary_bytes(accumulation=8) < whole / 4
-    assert temporary_bytes(remat=True) < whole / 2
+def test_microbatches_and_remat_save_the_memory_of_activations(temporary_bytes):
+    """Memory has one of 8 microbatches at a time; with remat, the inputs of 4 layers."""
+    unsplit = temporary_bytes()
+    assert temporary_bytes(accumulation=8) < unsplit / 4
+    assert temporary_bytes(remat=True) < unsplit / 2
 
 
 @pytest.fixture
 def report_of(config_of, monkeypatch):
-    """A function of a chip, error and settings: the report of a step on one device.
+    """A function of a chip, error and settings that reports a step on one device.
 
-    The step has a state of 1,000 bytes. It is compiled to a program of 700 bytes more,
-    with 8,000 bytes of traffic, or the compiler raises the error.
+    The step has a state of 1,000 bytes. Its program needs 700 more bytes and has 8,000
+    bytes of traffic, or the compiler raises the error.
     """
     devices = jax.devices()[:1]
     phase = Phase(steps=1, sequence_length=16, batch_size=4, max_predictions=4)
@@ -143,7 +143,7 @@ def test_the_traffic_of_a_loop_is_unknown(report_of):
         assert report["collectives"]
 
 
-def test_a_step_that_does_not_fit(report_of):
+def test_a_step_that_does_not_fit_has_its_size_reported(report_of):
     for message, temporaries in (
         ("Ran out of memory in hbm. Used 2.50K of 2.00K hbm. Exceeded", 2560 - 1000),
         ("memory required for HLO temporaries (1.5G) exceeds", 3 * 2**29),
@@ -156,7 +156,7 @@ def test_a_step_that_does_not_fit(report_of):
         report_of(Chip(1, 2048, 1.0), "INTERNAL: Used 3 of it")
 
 
-# In the forms that the TPU compiler writes.
+# Forms in the TPU compiler's programs.
 HLO = """
 ENTRY %main {
   %all-reduce.1 = f32[768,12]{1,0:T(8,128)} all-reduce(f32[768,12]{1,0} %a), to_apply=%add
@@ -171,9 +171,9 @@ ENTRY %main {
 """
 
 
-def test_collectives_of_a_program():
-    found = {kind: tuple(own.values()) for kind, own in collectives(HLO).items()}
-    assert found == {
+def test_collectives_of_a_program_are_counted():
+    counts = {kind: tuple(own.values()) for kind, own in collectives(HLO).items()}
+    assert counts == {
         "all-reduce": (2, 768 * 12 * 4 + 8 * 2 + 6 * 4),
         "all-gather": (1, 64 * 8 * 2),
         "reduce-scatter": (1, 16 * 4),
@@ -184,7 +184,7 @@ def test_collectives_of_a_program():
 
 
 @pytest.mark.parametrize("name", ["v9:4x4", "v2", "v2:2y4"])
-def test_a_wrong_topology_is_one_line(name):
+def test_a_wrong_topology_is_a_one_line_error(name):
     with pytest.raises(
         UserError, match=f"--topology={name} failed .*expected one of v2, .*v4:2x2x4"
     ):
@@ -200,7 +200,7 @@ def test_a_wrong_topology_is_one_line(name):
         ("v6e:4x4", 1, 16, 16, "TPU v6 lite"),
     ],
 )
-def test_chips_and_devices_of_slices(name, count, chips, devices, kind):
+def test_slices_have_their_chips_and_devices(name, count, chips, devices, kind):
     pytest.importorskip("libtpu", reason="the TPU compiler: pip install libtpu")
     topology = aot.named_topology(name, count)
     assert len(topology.devices) == devices == chips * topology.chip.devices
@@ -209,7 +209,7 @@ def test_chips_and_devices_of_slices(name, count, chips, devices, kind):
     assert len(slices) == count
 
 
-def test_a_missing_compiler_is_named():
+def test_a_missing_compiler_is_a_one_line_error():
     if importlib.util.find_spec("libtpu"):
         pytest.skip("the compiler is installed")
     with pytest.raises(UserError, match=r"pip install 'bert_jax\[tpu\]'"):

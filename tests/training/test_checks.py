@@ -27,7 +27,7 @@ def raises(error):
 
 
 def test_a_machine_that_trains_is_ready(tmp_path, capsys, monkeypatch):
-    """With the real step in float32; the step in bfloat16 would compile as long."""
+    """With the real step in float32. A bfloat16 step would double the compile time."""
     step = checks.tiny_step
     numbers = {"float32": step("float32"), "bfloat16": (5.5, 3.2)}
     monkeypatch.setattr(checks, "tiny_step", numbers.get)
@@ -89,7 +89,7 @@ def test_a_check_that_hangs_ends_the_process_with_its_name(monkeypatch):
         ("bfloat16", np.nan, False),
     ],
 )
-def test_a_step_with_other_numbers_fails(dtype, loss, met, monkeypatch):
+def test_a_step_with_wrong_numbers_fails(dtype, loss, met, monkeypatch):
     monkeypatch.setattr(checks, "tiny_step", lambda _: (loss, 3.16488))
     if met:
         assert checks.step(dtype).startswith(f"loss {loss:g} and gradient norm 3.16488")
@@ -108,7 +108,7 @@ def test_a_step_with_other_numbers_fails(dtype, loss, met, monkeypatch):
         ("bfloat16", np.nan, False),
     ],
 )
-def test_attention_with_other_numbers_fails(dtype, scale, met, monkeypatch):
+def test_attention_with_wrong_numbers_fails(dtype, scale, met, monkeypatch):
     right = checks.attend
     monkeypatch.setattr(checks, "activation_dtype", lambda _: jnp.dtype(dtype))
     monkeypatch.setattr(checks, "attend", lambda q, *rest: right(q * scale, *rest))
@@ -158,7 +158,7 @@ def test_an_accelerator_that_jax_does_not_use_fails(file, tmp_path):
         jax.config.update("jax_platforms", before)
 
 
-def test_a_place_that_cannot_be_written_fails(tmp_path, monkeypatch):
+def test_an_unwritable_folder_fails(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"file/\.doctor could not be written"):
         checks.save(str(tmp_path / "file"))
@@ -167,22 +167,22 @@ def test_a_place_that_cannot_be_written_fails(tmp_path, monkeypatch):
         patch.setattr(type(epath.Path(tmp_path)), "mkdir", forbidden)
         with pytest.raises(UserError, match="Permission denied"):
             checks.save(str(tmp_path))
-    with monkeypatch.context() as patch:  # a disk that loses what it saved
+    with monkeypatch.context() as patch:  # a disk that loses saved data
         patch.setattr(checks.CheckpointStore, "save", lambda *_: None)
         with pytest.raises(UserError, match="does not have the array that was saved"):
             checks.save(str(tmp_path))
-    (tmp_path / ".doctor/1").mkdir(parents=True)  # of a killed process
+    (tmp_path / ".doctor/1").mkdir(parents=True)  # left by a killed process
     (tmp_path / ".doctor/1/file").touch()
     assert "and restored" in checks.save(str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_save_in_a_bucket_leaves_nothing(bucket):
+def test_a_save_in_a_bucket_leaves_no_files(bucket):
     assert checks.save(f"{bucket}/runs/a").endswith("and restored")
     assert not epath.Path(bucket).exists()
 
 
-def test_libraries_that_do_not_fit_are_one_line(monkeypatch):
+def test_unsuitable_libraries_are_a_one_line_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(UserError, match=r"^JAX needs a library .* pip install"):
         doctor.main([])

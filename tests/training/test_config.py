@@ -46,7 +46,7 @@ def settings():
 def test_one_schedule_has_the_steps_of_all_phases(settings):
     config = train_config(settings)
     assert config.total_steps == 15
-    assert config.optimizer.learning_rate == 1.0  # an int in place of a float
+    assert config.optimizer.learning_rate == 1.0  # an int is read as a float
 
 
 @pytest.mark.parametrize(
@@ -65,17 +65,17 @@ def test_one_schedule_has_the_steps_of_all_phases(settings):
         ),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(changes, message):
+def test_inconsistent_settings_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         finetune_config(FINE_TUNING | {"init_from": "a"} | changes)
 
 
-def test_class_weights_are_any_numbers_by_label():
-    """The command line gives a text if a config file has "balanced"."""
+def test_class_weights_are_numbers_by_label():
+    """The command line sets a string if a config file has "balanced"."""
     expected = {"a": 1.0, "3": 2.5}
     series = pandas.Series([1, 2.5], index=["a", 3])
-    for given in ({"a": np.float32(1), 3: 2.5}, "{'a': 1, '3': 2.5}", series):
-        config = finetune_config(FINE_TUNING | {"class_weights": given})
+    for weights in ({"a": np.float32(1), 3: 2.5}, "{'a': 1, '3': 2.5}", series):
+        config = finetune_config(FINE_TUNING | {"class_weights": weights})
         assert config.class_weights == expected
         assert finetune_config(to_dict(config)) == config
 
@@ -109,7 +109,7 @@ def one(**changes):
         ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32, expected at"),
     ],
 )
-def test_a_wrong_setting_is_named_in_one_line(settings, name, value, message):
+def test_a_wrong_setting_is_a_one_line_error(settings, name, value, message):
     *parents, leaf = name.split(".")
     group = settings
     for parent in parents:
@@ -126,7 +126,7 @@ def test_seeds_have_32_bits(settings):
     jax.random.key(largest)
 
 
-def test_a_missing_setting_is_named(settings):
+def test_a_missing_setting_is_a_one_line_error(settings):
     del settings["optimizer"]["learning_rate"]
     with pytest.raises(UserError, match=r"optimizer\.learning_rate is missing"):
         train_config(settings)
@@ -153,11 +153,11 @@ def test_all_changes_of_settings_are_found(settings):
     assert set(found(old, new).split("; ")) == everything
 
 
-def test_a_setting_that_is_younger_than_the_run_had_its_default(settings):
+def test_a_setting_newer_than_the_run_has_its_default(settings):
     new = to_dict(train_config(settings)) | {"text": {"tokens": 3}}
     old = copy.deepcopy(new)
     del old["data"]["examples"]["max_ngram"], old["compute"], old["init_from"]
-    old["model"]["scan_layers"] = False  # where it was before the group "compute"
+    old["model"]["scan_layers"] = False  # its place before the group "compute" existed
     assert found(old, new) == ""
     settings["data"]["examples"] = {"max_ngram": 2}
     new = to_dict(train_config(settings)) | {"text": {"tokens": 4}}
@@ -172,7 +172,7 @@ def test_a_setting_that_is_younger_than_the_run_had_its_default(settings):
     assert found(old, new) == "seed: 3 -> 0"
 
 
-def test_the_defaults_of_fine_tuning_are_the_papers():
+def test_the_defaults_of_fine_tuning_follow_the_paper():
     """Appendix A.3: batch 16 or 32; 5e-5, 3e-5, 2e-5; 3 or 4 epochs; dropout 0.1."""
     config = finetune_config(FINE_TUNING)
     assert (config.batch_size, config.epochs) == (32, 3)
@@ -207,8 +207,8 @@ def test_settings_become_the_config_of_their_family():
 )
 def test_settings_of_the_checkpoint_change_only_if_they_are_given(name, value, default):
     assert finetune_config(FINE_TUNING).model.changes().get(name) == default
-    given = finetune_config(FINE_TUNING | {"model": {name: value}})
-    assert given.model.changes()[name] == value
+    config = finetune_config(FINE_TUNING | {"model": {name: value}})
+    assert config.model.changes()[name] == value
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_settings_of_the_checkpoint_change_only_if_they_are_given(name, value, d
         ({"optimizer": {"learning_rate": 0}}, "optimizer.learning_rate=0.0, expected"),
     ],
 )
-def test_a_wrong_setting_of_fine_tuning_is_one_line(changes, message):
+def test_a_wrong_setting_of_fine_tuning_is_a_one_line_error(changes, message):
     with pytest.raises(UserError) as error:
         finetune_config(FINE_TUNING | changes)
     assert message in str(error.value)

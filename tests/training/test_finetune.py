@@ -29,21 +29,21 @@ from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import is_evaluated
 from bert_jax.training.sweep import run_one
 
-# Choices and questions are in test_from_python.py.
+# test_from_python.py tests multiple choice and questions.
 HEADS = {"classification": "sequence", "regression": "sequence", "tagging": "token"}
 DROPOUT = dict(hidden_dropout=0.1, attention_dropout=0.1)
 
 
 @pytest.fixture(scope="module")
 def finished(settings, tmp_path_factory):
-    """A function of what: config, workdir, results, and what was said."""
+    """A function of a family that returns config, workdir, results and log lines."""
 
     @functools.cache
     def make(what):
         config = finetune_config(settings(what))
-        workdir, said = tmp_path_factory.mktemp(what) / "run", []
-        results = run_one(config, workdir, said.append)
-        return config, workdir, results, said
+        workdir, logged = tmp_path_factory.mktemp(what) / "run", []
+        results = run_one(config, workdir, logged.append)
+        return config, workdir, results, logged
 
     return make
 
@@ -61,10 +61,10 @@ def without_times(results):
     "what",
     [pytest.param(n, marks=[pytest.mark.long] * (n == "regression")) for n in HEADS],
 )
-def test_a_run_learns_and_its_best_model_predicts_as_the_run_did(
+def test_a_run_learns_and_its_best_model_predicts_like_the_run(
     what, finished, tmp_path
 ):
-    """Config, labels and thresholds come from the folder; the data from the config."""
+    """The folder has config, labels and thresholds. The config names the data."""
     config, workdir, results, _ = finished(what)
     losses = [line["loss"] for line in metrics(workdir)]
     assert losses[-1] < losses[0] / 2
@@ -103,7 +103,7 @@ def test_a_run_learns_and_its_best_model_predicts_as_the_run_did(
             assert path.read_bytes() == old.read_bytes()
 
 
-def test_the_feature_based_approach_trains_the_bilstm_alone(settings, tmp_path):
+def test_the_feature_based_approach_trains_only_the_bilstm(settings, tmp_path):
     features = dict(layers=(0, -1), width=32, lstm_layers=2, dropout=0.0)
     config = finetune_config(settings("tagging", features=features, epochs=24, seed=2))
     results = run_one(config, tmp_path, [].append)
@@ -118,8 +118,8 @@ def test_the_feature_based_approach_trains_the_bilstm_alone(settings, tmp_path):
     assert not (tmp_path / "features").exists()
 
 
-def test_what_a_run_leaves(finished):
-    _, workdir, results, said = finished("classification")
+def test_a_finished_run_leaves_its_files(finished):
+    _, workdir, results, log = finished("classification")
     names = {"config.json", "metrics.jsonl", "tensorboard", "best", "predictions"}
     assert {path.name for path in workdir.iterdir()} == names | {"results.json"}
     assert json.loads((workdir / "results.json").read_text()) == results
@@ -140,8 +140,8 @@ def test_what_a_run_leaves(finished):
     answers = (workdir / "predictions/test_predictions.tsv").read_text().splitlines()
     assert len(answers) == 1 + 5
     assert [line["step"] for line in metrics(workdir, "dev")] == list(range(3, 31, 3))
-    assert any("initialised at random: classifier" in s for s in said)
-    assert "step 30/30  loss" in "\n".join(said)
+    assert any("initialised at random: classifier" in s for s in log)
+    assert "step 30/30  loss" in "\n".join(log)
 
 
 @pytest.fixture(scope="module")
@@ -160,28 +160,28 @@ def short_config(settings, **changes):
     )
 
 
-def test_the_best_model_is_kept_though_a_later_one_is_saved(
+def test_the_best_model_is_kept_if_a_later_one_is_worse(
     settings, monkeypatch, tmp_path
 ):
     """Dev scores of 50, 90, 70 and 90: the model of the second epoch."""
-    scores, seen = iter((50.0, 90.0, 70.0, 90.0)), []
+    scores, params_of_epochs = iter((50.0, 90.0, 70.0, 90.0)), []
     evaluate_tuned, evaluates = finetune.evaluate_tuned, finetune._FineTuning._evaluate
 
     def scored(task, split, outputs):
         task, evaluation = evaluate_tuned(task, split, outputs)
-        given = {task.main_metric: next(scores)}
-        return task, evaluation._replace(scores=given)
+        scores_of_split = {task.main_metric: next(scores)}
+        return task, evaluation._replace(scores=scores_of_split)
 
-    def noted(self, step, params, reporter):
-        seen.append(jax.device_get(params))
+    def recorded(self, step, params, reporter):
+        params_of_epochs.append(jax.device_get(params))
         evaluates(self, step, params, reporter)
 
     monkeypatch.setattr(finetune, "evaluate_tuned", scored)
-    monkeypatch.setattr(finetune._FineTuning, "_evaluate", noted)
+    monkeypatch.setattr(finetune._FineTuning, "_evaluate", recorded)
     results = run_one(short_config(settings, epochs=4), tmp_path, [].append)
-    assert len(seen) == 4
+    assert len(params_of_epochs) == 4
     assert results["best_epoch"] == 2
-    kernels = [params["classifier"]["kernel"] for params in seen]
+    kernels = [params["classifier"]["kernel"] for params in params_of_epochs]
     kept = load(tmp_path).params["classifier"]["kernel"]
     assert [np.array_equal(kept, kernel) for kernel in kernels] == [
         *(False, True, False, False)
@@ -190,10 +190,10 @@ def test_the_best_model_is_kept_though_a_later_one_is_saved(
 
 @pytest.fixture
 def given_scores(monkeypatch):
-    """A function of scores, the dev scores of a run by its number of evaluations."""
+    """A function that sets the dev scores of a run, one for each evaluation."""
     evaluate_tuned = finetune.evaluate_tuned
 
-    def give(scores):
+    def set_scores(scores):
         evaluates = finetune._FineTuning._evaluate
 
         def scored(self, step, params, reporter):
@@ -208,26 +208,30 @@ def given_scores(monkeypatch):
 
         monkeypatch.setattr(finetune._FineTuning, "_evaluate", scored)
 
-    return give
+    return set_scores
 
 
 def test_a_run_stops_without_better_scores_and_stays_stopped(
     settings, given_scores, tmp_path
 ):
-    """Killed between the best score and the stop, and after the stop. NaN is no score."""
+    """The run is killed between the best score and the stop, and after it. NaN loses."""
     given_scores([np.nan, 90.0, 70.0, 90.0, 95.0, 95.0])
     patient = dict(epochs=6, patience=2, log_every=5, checkpoint_every=5)
     config = short_config(settings, **patient)
-    whole = run_one(config, tmp_path / "whole", [].append)
-    assert (whole["stopped_at"], whole["steps"], whole["best_epoch"]) == (12, 18, 2)
-    # The tokens of all steps are reported, and the schedule is the schedule of 18 steps.
+    undisturbed = run_one(config, tmp_path / "whole", [].append)
+    assert (
+        undisturbed["stopped_at"],
+        undisturbed["steps"],
+        undisturbed["best_epoch"],
+    ) == (12, 18, 2)
+    # The tokens of all steps are reported, and the schedule has 18 steps.
     lines = metrics(tmp_path / "whole")
     assert [line["step"] for line in lines] == [5, 10, 12]
     assert lines[-1]["learning_rate"] == pytest.approx(1e-2 * (1 - 11 / 18))
-    said, workdir = [], tmp_path / "run"
+    log, workdir = [], tmp_path / "run"
 
     def interrupt(start, line):
-        said.append(line)
+        log.append(line)
         if line.startswith(start):
             raise KeyboardInterrupt
 
@@ -235,21 +239,21 @@ def test_a_run_stops_without_better_scores_and_stays_stopped(
         with pytest.raises(KeyboardInterrupt):
             run_one(config, workdir, functools.partial(interrupt, start))
     last = "stopped early after step 12 of 18: 2 evaluations without a better accuracy"
-    assert said.count(last) == 1
-    del said[:]
-    results = run_one(config, workdir, said.append)
-    assert not any(line.startswith(("step", "epoch")) for line in said)
-    assert without_times(results) == without_times(whole)
+    assert log.count(last) == 1
+    del log[:]
+    results = run_one(config, workdir, log.append)
+    assert not any(line.startswith(("step", "epoch")) for line in log)
+    assert without_times(results) == without_times(undisturbed)
     weights = "best/model.safetensors"
     whole_bytes = (tmp_path / "whole" / weights).read_bytes()
     assert (workdir / weights).read_bytes() == whole_bytes
-    del said[:]
-    run_one(config, workdir, said.append)
-    assert [line.partition(":")[0] for line in said] == ["finished before"]
+    del log[:]
+    run_one(config, workdir, log.append)
+    assert [line.partition(":")[0] for line in log] == ["finished before"]
 
 
 def test_class_weights_are_in_the_order_of_the_labels(settings, tmp_path):
-    """Balanced as in scikit-learn, over rows or words; by name; a wrong name."""
+    """Balanced like scikit-learn over rows or words, by name, and with a wrong name."""
 
     def weights(prepared, given):
         changed = dataclasses.replace(config, class_weights=given)
@@ -289,13 +293,13 @@ def test_the_seed_decides_the_order_of_the_examples(settings, tmp_path):
     assert not np.array_equal(one, other)
 
 
-def test_a_finished_run_is_not_run_again(short, settings, monkeypatch):
+def test_a_finished_run_does_not_run_again(short, settings, monkeypatch):
     workdir, results = short
     monkeypatch.setattr(finetune, "prepare", lambda *_: pytest.fail("runs again"))
-    said = []
-    assert run_one(short_config(settings, log_every=7), workdir, said.append) == results
-    assert len(said) == 1
-    assert said[0].startswith("finished before: dev: accuracy ")
+    log = []
+    assert run_one(short_config(settings, log_every=7), workdir, log.append) == results
+    assert len(log) == 1
+    assert log[0].startswith("finished before: dev: accuracy ")
 
 
 @pytest.mark.parametrize(
@@ -310,7 +314,7 @@ def test_a_finished_run_is_not_run_again(short, settings, monkeypatch):
         ("results.json", b'{"scores": [', "is not JSON"),
     ],
 )
-def test_a_damaged_file_of_a_finished_run_is_named(
+def test_the_error_names_a_damaged_file_of_a_finished_run(
     name, content, message, short, settings, tmp_path
 ):
     for file in {"config.json", "results.json"} - {name}:
@@ -333,13 +337,13 @@ def test_a_damaged_file_of_a_finished_run_is_named(
 def test_an_interrupted_run_resumes_bit_for_bit(
     line, short, settings, metric_lines, tmp_path
 ):
-    """Before the first checkpoint, between two, in an evaluation, and after the end."""
-    whole, results = short
+    """Before the first checkpoint, between two, in an evaluation, and at the end."""
+    undisturbed, results = short
     every_step = dict(checkpoint_every=2)
 
     def interrupt(logged):
         if logged.startswith(line):
-            # A second run meanwhile is refused, and harms nothing.
+            # A second run at the same time is refused and changes nothing.
             with pytest.raises(UserError, match=f"in use by process {os.getpid()} on"):
                 run_one(short_config(settings, **every_step), tmp_path, print)
             raise KeyboardInterrupt
@@ -353,8 +357,8 @@ def test_an_interrupted_run_resumes_bit_for_bit(
     assert len(resumed) == (line != "step 1/")
     assert without_times(again) == without_times(results)
     weights = "best/model.safetensors"
-    assert (tmp_path / weights).read_bytes() == (whole / weights).read_bytes()
-    dev = metrics(whole, "dev")
+    assert (tmp_path / weights).read_bytes() == (undisturbed / weights).read_bytes()
+    dev = metrics(undisturbed, "dev")
     assert metrics(tmp_path, "dev") == dev
     assert [x["step"] for x in metric_lines(tmp_path) if x["split"] == "train"] == [
         *range(1, 7)
@@ -362,10 +366,8 @@ def test_an_interrupted_run_resumes_bit_for_bit(
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_an_interrupted_run_does_not_resume_on_other_rows_or_settings(
-    settings, tmp_path
-):
-    """A file keeps its name and its length, and one label differs."""
+def test_an_interrupted_run_refuses_other_rows_or_settings(settings, tmp_path):
+    """A file has the same name and length, but one label differs."""
     data, workdir = tmp_path / "data", tmp_path / "run"
     config = settings("classification", epochs=2, model=DROPOUT, log_every=1)
     shutil.copytree(config["data"]["dir"], data)
@@ -433,7 +435,7 @@ def test_eight_devices_train_as_one(short, settings, tmp_path):
 
 
 def test_a_run_starts_from_the_head_of_its_checkpoint(short, settings, tmp_path):
-    """With some of the rows, several evaluations an epoch, and scanned layers."""
+    """With a part of the rows, several evaluations per epoch, and scanned layers."""
     workdir, log = short[0], []
     changes = dict(init_from=str(workdir), train_rows=20, epochs=1, evaluations=2)
     changes |= dict(compute=dict(scan_layers=True))
@@ -444,7 +446,7 @@ def test_a_run_starts_from_the_head_of_its_checkpoint(short, settings, tmp_path)
     assert [line["step"] for line in metrics(tmp_path / "run", "dev")] == [2, 3]
     trees = (load(path).params for path in (workdir, tmp_path / "run"))
     shapes = (jax.tree.map(np.shape, tree) for tree in trees)
-    assert next(shapes) == next(shapes)  # saved without scanned layers
+    assert next(shapes) == next(shapes)  # saved with separate layers
     labels = dict(init_from=str(workdir), data={"labels": ("yes", "no")})
     with pytest.raises(UserError, match="fresh_head"):
         run_one(short_config(settings, **labels), tmp_path / "other", [].append)
@@ -466,7 +468,7 @@ def test_a_run_starts_from_the_head_of_its_checkpoint(short, settings, tmp_path)
         ),
     ],
 )
-def test_what_cannot_run_is_one_line_and_leaves_nothing(
+def test_impossible_settings_are_one_line_errors_and_leave_nothing(
     changes, message, settings, eight_devices, tmp_path
 ):
     config = finetune_config(settings("classification", **changes))
@@ -478,14 +480,14 @@ def test_what_cannot_run_is_one_line_and_leaves_nothing(
 
 
 def test_a_wrong_main_metric_is_found_before_the_first_step(settings, tmp_path):
-    said, config = [], short_config(settings, main_metric="f2")
+    log, config = [], short_config(settings, main_metric="f2")
     message = "main_metric='f2', expected one of accuracy, f1_macro"
     with pytest.raises(UserError, match=message):
-        run_one(config, tmp_path / "run", said.append)
-    assert not any(line.startswith("step") for line in said)
+        run_one(config, tmp_path / "run", log.append)
+    assert not any(line.startswith("step") for line in log)
 
 
-def test_a_split_without_rows_is_named(settings, tmp_path):
+def test_a_split_without_rows_is_refused(settings, tmp_path):
     (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
     (tmp_path / "dev.csv").write_text("text,label\n")
     data = {"task": "table", "dir": str(tmp_path)}
@@ -494,28 +496,28 @@ def test_a_split_without_rows_is_named(settings, tmp_path):
         run_one(config, tmp_path / "run", [].append)
 
 
-def test_the_deadline_stops_while_rows_are_read_and_tokenised(
+def test_the_deadline_pauses_while_rows_are_read_and_tokenised(
     settings, tmp_path, monkeypatch
 ):
     """This work reports no progress."""
-    config, seen = finetune_config(settings("classification")), []
+    config, waits = finetune_config(settings("classification")), []
     family = FAMILIES[config.family]
 
-    def noted(method):
+    def recorded(method):
         def call(*arguments):
-            seen.append(progress._waits)
+            waits.append(progress._waits)
             return method(*arguments)
 
         return call
 
     for name in ("read", "encode"):
-        monkeypatch.setattr(family, name, noted(getattr(family, name)))
+        monkeypatch.setattr(family, name, recorded(getattr(family, name)))
     prepared = finetune.prepare(config, tmp_path / "run", [].append)
     splits = 1 + len(prepared.splits)
-    assert seen == [1, 1] * splits and progress._waits == 0
+    assert waits == [1, 1] * splits and progress._waits == 0
 
 
-def test_dev_is_scored_evenly_and_at_the_end():
+def test_dev_is_scored_at_even_intervals_and_at_the_end():
     def evaluated(steps, evaluations):
         return [
             step

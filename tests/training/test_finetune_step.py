@@ -1,4 +1,4 @@
-"""A step of each head: what may change nothing, and what must change something."""
+"""A step of each head: padding and packing change nothing, and parameters change."""
 
 import dataclasses
 import functools
@@ -28,12 +28,12 @@ HEADS = ("sequence", "choice", "token", "span")
 SETTINGS = OptimizerConfig(learning_rate=1e-3)
 ADAM = bert_optimizer(SETTINGS)
 SCHEDULE = make_schedule(SETTINGS, 1000)
-TAG_WEIGHTS = np.array([0.5, 3.0, 1.0])  # of the classes of "token"
+TAG_WEIGHTS = np.array([0.5, 3.0, 1.0])  # class weights of the head "token"
 
 
 @pytest.fixture(scope="module")
 def make_objective(make_head):
-    """A function of (head, changes to the config): an objective of fine-tuning."""
+    """A function of (head, config changes) that makes an objective of fine-tuning."""
 
     def make(head, class_weights=(), label_smoothing=0.0, **changes):
         name, model = make_head(head, **changes)
@@ -44,7 +44,7 @@ def make_objective(make_head):
 
 @pytest.fixture(scope="module")
 def gradients_of(make_objective):
-    """A function of (head, arrays, accumulation): gradients without dropout, and sums."""
+    """A function of (head, arrays, accumulation): gradients and sums, no dropout."""
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
 
     @functools.cache
@@ -61,14 +61,14 @@ def gradients_of(make_objective):
     def compute(head, arrays, accumulation=1):
         state, compiled = setting(head, accumulation)
         grads, sums = jax.device_get(compiled(state, put_batch(arrays, mesh)))
-        # The number of tokens that are computed is what padding changes.
+        # Padding only changes the number of computed tokens.
         return grads, {k: v for k, v in sums.items() if k != "computed_tokens"}
 
     return compute
 
 
 def pad(arrays, rows, length):
-    """The batch with rows that fill it up, and padded to a greater length."""
+    """The batch with padding rows, and padded to a greater length."""
     old_rows, *_, old_length = arrays["input_ids"].shape
     padded = {}
     for name, array in arrays.items():
@@ -84,10 +84,10 @@ def pad(arrays, rows, length):
     "head",
     [pytest.param(head, marks=[pytest.mark.long] * (head != "span")) for head in HEADS],
 )
-def test_padding_filled_up_rows_and_microbatches_change_nothing(
+def test_padding_padding_rows_and_microbatches_change_nothing(
     head, gradients_of, make_arrays, max_difference
 ):
-    """Also where microbatches have different numbers and weights of labelled tokens."""
+    """Also if microbatches have different numbers and weights of labelled tokens."""
     arrays = make_arrays(head)
     if head == "token":
         arrays["labels"][::2] = IGNORED
@@ -105,7 +105,7 @@ def test_padding_filled_up_rows_and_microbatches_change_nothing(
 
 
 def pack(head, arrays, parts):
-    """The same sequences, several in a row, by the packing of the training batches."""
+    """The same sequences, packed like training batches."""
     ids = arrays["input_ids"]
     choices = ids.shape[1] if head == "choice" else 1
     lengths = arrays["attention_mask"].sum(axis=-1).ravel()
@@ -153,7 +153,7 @@ def pack(head, arrays, parts):
 def test_packed_rows_change_nothing(
     head, accumulation, gradients_of, make_arrays, max_difference
 ):
-    """Positions begin anew, no sequence sees another, and each has its own result."""
+    """Each sequence has its own positions and result, and sees no other sequence."""
     arrays = make_arrays(head)
     packed = pack(head, arrays, accumulation)
     assert packed["input_ids"].shape[0] < np.prod(arrays["input_ids"].shape[:-1])
@@ -164,10 +164,10 @@ def test_packed_rows_change_nothing(
     assert max_difference(grads, packed_grads) < 2e-6
 
 
-def test_the_forward_pass_has_no_dropout_and_gives_float32(
+def test_the_forward_pass_has_no_dropout_and_returns_float32(
     make_objective, init_params, make_arrays
 ):
-    """So that the loss is float32, too."""
+    """The loss is then also computed in float32."""
     objective = make_objective("choice", compute=ComputeConfig(dtype="bfloat16"))
     model = objective.model
     mesh = make_mesh(MeshConfig())
@@ -197,10 +197,10 @@ def test_the_forward_pass_has_no_dropout_and_gives_float32(
     ],
     ids=["encoder", "encoder-stacked", "first", "first-stacked"],
 )
-def test_frozen_parameters_stay_and_have_no_moments(
+def test_frozen_parameters_do_not_change_and_have_no_moments(
     frozen, parts, scan, make_objective, make_arrays
 ):
-    """Also with weight decay, which is no gradient, and in a stack of layers."""
+    """Also with weight decay, which needs no gradient, and in stacked layers."""
     compute = ComputeConfig(scan_layers=scan)
     objective = make_objective("sequence", compute=compute, num_layers=2)
     objective = dataclasses.replace(objective, frozen=frozen)
@@ -218,7 +218,7 @@ def test_frozen_parameters_stay_and_have_no_moments(
     assert not any(part in name for part in without for name in moments)
     before = jax.device_get(state.params)
     step = compile_step(objective, settings, abstract, accumulation=2)
-    for _ in range(2):  # the learning rate of the first is 0
+    for _ in range(2):  # the learning rate of the first step is 0
         batch = put_batch(make_arrays("sequence", rows=16), mesh)
         state, _ = step(state, batch, make_schedule(settings, 10))
     after = jax.device_get(state.params)

@@ -17,7 +17,7 @@ WORDS = [f"w{i}" for i in range(40)]
 
 
 def texts(count=24, seed=0):
-    """Texts with one of two clues, and the number of the clue."""
+    """Texts that contain one of two clues, and the number of the clue."""
     random = np.random.default_rng(seed)
     for i in range(count):
         words = random.choice(WORDS, random.integers(3, 9)).tolist()
@@ -26,7 +26,7 @@ def texts(count=24, seed=0):
 
 
 class Frame:
-    """What this package asks of a pandas data frame."""
+    """The used part of a pandas data frame."""
 
     columns = ("text", "label")
 
@@ -44,7 +44,7 @@ def classification():
 
 
 def glue():
-    # As Hugging Face's data sets have it: classes by number.
+    # Classes by number, as in Hugging Face's data sets.
     rows = [
         {"sentence1": "is it ?", "sentence2": " ".join(words), "label": clue, "idx": i}
         for i, (words, clue) in enumerate(texts())
@@ -122,10 +122,10 @@ def test_labels_and_warnings_are_logged(checkpoint_dir):
 def test_rows_of_python_train_a_model_that_answers(make, checkpoint_dir, tmp_path):
     task, rows = make()
     rows = rows if isinstance(rows, Frame) else iter(rows)
-    said = []
+    logged = []
 
     def exact(gold, predicted):
-        """The share of equal labels, lists of tags, choices or answers of the 6 rows."""
+        """The share of the 6 rows with an equal label, tag list, choice or answer."""
         assert len(gold) == len(predicted) == 6
         if make is squad:
             gold = [text for ((text, _),) in gold]
@@ -138,13 +138,13 @@ def test_rows_of_python_train_a_model_that_answers(make, checkpoint_dir, tmp_pat
         train=rows,
         dev=0.25,
         workdir=tmp_path / "run",
-        log=said.append,
+        log=logged.append,
         metrics=exact,
         **SETTINGS,
     )
-    assert "dev: 25% of the training rows, which are not learned from" in said
-    assert any(line.startswith("train: 18 rows") for line in said)
-    assert any(line.startswith("dev: 6 rows") for line in said)
+    assert "dev: 25% of the training rows, which are not learned from" in logged
+    assert any(line.startswith("train: 18 rows") for line in logged)
+    assert any(line.startswith("dev: 6 rows") for line in logged)
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert model.scores == results["scores"]
     main = results["main_metric"]
@@ -163,9 +163,9 @@ def test_rows_of_python_train_a_model_that_answers(make, checkpoint_dir, tmp_pat
 def test_own_metrics_choose_the_best_model_and_a_callback_stops(
     checkpoint_dir, tmp_path
 ):
-    """The first call of metrics is before the first step, and its score is not the best."""
+    """The call of metrics before the first step does not count for the best model."""
     task, frame = classification()
-    rows, seen = frame.to_dict("records"), []
+    rows, calls = frame.to_dict("records"), []
     values = iter([9.0, 1.0, 3.0, 2.0, 7.0])
     arguments = dict(init_from=checkpoint_dir, train=rows[:16], dev=rows[16:])
     arguments |= dict(
@@ -174,17 +174,21 @@ def test_own_metrics_choose_the_best_model_and_a_callback_stops(
     settings = SETTINGS | {"epochs": 5, "class_weights": "balanced"}
 
     def third(step, scores):
-        seen.append((step, dict(scores)))
-        scores.clear()  # the run keeps its scores
-        return len(seen) == 3
+        calls.append((step, dict(scores)))
+        scores.clear()  # does not change the run's scores
+        return len(calls) == 3
 
     model = bert_jax.finetune(
         task, **arguments, callback=third, main_metric="mine", **settings
     )
-    assert [(step, scores["mine"]) for step, scores in seen] == [(2, 1), (4, 3), (6, 2)]
+    assert [(step, scores["mine"]) for step, scores in calls] == [
+        (2, 1),
+        (4, 3),
+        (6, 2),
+    ]
     results = json.loads((tmp_path / "run" / "results.json").read_text())
-    found = [results[x] for x in ("main_metric", "stopped_at", "steps", "best_epoch")]
-    assert found == ["mine", 6, 10, 2]
+    summary = [results[x] for x in ("main_metric", "stopped_at", "steps", "best_epoch")]
+    assert summary == ["mine", 6, 10, 2]
     assert model.scores["dev"]["mine"] == 7 and "accuracy" in model.scores["dev"]
     text = (tmp_path / "run" / "metrics.jsonl").read_text()
     lines = [line for line in map(json.loads, text.splitlines()) if "mine" in line]
@@ -200,7 +204,7 @@ def test_own_metrics_choose_the_best_model_and_a_callback_stops(
             bert_jax.finetune(task, **arguments, **settings)
 
 
-def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
+def test_splits_may_be_given_and_a_test_split_may_have_labels(
     checkpoint_dir, tmp_path, capsys, caplog, monkeypatch
 ):
     task, frame = classification()
@@ -216,7 +220,7 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
     assert set(bert_jax.finetune(task, **arguments).scores) == {"dev"}
     written = (tmp_path / "run/predictions/test_predictions.tsv").read_text()
     assert len(written.splitlines()) == 1 + len(rows)
-    # A finished run is not run again, and other rows are another run.
+    # A finished run does not run again, and other rows are refused as another run.
     log.clear()
     capsys.readouterr()
     caplog.clear()
@@ -252,7 +256,7 @@ def test_splits_may_be_given_and_a_test_split_has_labels_or_not(
         (squad, ("a", "b", "c"), ": the answer 'c' is not in the context"),
     ],
 )
-def test_a_bad_row_is_named(make, row, message):
+def test_the_error_has_the_bad_row(make, row, message):
     task, rows = make()
     rows = rows.to_dict("records") if isinstance(rows, Frame) else rows
     with pytest.raises(UserError, match=f"^train, row 1{message}"):
@@ -260,7 +264,7 @@ def test_a_bad_row_is_named(make, row, message):
 
 
 def test_the_default_length_fits_the_position_table(checkpoint_dir, tmp_path):
-    """The checkpoint has 32 positions; the default of squad's questions is 64 tokens."""
+    """The checkpoint has 32 positions, but squad's questions have 64 tokens by default."""
     _, rows = squad()
     bert_jax.finetune(
         bert_jax.tasks.squad(),
@@ -291,8 +295,8 @@ def test_pairs_without_labels_need_dev(checkpoint_dir, tmp_path):
     assert "pearson" in model.scores["dev"]
 
 
-def test_a_gap_in_a_column_of_whole_numbers_is_no_class():
-    """pandas writes such a column as the floats 0.0, 1.0 and NaN."""
+def test_a_missing_value_in_a_column_of_whole_numbers_is_refused():
+    """pandas turns the column into the floats 0.0, 1.0 and NaN."""
     pandas = pytest.importorskip("pandas")
     texts = ["bad", "good", "so so"]
     gap = pandas.DataFrame({"text": texts, "label": [0, 1, None]})
@@ -306,8 +310,8 @@ def test_a_gap_in_a_column_of_whole_numbers_is_no_class():
         assert [row.label for row in task.read("train")] == ["0", "1", "1"]
 
 
-def test_a_label_of_minus_one_is_none_in_a_test_split():
-    """As Hugging Face writes the test splits of GLUE."""
+def test_a_label_of_minus_one_is_missing_in_a_test_split():
+    """As in GLUE's test splits of Hugging Face."""
     train = [{"sentence": "a", "label": 0}, {"sentence": "b", "label": 1}]
     test = [{"sentence": "c", "label": -1}, {"sentence": "d", "label": -1}]
     task = bert_jax.tasks.glue("sst2").with_rows(train=train, dev=train, test=test)
@@ -329,13 +333,17 @@ def test_a_label_of_minus_one_is_none_in_a_test_split():
 
 def test_a_split_may_be_a_data_set_of_a_hub(monkeypatch):
     monkeypatch.setattr(from_python, "read_hub", lambda *names: names)
-    for split, own in {"train": "train", "dev": "validation", "test": "test"}.items():
-        assert from_python._from_hub("hf:org/a:b", split) == ("hf:org/a:b", own)
+    for split, hub_split in {
+        "train": "train",
+        "dev": "validation",
+        "test": "test",
+    }.items():
+        assert from_python._from_hub("hf:org/a:b", split) == ("hf:org/a:b", hub_split)
     rows = [("hf:a", "b")]
     assert from_python._from_hub(rows, "train") is rows
 
 
-def test_a_text_is_no_file():
+def test_a_string_is_not_read_as_a_file():
     with pytest.raises(UserError, match=r"^train is a str, .* or a Path"):
         bert_jax.tasks.classification().with_rows(train="a.csv")
 
@@ -366,7 +374,7 @@ def test_a_text_is_no_file():
         ),
     ],
 )
-def test_a_wrong_argument_is_one_line(arguments, message, checkpoint_dir):
+def test_a_wrong_argument_is_a_one_line_error(arguments, message, checkpoint_dir):
     task, _ = classification()
     with pytest.raises(UserError, match=message):
         bert_jax.finetune(task, init_from=checkpoint_dir, log=[].append, **arguments)
@@ -374,7 +382,7 @@ def test_a_wrong_argument_is_one_line(arguments, message, checkpoint_dir):
         bert_jax.finetune("x", init_from=checkpoint_dir, train=[("a", "b")])
 
 
-def test_naming_a_task_loads_no_jax():
+def test_creating_a_task_does_not_import_jax():
     program = """
 import sys
 import bert_jax
@@ -386,7 +394,7 @@ assert not {"jax", "sklearn"} & {*sys.modules}
 print(task, *dir(bert_jax.tasks))
 """
     command = [sys.executable, "-c", program]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said.startswith("Classification(dir='glue/STS-B', task='stsb') ")
-    # The modules there have other names than the functions.
-    assert {make.__name__ for make in MAKERS} <= set(said.split())
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output.startswith("Classification(dir='glue/STS-B', task='stsb') ")
+    # Modules of the package do not have the names of the functions.
+    assert {make.__name__ for make in MAKERS} <= set(output.split())

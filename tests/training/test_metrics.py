@@ -13,7 +13,7 @@ from bert_jax.training.metrics import MetricWriter, open_tracker, peak_flops
 from bert_jax.training.optimizer import make_schedule
 
 
-def test_resuming_drops_later_and_torn_lines_and_keeps_the_rest_as_it_was(tmp_path):
+def test_resuming_drops_later_and_partial_lines_and_keeps_the_rest(tmp_path):
     writer = MetricWriter(tmp_path, 0)
     for step in range(1, 6):
         writer.write(step, "train", {"loss": 1 / 3 / step})
@@ -30,7 +30,7 @@ def test_resuming_drops_later_and_torn_lines_and_keeps_the_rest_as_it_was(tmp_pa
 
 
 @pytest.mark.parametrize("damage", [b"{", b"\xff\xfe", b"7", b'{"split": "a"}'])
-def test_a_damaged_line_costs_itself_alone(damage, tmp_path, caplog):
+def test_only_the_damaged_line_is_dropped(damage, tmp_path, caplog):
     lines = [
         json.dumps({"step": n, "split": "train", "loss": 1 / n}) for n in range(1, 9)
     ]
@@ -85,7 +85,7 @@ def test_the_time_left_is_logged_after_ten_steps_and_before_the_next_run(
         assert run_steps(0) == []
 
 
-def test_the_longest_device_name_wins():
+def test_the_longest_matching_device_name_is_used():
     def peak(kind):
         return peak_flops([types.SimpleNamespace(device_kind=kind)] * 2)
 
@@ -96,7 +96,7 @@ def test_the_longest_device_name_wins():
 
 @pytest.fixture
 def tracker(monkeypatch):
-    """A module in the place of wandb that records its calls."""
+    """A module that replaces wandb and records its calls."""
     calls = []
     library = types.ModuleType("wandb")
     for name in ("init", "log", "finish"):
@@ -109,7 +109,7 @@ def tracker(monkeypatch):
     return calls
 
 
-def test_a_report_is_a_line_and_goes_to_trackers(tracker, tmp_path):
+def test_a_report_is_written_as_a_line_and_sent_to_trackers(tracker, tmp_path):
     library = open_tracker("wandb", "tiny", "5f3a", {"seed": 3})
     writer = MetricWriter(tmp_path, 0, library)
     writer.write(5, "train", {"loss": 2.5, "mfu": None})

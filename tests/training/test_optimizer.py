@@ -38,15 +38,15 @@ SHORT = OptimizerConfig(learning_rate=0.01, warmup_steps=3)
         (1, 1e-8),
         (5_000, 0.5e-4),
         (9_999, 0.9999e-4),
-        (10_000, 0.99e-4),  # the decay began at step 0
+        (10_000, 0.99e-4),  # the decay starts at step 0
         (500_000, 0.5e-4),
         (999_999, 1e-10),
         (1_000_000, 0.0),
         (1_200_000, 0.0),
     ],
 )
-def test_the_papers_rate(step, rate):
-    # float32 takes 1 - step / total from numbers near 1: good to 1e-7 of the peak.
+def test_the_learning_rate_follows_the_paper(step, rate):
+    # 1 - step / total is computed in float32 near 1: exact to 1e-7 of the peak.
     assert float(learning_rate(PAPER_SCHEDULE, step)) == pytest.approx(
         rate, rel=1e-6, abs=1e-11
     )
@@ -63,7 +63,7 @@ def test_warmup_may_be_a_share_of_the_steps():
 
 
 def adam_by_hand(config, params, all_grads):
-    """optimization.py written out in float64, for {path: array}."""
+    """optimization.py in float64 for {path: array}."""
     params = {name: np.float64(array) for name, array in params.items()}
     m = {name: np.zeros_like(array) for name, array in params.items()}
     v = {name: np.zeros_like(array) for name, array in params.items()}
@@ -91,11 +91,11 @@ def adam_by_hand(config, params, all_grads):
     return params
 
 
-# Norms of the gradients: the first list is clipped always, the last never.
+# Norms of the gradients: the first list is always clipped, the last never.
 @pytest.mark.parametrize("scale", [1.0, 0.1, 1e-5])
 @pytest.mark.parametrize("bias_correction", [False, True])
 @pytest.mark.parametrize("name", ["adam", "lamb"])
-def test_updates_equal_those_by_hand(scale, bias_correction, name):
+def test_updates_equal_a_computation_by_hand(scale, bias_correction, name):
     config = dataclasses.replace(SHORT, bias_correction=bias_correction, name=name)
     shapes = {
         "word/embedding": (5, 3),
@@ -139,7 +139,7 @@ def test_updates_equal_those_by_hand(scale, bias_correction, name):
 
 
 def layered(random):
-    """Arrays of a model with three layers, by path."""
+    """Arrays by path, of a model with three layers."""
     shapes = {f"bert/encoder/layer_{i}/dense/kernel": (3, 4) for i in range(3)}
     shapes |= {"bert/embeddings/word/embedding": (5, 3), "bert/pooler/kernel": (3, 3)}
     shapes |= {"classifier/bias": (2,)}
@@ -159,19 +159,23 @@ def unstack(arrays):
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("name", ["adam", "lamb"])
 def test_layer_decay_and_freezing_scale_whole_updates(name, stacked):
-    """Weight decay included; each layer has its factor, in a stack too."""
+    """Also the weight decay. Each layer has its factor, also in a stack."""
     random = np.random.default_rng(0)
     params, grads = layered(random), layered(random)
 
     def updates(decay, frozen, grads):
         trees = ({**params}, {**grads})
         trees = (stack(tree) if stacked else tree for tree in trees)
-        own, all_grads = (traverse_util.unflatten_dict(x, sep="/") for x in trees)
-        products = jax.vjp(lambda x: stop_frozen(frozen, x), own)[1]
+        model_params, all_grads = (
+            traverse_util.unflatten_dict(x, sep="/") for x in trees
+        )
+        products = jax.vjp(lambda x: stop_frozen(frozen, x), model_params)[1]
         config = FineTuneOptimizer(weight_decay=0.5, name=name, layer_decay=decay)
         optimizer = bert_optimizer(config, frozen)
-        found = optimizer.update(*products(all_grads), optimizer.init(own), own)[0]
-        flat = traverse_util.flatten_dict(jax.device_get(found), sep="/")
+        new_updates = optimizer.update(
+            *products(all_grads), optimizer.init(model_params), model_params
+        )[0]
+        flat = traverse_util.flatten_dict(jax.device_get(new_updates), sep="/")
         return unstack(flat) if stacked else flat
 
     powers = {"embeddings": 4, "layer_0": 3, "layer_1": 2, "layer_2": 1}
@@ -190,7 +194,7 @@ def test_layer_decay_and_freezing_scale_whole_updates(name, stacked):
             np.testing.assert_allclose(update, expected, rtol=1e-5, err_msg=path)
 
 
-def test_the_trust_ratio_of_stacked_layers_is_each_layers_own():
+def test_each_layer_of_a_stack_has_its_own_trust_ratio():
     rng = np.random.default_rng(1)
     params, grads = (
         [{"dense": {"kernel": scale * rng.normal(size=(3, 4))}} for scale in scales]
@@ -209,16 +213,16 @@ def test_the_trust_ratio_of_stacked_layers_is_each_layers_own():
     jax.tree.map(np.testing.assert_allclose, stacked, stack(alone))
     sizes = [np.linalg.norm(x["dense"]["kernel"]) for x in alone]
     expected = [np.linalg.norm(x["dense"]["kernel"]) for x in params]
-    # A layer of zeros moves as Adam says.
+    # A layer of zeros gets Adam's update.
     expected[2] = np.linalg.norm(grads[2]["dense"]["kernel"])
     np.testing.assert_allclose(sizes, expected, rtol=1e-6)
 
 
-def test_muon_moves_the_encoders_kernels_in_all_directions_alike():
-    """Kernels with heads too: the singular values are near 1, the rest is Adam's.
+def test_muon_updates_have_singular_values_near_one():
+    """Also for kernels with heads. All other parameters get Adam's updates.
 
-    At the first step the average is the gradient, u diag(s) v, and Muon's update u v. Its
-    five iterations leave singular values between 0.7 and 1.2 of even the smallest.
+    At the first step the average is the gradient, u diag(s) v, and Muon's update is u v.
+    After its five iterations even the smallest singular value is between 0.7 and 1.2.
     """
     rng = np.random.default_rng(3)
     shapes = {
@@ -252,7 +256,7 @@ def test_muon_moves_the_encoders_kernels_in_all_directions_alike():
         assert np.abs(turned - np.diag(values)).max() < 1e-3, path
 
 
-def test_muon_turns_each_of_the_stacked_layers_alone():
+def test_muon_updates_each_stacked_layer_separately():
     rng = np.random.default_rng(4)
     shapes = {
         ("attention", "key", "kernel"): (8, 2, 4),
@@ -283,8 +287,10 @@ def test_muon_turns_each_of_the_stacked_layers_alone():
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_decay_falls_on_exactly_these(small_model_config, scan_layers):
-    """optimization.py: all but LayerNorm, layer_norm and bias."""
+def test_weight_decay_applies_to_the_parameters_of_the_original(
+    small_model_config, scan_layers
+):
+    """optimization.py: all parameters except LayerNorm, layer_norm and bias."""
     model = BertForPreTraining(
         small_model_config, ComputeConfig(scan_layers=scan_layers)
     )
@@ -314,7 +320,7 @@ def test_decay_falls_on_exactly_these(small_model_config, scan_layers):
 
 
 @pytest.mark.parametrize("off", [1e30, 1e300, math.inf])
-def test_gradients_need_not_be_clipped(off):
+def test_clipping_can_be_disabled(off):
     config = dataclasses.replace(SHORT, clip_norm=off, beta1=0.0)
     assert from_settings(OptimizerConfig, to_dict(config), "optimizer") == config
     optimizer = bert_optimizer(config)

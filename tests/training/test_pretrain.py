@@ -1,4 +1,4 @@
-"""What a pretraining run begins with, and what it refuses before its first step."""
+"""The initial parameters of pretraining, and errors before its first step."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ from bert_jax.training.pretrain import pretrain
 
 @pytest.fixture(scope="module")
 def configure(config_file):
-    """A function of flags: the config of the small run with them."""
+    """A function of flags that returns the config of the small run with them."""
 
     def make(*flags):
         line = ["--config", str(config_file), *flags]
@@ -45,7 +45,7 @@ def configure(config_file):
 
 @pytest.fixture(scope="module")
 def one_step(configure):
-    """A function of flags: the config of one step, without evaluations."""
+    """A function of flags that returns a config of one step without evaluations."""
 
     def make(*flags):
         none = "--eval_every=0", "--prompts=()"
@@ -57,7 +57,7 @@ def one_step(configure):
 
 @pytest.fixture(scope="module")
 def start(configure, small_store, tmp_path_factory):
-    """A config, its tokenizer, and a whole checkpoint: its folder and parameters."""
+    """A config, its tokenizer, and a checkpoint's folder and parameters."""
     config = configure("--model.num_layers=2")
     tokenizer = load_tokenizer(small_store[0])
     objective = MlmNsp(BertForPreTraining(config.model))
@@ -68,16 +68,16 @@ def start(configure, small_store, tmp_path_factory):
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_every_parameter_is_the_checkpoints(start, scan_layers):
+def test_every_parameter_comes_from_the_checkpoint(start, scan_layers):
     config, tokenizer, _, params = start
     compute = dataclasses.replace(config.compute, scan_layers=scan_layers)
     config = dataclasses.replace(config, compute=compute)
-    given = pretraining._initial_params(config, tokenizer, print)
+    initial = pretraining._initial_params(config, tokenizer, print)
     shapes = jax.eval_shape(
         MlmNsp(BertForPreTraining(config.model, compute)).init, jax.random.key(0)
     )
-    assert jax.tree.map(np.shape, given) == jax.tree.map(lambda x: x.shape, shapes)
-    query = given["bert"]["encoder"]
+    assert jax.tree.map(np.shape, initial) == jax.tree.map(lambda x: x.shape, shapes)
+    query = initial["bert"]["encoder"]
     query = (
         query["layers"]["attention"]["query"]["kernel"][1]
         if scan_layers
@@ -85,7 +85,7 @@ def test_every_parameter_is_the_checkpoints(start, scan_layers):
     )
     expected = params["bert"]["encoder"]["layer_1"]["attention"]["query"]["kernel"]
     assert np.array_equal(query, expected)
-    assert np.array_equal(given["nsp"]["kernel"], params["nsp"]["kernel"])
+    assert np.array_equal(initial["nsp"]["kernel"], params["nsp"]["kernel"])
 
 
 def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
@@ -98,7 +98,9 @@ def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
     other = dataclasses.replace(config, model=model)
     with pytest.raises(UserError, match=r"model.activation='relu', but .* has 'gelu'"):
         pretraining._initial_params(other, tokenizer, print)
-    model = dataclasses.replace(model, activation="gelu_tanh")  # as Google means "gelu"
+    model = dataclasses.replace(
+        model, activation="gelu_tanh"
+    )  # the meaning of Google's "gelu"
     other = dataclasses.replace(config, model=model)
     assert "mlm" in pretraining._initial_params(other, tokenizer, print)
     tokens = tokenizer.tokens.copy()
@@ -109,8 +111,8 @@ def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
         pretraining._initial_params(config, swapped, print)
 
 
-def test_rows_without_a_token_are_left_out(start, tmp_path):
-    """As transformers saves a word table that it pads to a multiple of 64."""
+def test_rows_without_a_token_are_dropped(start, tmp_path):
+    """transformers may pad a word table to a multiple of 64 rows."""
     config, tokenizer, path, params = start
     folder = shutil.copytree(path, tmp_path / "padded")
     tensors = load_file(folder / "model.safetensors")
@@ -122,16 +124,16 @@ def test_rows_without_a_token_are_left_out(start, tmp_path):
     save_file(tensors, folder / "model.safetensors")
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"vocab_size": size}))
-    given = pretraining._initial_params(
+    initial = pretraining._initial_params(
         dataclasses.replace(config, init_from=str(folder)), tokenizer, print
     )
-    word = given["bert"]["embeddings"]["word"]["embedding"]
+    word = initial["bert"]["embeddings"]["word"]["embedding"]
     assert np.array_equal(word, params["bert"]["embeddings"]["word"]["embedding"])
-    assert np.array_equal(given["mlm"]["output_bias"], params["mlm"]["output_bias"])
+    assert np.array_equal(initial["mlm"]["output_bias"], params["mlm"]["output_bias"])
 
 
 @pytest.mark.parametrize("with_head", [True, False])
-def test_new_words_begin_as_the_mean_of_their_tokens(start, tmp_path, with_head):
+def test_new_words_start_as_the_mean_of_their_tokens(start, tmp_path, with_head):
     config, tokenizer, path, params = start
     if not with_head:
         path = tmp_path / "bare"
@@ -142,10 +144,10 @@ def test_new_words_begin_as_the_mean_of_their_tokens(start, tmp_path, with_head)
     model = dataclasses.replace(config.model, vocab_size=longer.vocab_size)
     lines = []
     config = dataclasses.replace(config, model=model, init_from=str(path))
-    given = pretraining._initial_params(config, longer, lines.append)
+    initial = pretraining._initial_params(config, longer, lines.append)
     assert lines[0] == "3 new words start as the mean of their former tokens"
     old, V = params["bert"]["embeddings"]["word"]["embedding"], tokenizer.vocab_size
-    new = given["bert"]["embeddings"]["word"]["embedding"]
+    new = initial["bert"]["embeddings"]["word"]["embedding"]
     assert new.shape == (model.word_rows, model.hidden_size)
     assert np.array_equal(new[:V], old[:V])
     ids = [tokenizer.encode(word.removeprefix("##")) for word in words]
@@ -154,12 +156,12 @@ def test_new_words_begin_as_the_mean_of_their_tokens(start, tmp_path, with_head)
         assert np.array_equal(row, old[own].mean(axis=0))
     assert not new[V + 3 :].any()
     if with_head:
-        bias = given["mlm"]["output_bias"]
+        bias = initial["mlm"]["output_bias"]
         assert bias.shape == (V + 3,)
         assert bias[V] == params["mlm"]["output_bias"][ids[0]].mean()
     else:
-        assert "mlm" not in given
-    # The old tokens, in another order or with other rules, are no beginning.
+        assert "mlm" not in initial
+    # The old tokens in another order or with other rules are refused.
     for other in (
         WordPieceTokenizer(longer.tokens, False),
         longer.with_tokens([*longer.tokens[-3:], *tokenizer.tokens]),
@@ -170,7 +172,7 @@ def test_new_words_begin_as_the_mean_of_their_tokens(start, tmp_path, with_head)
             pretraining._initial_params(config, other, print)
 
 
-def test_a_head_that_is_not_there_is_drawn_and_logged(start, one_step, tmp_path):
+def test_a_missing_head_is_initialised_and_logged(start, one_step, tmp_path):
     _, tokenizer, _, params = start
     first = {"layer_0": params["bert"]["encoder"]["layer_0"]}
     bare = {"bert": params["bert"] | {"encoder": first}}
@@ -180,10 +182,10 @@ def test_a_head_that_is_not_there_is_drawn_and_logged(start, one_step, tmp_path)
     lines = []
     pretrain(config, tmp_path / "run", lines.append)
     assert "initialised at random: mlm, nsp" in lines
-    # One process alone opens no port, for nobody to reach.
+    # A single process opens no port.
     opened = psutil.Process().net_connections(kind="inet")
     assert [c.laddr for c in opened if c.status == psutil.CONN_LISTEN] == []
-    # A resumed run has its own parameters and does not read the checkpoint again.
+    # A resumed run does not read the initial checkpoint again.
     shutil.rmtree(tmp_path / "bare")
     phases = (dataclasses.replace(config.phases[0], steps=2),)
     resumed = []
@@ -202,10 +204,10 @@ def test_a_head_that_is_not_there_is_drawn_and_logged(start, one_step, tmp_path)
         ("--accumulation=3", "=8 is not a multiple of 3, "),
     ],
 )
-def test_a_run_that_fails_before_its_first_step_leaves_its_workdir_free(
+def test_a_workdir_can_be_reused_after_a_failure_before_the_first_step(
     configure, tmp_path, flag, message
 ):
-    """The corrected command is not told that the workdir holds another run."""
+    """The corrected command is not refused as another run."""
     if flag == "init_from":
         config = dataclasses.replace(configure(), init_from="nowhere")
     else:
@@ -215,10 +217,8 @@ def test_a_run_that_fails_before_its_first_step_leaves_its_workdir_free(
     assert not (tmp_path / "config.json").exists()
 
 
-def test_a_workdir_without_a_checkpoint_belongs_to_nobody(
-    one_step, tmp_path, monkeypatch
-):
-    """Also where a run failed just before its first step."""
+def test_a_workdir_without_a_checkpoint_can_be_reused(one_step, tmp_path, monkeypatch):
+    """Also if a run failed just before its first step."""
     run = functools.partial(pretrain, workdir=tmp_path, log=lambda line: None)
 
     def fail(*args, **kwargs):
@@ -265,8 +265,8 @@ def test_an_evaluation_whose_text_cannot_be_read_ends_the_run(
     go_on.set()
 
 
-def test_a_config_names_an_objective_of_ones_own(configure, monkeypatch, tmp_path):
-    """One file and a setting: tests/objectives/sides.py."""
+def test_a_config_can_name_a_users_objective(configure, monkeypatch, tmp_path):
+    """The objective needs one file (tests/objectives/sides.py) and one setting."""
     monkeypatch.syspath_prepend(Path(__file__).parent.parent / "objectives")
     config = configure("--objective=sides.py")
     with pytest.raises(UserError, match=r"bert_jax\.objectives\.mlm_nsp, \.causal"):
@@ -284,10 +284,10 @@ def test_a_config_names_an_objective_of_ones_own(configure, monkeypatch, tmp_pat
 
 @pytest.mark.long
 @pytest.mark.parametrize("implementation", ["xla", "splash"])
-def test_every_attention_trains_evaluates_and_answers(
+def test_every_attention_trains_evaluates_and_predicts(
     configure, tmp_path, implementation
 ):
-    """Prompts, texts and rows of fine-tuning are shorter than the 128 tokens of a row."""
+    """Prompts, texts and fine-tuning rows are shorter than the 128 tokens of a row."""
     config = configure(
         f"--compute.attention_impl={implementation}",
         "--model.attention_dropout=0",
@@ -315,7 +315,7 @@ def test_every_attention_trains_evaluates_and_answers(
     assert len(model.predict(["the whale"])) == 1
 
 
-def test_a_finished_run_takes_more_steps_on_request(one_phase_of, tmp_path):
+def test_a_finished_run_continues_with_more_steps_on_request(one_phase_of, tmp_path):
     def config(*flags):
         line = ["--config", str(one_phase_of(0)), "--prompts=()", *flags]
         return parse(line, "usage", train_config).config
@@ -354,7 +354,7 @@ def test_a_finished_run_takes_more_steps_on_request(one_phase_of, tmp_path):
 def test_a_run_whose_last_checkpoint_is_damaged_is_not_finished(
     one_phase_of, tmp_path, monkeypatch
 ):
-    """It repeats the last steps, and shows their curves and what fills the blanks."""
+    """The run repeats the last steps, and shows curves and predicted tokens."""
     flags = ["--prompts=('a [MASK] of .',)", "--checkpoint_every=4"]
     line = ["--config", str(one_phase_of(0)), *flags]
     config = parse(line, "usage", train_config).config
@@ -363,19 +363,17 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_not_finished(
     newest = tmp_path / "checkpoints" / str(config.total_steps)
     data = max(newest.rglob("*"), key=lambda path: path.stat().st_size)
     data.write_bytes(bytes(data.stat().st_size))
-    drawn, lines = [], []
-    monkeypatch.setattr(pretraining, "draw_run", lambda *args: drawn.append(args))
+    plots, lines = [], []
+    monkeypatch.setattr(pretraining, "draw_run", lambda *args: plots.append(args))
     pretrain(config, tmp_path, lines.append)
     assert "resuming at step 8" in lines
     assert not any("finished before" in line for line in lines)
     assert any("[MASK] of .  ->  " in line for line in lines)
-    assert len(drawn) == 1
+    assert len(plots) == 1
 
 
-def test_text_and_a_checkpoint_are_all_that_a_run_needs(
-    start, small_store, tmp_path, capsys
-):
-    """Sizes and vocabulary are the checkpoint's, also when the checkpoint is gone."""
+def test_a_run_needs_only_text_and_a_checkpoint(start, small_store, tmp_path, capsys):
+    """The checkpoint gives sizes and vocabulary, which are kept if it is deleted."""
     config, tokenizer, path, _ = start
     text = small_store[0].parent / "text.txt"
     few = dict(steps=2, batch_size=8, eval_batches=1, holdout=0.2)
@@ -394,7 +392,7 @@ def test_text_and_a_checkpoint_are_all_that_a_run_needs(
     assert written["phases"] == [phase]
     rates = {name: written["optimizer"][name] for name in ("learning_rate", "warmup")}
     assert rates == {"learning_rate": 2e-5, "warmup": 0.1}
-    # The same run, with every size named and the text prepared before.
+    # The same run with explicit sizes and prepared text.
     data = dataclasses.replace(
         config.data, path=str(small_store[0]), holdout=0.2, threads=1
     )
@@ -417,7 +415,7 @@ def test_text_and_a_checkpoint_are_all_that_a_run_needs(
 
 
 def test_a_small_text_has_a_small_vocabulary(tmp_path):
-    """The model has as many tokens as the text gives."""
+    """The model has the number of tokens of the trained vocabulary."""
     text = tmp_path / "notes.txt"
     text.write_text("The sea was calm.\nThe whale slept.\n\n" * 9)
     sizes = dict(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
@@ -448,7 +446,9 @@ def test_a_small_text_has_a_small_vocabulary(tmp_path):
         (dict(lr=1), "did you mean learning_rate"),
     ],
 )
-def test_what_a_pretraining_lacks_is_named(settings, message, start, tmp_path):
+def test_the_error_names_missing_settings_of_pretraining(
+    settings, message, start, tmp_path
+):
     if "phases" in settings:
         settings = settings | {"init_from": start[2]}
     with pytest.raises(UserError, match=message):
@@ -459,17 +459,17 @@ def test_what_a_pretraining_lacks_is_named(settings, message, start, tmp_path):
     ("length", "rate", "most"),
     [(128, 0.15, 20), (512, 0.15, 77), (64, 0.4, 26), (100, 0.15, 15), (5, 0.9, 2)],
 )
-def test_the_masked_tokens_of_a_phase_follow_from_its_length(
+def test_the_number_of_masked_tokens_follows_from_the_length(
     configure, length, rate, most
 ):
-    """The first two are the original's."""
+    """The first two cases are the original's."""
     flags = f"--data.examples.mask_rate={rate}", "--model.max_positions=512"
     config = dataclasses.replace(configure(*flags), phases=())
-    found = from_python._with_phase(config, steps=1, sequence_length=length)
-    assert found.phases == (Phase(1, 32, length, most),)
+    with_phase = from_python._with_phase(config, steps=1, sequence_length=length)
+    assert with_phase.phases == (Phase(1, 32, length, most),)
 
 
-def test_what_a_call_does_not_give_is_as_in_the_first_phase_of_the_config(configure):
+def test_missing_arguments_come_from_the_first_phase_of_the_config(configure):
     config = configure()
     first = dataclasses.replace(config.phases[0], batch_size=6, max_predictions=7)
     config = dataclasses.replace(config, phases=(first, *config.phases))

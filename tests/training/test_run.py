@@ -1,4 +1,4 @@
-"""The engine with an objective of the tests' own: one class, and nothing else, is new."""
+"""The training engine with a test objective, which is a single class."""
 
 import collections
 import dataclasses
@@ -31,7 +31,7 @@ STEPS, VOCABULARY = 9, 12
 
 
 class Bigrams(nn.Module):
-    """Logits of the next token from the one before it."""
+    """Logits of the next token from the token before it."""
 
     @nn.compact
     def __call__(self, input_ids_BL):
@@ -81,7 +81,7 @@ class NextToken:
 
 
 class Batches:
-    """Eight rows of counting numbers, of several lengths."""
+    """Batches of eight rows of consecutive numbers with different lengths."""
 
     def __len__(self):
         return STEPS
@@ -98,7 +98,7 @@ class Batches:
 
 @pytest.fixture
 def make_job():
-    """A function of changes to the config and to the job: a job on one device."""
+    """A function of (config changes, job changes) that makes a job on one device."""
 
     def make(config=None, **changes):
         mesh = make_mesh(MeshConfig(), jax.devices()[:1])
@@ -128,7 +128,7 @@ def test_a_new_objective_trains_logs_evaluates_and_saves(make_job, tmp_path):
     state, progress, _ = run(make_job(), RunFolder(tmp_path), lines.append)
     assert int(state.step) == STEPS
     assert progress["evaluated"] == [0, 4, 8]
-    # Every token is one more than the one before it.
+    # Every token is the token before it plus one.
     text = (tmp_path / "metrics.jsonl").read_text()
     metrics = [json.loads(line) for line in text.splitlines()]
     assert [line["step"] for line in metrics] == [3, 6, 9]
@@ -144,7 +144,9 @@ def test_a_new_objective_trains_logs_evaluates_and_saves(make_job, tmp_path):
     assert progress["shapes"] == {"8x6": STEPS}
 
 
-def test_a_line_has_the_means_of_its_steps_and_the_rate_of_the_last(make_job, tmp_path):
+def test_a_line_has_the_means_of_its_steps_and_the_last_learning_rate(
+    make_job, tmp_path
+):
     lines = {}
     for every in (1, 3):
         folder = RunFolder(tmp_path / str(every))
@@ -161,7 +163,7 @@ def test_a_line_has_the_means_of_its_steps_and_the_rate_of_the_last(make_job, tm
 
 
 class TwoWidths(Batches):
-    """Every third batch is wider. Counts how often each batch is drawn."""
+    """Every third batch is wider. Counts the reads of each batch."""
 
     def __init__(self):
         self.drawn = collections.Counter()
@@ -174,7 +176,7 @@ class TwoWidths(Batches):
         }
 
 
-def test_each_shape_is_compiled_once_and_each_batch_drawn_once(make_job, tmp_path):
+def test_each_shape_is_compiled_once_and_each_batch_read_once(make_job, tmp_path):
     widths, batches = [], TwoWidths()
 
     class Noted(NextToken):
@@ -190,10 +192,8 @@ def test_each_shape_is_compiled_once_and_each_batch_drawn_once(make_job, tmp_pat
 
 
 @pytest.mark.parametrize("stop", [pytest.param(1, marks=pytest.mark.long), 5, 9])
-def test_what_is_interrupted_goes_on_bit_for_bit(
-    make_job, metric_lines, tmp_path, stop
-):
-    """Parameters, moments, metrics and progress, wherever it was."""
+def test_an_interrupted_run_resumes_bit_for_bit(make_job, metric_lines, tmp_path, stop):
+    """Parameters, moments, metrics and progress are equal after any interruption."""
     expected, whole, _ = run(
         make_job(), RunFolder(tmp_path / "whole"), lambda line: None
     )
@@ -233,7 +233,7 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_evaluated(make_job, tmp
 
 
 class OneEmpty(Batches):
-    """The batch of step 4 holds nothing: its loss is 0 / 0."""
+    """The batch of step 4 is empty, so its loss is 0 / 0."""
 
     def __getitem__(self, step):
         batch = super().__getitem__(step)
@@ -245,10 +245,10 @@ def skipping(**settings):
     return dict(optimizer=OptimizerConfig(**rates, skip_spikes=True, **settings))
 
 
-def test_a_batch_without_a_finite_loss_is_left_out_on_request(
+def test_a_batch_without_a_finite_loss_is_skipped_on_request(
     make_job, metric_lines, tmp_path
 ):
-    """Which is told once, also where the run was interrupted before it could."""
+    """One warning is logged, also if an interruption came before it."""
     with pytest.raises(DivergenceError, match=r"(loss|gradient norm) became nan"):
         run(make_job(batches=OneEmpty()), RunFolder(tmp_path / "a"), print)
     # The last good checkpoint is kept.
@@ -261,8 +261,8 @@ def test_a_batch_without_a_finite_loss_is_left_out_on_request(
     assert jax.tree.all(jax.tree.map(np.array_equal, resumed.params, expected.params))
     (line,) = [line for line in lines if "warning" in line]
     assert line.startswith("warning: skipped 1 of 3 batches before step 6, whose loss")
-    found = metric_lines(tmp_path / "whole")
-    assert [line["skipped"] for line in found] == [0, 1, 0]
+    expected_metrics = metric_lines(tmp_path / "whole")
+    assert [line["skipped"] for line in expected_metrics] == [0, 1, 0]
 
     def interrupt(step, *rest):
         raise KeyboardInterrupt
@@ -272,15 +272,15 @@ def test_a_batch_without_a_finite_loss_is_left_out_on_request(
     with pytest.raises(KeyboardInterrupt):
         run(dataclasses.replace(job, **stops), folder, print)
     state, *_ = run(job, folder, print)
-    assert metric_lines(tmp_path / "parts") == found
+    assert metric_lines(tmp_path / "parts") == expected_metrics
     assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
-    # Where no number is bad, nothing changes.
+    # If all numbers are finite, nothing changes.
     plain, *_ = run(make_job(), RunFolder(tmp_path / "plain"), print)
     guarded, *_ = run(make_job(skipping()), RunFolder(tmp_path / "guarded"), print)
     assert jax.tree.all(jax.tree.map(np.array_equal, plain.params, guarded.params))
 
 
-def test_a_spike_stops_and_too_many_do_too(make_job, tmp_path):
+def test_a_spike_or_too_many_skipped_batches_stop_the_run(make_job, tmp_path):
     job = make_job(dict(optimizer=OptimizerConfig(0.1, spike_norm=1e-6)))
     message = "skipped 3 of 3 batches before step 3.*skip_spikes=True"
     with pytest.raises(DivergenceError, match=message):
@@ -293,7 +293,7 @@ def test_a_spike_stops_and_too_many_do_too(make_job, tmp_path):
 def test_sigterm_saves_the_step_and_the_run_resumes_bit_for_bit(
     stop, make_job, tmp_path
 ):
-    """Also after the last step, because other runs of a sweep would follow."""
+    """Also after the last step, as other runs of a sweep may follow."""
     expected, *_ = run(make_job(), RunFolder(tmp_path / "plain"), print)
 
     def log(line):
@@ -327,8 +327,8 @@ def test_clocks_that_jump_change_nothing(make_job, metric_lines, tmp_path, monke
     assert int(again.step) == STEPS
 
 
-def test_an_unfinished_run_takes_other_settings_only_on_request(make_job, tmp_path):
-    """config.json has the settings of the steps that are saved, and every change."""
+def test_an_unfinished_run_accepts_changed_settings_only_on_request(make_job, tmp_path):
+    """config.json has the settings of the saved steps, and every change."""
 
     def stops(at):
         def evaluate(step, *rest):
@@ -350,7 +350,7 @@ def test_an_unfinished_run_takes_other_settings_only_on_request(make_job, tmp_pa
     with pytest.raises(UserError, match=message):
         run(job(0.2), folder, print)
     assert config() == {"mesh": 0.1}
-    # No step with the new setting is saved.
+    # No step with the new setting has been saved.
     with pytest.raises(KeyboardInterrupt):
         run(job(0.2, change_settings=True, **stops(5)), folder, print)
     assert config() == {"mesh": 0.1}
@@ -366,7 +366,7 @@ def test_an_unfinished_run_takes_other_settings_only_on_request(make_job, tmp_pa
     finished = {"mesh": 0.3, "changes": [first, second]}
     assert config() == finished
     run(job(0.3), folder, print)
-    # No step is left for another setting, or there are more steps than the new number.
+    # The run is finished, or has done more steps than the new number.
     run(job(0.1, change_settings=True), folder, print)
     assert config() == finished
     with pytest.raises(UserError, match="has done 9 steps, expected 8"):
@@ -376,7 +376,7 @@ def test_an_unfinished_run_takes_other_settings_only_on_request(make_job, tmp_pa
 
 @pytest.mark.parametrize("name", ["text.vocabulary", "rows"])
 def test_a_run_keeps_its_vocabulary_and_its_rows(make_job, tmp_path, name):
-    """With other words or labels the same numbers would mean something else."""
+    """Other words or labels would change the meaning of the ids."""
 
     def job(value, **changes):
         group, _, leaf = name.rpartition(".")
@@ -398,7 +398,7 @@ def test_a_run_keeps_its_vocabulary_and_its_rows(make_job, tmp_path, name):
     assert first == 4
 
 
-def test_a_run_is_drawn_or_a_line_says_why_not(tmp_path, monkeypatch):
+def test_a_run_draws_its_curves_or_logs_the_reason(tmp_path, monkeypatch):
     lines = []
     draw_run(RunFolder(tmp_path), lines.append)
     assert lines[0].startswith("no picture: ") and "has no metrics.jsonl" in lines[0]
@@ -419,7 +419,7 @@ def test_a_run_is_drawn_or_a_line_says_why_not(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("steps", "count"), [("3:6", 0), ("7:50", 1), ("20:30", 0)])
-def test_a_profile_is_of_steps_that_are_run(make_job, tmp_path, steps, count):
+def test_a_profile_contains_the_steps_that_run(make_job, tmp_path, steps, count):
     """The run of 9 steps resumes after step 4, which is within the steps 3 to 6."""
 
     def stop(step, *rest):
@@ -431,7 +431,7 @@ def test_a_profile_is_of_steps_that_are_run(make_job, tmp_path, steps, count):
     with pytest.raises(KeyboardInterrupt):
         run(make_job(**stops), folder, print)
     run(make_job(dict(profile_steps=steps), change_settings=True), folder, print)
-    profiles = tmp_path / "tensorboard" / "plugins" / "profile"  # TensorBoard's place
+    profiles = tmp_path / "tensorboard" / "plugins" / "profile"  # TensorBoard's folder
     traces = list(profiles.rglob("*.xplane.pb"))
     assert all(b"train_step" in path.read_bytes() for path in traces)
     assert len(traces) == count
@@ -461,6 +461,6 @@ def test_a_tracker_resumes_its_run(make_job, tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize("steps", ["4", "a:b", "1:2:3"])
-def test_steps_to_profile_are_a_first_and_a_last_one(make_job, steps):
+def test_steps_to_profile_are_a_first_and_a_last_step(make_job, steps):
     with pytest.raises(UserError, match=r"profile_steps='.*', expected the first and"):
         make_job(dict(profile_steps=steps))

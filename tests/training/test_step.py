@@ -33,13 +33,13 @@ def compiled(objective, mesh, *, fsdp=False, optimizer=SETTINGS, **settings):
 
 @pytest.fixture(scope="module")
 def small_model_config(small_model_config):
-    """One layer: the compiler takes as long for each."""
+    """A single layer, since each layer costs compile time."""
     return dataclasses.replace(small_model_config, num_layers=1)
 
 
 @pytest.fixture(scope="module")
 def run(small_model_config, make_batch):
-    """Three steps on a mesh: final state and the sums after each step."""
+    """A function that trains three steps on a mesh: final state and sums of each step."""
     model = BertForPreTraining(small_model_config)
 
     @functools.cache
@@ -69,26 +69,26 @@ def run(small_model_config, make_batch):
     ],
 )
 def test_one_device_equals_eight_with_dropout(run, mesh, max_difference):
-    """Same keys, same masks, global means: float32 sums in another order apart."""
-    one, one_sums = run(MeshConfig(), devices=1)
+    """Equal keys, masks and global means. Only the order of float32 sums differs."""
+    single, single_sums = run(MeshConfig(), devices=1)
     eight, eight_sums = run(mesh)
-    assert max_difference(one_sums, eight_sums) < 1e-4  # sums of 16 x 4 losses
-    assert max_difference(one.params, eight.params) < 2e-5
-    assert np.array_equal(one.key, eight.key)
+    assert max_difference(single_sums, eight_sums) < 1e-4  # sums of 16 x 4 losses
+    assert max_difference(single.params, eight.params) < 2e-5
+    assert np.array_equal(single.key, eight.key)
 
 
 @pytest.mark.long
 def test_muon_on_one_device_equals_eight_that_share_its_matrices(run, max_difference):
     muon = dataclasses.replace(SETTINGS, name="muon")
-    one, _ = run(MeshConfig(), devices=1, optimizer=muon)
+    single, _ = run(MeshConfig(), devices=1, optimizer=muon)
     eight, _ = run(MeshConfig(data=4, model=2, fsdp=True), optimizer=muon)
     adam, _ = run(MeshConfig(), devices=1)
-    assert max_difference(one.params, eight.params) < 2e-5
-    assert max_difference(one.params, adam.params) > 1e-3
+    assert max_difference(single.params, eight.params) < 2e-5
+    assert max_difference(single.params, adam.params) > 1e-3
 
 
 def test_fsdp_shares_the_memory_of_parameters_and_moments(small_model_config):
-    """Bytes on each of eight devices: the word table whole, the other matrices shared."""
+    """Bytes per device of eight: the complete word table and shares of other matrices."""
     config = dataclasses.replace(
         small_model_config, hidden_size=32, intermediate_size=128, num_layers=1
     )
@@ -102,8 +102,8 @@ def test_fsdp_shares_the_memory_of_parameters_and_moments(small_model_config):
         return sum(shard.nbytes for shard in shards)
 
     matrices = 4 * 32 * 32 + 2 * 32 * 128 + 2 * 32 * 32 + 32 * 2
-    spared = 3 * 4 * matrices * 7 // 8  # parameters and two moments, float32
-    assert device_bytes(False) - device_bytes(True) == spared
+    saved = 3 * 4 * matrices * 7 // 8  # parameters and two moments, float32
+    assert device_bytes(False) - device_bytes(True) == saved
 
 
 def test_runs_that_differ_in_the_schedule_share_their_programs(small_model_config):
@@ -125,19 +125,19 @@ def test_runs_that_differ_in_the_schedule_share_their_programs(small_model_confi
     )
 
 
-def test_the_state_begins_with_what_a_checkpoint_gives(
+def test_the_state_starts_with_the_parameters_of_a_checkpoint(
     small_model_config, max_difference
 ):
-    """The rest is drawn as without it. No memory is shared: a step takes the state's."""
+    """Other parameters are initialised as without it. No donated memory is shared."""
     objective, mesh = (
         MlmNsp(BertForPreTraining(small_model_config)),
         make_mesh(MeshConfig()),
     )
     plain = new_state(objective, mesh)
     other = jax.device_get(new_state(objective, mesh, seed=2).params)
-    given = {"bert": other["bert"]}
-    kept = jax.tree.map(np.copy, given)
-    state = new_state(objective, mesh, initial_params=given)
+    loaded = {"bert": other["bert"]}
+    kept = jax.tree.map(np.copy, loaded)
+    state = new_state(objective, mesh, initial_params=loaded)
     assert max_difference(state.params["bert"], other["bert"]) == 0
     assert max_difference(state.params["nsp"], plain.params["nsp"]) == 0
     assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(
@@ -145,12 +145,12 @@ def test_the_state_begins_with_what_a_checkpoint_gives(
     )
     shift = jax.jit(lambda x: jax.tree.map(lambda y: y + 1, x), donate_argnums=0)
     shift(state.params)
-    assert max_difference(given, kept) == 0
+    assert max_difference(loaded, kept) == 0
 
 
 @pytest.fixture(scope="module")
 def one_update(small_model_config, make_batch):
-    """A function: the parameters after a step without dropout, and its sums."""
+    """A function that returns the parameters and sums of a step without dropout."""
     config = dataclasses.replace(
         small_model_config, hidden_dropout=0.0, attention_dropout=0.0
     )
@@ -166,11 +166,11 @@ def one_update(small_model_config, make_batch):
             batch = packing.pack(batch, rows, pad_id=0)
             assert batch["nsp_weights"].sum(axis=1).max() == 2
         state = new_state(objective, mesh)
-        # Past step 0, whose learning rate is 0.
+        # After step 0, whose learning rate is 0.
         state = state.replace(step=jnp.int32(1))
         step = compiled(objective, mesh, accumulation=accumulation)
         state, sums = step(state, put_batch(batch, mesh), SCHEDULE)
-        # Packed rows are another number of tokens to compute.
+        # Packed rows compute another number of tokens.
         return state.params, {k: v for k, v in sums.items() if k != "computed_tokens"}
 
     return update
@@ -187,14 +187,14 @@ def one_update(small_model_config, make_batch):
 def test_accumulation_and_packing_change_nothing_but_the_dropout_masks(
     one_update, max_difference, settings
 ):
-    """Without dropout the update is that of the whole batch, a pair a row."""
+    """Without dropout the update equals one of the whole batch with one pair a row."""
     params, sums = one_update()
     other_params, other_sums = one_update(**settings)
     assert max_difference(sums, other_sums) < 2e-4
     assert max_difference(params, other_params) < 1e-5
 
 
-def test_sums_start_anew_after_each_report(run):
+def test_sums_restart_at_zero_after_each_report(run):
     state, sums = run(MeshConfig(), devices=1)
     assert [float(s["steps"]) for s in sums] == [1.0, 2.0, 1.0]
     tokens = [float(s["tokens"] / s["computed_tokens"]) for s in sums]
@@ -203,14 +203,14 @@ def test_sums_start_anew_after_each_report(run):
     assert state.step == 3
 
 
-def test_three_steps_move_all_parameters(run, small_model_config):
+def test_three_steps_change_all_parameters(run, small_model_config):
     objective = MlmNsp(BertForPreTraining(small_model_config))
     fresh = new_state(objective, make_mesh(MeshConfig()))
     state, _ = run(MeshConfig(), devices=1)
     moves = arrays_by_path(
         jax.tree.map(lambda a, b: np.abs(a - b).max(), state.params, fresh.params)
     )
-    # A bias on the keys moves all scores of a query alike: softmax does not see it.
+    # A bias of the keys shifts all scores of a query equally, which softmax ignores.
     moves = {name: move for name, move in moves.items() if "key/bias" not in name}
     assert min(moves.values()) > 1e-4, moves
 
@@ -229,7 +229,7 @@ def test_without_next_sentence_its_head_has_no_gradient(run):
 
 
 class KeyDraws:
-    """An objective whose loss is a random number of the key that a microbatch gets."""
+    """An objective whose loss is a random number from the key of the microbatch."""
 
     sum_names = ("loss", "square")
     rules = ()
@@ -248,7 +248,7 @@ class KeyDraws:
         return {"loss": draw, "square": draw**2}
 
 
-def test_each_microbatch_and_each_step_has_a_key_of_its_own():
+def test_each_microbatch_and_each_step_has_its_own_key():
     objective = KeyDraws()
     state = new_state(objective, make_mesh(MeshConfig(), jax.devices()[:1]))
     batch = {"attention_mask": jnp.ones((8, 4), jnp.int32)}
@@ -256,7 +256,7 @@ def test_each_microbatch_and_each_step_has_a_key_of_its_own():
     totals = []
     for step in range(2):
         _, sums = run(state.replace(step=jnp.int32(step)), batch)
-        # Four equal draws have no variance.
+        # The variance of four equal draws would be 0.
         assert sums["square"] / 4 - (sums["loss"] / 4) ** 2 > 1e-3
         totals.append(float(sums["loss"]))
     assert abs(totals[0] - totals[1]) > 1e-3

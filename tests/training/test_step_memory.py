@@ -1,4 +1,4 @@
-"""Activations of a compiled step: each device computes its part of the batch only."""
+"""Activations of a compiled step: each device computes only its part of the batch."""
 
 import math
 import re
@@ -19,8 +19,8 @@ from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer, make_sc
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import compile_step
 
-# The feed-forward layer has twice as many features as a token. Scores have heads * length,
-# and logits 128 * predictions / length of each token, which is fewer.
+# The feed-forward layer has twice as many features as a token. Scores need heads * length
+# numbers per token and logits 128 * predictions / length, which are fewer.
 ROWS, LENGTH, FEATURES, LAYERS, PREDICTIONS = 64, 32, 64, 3, 8
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3)
 MODES = {
@@ -55,9 +55,9 @@ LONG = ("fsdp", "model", "model, scan and remat")
 
 
 def largest_array(kind, mode, dtype):
-    """Numbers of the largest float array of a step's program, and a device's share.
+    """The size of the largest float array of a step's program, and a device's share.
 
-    The layers that a scan stacks count one by one.
+    Layers stacked by a scan count separately.
     """
     mesh_config, compute, accumulation = MODES[mode]
     config = BertConfig(
@@ -111,14 +111,14 @@ def largest_array(kind, mode, dtype):
         *(pytest.param(mode, marks=pytest.mark.long) for mode in LONG),
     ],
 )
-def test_a_device_computes_its_own_rows(mode, dtype):
-    """With dropout, forward and backward, whichever way the parameters are split."""
+def test_a_device_computes_only_its_rows(mode, dtype):
+    """With dropout, forward and backward, for every sharding of the parameters."""
     largest, share = largest_array("masked", mode, dtype)
     assert largest <= share
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", sorted(OBJECTIVES.keys() - {"masked"}))
-def test_a_device_computes_its_own_rows_for_every_objective(kind):
+def test_a_device_computes_only_its_rows_for_every_objective(kind):
     largest, share = largest_array(kind, "fsdp and scan", "bfloat16")
     assert largest <= share

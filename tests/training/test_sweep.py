@@ -1,4 +1,4 @@
-"""Single runs, sweeps and studies: whole, interrupted, and again."""
+"""Single runs, sweeps and studies: complete, interrupted and repeated."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ def ran(log):
 
 @pytest.fixture(scope="module")
 def whole(config, tmp_path_factory):
-    """A sweep without interruption: workdir, result, log, and the compiled steps."""
+    """An undisturbed sweep: workdir, result, log, and the compiled steps."""
     workdir, log, steps = tmp_path_factory.mktemp("sweep") / "runs", [], []
     real = engine.compile_step
 
@@ -59,7 +59,7 @@ def score_of(workdir, name):
 
 
 def check_end(workdir, expected):
-    """Both workdirs have the same best model and table, and no other weights."""
+    """Checks that both workdirs have equal best models and tables, and no other weights."""
     for name in ("best/model.safetensors", "sweep.json", "sweep.md"):
         assert (workdir / name).read_bytes() == (expected / name).read_bytes()
     assert [p.parent for p in workdir.rglob("model.safetensors")] == [workdir / "best"]
@@ -69,10 +69,12 @@ def check_end(workdir, expected):
     assert (workdir / answers).read_bytes() == source.read_bytes()
 
 
-def test_every_point_runs_with_every_seed_and_the_best_model_stays(whole):
+def test_every_point_runs_with_every_seed_and_the_best_model_is_kept(whole):
     workdir, content, log, steps = whole
     assert ran(log) == NAMES
-    assert sum(line.startswith("train: ") for line in log) == 1  # read once for all
+    assert (
+        sum(line.startswith("train: ") for line in log) == 1
+    )  # the rows are read once
     assert len(steps) == 4 and len({id(step) for step in steps}) == 1
     scores = {name: score_of(workdir, name) for name in NAMES}
     assert len(set(scores.values())) == len(NAMES)
@@ -108,7 +110,7 @@ def test_a_run_of_a_sweep_is_the_run_of_its_config_alone(
 
 
 def test_an_interrupted_sweep_resumes_bit_for_bit(whole, config, tmp_path):
-    """In the third run, when it has a model already."""
+    """The interruption is in the third run, after its first saved model."""
     log = []
 
     def interrupt(line):
@@ -129,19 +131,19 @@ def test_an_interrupted_sweep_resumes_bit_for_bit(whole, config, tmp_path):
 
 
 def score(config):
-    """The score of a made-up run. The fourth run is the best."""
+    """The score of a simulated run. The fourth run is the best."""
     return 9 - abs(config.seed - 100 * config.optimizer.learning_rate)
 
 
 @pytest.fixture
 def run(config, monkeypatch):
-    """A function that runs a sweep of made-up runs: its result, and the runs it ran."""
+    """A function that runs a sweep of simulated runs: returns result and names."""
     monkeypatch.setattr(tuning, "prepare", lambda config, workdir, log, fold: fold)
 
     def run(workdir, diverges=lambda config: False, **changes):
         def finetune(config, prepared, folder, log, change_settings):
             place = folder.local
-            assert prepared is None or prepared.config == config.data  # its own fold
+            assert prepared is None or prepared.config == config.data  # its fold
             for name in ("best/model.safetensors", "predictions/dev_predictions.tsv"):
                 write_json(place / name, place.name)
             write_json(place / "config.json", to_dict(config))
@@ -162,7 +164,7 @@ def run(config, monkeypatch):
 
 @pytest.fixture
 def made(run, tmp_path):
-    """The workdir of a finished sweep of made-up runs, and a copy to damage."""
+    """The workdir of a finished sweep of simulated runs, and a copy to damage."""
     assert run(tmp_path / "made")[0]["best_run"] == NAMES[3]
     shutil.copytree(tmp_path / "made", tmp_path / "copy")
     return tmp_path / "made", tmp_path / "copy"
@@ -177,10 +179,10 @@ def test_a_finished_sweep_runs_nothing_again(made, run, tmp_path):
     answers.symlink_to(target)
     assert run(copy)[1] == []
     check_end(copy, whole)
-    assert target.read_text() == "content"  # not written through the link
+    assert target.read_text() == "content"  # the link's target is unchanged
 
 
-def test_weights_that_a_killed_sweep_left_are_deleted(made, run):
+def test_weights_left_by_a_killed_sweep_are_deleted(made, run):
     whole, copy = made
     for folder in ("best", "checkpoints/8"):
         write_json(copy / "sweep" / NAMES[0] / folder / "model.safetensors", "left")
@@ -190,7 +192,7 @@ def test_weights_that_a_killed_sweep_left_are_deleted(made, run):
 
 
 @pytest.mark.parametrize("name", NAMES[::3])
-def test_a_run_without_results_runs_again_alone(name, made, run):
+def test_only_a_run_without_results_runs_again(name, made, run):
     whole, copy = made
     (copy / "sweep" / name / "results.json").unlink()
     assert run(copy)[1] == [name]
@@ -198,7 +200,7 @@ def test_a_run_without_results_runs_again_alone(name, made, run):
 
 
 @pytest.mark.parametrize("old_model", ["", "best", ".best.old"])
-def test_a_move_of_the_best_model_that_was_cut_short_is_repeated(old_model, made, run):
+def test_an_interrupted_move_of_the_best_model_is_repeated(old_model, made, run):
     whole, copy = made
     (copy / "best").rename(copy / "sweep" / NAMES[3] / "best")
     if old_model:
@@ -214,7 +216,7 @@ def test_points_may_be_added_in_any_order(made, run):
     assert names == [f"batch8-rate1e-06-epochs2-seed{seed}" for seed in (0, 1)]
     assert len(content["variants"]) == 3
     assert content["best_run"] == NAMES[3]
-    # The best model of all runs stays, also of runs that are not in the grid.
+    # The best model of all runs is kept, including runs outside the grid.
     best = (copy / "best/model.safetensors").read_text()
     content, _, _ = run(copy, sweep=SweepConfig(**GRID | {"learning_rate": (1e-6,)}))
     assert (content["best_run"], len(content["variants"])) == (NAMES[3], 1)
@@ -234,14 +236,14 @@ def test_each_fold_is_dev_of_a_run_and_the_table_has_the_standard_error(run, tmp
     for name in names:
         own = json.loads((tmp_path / "sweep" / name / "config.json").read_text())
         dirs.setdefault(own["data"]["dir"], []).append(name)
-    assert [len(runs) for runs in dirs.values()] == [2] * 6  # the points share a fold
+    assert [len(runs) for runs in dirs.values()] == [2] * 6  # all points share a fold
     variant = content["variants"]["batch8-rate1e-05-epochs2"]["scores"]["pearson"]
     assert variant["standard_error"] == statistics.stdev(variant["scores"]) / 6**0.5
     assert len(variant["scores"]) == 6
     mean, error = statistics.mean(variant["scores"]), variant["standard_error"]
     assert f"| batch8-rate1e-05-epochs2  | {mean:.1f} ± {error:.1f}" in log[-2]
     assert "Mean ± standard error over 3 folds and the seeds 0, 1; in" in log[-2]
-    # Like any sweep, it resumes where it was.
+    # The sweep resumes after an interruption.
     (tmp_path / "sweep" / names[4] / "results.json").unlink()
     assert run(tmp_path, sweep=grid)[:2] == (content, [names[4]])
 
@@ -264,7 +266,7 @@ def test_a_run_that_diverges_is_counted_and_not_run_again(run, tmp_path):
         run(tmp_path, lambda config: True)
 
 
-def test_other_settings_are_refused_before_anything_runs(made, run, config, tmp_path):
+def test_other_settings_are_refused_before_a_run_starts(made, run, config, tmp_path):
     _, copy = made
     other_points = SweepConfig(**GRID | {"batch_size": (16,)})
     for grid in (config.sweep, other_points):
@@ -314,7 +316,7 @@ def get_study(task):
 
 @pytest.fixture(scope="module")
 def file(small_store, settings, tmp_path_factory):
-    """FILE:ARGUMENT of the study."""
+    """The study as FILE:ARGUMENT."""
     folder = tmp_path_factory.mktemp("study")
     pair = {"sentence_good": "the sea is here", "sentence_bad": "sea the here is"}
     (folder / "order.jsonl").write_text(f"{json.dumps(pair)}\n" * 3)
@@ -330,7 +332,7 @@ def study(file):
 
 
 def one_variant(study, name="left", **changes):
-    """The study of one variant and seed, whose pretraining has some settings changed."""
+    """The study with one variant and seed, and changed pretraining settings."""
     settings = study.variants[name].pretrain
     for group, value in changes.items():
         group_of = settings.get(group)
@@ -342,7 +344,7 @@ def one_variant(study, name="left", **changes):
 
 @pytest.fixture(scope="module")
 def resumed(study, tmp_path_factory):
-    """A study that was interrupted and resumed: its folder, and the parts of both calls."""
+    """The folder of an interrupted and resumed study, and the parts of both calls."""
     folder, first, second = tmp_path_factory.mktemp("resumed"), [], []
 
     def interrupt(line):
@@ -371,7 +373,7 @@ def test_an_interrupted_study_resumes_and_its_table_has_the_runs_scores(study, r
     assert own["scores"]["held-out lm_accuracy"]["scores"] == [lm]
     accuracy = tuned.results["scores"]["dev"]["accuracy"]
     assert own["scores"]["topic accuracy"]["scores"] == [accuracy]
-    assert own["scores"]["minimal pairs"]["mean"] in (0, 50, 100)  # of two pairs
+    assert own["scores"]["minimal pairs"]["mean"] in (0, 50, 100)  # two pairs
     assert run.config["seed"] == tuned.config["seed"] == 3
     assert not list(folder.rglob("*.safetensors"))
 
@@ -382,7 +384,7 @@ PHASE = dict(steps=5, sequence_length=16, batch_size=8, max_predictions=3)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"log_every": 1}, ""),  # does not change scores
+        ({"log_every": 1}, ""),  # has no influence on scores
         ({"phases": (PHASE,)}, r"left-seed3 holds another run .*steps: 4 -> 5"),
         ({"optimizer": {"learning_rate": 2e-3}}, "learning_rate: 0.001 -> 0.002"),
         ({"eval_batches": 2}, "eval_batches: 1 -> 2"),
@@ -405,7 +407,7 @@ def test_finished_parts_with_other_settings_are_refused(
 
 @pytest.fixture(scope="module")
 def done(study, tmp_path_factory):
-    """The whole study with made-up results: the study and its log."""
+    """The complete study with simulated results, and its log."""
     folder, log = tmp_path_factory.mktemp("runs") / "small", []
 
     def run(self, name):
@@ -427,7 +429,7 @@ def done(study, tmp_path_factory):
         return done, log
 
 
-def test_the_table_has_means_deviations_and_differences(done):
+def test_the_table_of_a_study_has_means_deviations_and_differences(done):
     study, log = done
     names, table, folder = list(study.configs), study.table(), study.folder
     assert ran(log) == names
@@ -473,8 +475,8 @@ def test_the_table_has_means_deviations_and_differences(done):
     assert len({(len(line), line.count("|")) for line in lines[:5]}) == 1
 
 
-def test_a_corpus_may_give_fewer_tokens_than_a_study_asks_for(study, done, tmp_path):
-    """The run's config.json then has the size of the vocabulary that was trained."""
+def test_a_corpus_may_have_fewer_tokens_than_a_study_requests(study, done, tmp_path):
+    """The run's config.json then has the size of the trained vocabulary."""
     shutil.copytree(done[0].folder, tmp_path / "copy")
     again = Study(study, tmp_path / "copy")
     for name, changes in (("both", {"vocab_size": 500}), ("left", {"num_heads": 4})):
@@ -486,7 +488,7 @@ def test_a_corpus_may_give_fewer_tokens_than_a_study_asks_for(study, done, tmp_p
         again.missing()
 
 
-def test_a_study_s_folder_is_enough_to_run_it_again(done, capsys):
+def test_a_studys_folder_is_enough_to_run_it_again(done, capsys):
     folder = done[0].folder
     again, where = command._open(str(folder))
     assert (again, where) == (from_settings(StudyConfig, vars(again), ""), folder)
@@ -495,7 +497,7 @@ def test_a_study_s_folder_is_enough_to_run_it_again(done, capsys):
     assert (folder / "table.md").read_text() in capsys.readouterr().out
 
 
-def test_a_seed_may_be_added_and_other_pairs_are_another_study(study, done):
+def test_a_seed_may_be_added_but_other_pairs_are_refused(study, done):
     folder = done[0].folder
     table = Study(study, folder, seeds=(0, 1, 2)).table()
     assert (table["finished"], table["parts"]) == (14, 21)
@@ -503,7 +505,7 @@ def test_a_seed_may_be_added_and_other_pairs_are_another_study(study, done):
         Study(dataclasses.replace(study, pairs_per_set=1), folder).run()
 
 
-def test_a_run_that_diverges_is_counted_and_so_are_those_that_need_it(
+def test_a_diverged_run_and_its_fine_tuning_runs_are_counted(
     file, study, tmp_path, monkeypatch
 ):
     def diverge(*_):
@@ -517,7 +519,7 @@ def test_a_run_that_diverges_is_counted_and_so_are_those_that_need_it(
     assert table["variants"]["both"]["diverged"] == 3
     assert table["variants"]["both"]["scores"] == {}
     assert "diverged" in (tmp_path / "table.md").read_text()
-    # Its folder has all seeds of the study.
+    # The folder has all seeds of the study.
     assert to_dict(command._open(str(tmp_path))[0]) == to_dict(study)
 
 
@@ -533,7 +535,7 @@ def test_equal_compute_is_equal_to_a_step(study, tmp_path):
     configs = Study(equal, tmp_path).configs
     both, left = (configs[f"pretrain/{name}-seed0"] for name in ("both", "left"))
     assert both.total_steps == 1000
-    assert left.total_steps < 700  # it predicts every token
+    assert left.total_steps < 700  # the causal model predicts every token
     assert abs(flops(left) / flops(both) - 1) < 1 / left.total_steps
 
 
@@ -545,7 +547,7 @@ def test_equal_compute_is_equal_to_a_step(study, tmp_path):
         ({"tasks": {"x": {"family": "sorting"}}}, "^both, x: family='sorting'"),
     ],
 )
-def test_a_wrong_study_is_one_line(study, change, message, tmp_path):
+def test_a_wrong_study_is_a_one_line_error(study, change, message, tmp_path):
     with pytest.raises(UserError, match=message):
         Study(from_settings(StudyConfig, vars(study) | change, ""), tmp_path)
     with pytest.raises(UserError, match="--seeds: invalid"):
@@ -553,7 +555,7 @@ def test_a_wrong_study_is_one_line(study, change, message, tmp_path):
 
 
 @pytest.mark.parametrize("group", ["tasks", "pairs"])
-def test_a_missing_file_is_named_before_anything_runs(study, group, tmp_path):
+def test_a_missing_file_is_an_error_before_a_run_starts(study, group, tmp_path):
     task, log = study.tasks["topic"], []
     gone = {
         "tasks": {"topic": task | {"data": task["data"] | {"dir": "nowhere"}}},

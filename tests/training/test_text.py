@@ -27,13 +27,13 @@ def corpus(golden, tmp_path_factory):
 
 
 def test_a_corpus_is_prepared_once(corpus, tmp_path):
-    said = []
-    store, tokenizer = open_text(corpus, RunFolder(tmp_path), said.append)
+    log = []
+    store, tokenizer = open_text(corpus, RunFolder(tmp_path), log.append)
     assert tokenizer.vocab_size == store.info.vocab_size == 400
     assert store.info.documents == 6
-    assert len(said) == 2
-    again, same = open_text(corpus, RunFolder(tmp_path), said.append)
-    assert len(said) == 2
+    assert len(log) == 2
+    again, same = open_text(corpus, RunFolder(tmp_path), log.append)
+    assert len(log) == 2
     assert again.info == store.info
     assert same.fingerprint() == tokenizer.fingerprint()
 
@@ -42,8 +42,8 @@ def test_a_corpus_is_prepared_once(corpus, tmp_path):
     ("name", "value"),
     [("corpus", ("other.txt",)), ("language", "de"), ("lower_case", False)],
 )
-def test_text_with_other_settings_is_not_trained_on(corpus, tmp_path, name, value):
-    """A run was killed after its text was prepared, before its first checkpoint."""
+def test_text_with_other_settings_is_refused(corpus, tmp_path, name, value):
+    """As after a kill between the preparation and the first checkpoint."""
     (tmp_path / "other.txt").write_text(Path(corpus.corpus[0]).read_text())
     if name == "corpus":
         value = (str(tmp_path / "other.txt"),)
@@ -71,7 +71,7 @@ def test_a_corpus_is_split_by_its_language(tmp_path):
 
 @pytest.mark.parametrize("other", [False, True])
 def test_a_sentencepiece_store_of_0_1_0_is_read(other, tmp_path, monkeypatch):
-    """Its fingerprint is that of the tokens and the case only."""
+    """The old fingerprint contains only the tokens and the case."""
     sentences = ["the cat saw the cats that sat there"] * 20
     (tmp_path / "text.txt").write_text("\n".join(sentences))
     tokenizer = train_vocabulary(sentences, 30, kind="sentencepiece")
@@ -92,20 +92,20 @@ def test_a_sentencepiece_store_of_0_1_0_is_read(other, tmp_path, monkeypatch):
 
 
 def test_a_copy_of_a_store_is_verified(small_store, bucket, tmp_path):
-    """A shard that is cut short, on the way or in the bucket, is never trained on."""
+    """A truncated shard, in the copy or in the bucket, is an error."""
     place = epath.Path(bucket) / "store"
     for path in small_store[0].rglob("*"):
         if path.is_file():
             target = place / path.relative_to(small_store[0]).as_posix()
             target.write_bytes(path.read_bytes())
     (shard,) = place.glob("shard-*")
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:-2])
+    complete = shard.read_bytes()
+    shard.write_bytes(complete[:-2])
     config = DataConfig(path=str(place))
     for _ in range(2):
         with pytest.raises(UserError, match=f"{shard.name} is damaged"):
             open_text(config, RunFolder(tmp_path), print)
-    shard.write_bytes(whole)
+    shard.write_bytes(complete)
     store, _ = open_text(config, RunFolder(tmp_path), print)
     assert store.info == TokenStore(small_store[0]).info
 
@@ -129,10 +129,10 @@ print(sorted({{"jax", "orbax"}} & set(sys.modules)))
         ("prepare", ["--input=none", "--vocabulary=STORE", "--output=x"]),
     ],
 )
-def test_a_wrong_path_is_told_before_jax_is_imported(
+def test_a_wrong_path_is_an_error_before_jax_is_imported(
     command, arguments, config_file, small_store, tmp_path
 ):
-    """Which takes seconds."""
+    """The import needs seconds."""
     names = {"FILE": str(config_file), "STORE": str(small_store[0])}
     for name, value in names.items():
         arguments = [argument.replace(name, value) for argument in arguments]
@@ -146,7 +146,7 @@ def test_a_wrong_path_is_told_before_jax_is_imported(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_has_one_text():
+def test_a_config_must_name_one_text():
     with pytest.raises(
         UserError, match=r"^the config names no text; set .* data\.path"
     ):
@@ -155,7 +155,7 @@ def test_a_run_has_one_text():
         DataConfig(path="a", corpus=("b.txt",)).check_text()
 
 
-def test_a_vocabulary_that_is_not_the_store_s_is_refused(corpus, tmp_path):
+def test_another_vocabulary_than_the_stores_is_refused(corpus, tmp_path):
     open_text(corpus, RunFolder(tmp_path), print)
     vocabulary = tmp_path / "text" / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text().replace("##ing", "##gni"))

@@ -26,15 +26,15 @@ def names(folder):
 
 @pytest.fixture
 def other_machine(monkeypatch, tmp_path):
-    """A function that goes to a machine with an empty cache, or back to the first."""
+    """A function that simulates another machine by a new cache, or returns to the first."""
 
-    def go(name):
+    def switch(name):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
 
-    return go
+    return switch
 
 
-def test_a_run_goes_on_on_another_machine(bucket, other_machine):
+def test_a_run_resumes_on_another_machine(bucket, other_machine):
     folder = RunFolder(bucket)
     folder.fetch()
     write(folder.local / "config.json", "{}")
@@ -59,8 +59,8 @@ def test_a_run_goes_on_on_another_machine(bucket, other_machine):
     assert not (other.local / "checkpoints").exists()
 
 
-def test_a_folder_that_is_replaced_is_replaced_in_the_store(bucket, other_machine):
-    """And what a machine wrote after its last upload is no part of the run."""
+def test_a_replaced_folder_is_replaced_in_the_bucket(bucket, other_machine):
+    """Files written after the last upload of a machine are no part of the run."""
     folder = RunFolder(bucket)
     folder.fetch()
     write(folder.local / "best/old.txt", "old")
@@ -82,7 +82,7 @@ def test_a_folder_that_is_replaced_is_replaced_in_the_store(bucket, other_machin
 
 
 def test_a_model_of_a_run_is_loaded_while_the_run_continues(bucket):
-    """On the machine of process 0: the copy of the model has a place of its own."""
+    """On the machine of process 0. The loaded copy is in its own folder."""
     folder = RunFolder(bucket)
     folder.fetch()
     for name in ("config.json", "tensorboard/events", "best/model"):
@@ -111,21 +111,21 @@ def test_a_folder_is_prepared_once(bucket, other_machine):
     assert len(made) == 1
 
 
-def test_the_deadline_stops_while_a_text_is_prepared_and_uploaded(bucket, monkeypatch):
-    """Vocabulary training reports no progress, and an upload once for each file."""
+def test_the_deadline_pauses_while_text_is_prepared_and_uploaded(bucket, monkeypatch):
+    """Vocabulary training reports no progress. An upload reports once for each file."""
 
     def make(directory):
-        seen.append(progress._waits)
+        waits.append(progress._waits)
         write(directory / "index.json", "{}")
 
-    def seen_upload(*arguments):
-        seen.append(progress._waits)
+    def counted_upload(*arguments):
+        waits.append(progress._waits)
         upload(*arguments)
 
-    seen = []
-    monkeypatch.setattr(remote, "upload", seen_upload)
+    waits = []
+    monkeypatch.setattr(remote, "upload", counted_upload)
     RunFolder(bucket).prepared("text", "index.json", make)
-    assert seen == [1, 1] and progress._waits == 0
+    assert waits == [1, 1] and progress._waits == 0
 
 
 def test_an_upload_makes_progress_with_each_file(bucket, monkeypatch):
@@ -139,7 +139,7 @@ def test_an_upload_makes_progress_with_each_file(bucket, monkeypatch):
 
 
 def test_results_are_uploaded_last(bucket, monkeypatch):
-    """A run is finished if it has results.json: first of a sweep, then of the workdir."""
+    """A run with results.json counts as finished, so the workdir's file is the last."""
     folder, uploaded = RunFolder(bucket), []
     folder.fetch()
     for name in ("vocab.txt", "results.json", "best/model", "config.json"):
@@ -152,8 +152,8 @@ def test_results_are_uploaded_last(bucket, monkeypatch):
     assert last == ["sweep/a/results.json", "results.json"]
 
 
-def test_a_second_run_on_one_machine_waits_for_the_first(bucket):
-    """Both would write their small files into one folder of the cache."""
+def test_a_second_run_on_one_machine_is_refused(bucket):
+    """Both runs would write their small files into one cache folder."""
     first = RunFolder(bucket)
     with first.held():
         first.fetch()
@@ -164,13 +164,13 @@ def test_a_second_run_on_one_machine_waits_for_the_first(bucket):
         )
         with pytest.raises(UserError, match=message), second.held():
             pass
-        first.upload()  # still the owner
+        first.upload()  # the first run is still the owner
     assert (epath.Path(bucket) / "best/model").read_text() == "old"
     with second.held():
         second.fetch()
 
 
-def test_a_local_workdir_is_used_as_it_is(tmp_path):
+def test_a_local_workdir_is_used_without_copies(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.fetch()
     folder.upload()
@@ -180,7 +180,7 @@ def test_a_local_workdir_is_used_as_it_is(tmp_path):
 
 
 def test_the_newest_run_owns_a_workdir_in_a_bucket(bucket, other_machine):
-    """An older run, such as one that stood still, does not write over it."""
+    """An older run, for example a stalled one, does not overwrite its files."""
     first = RunFolder(bucket)
     with first.held():
         first.fetch()
@@ -212,7 +212,7 @@ def test_a_deleted_owner_file_stops_the_run_with_one_line(bucket):
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-def test_small_files_are_uploaded_in_one_request_each(bucket, monkeypatch):
+def test_each_small_file_is_uploaded_in_one_request(bucket, monkeypatch):
     """An upload of several requests fails if the last answer is lost."""
     monkeypatch.setattr(gcsfs.core, "initiate_upload", None)
     folder = RunFolder(bucket)
