@@ -11,7 +11,7 @@ usage:
     [--result data]
 
 Without --text the benchmark reads Moby-Dick, with one sentence on each line and as
-paragraphs. --format: see `bert_jax prepare --help`.
+paragraphs. --format: --input_format of `bert_jax prepare`.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Shows a checkpoint or prepared text.
 
-Of a checkpoint it prints the origin, config and parameters. Of prepared text it
-prints counts, lengths and training examples, in which shown{right} is a token
-that the model has to predict.
+For a checkpoint it prints the origin, config and parameters. For prepared text
+it prints counts, lengths and training examples. In an example shown{right} is a
+token that the model has to predict.
 
 usage:
   bert_jax inspect runs/tiny

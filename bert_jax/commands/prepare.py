@@ -8,7 +8,7 @@ usage:
   bert_jax prepare --input tfds:NAME --vocabulary vocab.txt --output data/text
 
 flags:
-  --vocabulary FILE  vocab.txt, spiece.model, or a folder with one of them
+  --vocabulary FILE  vocab.txt, spiece.model, or the folder of either
   --output DIR       folder of the store
   --workers N        processes (as many as there are cores, at most 4)
   --shards N         files in the store (by the size of the text)

@@ -21,11 +21,12 @@ flags:
 The checkpoint needs an MLM head. An answer has "text", "log_probability" (natural, summed
 over the tokens, each masked in turn), "tokens", and "id" of a table. An empty text has 0
 tokens and the log probability 0.
+
 A set of pairs is a table (.jsonl, .csv, .tsv) with the good and the bad sentence in two
 --columns (sentence_good and sentence_bad), lines of text with a tab between the two, or a
-folder of .jsonl files, such as BLiMP's data. The command prints
-how often the good sentence is more likely. With --json it prints one object with "accuracy"
-(a share of 1), "by_set" (the accuracy of each set by its path) and "pairs".
+folder of .jsonl files, such as BLiMP's data. The command prints how often the good sentence
+is more likely. With --json it prints one object with "accuracy" (a share of 1), "by_set"
+(the accuracy of each set by its path) and "pairs".
 """
 
 import json
