@@ -185,10 +185,9 @@ def _draw_metric(
         how = look | (_TRAINING if split == "train" else {})
         axes.plot(place(steps), np.multiply(values, percent), label=label, **how)
         steps, values = run.baseline(split, metric)
-        if steps:  # to the last report; evaluations are fewer
-            x = place([*steps, run.metrics[-1]["step"]])
-            y = np.multiply([*values, values[-1]], percent)
-            axes.plot(x, y, label=f"{label}, baseline", **look | _BASELINE)
+        if steps:
+            label, values = f"{label}, baseline", np.multiply(values, percent)
+            axes.plot(place(steps), values, label=label, **look | _BASELINE)
     for x in place(run.longer):
         axes.axvline(x, color="gray", linewidth=0.6, zorder=1)
         if metric == "loss":
