@@ -39,7 +39,7 @@ class Phase:
     """Steps at one batch size and sequence length. All phases share one schedule."""
 
     steps: int = setting(doc="number of training steps", least=1)
-    batch_size: int = setting(doc="number of sequences of a step", least=1)
+    batch_size: int = setting(doc="sequences of a step, on all devices", least=1)
     sequence_length: int = setting(
         doc="maximum number of tokens of a sequence, with [CLS] and two [SEP]", least=5
     )
@@ -53,7 +53,7 @@ class ExampleConfig:
     masking: str = setting(
         "token", "unit of masks: token, whole_word or ngram", one_of=MASKINGS
     )
-    mask_rate: float = setting(0.15, "share of masked tokens", above=0, below=1)
+    mask_rate: float = setting(0.15, "share of tokens to mask", above=0, below=1)
     mask_share: float = setting(
         0.8, "share of the predicted tokens that become [MASK]", least=0, most=1
     )

@@ -72,7 +72,7 @@ class BertConfig:
     intermediate_size: int = setting(doc="width of the feed-forward layer", least=1)
     max_positions: int = setting(512, "maximum number of tokens in a row", least=1)
     type_vocab_size: int = setting(2, "number of token types: A and B", least=1)
-    causal: bool = setting(False, "attend only to the tokens before, as in GPT")
+    causal: bool = setting(False, "no attention to later tokens, as in GPT")
     encoder: str = setting(
         "transformer",
         "transformer, or lstm: two LSTMs (ELMo), one for each direction, each with "
