@@ -173,10 +173,10 @@ def compare(runs: Sequence[Run]) -> list[Values]:
     "run": name of the run. Settings that differ, by full name: None if a config does not
     have the setting. A run that was resumed with other settings also has "changes[0].step",
     and so on. "steps": number of steps done. A loss or score, such as "eval loss": a
-    dictionary with the "last" value, the "best" value and its "step", and the "baseline" if
-    known. "seconds": wall time. "tokens per second": median over the reports. For a run
-    with results.json, scores of the best model, such as "best model: dev f1", and "seconds
-    of training".
+    dictionary with the "last" value, the "best" value at the last sequence length and its
+    "step", and the "baseline" if known. "seconds": wall time. "tokens per second": median
+    over the reports. For a run with results.json, scores of the best model, such as "best
+    model: dev f1", and "seconds of training".
     """
     settings = [dict(flat(run.config)) for run in runs]
     names = dict.fromkeys(name for values in settings for name in values)
@@ -190,12 +190,13 @@ def compare(runs: Sequence[Run]) -> list[Values]:
 
 def _outcome(run: Run) -> Iterator[tuple[str, Any]]:
     """The losses, scores and times of a run by the names of :func:`compare`."""
+    # Scores of shorter sequences are not compared: they are scores of another task.
+    start = max((s for s in run.longer if s < run.metrics[-1]["step"]), default=-1)
     for split, name in itertools.product(run.splits, [*run.losses, *run.scores]):
-        steps, values = run.series(split, name)
-        if values:
-            best = (min if name in run.losses else max)(values)
-            step = steps[values.index(best)]
-            summary = {"last": values[-1], "best": best, "step": step}
+        lines = zip(*run.series(split, name), strict=True)
+        if lines := [(value, step) for step, value in lines if step > start]:
+            best, step = (min if name in run.losses else max)(lines, key=lambda x: x[0])
+            summary = {"last": lines[-1][0], "best": best, "step": step}
             if baselines := run.baseline(split, name)[1]:
                 summary["baseline"] = baselines[-1]
             yield f"{split} {name}", summary

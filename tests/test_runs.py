@@ -100,9 +100,21 @@ def test_settings_that_differ_and_the_last_and_best_of_each_metric(two):
     assert second["eval mlm_accuracy"]["best"] == 0.4
 
 
+def test_the_best_score_is_a_score_of_the_last_length(tmp_path):
+    config, lines = pretraining(1e-3, 0.25)
+    longer = {"steps": 5, "sequence_length": 16}
+    for first, best in ((12, 0.25), (20, 0.3)):
+        phases = [{"steps": first, "sequence_length": 8}, longer]
+        run = write_run(tmp_path / str(first), config | {"phases": phases}, lines)
+        (found,) = compare(read_runs([run]))
+        assert found["eval mlm_accuracy"]["best"] == best
+        assert found["train loss"] == {"last": 5.2, "best": 5.0, "step": 15}
+
+
 def test_a_setting_that_one_run_lacks_differs(tmp_path, two):
     config, lines = pretraining(1e-3, 0.25)
-    more = config | {"phases": [{"steps": 20}, {"steps": 5}], "seed": 1}
+    phases = [{"steps": steps, "sequence_length": 8} for steps in (20, 5)]
+    more = config | {"phases": phases, "seed": 1}
     third = write_run(tmp_path / "more", more, lines)
     first, second = compare(read_runs([two[0], third]))
     assert (first["phases[1].steps"], first["seed"]) == (None, 0)
