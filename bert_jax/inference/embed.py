@@ -155,19 +155,18 @@ def write_arrays(path: Path, parts: Iterable[dict[str, np.ndarray]]) -> dict[str
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     files: dict[str, Any] = {}
-    empty: dict[str, np.ndarray] = {}
     with contextlib.ExitStack() as stack:
         for part in parts:
             for name, rows in part.items():
                 if name not in files:
                     file = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
-                    files[name], empty[name] = stack.enter_context(file), rows[:0]
-                files[name].write(np.ascontiguousarray(rows).data)
+                    files[name] = stack.enter_context(file), rows[:0]
+                files[name][0].write(np.ascontiguousarray(rows).data)
         arrays = {}
-        for name, file in files.items():
+        for name, (file, empty) in files.items():
             file.flush()
-            rows = np.memmap(file, empty[name].dtype, "r")
-            arrays[name] = rows.reshape(-1, *empty[name].shape[1:])
+            rows = np.memmap(file, empty.dtype, "r")
+            arrays[name] = rows.reshape(-1, *empty.shape[1:])
         with new_file(path) as file:
             np.savez(file, **arrays)
         return {name: array.shape for name, array in arrays.items()}

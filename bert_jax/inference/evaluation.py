@@ -80,8 +80,8 @@ def run_model(
     for rows, arrays in inference_batches(features, multiple=divisor, **batching):
         count, length = arrays["input_ids"].shape
         part = meshes.process_rows(mesh, count)
-        own = {name: array[part] for name, array in arrays.items()}
-        values = forward(params, meshes.put_batch(own, mesh))
+        local = {name: array[part] for name, array in arrays.items()}
+        values = forward(params, meshes.put_batch(local, mesh))
         pending.append((rows, length, values))
         if len(pending) > meshes.steps_ahead(mesh):
             collect(*pending.popleft())

@@ -104,9 +104,7 @@ def write_mistakes(
     write_text(paths[0], "".join(f"{line}\n" for line in lines))
     names = [*dict.fromkeys(name for error in errors for name in error)]
     table = [names, *([error.get(name, "") for name in names] for error in errors)]
-    cells = [
-        [f"{x:.4f}" if isinstance(x, float) else str(x) for x in row] for row in table
-    ]
+    cells = [[f"{x:.4f}" if type(x) is float else str(x) for x in row] for row in table]
     lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in cells)
     page = "\n".join(f"<tr>{line}</tr>" for line in lines)
     write_text(paths[1], _PAGE.format(title=html.escape(title), rows=page))

@@ -108,7 +108,7 @@ class Bert(Checkpoint):
         columns: name of the column of the text; (): "text".
         top: number of tokens for a [MASK].
         """
-        rows = self._kept(FillMask, top=top, **options)(texts, columns=columns)
+        rows = self._get(FillMask, top=top, **options)(texts, columns=columns)
         answers = [
             [[(t["token"], t["probability"]) for t in blank] for blank in row["blanks"]]
             for row in rows
@@ -135,7 +135,7 @@ class Bert(Checkpoint):
             rows = first, second
             if not any(isinstance(x, str) for x in rows):
                 rows = [*zip(*rows, strict=True)]
-        answers = self._kept(NextSentence, **options)(rows, columns=columns)
+        answers = self._get(NextSentence, **options)(rows, columns=columns)
         probabilities = np.array([x["probability"] for x in answers], float)
         return float(probabilities[0]) if is_single(rows) else probabilities
 
@@ -165,7 +165,7 @@ class Bert(Checkpoint):
           trained with ``matryoshka``; 0: all. Vectors are cut before they are scaled.
         """
         chosen = {"layers": layers, "pooling": pooling, "normalize": normalize}
-        encode = self._kept(Embedder, dimensions=dimensions, **chosen, **options)
+        encode = self._get(Embedder, dimensions=dimensions, **chosen, **options)
         vectors = encode(texts, columns=columns)
         return vectors[0] if is_single(texts) else vectors
 
@@ -254,7 +254,7 @@ class Bert(Checkpoint):
         columns: name of the column of the text; (): "text".
         rest_of_word: whether the later tokens of a masked token's word are masked too.
         """
-        score = self._kept(Scorer, rest_of_word=rest_of_word, **options)
+        score = self._get(Scorer, rest_of_word=rest_of_word, **options)
         scores = score(texts, columns=columns)
         return float(scores[0]) if is_single(texts) else scores
 
@@ -287,7 +287,7 @@ class Bert(Checkpoint):
           the rows, and the answers in columns such as "predicted_label", which replace
           columns of that prefix. Texts and tuples get the column names of the task.
         """
-        predict = self._kept(Predictor, top=top, **options)
+        predict = self._get(Predictor, top=top, **options)
         if as_frame:
             return predict.frame(rows, columns=columns)
         answers = predict(rows, columns=columns)
@@ -307,7 +307,7 @@ class Bert(Checkpoint):
 
         rows, columns: see :meth:`predict`.
         """
-        logits = self._kept(Logits, **options)(rows, columns=columns)
+        logits = self._get(Logits, **options)(rows, columns=columns)
         return logits[0] if is_single(rows) else logits
 
     @with_arguments(Options)
@@ -326,7 +326,7 @@ class Bert(Checkpoint):
           model's own task. See Predictor.evaluate.
         columns: names of the columns of the text or texts; (): as trained.
         """
-        predict = self._kept(Predictor, **options)
+        predict = self._get(Predictor, **options)
         ((_, _, evaluation),) = predict.evaluate(data, task=task, columns=columns)
         return evaluation.scores
 
@@ -356,11 +356,9 @@ class Bert(Checkpoint):
         arrays = {name: arrays[name] for name in names}
         compute = dataclasses.replace(self.compute, scan_layers=False)
         model = BertModel(self.config, compute)
-        outputs = _encode(
-            model, hidden_states, attentions, self._bert, *arrays.values()
-        )
+        values = _encode(model, hidden_states, attentions, self._bert, *arrays.values())
         tokens = [[self.tokenizer.tokens[t] for t in ids] for ids in features.input_ids]
-        return Output(tokens, **arrays, **jax.device_get(outputs))
+        return Output(tokens, **arrays, **jax.device_get(values))
 
     def save(self, folder: os.PathLike | str) -> None:
         """Writes a Hugging Face folder, which transformers and ``load`` read.
@@ -391,7 +389,7 @@ class Bert(Checkpoint):
     def _cache(self) -> dict[Any, Any]:
         return {}
 
-    def _kept(
+    def _get(
         self, kind: type, show_progress: bool | None = None, **options: Any
     ) -> Any:
         """An Inference of a kind, made once for each set of options."""

@@ -69,9 +69,7 @@ class Predictor(base.Inference):
         checkpoint, path, self._top = self.checkpoint, self._name, top
         if checkpoint.head in ("none", "pretraining"):
             needed = "fine-tune it with bert_jax finetune, or use bert_jax embed"
-            raise UserError(
-                f"{path} is an encoder without a head that predicts; {needed}"
-            )
+            raise UserError(f"{path} is an encoder without a head; {needed}")
         self.task = task = _task(checkpoint, path, self.max_length)
         ranked = {"sequence": task.labels, "choice": True, "span": True}
         if top is not None:
@@ -178,9 +176,7 @@ class Predictor(base.Inference):
         if data is not None:
             task = task.with_rows(dev=data)
         elif not task.config.dir or task.config.dir.startswith(ROWS):
-            raise UserError(
-                "the checkpoint has no folder of data; give rows or a folder"
-            )
+            raise UserError("the checkpoint has no data folder; give rows or a folder")
         for name in task.source.eval_splits:
             rows = task.read(name)
             if not rows:
@@ -193,18 +189,18 @@ class Predictor(base.Inference):
 
     def _matched(self, task: Task) -> Task:
         """A task of the user with the labels and the length of the checkpoint."""
-        own = self.task
-        task = task.fitted(self.max_length, own.head)
+        trained = self.task
+        task = task.fitted(self.max_length, trained.head)
         changes = {"max_length": min(task.config.max_length, self.max_length)}
         known = task.source.labels or task.config.dir
-        if task.head == own.head and own.labels and not known:
-            task = type(task)(task.changed(labels=own.labels).config)
-        if (task.head, task.outputs) != (own.head, own.outputs):
-            came = f"the checkpoint's {own.head} head gives {own.outputs} numbers, the"
-            came += f" task needs {task.outputs} of a {task.head} head"
+        if task.head == trained.head and trained.labels and not known:
+            task = type(task)(task.changed(labels=trained.labels).config)
+        if (task.head, task.outputs) != (trained.head, trained.outputs):
+            came = f"the {trained.head} head of the checkpoint gives {trained.outputs} "
+            came += f"numbers, the task needs {task.outputs} of a {task.head} head"
             raise UserError(f"{came}; give the task that it was trained for")
         if task.labels:
-            changes |= {"labels": in_order_of(own.labels, task.labels)}
+            changes |= {"labels": in_order_of(trained.labels, task.labels)}
         return type(task)(task.changed(**changes).config)
 
 

@@ -139,9 +139,8 @@ class Squad(base.Task):
     def for_head(cls, checkpoint: Any) -> "Squad | None":
         """SQuAD 1.1, in windows of the paper's length."""
         length = min(SquadConfig.max_length, checkpoint.config.max_positions)
-        return (
-            cls(SquadConfig(max_length=length)) if checkpoint.head == cls.head else None
-        )
+        task = cls(SquadConfig(max_length=length))
+        return task if checkpoint.head == cls.head else None
 
     def tuned(self, scores: base.Scores) -> "Squad":
         """The task with the threshold that reaches "tuned_f1", for SQuAD 2.0."""
@@ -276,9 +275,8 @@ class Squad(base.Task):
         """The outcome of the answer. SQuAD 2.0 has the classes "answer" and "no answer"."""
         right = [text for text, _ in row.answers] or [""]
         predicted, exact = answer["answer"], bool(exact_match(answer["answer"], right))
-        names, classes = ("no answer", "answer"), None
-        if self.config.version_2:
-            classes = names[bool(row.answers)], names[bool(predicted)]
+        pair = ("answer" if x else "no answer" for x in (row.answers, predicted))
+        classes = tuple(pair) if self.config.version_2 else None
         text = f"{row.question} \u2016 {row.context}"
         gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
         shown, p = predicted or "(no answer)", answer["probability"]

@@ -211,10 +211,8 @@ def _objects(path: Path) -> Iterator[Record]:
         text = "".join(line for _, line in lines)
         if text.lstrip().startswith("["):
             # parse_json reads objects, so the list becomes a value of one.
-            rows = parse_json(f'{{"rows": {text}}}', path, expected, unique=True)[
-                "rows"
-            ]
-            for where, row in _numbered(rows, f"{path}: row"):
+            wrapped = parse_json(f'{{"rows": {text}}}', path, expected, unique=True)
+            for where, row in _numbered(wrapped["rows"], f"{path}: row"):
                 yield where, by_position(where, row, ())
             return
     for line, text in lines:

@@ -49,7 +49,7 @@ class Source:
     of its own form has a subclass.
 
     columns: columns of the task, the label last; see Task.
-    given: rows of each split, from Python or other files, which replace the rows of dir.
+    rows: rows of each split, from Python or other files, which replace the rows of dir.
     splits: names that splits may have. labels: labels that are known without rows.
     """
 
@@ -59,9 +59,9 @@ class Source:
         self,
         config: Any,
         columns: Mapping[str, tuple[str, ...]],
-        given: Mapping[str, Sequence[read.Record]] | None = None,
+        rows: Mapping[str, Sequence[read.Record]] | None = None,
     ):
-        self.config, self.columns, self.given = config, columns, given
+        self.config, self.columns, self.rows = config, columns, rows
         self.labels: tuple[str, ...] = getattr(config, "labels", ())
         self._label_names = [*columns.values()][-1]
 
@@ -87,11 +87,11 @@ class Source:
 
     def records(self, split: str) -> Iterator[read.Placed]:
         """Yields the place and the values of each row of a split."""
-        if self.given is not None:
-            if split not in self.given:
+        if self.rows is not None:
+            if split not in self.rows:
                 needed = "give them, or the labels with labels="
                 raise UserError(f"there are no rows of {split}; {needed}")
-            return iter(self.given[split])
+            return iter(self.rows[split])
         data = self._data(split)
         if isinstance(data, Path):
             return self.read_file(data, split)
@@ -136,8 +136,8 @@ class Source:
 
     def has(self, split: str) -> bool:
         """Whether a split exists, or the config has a name for its file."""
-        if self.given is not None:
-            return split in self.given
+        if self.rows is not None:
+            return split in self.rows
         with contextlib.suppress(UserError):
             setting = getattr(self.config, split, "")
             return bool(setting) or self._data(split) is not None

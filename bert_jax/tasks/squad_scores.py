@@ -38,9 +38,7 @@ def _f1(answer: str, right: str, empty_is_answer: bool) -> float:
     return 2 * shared / (len(words) + len(right_words)) if shared else 0.0
 
 
-def scores_v1(
-    answers: Sequence[str], right: Sequence[Sequence[str]]
-) -> dict[str, float]:
+def scores_v1(answers: Sequence[str], right: list[list[str]]) -> dict[str, float]:
     """Means in percent over all questions: "exact_match" and "f1"."""
     exact = _percent([*map(exact_match, answers, right)])
     return {"exact_match": exact, "f1": _percent([*map(f1, answers, right)])}

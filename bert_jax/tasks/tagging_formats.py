@@ -26,7 +26,6 @@ from typing import Any
 from bert_jax.errors import UserError, counted
 from bert_jax.tasks.rows import Record, read_lines
 
-DOCUMENT_START = "-DOCSTART-"
 # Letters of the first, a middle and the last word of a span, and of a span of one word.
 SCHEMES = {
     "iob1": "BIIB",
@@ -72,7 +71,7 @@ def read_columns(path: Path, column: int) -> Iterator[Record]:
     sentence: list[list[str]] = []
     width, tabs, where, documents = 0, False, "", 0
     for number, line in itertools.chain(read_lines(path), [(0, "")]):
-        start = line.startswith(DOCUMENT_START)
+        start = line.startswith("-DOCSTART-")
         if line.strip(" \t\r\n") and not start:
             tabs = tabs if width else "\t" in line
             # A word may contain blanks of Unicode.

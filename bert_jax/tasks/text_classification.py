@@ -69,9 +69,7 @@ class TextConfig(TableConfig):
         "overlapping sequences with the label of the row, whose logits are averaged",
         one_of=("head", "tail", "head_tail", "windows"),
     )
-    head_tokens: int = setting(
-        128, "head_tail: tokens from the start of a text", least=1
-    )
+    head_tokens: int = setting(128, "head_tail: tokens from the start", least=1)
     stride: int = setting(64, "windows: tokens from one start to the next", least=1)
 
     def __post_init__(self):
@@ -136,10 +134,10 @@ Rows = list[Row]
 class TextSource(Source):
     """The files of a data set of labelled texts."""
 
-    def __init__(self, config: TableConfig, columns: Any, given: Any = None):
-        super().__init__(config, columns, given)
+    def __init__(self, config: TableConfig, columns: Any, rows: Any = None):
+        super().__init__(config, columns, rows)
         layout = config.layout
-        self._files = layout.files if given is None else {}
+        self._files = layout.files if rows is None else {}
         self.splits = tuple(self._files) or SPLITS
         self.labels = self.labels or layout.labels
         if self._files:
@@ -247,7 +245,7 @@ class Classification(base.Task):
         return Row(where, *texts, label=label, id=next(ids, None))
 
     def golds(self, row: Row) -> Sequence[str]:
-        return [row.label]
+        return row.label if isinstance(row.label, tuple) else [row.label]
 
     def class_of(self, where: str, values: Mapping[str, Any]) -> str | None:
         if self.regression:
@@ -370,9 +368,6 @@ class MultiLabel(Classification):
     label_names = ("label", "labels")
     table_metrics = ("f1_micro", "f1_macro", "exact_match")
 
-    def golds(self, row: Row) -> Sequence[str]:
-        return row.label
-
     def _label(self, where: str, value: Any) -> tuple[str, ...]:
         return tuple(self._class(where, x) for x in self._classes(where, value))
 
@@ -384,9 +379,7 @@ class MultiLabel(Classification):
         """
         if isinstance(value, str) and value.startswith("["):
             with contextlib.suppress(ValueError, SyntaxError, RecursionError):
-                value = ast.literal_eval(
-                    value
-                )  # as JSON and pandas write lists of texts
+                value = ast.literal_eval(value)  # lists of JSON and of pandas
         if isinstance(value, str):
             return [x.strip() for x in value.split(self.config.separator) if x.strip()]
         values = value if isinstance(value, list | tuple) else [value]

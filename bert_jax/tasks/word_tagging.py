@@ -208,10 +208,8 @@ class Tagging(base.Task):
                 came = f"{where} has {counted(len(words), 'word')} and the tags"
                 expected = "a tag for each word, or its number in data.labels"
                 raise UserError(f"{came} {tags!r:.200}; expected {expected}")
-        document, row_id = values.get("document"), values.get("id")
-        return TaggedSentence(
-            tuple(words), tags, document, where, text, offsets, row_id
-        )
+        document, key = values.get("document"), values.get("id")
+        return TaggedSentence(tuple(words), tags, document, where, text, offsets, key)
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
         """The values of a row by name. A tuple of texts to predict is the words."""
@@ -345,22 +343,20 @@ def _is_texts(values: Any) -> bool:
     return is_sequence and all(x and isinstance(x, str) for x in values)
 
 
-def widen(
-    offsets: np.ndarray, window: Window, document: Window, capacity: int
-) -> Window:
+def widen(offsets: np.ndarray, window: Window, document: Window, size: int) -> Window:
     """The window with as many words of its document around it as fit.
 
-    Half of the added words are on each side.
+    Half of the added words are on each side. If the document ends on one side, the other
+    side gets the rest.
 
-    offsets, capacity: see data.sequences.windows. If the document ends on one side, the
-    other side gets the rest.
+    offsets: see data.sequences.windows. size: maximum number of tokens of a window.
     """
     (start, stop), (low, high) = window, document
-    room = capacity - (offsets[stop] - offsets[start])
+    room = size - (offsets[stop] - offsets[start])
     after = offsets[high] - offsets[stop]
     before = max(room // 2, room - after)
     start = max(low, int(np.searchsorted(offsets, offsets[start] - before)))
-    stop = min(high, sequences.last_stop(offsets, start, capacity))
+    stop = min(high, sequences.last_stop(offsets, start, size))
     # The end of the document, or a long word there, leaves room before the window.
-    start = max(low, int(np.searchsorted(offsets, offsets[stop] - capacity)))
+    start = max(low, int(np.searchsorted(offsets, offsets[stop] - size)))
     return start, stop
