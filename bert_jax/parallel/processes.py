@@ -182,13 +182,13 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
         # Steps of a sweep start again at 1 in each run; JAX needs numbers that grow.
         yield lambda: multihost_utils.reached_preemption_sync_point(next(_steps))
         return
-    asked = threading.Event()
+    stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set  # only the main thread may handle signals
+        yield stop.is_set  # only the main thread may handle signals
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        yield asked.is_set
+        yield stop.is_set
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -130,11 +130,11 @@ def array_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
 
 
 def shape_differences(
-    found: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]
+    shapes: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]
 ) -> list[str]:
     """The differences in words, such as "a/bias is (3,), expected (2,)"."""
     return [
-        f"{name} is {found.get(name, 'missing')}, expected {expected.get(name, 'none')}"
-        for name in sorted(found.keys() | expected.keys())
-        if found.get(name) != expected.get(name)
+        f"{name} is {shapes.get(name, 'missing')}, expected {expected.get(name, 'none')}"
+        for name in sorted(shapes.keys() | expected.keys())
+        if shapes.get(name) != expected.get(name)
     ]

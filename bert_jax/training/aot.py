@@ -198,11 +198,11 @@ def _temporaries(error: jax.errors.JaxRuntimeError, arguments: int) -> int:
     "memory required for HLO temporaries (63.07G)" does not.
     """
     pattern = r"(Used |HLO temporaries \()([\d.]+)([KMGT]?)(?: of [\d.]+.? hbm|\))"
-    found = re.search(pattern, str(error))
-    if found is None:
+    match = re.search(pattern, str(error))
+    if match is None:
         raise error
-    size = int(float(found[2]) * 1024 ** " KMGT".index(found[3] or " "))
-    return size - arguments if found[1] == "Used " else size
+    size = int(float(match[2]) * 1024 ** " KMGT".index(match[3] or " "))
+    return size - arguments if match[1] == "Used " else size
 
 
 _COLLECTIVE = re.compile(
@@ -217,7 +217,7 @@ def collectives(program: str) -> dict[str, dict[str, int]]:
 
     program: HLO text. A collective in the body of a loop counts once.
     """
-    found: dict[str, dict[str, int]] = {}
+    kinds: dict[str, dict[str, int]] = {}
     for result, kind, start in _COLLECTIVE.findall(program):
         sizes = [
             math.prod(map(int, filter(None, shape.split(",")))) * int(bits or 8) // 8
@@ -225,7 +225,7 @@ def collectives(program: str) -> dict[str, dict[str, int]]:
         ]
         if start and kind in ("all-gather", "collective-permute"):
             sizes = sizes[1:2]  # the result is (operand, received array, ...)
-        own = found.setdefault(kind, {"count": 0, "bytes": 0})
-        own["count"] += 1
-        own["bytes"] += sum(sizes)
-    return found
+        sums = kinds.setdefault(kind, {"count": 0, "bytes": 0})
+        sums["count"] += 1
+        sums["bytes"] += sum(sizes)
+    return kinds
