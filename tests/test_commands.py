@@ -7,6 +7,7 @@ tests/test_compatibility.py loads all of them.
 import importlib
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 
 from bert_jax.__main__ import COMMANDS as NAMES
 from bert_jax.commands import cli, inspect
+from bert_jax.data.store import TokenStore
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import lines
 
@@ -215,3 +218,26 @@ def test_names_and_texts_of_files_cannot_steer_the_terminal(
     printed = "".join(capsys.readouterr())
     assert SHOWN in printed
     assert all(c.isprintable() or c == "\n" for c in printed)
+
+
+def test_each_command_prints_the_next_one(tmp_path, monkeypatch, capsys):
+    """The printed commands work as they are, up to a training."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b.txt").write_text(
+        "Ein Wal, bzw. ein Fisch.\nDas Meer ist weit.\n" * 9
+    )
+    line = "vocabulary --input 'a b.txt' --language de --size 60 --output vocab.txt"
+    for name in ("prepare", "train"):
+        assert outcome(shlex.split(line)) == "works"
+        out, err = capsys.readouterr()
+        assert "next:" not in out
+        start, _, line = err.splitlines()[-1].partition(" bert_jax ")
+        assert (start, line.split()[0]) == ("next:", name)
+    assert (
+        "data/text" in line
+        and TokenStore("data/text").info.settings["language"] == "de"
+    )
+    with pytest.raises(SystemExit):
+        outcome([*shlex.split(line), "--print_config"])
+    size = load_tokenizer("vocab.txt").vocab_size
+    assert f"model.vocab_size = {size}  #" in capsys.readouterr().out

@@ -75,8 +75,11 @@ def main(argv: list[str]) -> None:
         f"wrote {tokenizer.vocab_size:,} tokens to {args.output}; "
         f"{left_out(reading.dropped)}"
     )
+    given, flags = vars(args), ("input_format", "text_field", "language")
+    changed = [x for x in flags if given[x] != parser.get_default(x)]
+    same = [f"--{x}={given[x]}" for x in changed]
     made = "--vocabulary", str(args.output), "--output", "data/text"
-    cli.print_next(("prepare", "--input", *args.input, *made))
+    cli.print_next(("prepare", "--input", *args.input, *made, *same))
 
 
 def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
