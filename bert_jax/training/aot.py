@@ -153,13 +153,9 @@ def lower_step(
     objective = pretraining_objective(config)
     optimizer = bert_optimizer(config.optimizer)
     state = abstract_state(objective, optimizer, mesh, fsdp=config.mesh.fsdp)
-    train_step = training_step.compile_step(
-        objective,
-        config.optimizer,
-        state,
-        accumulation=config.accumulation,
-        log_every=config.log_every,
-    )
+    options = {"accumulation": config.accumulation, "log_every": config.log_every}
+    compiled = training_step.compile_step
+    train_step = compiled(objective, config.optimizer, state, **options)
     schedule = make_schedule(config.optimizer, config.total_steps)
     batch = abstract_batch(config, phase, mesh)
     return train_step.lower(state, batch, schedule), state, batch

@@ -127,13 +127,8 @@ def run(
     optimizer = bert_optimizer(config.optimizer, getattr(job.objective, "frozen", ""))
     abstract = abstract_state(job.objective, optimizer, job.mesh, fsdp=config.mesh.fsdp)
     schedule = make_schedule(config.optimizer, total)
-    train_step = compile_step(
-        job.objective,
-        config.optimizer,
-        abstract,
-        accumulation=config.accumulation,
-        log_every=config.log_every,
-    )
+    options = {"accumulation": config.accumulation, "log_every": config.log_every}
+    train_step = compile_step(job.objective, config.optimizer, abstract, **options)
     with contextlib.ExitStack() as stack:
         stack.callback(folder.upload)
         store = CheckpointStore(folder.checkpoints, job.keep_checkpoints)
@@ -286,10 +281,8 @@ def _loop(
                 progress["seconds"] = reporter.seconds
                 save(step, state)
             if stops:
-                raise Preempted(
-                    f"asked to stop after step {step} of {total}; saved: the same command "
-                    "resumes there"
-                )
+                saved = "saved: the same command resumes there"
+                raise Preempted(f"asked to stop after step {step} of {total}; {saved}")
             if ends:
                 break
             if evaluates:
