@@ -126,6 +126,7 @@ def get_config(name):
         ("--learning_rat=1", r"did you mean --phases\[.\]\.learning_rate\?"),
         ("--mesh.modl=2", r"'--mesh\.modl=2'; did you mean --mesh\.model\?"),
         ("--mesh.modl 2", r"'--mesh\.modl'; did you mean --mesh\.model\?"),
+        ("--LEARNING-RATE=1", r"did you mean --phases\[.\]\.learning_rate\?"),
         ("--Mesh.Model=2", r"'--Mesh\.Model=2'; did you mean --mesh\.model\?"),
     ],
 )
