@@ -193,14 +193,10 @@ class _FineTuning:
         self.task, self.checkpoint = prepared.task, prepared.checkpoint
         self.main_metric = config.main_metric or self.task.main_metric
         self.frozen = bool(config.features.layers)
-        objective = FrozenTagging if self.frozen else HEADS[self.task.head]
-        self.objective = objective(
-            prepared.model,
-            ENCODER if config.freeze else first_layers(config.freeze_layers),
-            self._class_weights(),
-            config.label_smoothing,
-            **self.task.loss_settings,
-        )
+        kind = FrozenTagging if self.frozen else HEADS[self.task.head]
+        frozen = ENCODER if config.freeze else first_layers(config.freeze_layers)
+        loss = self._class_weights(), config.label_smoothing
+        self.objective = kind(prepared.model, frozen, *loss, **self.task.loss_settings)
         self.batches = EpochBatches(
             prepared.train.features,
             batch_size=config.batch_size,
@@ -220,8 +216,8 @@ class _FineTuning:
         params = self._params(self.checkpoint, fresh_head=self.config.fresh_head)
         if self.frozen:  # the features contain the encoder's vectors
             params = {name: part for name, part in params.items() if name == "bilstm"}
-        steps, evaluations = self.batches.steps_per_epoch, self.config.evaluations
-        # A mistake in them shows before the first step, not after the first epoch.
+        steps, count = self.batches.steps_per_epoch, self.config.evaluations
+        # An evaluation before the first step finds a mistake in them early.
         early = bool(self.task.own_metrics or self.config.main_metric)
         return Job(
             config=self.config,
@@ -231,9 +227,7 @@ class _FineTuning:
             identity=to_dict(self.config) | {"rows": self._checksum()},
             change_settings=change_settings,
             initial_params=params,
-            evaluates=lambda step: (
-                is_evaluated(step, steps, evaluations) or (early and step == 0)
-            ),
+            evaluates=lambda x: is_evaluated(x, steps, count) or (early and x == 0),
             evaluate=self._evaluate,
         )
 
@@ -342,14 +336,9 @@ class _FineTuning:
             # Other modules of sentence-transformers, such as Normalize and prompts.
             changed = {"pooling": head, "max_length": task.config.max_length}
             extra[MODULES] = self.checkpoint.extra[MODULES] | changed
-        best = dataclasses.replace(
-            self.checkpoint,
-            params=params,
-            head=head,
-            labels=task.labels,
-            problem_type=task.problem_type,
-            extra=extra,
-        )
+        outputs = {"labels": task.labels, "problem_type": task.problem_type}
+        parts = {"params": params, "head": head, "extra": extra}
+        best = dataclasses.replace(self.checkpoint, **parts, **outputs)
         card = f"Fine-tuned with bert_jax from {self.config.init_from}; "
         card += f"dev: {show(scores)}."
         folder = self.folder.local / BEST

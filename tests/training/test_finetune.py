@@ -305,7 +305,7 @@ def test_a_finished_run_does_not_run_again(short, settings, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("config.json", None, "config.json does not exist; .*; copy it from where"),
+        ("config.json", None, "config.json does not exist; .*; put it back, or use"),
         (
             "config.json",
             b'{"batch_size": {}, "data": 7}',
