@@ -34,10 +34,10 @@ from bert_jax.tasks import source
 from bert_jax.training import finetune, pretrain
 
 GOLDEN = Path(__file__).parent / "golden"
-# Metrics that depend on the clock, or on which steps a process has timed.
+# Metrics that depend on the clock, or on the steps that a process timed.
 TIMES = ("tokens_per_second", "mfu", "data_wait", "seconds_left", "seconds")
 
-# A run of 14 steps in two phases, small enough for seconds.
+# A run of 14 steps in two phases, which needs seconds.
 SMALL = """
 from ml_collections import ConfigDict
 
@@ -62,26 +62,26 @@ def get_config():
     ))
 """
 
-# No name is looked up on a hub; it counts in the processes that tests start, too.
+# No name is looked up on a hub, also in processes that tests start.
 os.environ["HF_HUB_OFFLINE"] = "1"
 huggingface_hub.constants.HF_HUB_OFFLINE = True
 
-# Eight devices stand in for a slice; a rank that is promoted silently is a bug.
+# Eight CPU devices replace a TPU slice. Silent rank promotion is a bug.
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# One compile serves many tests, processes and runs of the suite.
+# Compiled programs are shared by tests, processes and runs of the suite.
 CACHE = str(Path(__file__).parent.parent / ".pytest_cache/xla")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-# Models are tiny: compiling them well takes longer than running them, here and in the
+# Models are tiny, so optimised compilation takes longer than execution, here and in the
 # commands that tests start.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 jax.config.update("jax_disable_most_optimizations", True)
-# So does compiling them by way of MLIR, which is what XLA does on a CPU; without it half of
-# the time is left. Two programs then round the same formula in ways of their own. Later
-# versions know no other way, and end where they are asked for one.
+# XLA compiles for CPUs through MLIR, which doubles the time. Without MLIR, two programs may
+# round the same formula differently. Later versions only have MLIR, and abort if it is
+# disabled.
 PLAIN_EMITTERS = jax.__version_info__ < (0, 11)
 # Without the second flag the devices of a CPU may run independent collectives in different
 # orders, and wait for each other until XLA aborts.
@@ -92,31 +92,31 @@ os.environ["XLA_FLAGS"] = " ".join(
         os.environ.get("XLA_FLAGS", ""),
     ]
 )
-# What tracing makes is many objects and little garbage: looking for it took an eighth of
-# the time.
+# Tracing creates many objects and little garbage. Collections would need an eighth of the
+# time.
 gc.set_threshold(10_000, 50, 20)
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported by then stays; nobody need look at it again."""
+    """Excludes all imported objects from garbage collection."""
     gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds --kills, for the long form of the tests that kill a command."""
     parser.addoption(
-        "--kills", type=int, help="how often a run is killed; each test has its own"
+        "--kills", type=int, help="number of kills; each test has its own default"
     )
     parser.addoption("--long", action="store_true", help="also tests marked long")
 
 
 @pytest.fixture(scope="session")
 def kills(pytestconfig) -> int | None:
-    """How often a command is killed; None: as the test says."""
+    """The number of kills of a command. None: the default of the test."""
     return pytestconfig.getoption("--kills")
 
 
-# Files that take longest begin first, so that no worker ends with one of them alone.
+# The slowest files start first, so that no worker ends with a slow file.
 LONGEST = (
     *("test_distributed.py", "test_train.py", "test_kills.py", "test_finetune.py"),
     *("test_finetune_step.py", "test_from_python.py", "test_pretrain.py"),
@@ -127,7 +127,7 @@ LONGEST = (
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Orders the files, as xdist runs them. Leaves out long tests of unnamed files."""
+    """Orders the files for xdist. Deselects long tests of files that are not named."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
     if not config.getoption("long"):
         named = {Path(arg.partition("::")[0]).resolve() for arg in config.args}
@@ -145,7 +145,7 @@ def golden() -> Path:
 
 @pytest.fixture(scope="session")
 def small_store(tmp_path_factory, golden) -> tuple[Path, int]:
-    """A store of a part of Moby Dick, and the size of its vocabulary."""
+    """A prepared part of Moby Dick, and the size of its vocabulary."""
     text = (golden / "pretraining_data" / "moby_dick_sentences.txt").read_text()
     directory = tmp_path_factory.mktemp("store")
     (directory / "text.txt").write_text("\n\n".join(text.split("\n\n")[:30]))
@@ -166,11 +166,11 @@ def config_file(small_store, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def one_phase_of(config_file, tmp_path_factory):
-    """A function of a phase's number: the file of a config with that phase alone."""
+    """A function of a phase's number that returns a config file with only this phase."""
 
     def write(number: int) -> Path:
         path = tmp_path_factory.mktemp("config") / "one_phase.py"
-        one = f"""
+        single_phase = f"""
 both_phases = get_config
 
 def get_config():
@@ -178,7 +178,7 @@ def get_config():
     config.phases = config.phases[{number}:{number + 1}]
     return config
 """
-        path.write_text(config_file.read_text() + one)
+        path.write_text(config_file.read_text() + single_phase)
         return path
 
     return write
@@ -221,7 +221,7 @@ server.stop()
 
 @pytest.fixture(scope="session")
 def storage_server():
-    """Environment variables of a server that speaks Google Cloud Storage's protocol."""
+    """Environment variables of a server with the API of Google Cloud Storage."""
     with subprocess.Popen(
         [sys.executable, "-c", EMULATOR],
         stdin=subprocess.PIPE,
@@ -233,14 +233,14 @@ def storage_server():
         yield {
             "STORAGE_EMULATOR_HOST": address,
             "TENSORSTORE_GCS_HTTP_URL": address,
-            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "any",  # TensorStore's
+            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "any",  # for TensorStore
         }
         server.stdin.close()
 
 
 @pytest.fixture
 def bucket(storage_server, monkeypatch, tmp_path):
-    """A folder of the server, as a URL; copies lie in a cache of the test's own."""
+    """The URL of a folder of the server. The test has its own cache of copies."""
     for name, value in storage_server.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -249,7 +249,7 @@ def bucket(storage_server, monkeypatch, tmp_path):
 
 @pytest.fixture(scope="session")
 def metric_lines():
-    """A function of a workdir: its metrics.jsonl without what depends on the clock."""
+    """A function of a workdir that returns metrics.jsonl without times."""
 
     def read(workdir: Path) -> list[dict]:
         text = (workdir / "metrics.jsonl").read_text()
@@ -275,7 +275,7 @@ DEVICE = jax.devices()[0]
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_pictures():
-    """Runs in this process are not drawn, which takes most of a second."""
+    """Runs in this process draw no pictures, which would need most of a second."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         for module in (finetune, pretrain):
             monkeypatch.setattr(module, "draw_run", lambda folder, log: None)
@@ -302,14 +302,14 @@ def _one_device():
 
 @pytest.fixture
 def eight_devices(monkeypatch):
-    """Runs use all devices, as they do for users."""
+    """Runs use all devices, as for users."""
     for module in (finetune, pretrain):
         monkeypatch.setattr(module, "make_mesh", make_mesh)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
-    """What a test, or a command that it calls, sets for the process is taken back."""
+    """Restores the settings of the process after each test."""
     logger, signals = logging.getLogger("bert_jax"), (signal.SIGINT, signal.SIGTERM)
     level, propagate, handlers = logger.level, logger.propagate, [*logger.handlers]
     environment, folder = dict(os.environ), Path.cwd()
@@ -329,12 +329,12 @@ def _nothing_is_left():
     for number, action in zip(signals, actions, strict=True):
         signal.signal(number, action)
     show_progress(True)
-    assert not Progress._instances  # an open bar is drawn beside later output
+    assert not Progress._instances  # an open bar would mix with later output
 
 
 @pytest.fixture(scope="module")
 def fused():
-    """For tests of numbers that two programs share to the bit: as XLA fuses for users."""
+    """Fuses as for users, for tests that compare two programs bit for bit."""
     plain = compiler.get_compile_options
 
     def get_compile_options(*args, env_options_overrides=None, backend=None, **kwargs):
@@ -344,14 +344,14 @@ def fused():
         return plain(*args, env_options_overrides=options, backend=backend, **kwargs)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        # Private, but the only place where what XLA_FLAGS says can be undone.
+        # Private, but the only place that can override XLA_FLAGS.
         monkeypatch.setattr(compiler, "get_compile_options", get_compile_options)
         yield
 
 
 @pytest.fixture(scope="module")
 def optimized(fused):
-    """For tests of what the compiler makes of a program, and of the numbers of users."""
+    """Compiles as for users, for tests of compiled programs and of users' numbers."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)
@@ -359,7 +359,7 @@ def optimized(fused):
 
 @pytest.fixture(scope="session")
 def model_config():
-    """BertConfig of the tiny model; the initialisation is wide, so that it learns."""
+    """BertConfig of the tiny model, which learns due to its wide initialisation."""
     return functools.partial(BertConfig, **SIZES, initializer_range=0.1)
 
 
@@ -372,7 +372,7 @@ def vocabulary(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def init_params():
-    """A function of (model, seed): parameters on the host."""
+    """A function of (model, seed) that returns parameters on the host."""
 
     def init(model, seed=0):
         ids = np.zeros((1, 8), np.int32)
@@ -387,7 +387,7 @@ def init_params():
 
 @pytest.fixture(scope="session")
 def checkpoint_dir(tmp_path_factory, model_config, vocabulary, init_params):
-    """A Hugging Face folder with a bare encoder, pooler included."""
+    """A Hugging Face folder with an encoder and its pooler, without a head."""
     folder = tmp_path_factory.mktemp("checkpoint")
     params = init_params(make_model(model_config(), "sequence", 1, FeatureConfig()))
     bert = {"bert": params["bert"]}
@@ -397,9 +397,9 @@ def checkpoint_dir(tmp_path_factory, model_config, vocabulary, init_params):
 
 @pytest.fixture(scope="session")
 def make_arrays():
-    """A function of (head, seed, rows, length): the arrays of a batch, with padding.
+    """A function of (head, seed, rows, length) that returns a padded batch.
 
-    "regression" is the head "sequence" with floats for labels.
+    "regression" is the head "sequence" with floats as labels.
     """
 
     def make(head, seed=0, rows=8, length=16, choices=3, shortest=5):
@@ -427,8 +427,8 @@ def make_arrays():
             arrays["choice_mask"][::2, -1] = 0
         elif head == "token":
             labels = random.integers(0, 3, mask.shape, np.int32)
-            asked = (random.random(mask.shape) < 0.6) & (mask > 0)
-            arrays["labels"] = np.where(asked, labels, -1).astype(np.int32)
+            labelled = (random.random(mask.shape) < 0.6) & (mask > 0)
+            arrays["labels"] = np.where(labelled, labels, -1).astype(np.int32)
         else:
             arrays["start"] = random.integers(0, shortest, (rows, 1), np.int32)
             arrays["end"] = random.integers(0, shortest, (rows, 1), np.int32)
@@ -438,7 +438,7 @@ def make_arrays():
 
 
 class Choices(nn.Module):
-    """A model of choices that takes them side by side too, (B, C, L), for (B, C)."""
+    """A multiple-choice model that also accepts (B, C, L) and then returns (B, C)."""
 
     model: nn.Module
 
@@ -453,7 +453,8 @@ class Choices(nn.Module):
 
 @pytest.fixture(scope="session")
 def make_head(model_config):
-    """A function of (head, changes to the config): head of the loss, and the module."""
+    """A function of (head, config changes) that returns the head of the loss, and the
+    module."""
 
     def make(head, compute=ComputeConfig(), **changes):
         outputs = {"sequence": 3, "token": 3}.get(head, 1)
@@ -476,7 +477,7 @@ def _with_clue(random, clue, longest=12):
 
 
 def write_classification(folder, rows=24, seed=0):
-    """One of two words tells the label; test.tsv has no labels."""
+    """One of two words decides the label. test.tsv has no labels."""
     random = np.random.default_rng(seed)
     for split, count in (("train", rows), ("dev", 9), ("test", 5)):
         with (folder / f"{split}.csv").open("w", newline="") as file:
@@ -490,7 +491,7 @@ def write_classification(folder, rows=24, seed=0):
 
 
 def write_regression(folder, rows=24, seed=0):
-    """The number is 4 with one word, and 1 with another."""
+    """The number is 4 for texts with one word, and 1 with another word."""
     random = np.random.default_rng(seed)
     for split, count in (("train", rows), ("dev", 9)):
         lines = ["text\tlabel"]
@@ -516,7 +517,7 @@ def write_tagging(folder, rows=24, seed=0):
 
 
 def write_multiple_choice(folder, rows=24, seed=0):
-    """Two or three choices; the right one has a word of its own."""
+    """Two or three choices. Only the right choice has a certain word."""
     random = np.random.default_rng(seed)
     for split, count in (("train", rows), ("dev", 9)):
         lines = []
@@ -535,7 +536,7 @@ def write_multiple_choice(folder, rows=24, seed=0):
 
 
 def write_question_answering(folder, rows=24, seed=0):
-    """The answer is the one color of the context."""
+    """The answer is the only color in the context."""
     random = np.random.default_rng(seed)
     for split, count in (("train", rows), ("dev", 9)):
         articles = []
@@ -557,7 +558,7 @@ def write_question_answering(folder, rows=24, seed=0):
 
 
 def write_multi_label(folder, rows=24, seed=0):
-    """Each of two words that a text has tells one of its labels."""
+    """Each of two words gives a text one of its labels."""
     random = np.random.default_rng(seed)
     for split, count in (("train", 2 * rows), ("dev", 12)):
         lines = []
@@ -574,7 +575,7 @@ def write_multi_label(folder, rows=24, seed=0):
 
 
 def write_sentence_vectors(folder, rows=24, seed=0):
-    """Two texts are close where they have the same clue."""
+    """Two texts are similar if they have the same clue."""
     random = np.random.default_rng(seed)
     for split, count in (("train", 2 * rows), ("dev", 12)):
         lines = ["text_a\ttext_b\tlabel"]
@@ -599,7 +600,7 @@ WRITERS = {
 
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory, checkpoint_dir):
-    """A function of (what, changes): the settings of a run on a tiny data set."""
+    """A function of (family, changes) that returns settings of a run on tiny data."""
 
     @functools.cache
     def data_set(what):
@@ -653,7 +654,7 @@ def small_model_config() -> BertConfig:
 
 @pytest.fixture(scope="session")
 def make_batch():
-    """A function of (seed, rows): a batch with padding and unused predictions."""
+    """A function of (seed, rows) that returns a padded batch with unused predictions."""
 
     def make(seed: int, rows: int = 16, length: int = 16, predictions: int = 4):
         rng = np.random.default_rng(seed)

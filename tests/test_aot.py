@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 TINY = ("--config=experiments/tiny.py", "--phases[0].batch_size=32")
 
 
-def test_a_missing_topology_is_named():
+def test_a_missing_topology_is_an_error():
     with pytest.raises(UserError, match="--topology is missing, such as v2:4x4"):
         aot.main(list(TINY))
 
@@ -20,24 +20,24 @@ def test_a_missing_topology_is_named():
 @pytest.fixture
 def compiler():
     pytest.importorskip("libtpu", reason="the TPU compiler: pip install libtpu")
-    compilation_cache.reset_cache()  # or JAX continues to use it
+    compilation_cache.reset_cache()  # otherwise JAX continues to use it
     yield
     jax.config.update("jax_enable_compilation_cache", True)
     compilation_cache.reset_cache()
 
 
-def test_a_report_as_json(compiler, capsys):
+def test_a_report_is_printed_as_json(compiler, capsys):
     assert aot.main([*TINY, "--topology=v2:2x2", "--json"]) == 0
     report, longer = map(json.loads, capsys.readouterr().out.splitlines())
     assert (report["sequence_length"], longer["sequence_length"]) == (32, 64)
     assert (report["topology"], report["chips"]) == ("v2:2x2", 4)
     assert report["fits"]
     assert 0 < report["argument_bytes"] + report["temp_bytes"] < report["hbm_bytes"]
-    # Parameters and two moments, 967,170 float32 each, are on every device, once.
+    # Parameters and two moments, 967,170 float32 each, are once on every device.
     assert 3 * 4 * 967_170 <= report["argument_bytes"] < 3.2 * 4 * 967_170
-    # The optimizer's traffic alone takes longer than the matrix products at their peak.
+    # The optimizer's memory traffic takes longer than the matrix products at peak speed.
     assert report["flops"] / 22.5e12 < report["roofline_seconds"] < 0.01
-    # Gradients in float32, with two for the tied word table. Nothing is gathered.
+    # Gradients are float32, with two for the tied word table. Nothing is gathered.
     assert set(report["collectives"]) == {"all-reduce"}
     sent = report["collectives"]["all-reduce"]["bytes"]
     assert 4 * 967_170 <= sent < 4 * (967_170 + 4096 * 128) * 1.01

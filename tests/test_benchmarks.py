@@ -1,4 +1,4 @@
-"""Every benchmark runs at its smallest size, in this process and without its peers."""
+"""Every benchmark runs at its smallest size, in this process and without peers."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[1]
 
-# Writes down its arguments instead of running a benchmark.
+# Records its arguments instead of running a benchmark.
 RECORDER = """#!/bin/sh
 [ "$1" = - ] && exec {python} "$@"
 printf '%s\\n' "$*" >> {commands}
@@ -26,7 +26,7 @@ printf '%s\\n' "$*" >> {commands}
 
 @pytest.fixture
 def start(monkeypatch):
-    """Runs ``benchmarks/NAME.py FLAGS``. Its workers run in this process."""
+    """A function that runs ``benchmarks/NAME.py FLAGS``, with workers in this process."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     monkeypatch.setattr(cli, "start", lambda *arguments: None)
     before = set(sys.modules)
@@ -56,8 +56,8 @@ def start(monkeypatch):
             del sys.modules[name]
 
 
-def test_all_commands_of_gpu_sh(start, tmp_path):
-    """synthetic, embedding, finetune and pretraining, with the flags of gpu.sh."""
+def test_all_commands_of_gpu_sh_run(start, tmp_path):
+    """gpu.sh runs synthetic, embedding, finetune and pretraining with its flags."""
     recorder, commands = tmp_path / "python", tmp_path / "commands"
     recorder.write_text(RECORDER.format(python=sys.executable, commands=commands))
     recorder.chmod(0o755)
@@ -96,7 +96,7 @@ def test_all_commands_of_gpu_sh(start, tmp_path):
     assert vectors["sentences/s"] == 20 / vectors["s"]
 
 
-def test_a_peer_is_compared_with_ours(start, monkeypatch, tmp_path):
+def test_a_peer_is_compared_with_bert_jax(start, monkeypatch, tmp_path):
     common = importlib.import_module("common")
     times = {
         "pretraining_ours.py": dict(seconds_per_step=[1.0, 1.0], peak_flops=200),
@@ -137,7 +137,7 @@ def test_a_peer_is_compared_with_ours(start, monkeypatch, tmp_path):
     assert peer["its time / ours"] == 2.5 and failed["s"] == "no compiler"
 
 
-def test_data(start, monkeypatch, tmp_path):
+def test_the_data_benchmark_runs(start, monkeypatch, tmp_path):
     text = tmp_path / "text.txt"
     sentences = [f"The whale number {i} was seen from the ship ." for i in range(400)]
     text.write_text("\n\n".join("\n".join(sentences[i::8]) for i in range(8)))

@@ -1,4 +1,4 @@
-"""How commands start and end: errors, compiled programs, a CPU's memory."""
+"""Start and end of commands: errors, compiled programs, memory of a CPU."""
 
 import ctypes
 import errno
@@ -42,7 +42,7 @@ print(high - begin, libc.sbrk(0) - begin)
     reason="needs Linux with glibc",
 )
 def test_a_freed_block_of_more_than_2_gib_stays_on_the_heap():
-    """mallopt is for a whole process: hence one of its own."""
+    """mallopt applies to a whole process, so the test starts one."""
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )
@@ -51,7 +51,7 @@ def test_a_freed_block_of_more_than_2_gib_stays_on_the_heap():
 
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
-def test_freed_memory_is_kept_where_steps_run_on_the_cpu_alone(monkeypatch, platform):
+def test_freed_memory_is_kept_only_if_steps_run_on_the_cpu(monkeypatch, platform):
     kept = []
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
     monkeypatch.setattr(startup, "keep_freed_memory", lambda: kept.append(True))
@@ -76,22 +76,24 @@ def test_collectives_of_several_cpu_devices_run_in_one_order(
     name = "--xla_cpu_enable_concurrency_optimized_scheduler"
     expected = expected.replace("--xla_f", f"{flags} ").format(name)
     monkeypatch.setenv("XLA_FLAGS", flags.format(name))
-    given = types.SimpleNamespace(jax_num_cpu_devices=devices)
+    configured_flags = types.SimpleNamespace(jax_num_cpu_devices=devices)
     with monkeypatch.context() as patch:
-        patch.setattr(jax, "config", given)
+        patch.setattr(jax, "config", configured_flags)
         startup.order_collectives(processes)
     assert os.environ["XLA_FLAGS"] == expected
 
 
 @pytest.fixture
 def configured():
-    """The folder that JAX is told, as it was before and after the test."""
+    """Restores JAX's cache folder after the test."""
     before = jax.config.jax_compilation_cache_dir
     yield lambda folder: jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_compilation_cache_dir", before)
 
 
-def test_programs_are_kept_below_the_users_cache(configured, monkeypatch, tmp_path):
+def test_compiled_programs_are_saved_in_the_users_cache(
+    configured, monkeypatch, tmp_path
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     configured(None)
     startup.keep_programs("")
@@ -108,7 +110,7 @@ def test_programs_are_kept_below_the_users_cache(configured, monkeypatch, tmp_pa
     assert Path(jax.config.jax_compilation_cache_dir) != folder
 
 
-def test_a_user_without_a_home_keeps_no_programs(configured, monkeypatch):
+def test_a_user_without_a_home_saves_no_compiled_programs(configured, monkeypatch):
     def unknown(_):
         raise KeyError("no such user")
 
@@ -121,14 +123,14 @@ def test_a_user_without_a_home_keeps_no_programs(configured, monkeypatch):
 
 
 @pytest.mark.parametrize("workdir", ["gs://bucket/run", "/disk/run"])
-def test_programs_are_kept_in_the_workdir(configured, workdir):
+def test_compiled_programs_are_saved_in_the_workdir(configured, workdir):
     configured(None)
     startup.keep_programs(workdir)
-    found = jax.config.jax_compilation_cache_dir
-    assert found.startswith(f"{workdir}/programs/xla-")
+    folder = jax.config.jax_compilation_cache_dir
+    assert folder.startswith(f"{workdir}/programs/xla-")
 
 
-def test_a_folder_of_the_users_own_stays(configured, tmp_path):
+def test_the_users_own_cache_folder_is_kept(configured, tmp_path):
     configured(str(tmp_path))
     startup.keep_programs("gs://bucket/run")
     assert jax.config.jax_compilation_cache_dir == str(tmp_path)
@@ -165,7 +167,9 @@ def os_error(number, *names):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_what_a_user_can_put_right_is_one_line(capsys, monkeypatch, error, code, line):
+def test_an_error_that_a_user_can_fix_is_one_line(
+    capsys, monkeypatch, error, code, line
+):
     def fails(argv):
         raise error
 
@@ -181,9 +185,9 @@ def test_what_a_user_can_put_right_is_one_line(capsys, monkeypatch, error, code,
     "error",
     [
         ValueError("a bug"),
-        os_error(errno.EBADF),  # a file that was closed
-        os_error(errno.EACCES),  # to nobody's file
-        os_error(errno.ENOENT, "/x"),  # which nobody was asked for
+        os_error(errno.EBADF),  # a closed file
+        os_error(errno.EACCES),  # an error without a file name
+        os_error(errno.ENOENT, "/x"),  # a file that no flag named
         ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
     ],
     ids=lambda error: type(error).__name__,
@@ -201,7 +205,7 @@ def test_a_bug_keeps_its_traceback(capsys, error):
     assert any("in fails" in line for line in lines)
 
 
-def test_warnings_of_other_libraries_are_not_on_the_screen():
+def test_warnings_of_other_libraries_are_not_printed():
     program = """
 import logging
 from bert_jax.commands import cli
@@ -239,7 +243,7 @@ def test_the_output_is_utf8_in_every_locale():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
 @pytest.mark.parametrize(
-    ("streams", "code", "said"),
+    ("streams", "code", "message"),
     [
         ("<&- >&-", 0, ""),
         ("<&- >&- 2>&-", 0, ""),
@@ -253,7 +257,7 @@ def test_the_output_is_utf8_in_every_locale():
         (">/dev/full 2>/dev/full", 2, ""),
     ],
 )
-def test_streams_may_be_closed_or_full(streams, code, said):
+def test_streams_may_be_closed_or_full(streams, code, message):
     """No opened file gets the number of a closed stream. Each error is printed once."""
     program = (
         "import os, sys, time; from bert_jax.commands import cli\n"
@@ -266,7 +270,7 @@ def test_streams_may_be_closed_or_full(streams, code, said):
     done = subprocess.run(
         ["bash", "-c", line], capture_output=True, text=True, stdin=subprocess.DEVNULL
     )
-    assert (done.returncode, done.stderr.strip().split(";")[0]) == (code, said)
+    assert (done.returncode, done.stderr.strip().split(";")[0]) == (code, message)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
@@ -287,7 +291,7 @@ def test_the_exit_code_does_not_depend_on_stderr(stderr):
     assert subprocess.run(["bash", "-c", line]).returncode == 2
 
 
-def test_a_thread_that_hangs_does_not_keep_a_command_from_its_end():
+def test_a_hanging_thread_does_not_stop_a_command_from_ending():
     program = (
         "import threading\nfrom bert_jax.commands import cli\n"
         "from bert_jax.errors import *\n"
@@ -325,8 +329,8 @@ def test_an_unknown_flag_is_reported_with_the_nearest_one(command, flag):
 
 
 @pytest.mark.parametrize("status", [403, 404], ids=["forbidden", "upload unknown"])
-def test_an_error_that_gcsfs_raises_is_one_line(status):
-    """A store answers 404 for an upload that is complete, if its first answer was lost."""
+def test_an_error_of_gcsfs_is_one_line(status):
+    """A complete upload gives 404 if the first response was lost."""
     from gcsfs.retry import validate_response
 
     with pytest.raises(OSError) as caught:
@@ -337,8 +341,8 @@ def test_an_error_that_gcsfs_raises_is_one_line(status):
     assert cli._users_line(FileNotFoundError(2, "No such file", "absent")) is None
 
 
-def test_pairs_are_read_before_any_is_scored(tmp_path, capsys):
-    """The first set is right, the second is not: nothing is printed."""
+def test_all_pairs_are_read_before_scoring(tmp_path, capsys):
+    """If the second set is wrong, no score of the first set is printed."""
     for name, line in (("good.txt", "a ship\ta sea\n"), ("bad.txt", "a ship\n")):
         (tmp_path / name).write_text(line)
     files = [str(tmp_path / name) for name in ("good.txt", "bad.txt")]

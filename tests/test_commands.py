@@ -1,7 +1,7 @@
 """Every command on a checkpoint of every objective and every kind of output.
 
-The checkpoints are those in golden/v0_1_0. A command works, or ends with one line.
-tests/test_compatibility.py loads all of them.
+The checkpoints are in golden/v0_1_0. A command works or ends with a one-line error.
+tests/test_compatibility.py loads all checkpoints.
 """
 
 import importlib
@@ -22,7 +22,7 @@ from bert_jax.inference import lines
 
 GOLDEN = Path(__file__).parent / "golden/v0_1_0"
 TEXT = "the whale is good"
-# For each head a row to predict, and the label that evaluate needs in the same row.
+# For each head: a row for predict, and the label of this row for evaluate.
 ROWS = {
     "classification": ({"text": TEXT}, {"label": "yes"}),
     "sentence_vectors": ({"text_a": TEXT, "text_b": "it is so"}, {"label": 5.0}),
@@ -49,9 +49,9 @@ COMMANDS = {
     "minimal_pairs": "score --checkpoint {checkpoint} --pairs {minimal}",
     "plot": "plot {checkpoint} --output {new}/curves.svg",
 }
-# These read no checkpoint, or as init_from, which the tests of objectives try.
+# These commands read no checkpoint, or only as init_from: see the tests of objectives.
 OTHERS = {"aot", "doctor", "study", "finetune", "prepare", "train", "vocabulary"}
-# What is said by those that do not work.
+# Errors of the commands that do not work.
 NO_RUN = "has no metrics.jsonl"
 NO_MLM = "has no MLM head"
 REFUSALS = {
@@ -64,7 +64,7 @@ REFUSALS = {
     "next_sentence": "has no NSP head",
     "plot": NO_RUN,
 }
-# What works on all checkpoints, and on those of ...
+# The commands that work on all checkpoints, and on the checkpoints of ...
 ALL = {"inspect", "inspect --json", "convert back", "embed", "embed tokens"}
 LM = {"convert", "predict", "score", "minimal_pairs", "embed pooler"}
 HEAD = {"convert", "predict", "evaluate"}
@@ -88,7 +88,7 @@ WORKS = {
     "runs/sweep": HEAD | RUN | {"embed pooler"},
 }
 
-# Their commands run the same code as those of another checkpoint.
+# Their commands run the same code as for another checkpoint.
 LIKE = {
     *("exported/causal", "exported/two_way_classification"),
     *("runs/finetune_unfinished", "runs/sweep", "runs/electra"),
@@ -97,7 +97,7 @@ LIKE = {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Where each input of COMMANDS is, and a copy of the checkpoints."""
+    """The paths of the inputs of COMMANDS, and a copy of the checkpoints."""
     folder = tmp_path_factory.mktemp("commands")
     shutil.copytree(GOLDEN, folder / "golden")
     inputs = {
@@ -108,7 +108,7 @@ def files(tmp_path_factory):
     }
     for name, (row, label) in ROWS.items():
         inputs[f"{name}.jsonl"] = json.dumps(row) + "\n"
-        # Two rows: a correlation needs them.
+        # A correlation needs two rows.
         other = {"label": 1.0} if isinstance(label.get("label"), float) else label
         inputs[f"{name}.labelled.jsonl"] = "".join(
             json.dumps(row | each) + "\n" for each in (label, other)
@@ -119,7 +119,7 @@ def files(tmp_path_factory):
 
 
 def outcome(line):
-    """Whether a command line works; what it says where it does not."""
+    """Runs a command line. Returns "works", or the error message."""
     name, *arguments = line
     try:
         code = importlib.import_module(f"bert_jax.commands.{name}").main(arguments)
@@ -141,7 +141,7 @@ def test_every_command_is_tested():
 def test_every_command_works_or_ends_with_one_line(
     checkpoint, files, tmp_path, monkeypatch
 ):
-    monkeypatch.chdir(tmp_path)  # where plot writes by default
+    monkeypatch.chdir(tmp_path)  # plot writes here by default
     monkeypatch.setattr(cli, "start", lambda *arguments: None)
     name = checkpoint.partition("/")[2]
     head = HEAD_OF.get(name, name if name in ROWS else "classification")
@@ -155,14 +155,14 @@ def test_every_command_works_or_ends_with_one_line(
         "pairs": files / "pairs.txt",
         "minimal": files / "minimal.tsv",
     }
-    found = {
+    outcomes = {
         command: outcome([part.format(**places) for part in line.split()])
         for command, line in COMMANDS.items()
     }
-    works = {command for command, answer in found.items() if answer == "works"}
-    assert works == ALL | WORKS[checkpoint], found
-    for command in found.keys() - works:
-        line = found[command]
+    works = {command for command, answer in outcomes.items() if answer == "works"}
+    assert works == ALL | WORKS[checkpoint], outcomes
+    for command in outcomes.keys() - works:
+        line = outcomes[command]
         assert re.search(REFUSALS[command], line) and "\n" not in line, line
         assert len(line) < 300
 
@@ -172,11 +172,11 @@ def test_every_command_works_or_ends_with_one_line(
 )
 def test_inspect_counts_the_parameters_of_every_kind(path, capsys):
     inspect.main([str(path), "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["count"] == sum(part["count"] for part in found["parameters"]) > 1000
+    report = json.loads(capsys.readouterr().out)
+    assert report["count"] == sum(part["count"] for part in report["parameters"]) > 1000
 
 
-EVIL = "\x1b]0;title\x07\x9b31m\u202e"  # sets a title and a colour, and turns the line
+EVIL = "\x1b]0;title\x07\x9b31m\u202e"  # sets title and colour, and reverses the line
 SHOWN = r"\u001b]0;title\u0007\u009b31m\u202e"
 
 
@@ -209,7 +209,7 @@ def evil_json(folder):
 
 
 @pytest.mark.parametrize("make", [evil_label, evil_member, evil_metric, evil_json])
-def test_names_and_texts_of_files_cannot_steer_the_terminal(
+def test_names_and_texts_of_files_are_printed_without_control_characters(
     make, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(cli, "start", lambda *arguments: None)

@@ -1,7 +1,7 @@
-"""Folders that version 0.1.0 wrote: golden/v0_1_0, made by the make.py in it.
+"""Folders of version 0.1.0 in golden/v0_1_0, written by its make.py.
 
-Exported folders give the same parameters bit for bit. Workdirs, prepared text, sweeps and
-studies are read, and what they lack is computed.
+Exported folders load the same parameters bit for bit. Workdirs, prepared text, sweeps and
+studies are read, and their missing parts are computed.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ ARRAYS = np.load(FOLDER / "expected.npz")
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A copy of the folder; the paths in it are relative to it."""
+    """A copy of the folder as the current folder, since its paths are relative."""
     copy = tmp_path / "v0_1_0"
     shutil.copytree(FOLDER, copy)
     monkeypatch.chdir(copy)
@@ -40,41 +40,41 @@ def folder(tmp_path, monkeypatch):
 
 
 def digest(params):
-    """As make.py has it: no name or shape counts."""
+    """The digest of make.py, which ignores names and shapes."""
     values = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
     return hashlib.sha256(np.sort(values[values != 0]).tobytes()).hexdigest()
 
 
 def same_when_saved(model, name, folder):
-    """Asserts that the model is saved as the tensors of an exported folder."""
+    """Asserts that the saved model has the tensors of an exported folder."""
     model.save(folder)
     before, after = (
         safetensors.numpy.load_file(place / "model.safetensors")
         for place in (FOLDER / "exported" / name, folder)
     )
-    # 0.1.0 saved an NSP head of two_way, too, which nothing trains.
+    # 0.1.0 also saved an untrained NSP head of two_way.
     assert before.keys() - after.keys() <= {"nsp/bias", "nsp/kernel"}
     for tensor, value in after.items():
         np.testing.assert_array_equal(value, before[tensor], tensor, strict=True)
 
 
-def close(found, expected):
+def close(actual, expected):
     """Whether two JSON values are equal, numbers within 1e-5."""
     if isinstance(expected, dict):
-        return found.keys() == expected.keys() and all(
-            close(found[key], value) for key, value in expected.items()
+        return actual.keys() == expected.keys() and all(
+            close(actual[key], value) for key, value in expected.items()
         )
     if isinstance(expected, list):
-        return len(found) == len(expected) and all(map(close, found, expected))
+        return len(actual) == len(expected) and all(map(close, actual, expected))
     if isinstance(expected, float):
-        return abs(found - expected) < 1e-5 * max(1, abs(expected))
-    return found == expected
+        return abs(actual - expected) < 1e-5 * max(1, abs(expected))
+    return actual == expected
 
 
 def settings(workdir):
     """The settings of a run from its config.json."""
-    found = json.loads((Path(workdir) / "config.json").read_text())
-    return {name: value for name, value in found.items() if name != "text"}
+    content = json.loads((Path(workdir) / "config.json").read_text())
+    return {name: value for name, value in content.items() if name != "text"}
 
 
 def steps(workdir, split):
@@ -89,11 +89,11 @@ def steps(workdir, split):
 def test_an_exported_folder_loads_bit_for_bit(name, tmp_path):
     model = bert_jax.load(FOLDER / "exported" / name)
     assert digest(model.params) == EXPECTED["parameters"][name]
-    found = model(ARRAYS["texts"].tolist())
+    output = model(ARRAYS["texts"].tolist())
     tokens = ...
-    if model.config.encoder == "lstm":  # the version before gave padding other vectors
-        tokens = found.attention_mask == 1
-    vectors, expected = found.last_hidden_state, ARRAYS[f"{name}/vectors"]
+    if model.config.encoder == "lstm":  # 0.1.0 had other vectors at padding
+        tokens = output.attention_mask == 1
+    vectors, expected = output.last_hidden_state, ARRAYS[f"{name}/vectors"]
     np.testing.assert_allclose(vectors[tokens], expected[tokens], 1e-5, 1e-6)
     for call in EXPECTED["calls"][name]:
         arguments = [tuple(a) if isinstance(a, list) else a for a in call["of"]]
@@ -125,7 +125,7 @@ def test_prepared_text_gives_the_same_first_batch():
 )
 def test_an_unfinished_pretraining_is_resumed(objective, folder):
     workdir = f"runs/{objective}"
-    # The exported folder was saved at step 4, too.
+    # The exported folder was also saved at step 4.
     same_when_saved(bert_jax.load(workdir), objective, folder / "saved")
     log = []
     pretrain.pretrain(train_config(settings(workdir)), workdir, log.append)
@@ -144,7 +144,7 @@ def test_an_unfinished_fine_tuning_is_resumed(folder):
     assert bert_jax.load(workdir).predict("all is good")["label"] in ("yes", "no")
 
 
-def test_a_finished_fine_tuning_is_not_run_again(folder):
+def test_a_finished_fine_tuning_does_not_run_again(folder):
     workdir = "runs/finetune_finished"
     log = []
     results = run_one(finetune_config(settings(workdir)), workdir, log.append)
@@ -156,13 +156,13 @@ def test_a_finished_fine_tuning_is_not_run_again(folder):
     assert set(scores) == {"accuracy", "f1_macro"}
 
 
-def test_a_sweep_runs_what_is_not_finished(folder):
+def test_a_sweep_runs_only_unfinished_runs(folder):
     workdir = Path("runs/sweep")
     runs = sorted(path.name for path in (workdir / "sweep").iterdir() if path.is_dir())
-    own = settings(workdir / "sweep" / runs[0])
+    run_settings = settings(workdir / "sweep" / runs[0])
     log = []
     before = json.loads((workdir / "sweep.json").read_text())
-    table = run_sweep(finetune_config(own), workdir, log.append)
+    table = run_sweep(finetune_config(run_settings), workdir, log.append)
     assert (table["best_run"], table["metric"]) == (
         before["best_run"],
         before["metric"],
@@ -171,12 +171,12 @@ def test_a_sweep_runs_what_is_not_finished(folder):
     assert found["scores"]["accuracy"]["scores"] == point["scores"]
     assert not [line for line in log if line.startswith("== ")]
     (workdir / "sweep" / runs[1] / "results.json").unlink()
-    run_sweep(finetune_config(own), workdir, log.append)
+    run_sweep(finetune_config(run_settings), workdir, log.append)
     assert [line for line in log if line.startswith("== ")] == [f"== {runs[1]}"]
 
 
-def test_a_study_runs_what_is_not_finished(folder):
-    """0.1.0 prepared a corpus once for all pretrainings: its data.path is study/text."""
+def test_a_study_runs_only_unfinished_runs(folder):
+    """0.1.0 prepared one text for all pretraining runs, at data.path=study/text."""
     log = []
     config, place = command._open("study")
     with pytest.raises(UserError, match=r"plain-seed0 holds another run \(data.corpus"):

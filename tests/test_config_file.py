@@ -1,4 +1,4 @@
-"""A config file states what it is about; the command line can change every setting."""
+"""A config file names some settings, and the command line can change all settings."""
 
 import dataclasses
 import json
@@ -50,7 +50,7 @@ def read(given):
 
 @pytest.fixture
 def config(tmp_path):
-    """A function of a file's text, and of flags: the config of the command line."""
+    """A function of a file's text and flags that returns the config."""
 
     def settings(text, *flags, argument=""):
         path = tmp_path / "config.py"
@@ -64,11 +64,11 @@ def config(tmp_path):
 FILE = "def get_config():\n    return dict(phases=(dict(steps=3), dict(steps=4)))\n"
 
 
-def test_what_the_file_leaves_out_has_its_default(config):
+def test_settings_missing_in_the_file_have_their_defaults(config):
     assert config(FILE) == Config((Phase(3, 0.1), Phase(4, 0.1)), Mesh(1), (0,), False)
 
 
-def test_any_setting_can_be_changed_though_the_file_does_not_name_it(config):
+def test_settings_missing_in_the_file_can_be_changed(config):
     changed = config(
         FILE,
         "--config.phases[1].steps=9",
@@ -90,7 +90,7 @@ def test_any_setting_can_be_changed_though_the_file_does_not_name_it(config):
     assert not config(FILE, "--packing", "False").packing
 
 
-def test_a_file_may_give_a_config_dict_and_import_its_neighbours(config, tmp_path):
+def test_a_file_may_return_a_config_dict_and_import_its_neighbours(config, tmp_path):
     (tmp_path / "neighbour_of_config.py").write_text("STEPS = 5\n")
     text = """
 from ml_collections import ConfigDict
@@ -130,7 +130,7 @@ def get_config(name):
         ("--Mesh.Model=2", r"'--Mesh\.Model=2'; did you mean --mesh\.model\?"),
     ],
 )
-def test_a_wrong_argument_is_one_line(config, flag, message):
+def test_a_wrong_argument_is_a_one_line_error(config, flag, message):
     with pytest.raises(UserError, match=message) as error:
         config(FILE, *flag.split())
     assert "\n" not in str(error.value)
@@ -145,7 +145,7 @@ def test_a_wrong_argument_is_one_line(config, flag, message):
         ("def get_config(size):\n    return {}\n", "missing 1 required positional"),
     ],
 )
-def test_a_wrong_file_is_one_line(config, text, message):
+def test_a_wrong_file_is_a_one_line_error(config, text, message):
     with pytest.raises(UserError, match=message) as error:
         config(text)
     assert "\n" not in str(error.value)
@@ -167,7 +167,7 @@ def test_a_wrong_file_is_one_line(config, text, message):
         ("--config experiments/finetune/swga.py", r"did you mean swag\?$"),
     ],
 )
-def test_a_config_that_is_not_there(line, message):
+def test_a_missing_config_is_a_one_line_error(line, message):
     with pytest.raises(UserError, match=message):
         parse(line.split(), USAGE, read)
 
@@ -186,14 +186,14 @@ def test_a_config_is_found_by_its_name_from_anywhere(
     name, file, argument, workdir, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    own = finetune_config if "finetune" in file else train_config
-    found = parse(["--config", name], USAGE, own)
-    there = parse([f"--config={EXPERIMENTS / file}:{argument}"], USAGE, own)
-    assert found.config == there.config
-    assert found.workdir == workdir
+    config_type = finetune_config if "finetune" in file else train_config
+    parsed = parse(["--config", name], USAGE, config_type)
+    there = parse([f"--config={EXPERIMENTS / file}:{argument}"], USAGE, config_type)
+    assert parsed.config == there.config
+    assert parsed.workdir == workdir
 
 
-def test_a_file_of_the_users_own_comes_before_a_name(tmp_path, monkeypatch):
+def test_a_users_file_takes_precedence_over_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny.py").write_text(FILE)
@@ -202,7 +202,7 @@ def test_a_file_of_the_users_own_comes_before_a_name(tmp_path, monkeypatch):
     assert parse(["--config", "tiny"], USAGE, train_config).config == tiny.config
 
 
-def test_configs_that_a_wheel_carries_are_found(tmp_path, monkeypatch):
+def test_configs_of_a_wheel_are_found(tmp_path, monkeypatch):
     (tmp_path / "experiments" / "finetune").mkdir(parents=True)
     (tmp_path / "experiments" / "finetune" / "own.py").write_text(FILE)
     monkeypatch.setattr(
@@ -212,7 +212,7 @@ def test_configs_that_a_wheel_carries_are_found(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("joined", [True, False])
-def test_a_config_s_path_may_have_spaces(tmp_path, joined):
+def test_a_configs_path_may_have_spaces(tmp_path, joined):
     path = tmp_path / "my configs" / "a b.py"
     path.parent.mkdir()
     path.write_text("def get_config(name):\n    return dict(name=name, phases=())\n")
@@ -229,8 +229,10 @@ def test_a_config_s_path_may_have_spaces(tmp_path, joined):
         ("finetune", "--config=sst2 --init_from={} --data.dir=none", "no train.tsv"),
     ],
 )
-def test_a_wrong_command_line_answers_without_jax(command, flags, message, golden):
-    """Importing it takes a second, and more where there are accelerators."""
+def test_a_wrong_command_line_is_an_error_before_jax_is_imported(
+    command, flags, message, golden
+):
+    """The import of JAX needs a second, and longer with accelerators."""
     flags = flags.format(golden / "google_bert").split()
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "bert_jax", command, *flags],
@@ -250,10 +252,10 @@ def test_infinity_is_a_number():
     assert config_file._value("inf", "a") == "inf"
 
 
-def test_a_checkpoint_gives_the_sizes_that_a_config_does_not_name(
+def test_sizes_missing_in_a_config_come_from_the_checkpoint(
     golden, tmp_path, monkeypatch, capsys
 ):
-    """Dropout is the run's own, and a run that has started knows the sizes itself."""
+    """Dropout comes from the config. A started run has saved its sizes."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(golden / "huggingface/pretraining", "checkpoint")
     file = Path("checkpoint/config.json")
@@ -265,15 +267,17 @@ def test_a_checkpoint_gives_the_sizes_that_a_config_does_not_name(
         return parse([*line, "--phases[0].sequence_length=16", *flags], USAGE, read)
 
     read = train_config
-    found = model().config.model
+    model_sizes = model().config.model
     known = read_config(Path("checkpoint/config.json"))
-    assert found == dataclasses.replace(
+    assert model_sizes == dataclasses.replace(
         known, hidden_dropout=0.1, attention_dropout=0.1
     )
     changed = model(
         "--model.max_positions=64", "--model.hidden_dropout=0.2"
     ).config.model
-    assert changed == dataclasses.replace(found, max_positions=64, hidden_dropout=0.2)
+    assert changed == dataclasses.replace(
+        model_sizes, max_positions=64, hidden_dropout=0.2
+    )
     with pytest.raises(SystemExit):
         model("--print_config")
     assert "\nmodel.hidden_size = 24  # " in capsys.readouterr().out
@@ -287,14 +291,14 @@ def test_a_checkpoint_gives_the_sizes_that_a_config_does_not_name(
         parse(line[:2], USAGE, read)
     with pytest.raises(UserError, match=r"did you mean --model\.hidden_size"):
         model("--model.hiden_size=24")
-    # A vocabulary with fewer tokens than the word table has rows.
+    # The vocabulary has fewer tokens than the word table has rows.
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
     Path("checkpoint/vocab.txt").write_text("\n".join(tokens))
-    assert model().config.model == dataclasses.replace(found, vocab_size=6)
+    assert model().config.model == dataclasses.replace(model_sizes, vocab_size=6)
     Path("runs/further").mkdir(parents=True)
     Path("runs/further/config.json").write_text(json.dumps(to_dict(model().config)))
     shutil.rmtree("checkpoint")
-    assert model().config.model == dataclasses.replace(found, vocab_size=6)
+    assert model().config.model == dataclasses.replace(model_sizes, vocab_size=6)
     for flag in ("--workdir=runs/other", "--init_from=./other"):
         with pytest.raises(
             UserError, match=r"checkpoint does not|other does not exist"
@@ -305,7 +309,7 @@ def test_a_checkpoint_gives_the_sizes_that_a_config_does_not_name(
 @pytest.mark.parametrize("kind", ["run", "google"])
 def test_a_checkpoint_of_any_origin_gives_its_sizes(kind, golden):
     path = golden / {"run": "v0_1_0/runs/mlm_nsp", "google": "google_bert"}[kind]
-    found, tokenizer = read_architecture(path)
+    sizes, tokenizer = read_architecture(path)
     model = load(path)
-    assert found == vars(model.config)
+    assert sizes == vars(model.config)
     assert (tokenizer is None) == (model.tokenizer is None)

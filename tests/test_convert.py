@@ -24,13 +24,13 @@ def files(folder):
     return {
         path.name: path.read_bytes()
         for path in folder.iterdir()
-        if path.name != "README.md"  # which says what was converted
+        if path.name != "README.md"  # README.md names the converted checkpoint
     }
 
 
 @pytest.fixture
 def source(golden, tmp_path):
-    """The tiny models with a vocabulary each."""
+    """The tiny models, each with a vocabulary."""
     source = shutil.copytree(golden / "huggingface", tmp_path / "source")
     for name in NAMES:
         load_tokenizer(source / "tokenizer").save(source / name)
@@ -38,7 +38,7 @@ def source(golden, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_there_and_back_is_the_same_to_the_bit(source, tmp_path, name):
+def test_converting_there_and_back_is_equal_bit_for_bit(source, tmp_path, name):
     first = convert(source / name, tmp_path / "first")
     second = convert(first, tmp_path / "second", "bert_jax")
     assert files(first) == files(second)
@@ -48,7 +48,7 @@ def test_there_and_back_is_the_same_to_the_bit(source, tmp_path, name):
     jax.tree.map(np.testing.assert_array_equal, a.params, b.params)
 
 
-def test_google_to_hugging_face_and_back(golden, tmp_path):
+def test_google_to_hugging_face_and_back_is_equal(golden, tmp_path):
     activation = ("--activation", "gelu_tanh")
     first = convert(golden / "google_bert", tmp_path / "first", "hf", *activation)
     second = convert(first, tmp_path / "second")
@@ -62,7 +62,7 @@ def test_google_to_hugging_face_and_back(golden, tmp_path):
     assert config["hidden_act"] == "gelu_new"
 
 
-def test_the_command_lists_what_did_not_fit(source, tmp_path, capsys):
+def test_the_command_lists_unconverted_tensors(source, tmp_path, capsys):
     shutil.copy(source / "none" / "model.safetensors", source / "sequence")
     convert(source / "sequence", tmp_path / "out", "bert_jax")
     out = capsys.readouterr().out

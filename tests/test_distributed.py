@@ -1,4 +1,4 @@
-"""Jobs of several processes, as several hosts would run them."""
+"""Jobs of several processes, as on several hosts."""
 
 import functools
 import json
@@ -23,21 +23,21 @@ from bert_jax.training.pretrain import pretrain
 from bert_jax.training.workdir import RunFolder
 
 REPOSITORY = Path(__file__).parent.parent
-STEPS = 32  # some seconds: time to stop it in
-# Rows over half of the devices, heads and feed-forward over 2. The job of four processes
-# has 8 devices in all, the others 4: one run, whatever the mesh.
+STEPS = 32  # some seconds, so that a test can stop the run
+# Rows are split over half of the devices, heads and feed-forward over 2. The job of four
+# processes has 8 devices and the other jobs have 4, for the same run.
 RUN = ("--mesh.data=-1", "--mesh.model=2")
 LONG = (*RUN, f"--phases[0].steps={STEPS}")
-# Between processes the sums of gradients are added in another order.
+# Between processes gradients are summed in another order.
 TOLERANCE = 2e-5
-# What Gloo, which joins CPUs, says of each process. Its threads break into one another's
-# lines.
+# Gloo, which connects CPUs, prints this line for each process. Its threads can interrupt
+# lines of each other.
 GLOO = "[Gloo] Rank is connected to peer ranks. Expected number of ranks is :"
 
 
 @pytest.fixture(scope="module")
 def one_phase(one_phase_of, small_store):
-    """One compilation for each process, on a text that the run prepares for itself."""
+    """A config with one compilation per process and a text that the run prepares."""
     path = one_phase_of(0)
     text = small_store[0].parent / "text.txt"
     path.write_text(
@@ -56,7 +56,7 @@ def get_config():
 
 
 def start(processes, logs, *arguments, devices=4, command="train"):
-    """Starts launch/local_processes.sh, its output a pipe of text."""
+    """Starts launch/local_processes.sh with a text pipe as output."""
     script = [
         REPOSITORY / "launch/local_processes.sh", "--command", command,
         "--processes", processes, "--devices", devices // processes,
@@ -93,14 +93,14 @@ def start_each(command, *arguments, processes=2, started=(0, 1)):
 
 
 def finish(job, logs):
-    """Its exit code, and the output of all its processes."""
+    """The exit code of a job, and the output of all its processes."""
     output, _ = job.communicate()
     others = "".join(path.read_text() for path in sorted(logs.glob("*.log")))
     return job.returncode, output + others
 
 
 def wait_for_step(job, wanted):
-    """What a job prints until it has done ``wanted`` updates."""
+    """The output of a job until it has done ``wanted`` updates."""
     printed = ""
     for line in job.stdout:
         printed += line
@@ -112,13 +112,15 @@ def wait_for_step(job, wanted):
 
 @pytest.fixture
 def check_equal(one_phase, metric_lines, tmp_path):
-    """A function that checks a workdir's metrics against those of this process."""
+    """A function that compares a workdir's metrics to a run of this process."""
 
     def check(workdir, *flags):
-        own = tmp_path / "one"
+        reference = tmp_path / "one"
         argv = ["--config", str(one_phase), *flags]
-        pretrain(config_file.parse(argv, "bert_jax train", train_config).config, own)
-        lines, expected = metric_lines(workdir), metric_lines(own)
+        pretrain(
+            config_file.parse(argv, "bert_jax train", train_config).config, reference
+        )
+        lines, expected = metric_lines(workdir), metric_lines(reference)
         assert len(lines) == len(expected)
         for line, other in zip(lines, expected, strict=True):
             assert line == pytest.approx(other, abs=TOLERANCE)
@@ -127,17 +129,17 @@ def check_equal(one_phase, metric_lines, tmp_path):
 
 
 def kill_process_1(workdir):
-    found = subprocess.run(
+    processes = subprocess.run(
         ["pgrep", "-f", f"process_id 1 .*{workdir}"],
         capture_output=True,
         text=True,
         check=True,
     )
-    os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
+    os.kill(int(processes.stdout.split()[0]), signal.SIGKILL)
 
 
 def check_lost(code, output):
-    """A collective fails: one line, 75. Or JAX ends the other process, as in a save."""
+    """A collective fails with one line and code 75, or JAX ends the other process."""
     assert code in (75, 137), output
     count = output.count("error: another process failed or was lost")
     assert count == 1 or (code == 137 and count == 0), output
@@ -158,22 +160,24 @@ def test_two_processes_train_as_one(check_equal, one_phase, tmp_path):
 
 
 @pytest.mark.long
-def test_killed_or_asked_to_stop_it_goes_on_with_other_hosts(
+def test_a_killed_or_stopped_run_resumes_with_other_hosts(
     check_equal, one_phase, bucket, tmp_path
 ):
-    """Two processes, of which one is killed; four, which are asked to stop; then one.
+    """One of two processes is killed; four get SIGTERM; one process finishes the run.
 
-    The workdir is gs://, and no process has a file that another one wrote on a disk.
+    The workdir is gs://, and no process reads a file of another process's disk.
     """
     logs = tmp_path / "logs"
     arguments = ("--config", one_phase, "--workdir", bucket, *LONG)
     job = start(2, logs, *arguments)
-    printed = wait_for_step(job, 12)  # the save at step 10 waited for that at step 5
+    printed = wait_for_step(
+        job, 12
+    )  # the save at step 10 has waited for the save at step 5
     assert "preparing" in printed
     kill_process_1(bucket)
     check_lost(*finish(job, logs))
 
-    # So few checkpoints that the next is one on request.
+    # Checkpoints are so rare that the next one is due to the signal.
     shutil.rmtree(tmp_path / "caches")
     arguments = (*arguments, "--change_settings")
     seldom = (*arguments, "--checkpoint_every=1000")
@@ -206,12 +210,12 @@ FINE_TUNING = (
 
 
 @pytest.mark.long
-def test_fine_tuning_goes_on_with_other_hosts(
+def test_fine_tuning_resumes_with_other_hosts(
     finetune_folder, bucket, metric_lines, tmp_path
 ):
-    """On one process; on two, of which one is killed; on four. The workdir is gs://.
+    """On one process; on two, until one is killed; on four. The workdir is gs://.
 
-    Heads and feed-forward are split over two devices, matrices over all.
+    Heads and feed-forward are split over two devices, matrices over all devices.
     """
     logs = tmp_path / "logs"
     arguments = ("--config", finetune_folder / "config.py", *FINE_TUNING)
@@ -254,12 +258,12 @@ def test_fine_tuning_goes_on_with_other_hosts(
 
 @pytest.mark.long
 def test_two_processes_stop_early_together(finetune_folder, tmp_path):
-    """Dev scores are stuck at a tiny learning rate, and a killed run keeps its count."""
+    """Dev scores stay equal at a tiny learning rate. A killed run keeps its count."""
     logs, workdir = tmp_path / "logs", tmp_path / "run"
     arguments = ("--config", finetune_folder / "config.py", "--workdir", workdir)
     arguments += ("--epochs=6", "--patience=3", "--optimizer.learning_rate=1e-9")
     job = start(2, logs, *arguments, command="finetune")
-    wait_for_step(job, 5)  # two steps an epoch: one evaluation was not better
+    wait_for_step(job, 5)  # two steps per epoch: one evaluation was not better
     kill_process_1(workdir)
     check_lost(*finish(job, logs))
     code, output = finish(start(2, logs, *arguments, command="finetune"), logs)
@@ -289,7 +293,7 @@ def get_config():
     code, output = finish(job, logs)
     assert code == 2
     error = "process 1 and process 0 differ in config or data; start all with the same"
-    assert output.count(error) == 2  # once from each
+    assert output.count(error) == 2  # one line from each process
     assert "Traceback" not in output
     assert not (tmp_path / "run/config.json").exists()
 
@@ -375,7 +379,7 @@ if sys.argv[sys.argv.index("--process_id") + 1] == "1":
 def test_sigterm_takes_effect_at_the_next_step(
     one_phase, module, name, call, earliest, tmp_path
 ):
-    """JAX needs some of the short steps of this run to agree on the step."""
+    """JAX needs several of the short steps of this run to agree on the last step."""
     config, logs = tmp_path / "config.py", tmp_path / "logs"
     config.write_text(
         SIGTERM_WHILE.format(module=module, name=name, call=call)
@@ -408,7 +412,7 @@ def test_the_doctor_finds_two_processes_ready(tmp_path):
     code, output = finish(job, logs)
     assert code == 0, output
     lines = [line for line in output.splitlines() if re.match("ok |failed |", line)]
-    assert sum(line.startswith("ok ") for line in lines) == 9  # of process 0
+    assert sum(line.startswith("ok ") for line in lines) == 9  # lines of process 0
     assert "ok devices: 4 x cpu, processes: 2" in output
     assert "ok collective: the sum of 1 to 4 over the devices is 10" in output
     assert output.count("\nready\n") == 1
@@ -417,8 +421,8 @@ def test_the_doctor_finds_two_processes_ready(tmp_path):
 
 
 @pytest.mark.long
-def test_a_missing_process_ends_the_others(config_file, tmp_path):
-    """JAX ends them with its own error, in which RegisterTask names the step."""
+def test_a_missing_process_ends_the_other_processes(config_file, tmp_path):
+    """JAX ends the processes with its own error, in which RegisterTask names the step."""
     arguments = ("--config", config_file, "--workdir", tmp_path, "--join_timeout=5")
     jobs = start_each("train", *arguments, processes=3, started=(0, 2))
     errors = [job.communicate()[1] for job in jobs]

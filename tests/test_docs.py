@@ -1,7 +1,7 @@
-"""The pages: every link leads somewhere, and every command and program in them works.
+"""Pages: every link has a target, and every command and program works.
 
-A comment above a block of code says what is special about it:
-  not run: REASON               its commands are parsed and its files exist, no more
+A comment above a block of code can have one of these forms:
+  not run: REASON               its commands are only parsed, and its files must exist
   short: NAME FLAGS; NAME ...   flags that make the run of a command short
   file: NAME                    the block is the content of this file
 """
@@ -56,7 +56,7 @@ class Block(NamedTuple):
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
     def note(self, kind: str) -> str:
-        """What a comment "kind: ..." says, or nothing."""
+        """The text of a comment "kind: ...", or an empty string."""
         return self.comment.partition(f"{kind}: ")[2]
 
 
@@ -84,7 +84,7 @@ def blocks(page):
 
 
 def prose(page):
-    """A page without its fenced blocks and its code in a line."""
+    """A page without fenced blocks and inline code."""
     text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.M | re.S)
     return re.sub(r"`[^`\n]*(?:\n[^`\n]+)?`", "", text)
 
@@ -105,7 +105,7 @@ def anchors(page):
 
 
 @each_page
-def test_every_link_leads_somewhere(page):
+def test_every_link_has_a_target(page):
     broken = []
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if re.match(r"\w+:", target):
@@ -119,18 +119,18 @@ def test_every_link_leads_somewhere(page):
 
 @each_page
 def test_every_file_that_a_page_names_exists(page):
-    """Files of the package, its tests, configs and scripts; comments of blocks too."""
+    """Files of the package, tests, configs and scripts, also in comments of blocks."""
     package = ROOT / "bert_jax"
     folders = ["tests", "bert_jax", "experiments", "launch", "docs"]
     folders += [path.name for path in package.iterdir() if path.is_dir()]
     pattern = rf"(?<![\w./-])((?:{'|'.join(folders)})/[\w./]+\.(?:py|md|sh|yaml))\b"
     names = re.findall(pattern, page.read_text())
-    lost = [x for x in names if not any((r / x).exists() for r in (ROOT, package))]
-    assert lost == []
+    missing = [x for x in names if not any((r / x).exists() for r in (ROOT, package))]
+    assert missing == []
 
 
 def test_every_page_is_in_the_table_of_contents():
-    """The site's sidebar is made from the links of index.md."""
+    """The links of index.md make the site's sidebar."""
     index = prose(DOCS / "index.md")
     linked = {(DOCS / x).resolve() for x in re.findall(r"\]\(([^)]+\.md)\)", index)}
     known = {DOCS / "index.md", DOCS / "log.md", ROOT / "launch/README.md"}
@@ -138,7 +138,7 @@ def test_every_page_is_in_the_table_of_contents():
 
 
 def commands(block):
-    """The commands of a shell block, as words without the variables set before them."""
+    """The commands of a shell block as words, without assignments of variables."""
     text = block.text.replace("\\\n", " ")
     for line in text.splitlines():
         words = shlex.split(line, comments=True)
@@ -161,7 +161,7 @@ def command_main(name):
 
 @pytest.fixture
 def parse(monkeypatch):
-    """A function that lets a command of ours read its command line, and nothing more."""
+    """A function that only parses the command line of a bert_jax command."""
     read = cli._Parser.parse_args
 
     def parse_args(self, *args, **kwargs):
@@ -181,9 +181,9 @@ def parse(monkeypatch):
 
 
 def check_other(words, is_run):
-    """Checks what can be of a command that is none of ours.
+    """Checks a command that is not from bert_jax as far as possible.
 
-    is_run: whether its block is run; then it holds nothing that the test cannot do.
+    is_run: whether its block runs. The block then has no command that a test cannot run.
     """
     program, *arguments = words
     if program == "make":
@@ -231,9 +231,9 @@ def test_a_guide_has_the_names_of_the_interface(page, interface):
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     arguments = re.findall(r"`(\w+)\(([\w, ]*)\)`", " ".join(cells))
     assert len(arguments) >= 4
-    for name, given in arguments:
+    for name, page_arguments in arguments:
         expected = inspect.signature(getattr(interface, name)).parameters
-        assert given.split(", ") == [*expected][1:], name
+        assert page_arguments.split(", ") == [*expected][1:], name
     assert {name for name, _ in arguments} >= interface.__abstractmethods__
 
 
@@ -242,7 +242,7 @@ MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
 
 @pytest.fixture(scope="session")
 def text_and_vocabulary(tmp_path_factory, golden, small_store):
-    """A file of text, and a tokenizer of 600 tokens made from it."""
+    """A text file, and a tokenizer of 600 tokens trained on it."""
     text = (golden / "pretraining_data" / "moby_dick_sentences.txt").read_text()
     path = tmp_path_factory.mktemp("text") / "text.txt"
     path.write_text("\n\n".join(text.split("\n\n")[:30]))
@@ -251,12 +251,12 @@ def text_and_vocabulary(tmp_path_factory, golden, small_store):
 
 @pytest.fixture(scope="session")
 def pretrained(text_and_vocabulary, tmp_path_factory):
-    """A Hugging Face folder with a tiny BERT and its two heads of pretraining."""
+    """A Hugging Face folder with a tiny BERT and both pretraining heads."""
     _, tokenizer = text_and_vocabulary
     config = BertConfig(
         vocab_size=tokenizer.vocab_size,
         hidden_size=16,
-        num_layers=3,  # with the embeddings four, which a page asks for
+        num_layers=3,  # four states with the embeddings, which a page needs
         num_heads=2,
         intermediate_size=32,
     )
@@ -268,7 +268,7 @@ def pretrained(text_and_vocabulary, tmp_path_factory):
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained):
-    """A folder with all that the pages take for given; commands run in it."""
+    """A folder with all files that the pages expect. Commands run in it."""
     text, tokenizer = text_and_vocabulary
     for name in ("experiments", "launch", "benchmarks", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -303,7 +303,7 @@ def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained):
 
 
 def write_files(folder):
-    """Writes the files whose content is a block of a page."""
+    """Writes the files whose contents are blocks of a page."""
     for page in PAGES:
         for block in blocks(page):
             if name := block.note("file"):
@@ -312,7 +312,7 @@ def write_files(folder):
 
 
 def run_commands(block):
-    """Runs the commands of bert_jax of a shell block, with the flags that make it short."""
+    """Runs the bert_jax commands of a shell block, with the flags of its short form."""
     short = {}
     for note in filter(None, block.note("short").split("; ")):
         name, *flags = shlex.split(note)
@@ -338,11 +338,11 @@ def is_run(block):
     ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_every_block_runs(page, workspace, capsys):
-    """In the order of the page, so that a block finds what those before it left."""
+    """In the order of the page, so that a block can read files of earlier blocks."""
     names = {"a": "It was late.", "b": "The door was shut."}
     names["texts"] = ["It is a [MASK] day.", "Nobody came to the [MASK]."]
     names["rows"] = [("It is a fine day", "good"), ("Nobody came", "bad")] * 8
-    if page.name == "README.md":  # its programs run as they are pasted
+    if page.name == "README.md":  # its programs run unchanged
         names.clear()
     for block in filter(is_run, blocks(page)):
         try:
@@ -356,7 +356,7 @@ def test_every_block_runs(page, workspace, capsys):
 
 
 @each_page
-def test_a_block_that_is_not_run_says_why(page):
+def test_a_block_that_is_not_run_has_a_reason(page):
     for block in blocks(page):
         assert block.language in ("", "sh", "python", "text", "toctree"), block.place
         kind = block.comment.partition(":")[0]

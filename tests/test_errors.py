@@ -22,7 +22,7 @@ def test_the_nearest_setting_is_suggested(name, expected):
     assert hint(name, known) == (expected and f"did you mean {expected}?")
 
 
-def test_arguments_of_transformers_without_a_name_here_have_an_explanation():
+def test_arguments_of_transformers_without_a_setting_are_explained():
     assert hint("device", ["dev", "devices"]).startswith("JAX chooses devices")
     assert hint("data.text", ["data.text_b", "data.text_a"]).endswith(" data.text_a?")
     assert hint("optimizer.fp16", ["fp"]).startswith("the setting is compute.dtype: ")

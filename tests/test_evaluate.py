@@ -1,4 +1,4 @@
-"""The evaluate command scores a checkpoint as its run did, and trains nothing."""
+"""The evaluate command scores a checkpoint like its run, and trains nothing."""
 
 import dataclasses
 import json
@@ -16,10 +16,10 @@ from bert_jax.training.sweep import run_one
 @pytest.fixture(scope="module")
 def finished(settings, tmp_path_factory):
     """The settings, the workdir and the results of a run."""
-    given = settings("classification", epochs=2)
+    values = settings("classification", epochs=2)
     workdir = tmp_path_factory.mktemp("run")
-    results = run_one(finetune_config(given), workdir, [].append)
-    return given, workdir, results
+    results = run_one(finetune_config(values), workdir, [].append)
+    return values, workdir, results
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def run(finished, capsys):
     return run
 
 
-def test_scores_and_files_are_those_of_the_run(finished, run, tmp_path):
+def test_scores_and_files_equal_the_runs(finished, run, tmp_path):
     given, workdir, results = finished
     lines = run("--output", tmp_path / "out")
     scores = results["scores"]
@@ -42,20 +42,22 @@ def test_scores_and_files_are_those_of_the_run(finished, run, tmp_path):
         + " ".join(f"{name} {value:.2f}" for name, value in scores[split].items())
         for split in scores
     ]
-    found = json.loads((tmp_path / "out/scores.json").read_text())
+    written = json.loads((tmp_path / "out/scores.json").read_text())
     for split, values in scores.items():
-        assert found[split] == pytest.approx(values)
+        assert written[split] == pytest.approx(values)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     for name in {n for n in names if n != "scores.json" and not n.endswith(".png")}:
         assert (workdir / "predictions" / name).is_file()
     confusion = {"dev.confusion.json", "dev.confusion.png"}
     assert {*confusion, "dev.errors.html", "dev.errors.jsonl"} <= names
     assert run("--data.dir", given["data"]["dir"]) == lines
-    with pytest.raises(UserError, match=r"/out is not empty"):  # before any other error
+    with pytest.raises(
+        UserError, match=r"/out is not empty"
+    ):  # checked before all other errors
         run("--output", tmp_path / "out", "--input", "missing.csv")
 
 
-def test_other_data_and_what_is_wrong_with_it(finished, run, tmp_path):
+def test_other_data_is_scored_or_refused(finished, run, tmp_path):
     _, workdir, _ = finished
     rows = [{"text": "w1 good w2", "label": "yes"}, {"text": "w3 bad", "label": "no"}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -100,11 +102,11 @@ def test_the_column_of_the_text_may_be_named(finished, run, tmp_path):
         model.evaluate([{"review": "w1"}], columns="review")
     for split in ("train", "dev"):
         (tmp_path / f"{split}.csv").write_bytes((tmp_path / "a.csv").read_bytes())
-    found = run("--data.dir", tmp_path, "--columns", "review")
-    assert found == run("--input", tmp_path / "b.jsonl")
+    output = run("--data.dir", tmp_path, "--columns", "review")
+    assert output == run("--input", tmp_path / "b.jsonl")
 
 
-def test_a_task_without_labels_has_those_of_the_checkpoint(finished):
+def test_a_task_without_labels_has_the_labels_of_the_checkpoint(finished):
     _, workdir, _ = finished
     rows = [("w1 good w2", "yes"), ("w3 bad", "no")]
     other = [{"review": text, "kind": label} for text, label in rows]
@@ -116,13 +118,13 @@ def test_a_task_without_labels_has_those_of_the_checkpoint(finished):
     assert model.evaluate(other, task=task, max_length=24) == scores
 
 
-def test_a_checkpoint_without_a_task(checkpoint_dir, finished):
+def test_a_checkpoint_without_a_task_is_refused(checkpoint_dir, finished):
     with pytest.raises(UserError, match="encoder without a head"):
         evaluate.main(["--checkpoint", str(checkpoint_dir)])
 
 
-def test_a_head_that_was_trained_elsewhere(finished, caplog):
-    """Its classes have other names; their numbers, or a task, tell which is which."""
+def test_a_head_of_another_tool_is_scored(finished, caplog):
+    """Its classes have other names. They are matched by position or by a task."""
     _, workdir, _ = finished
     rows = [("w1 good w2", "yes"), ("w3 bad", "no"), ("good w4 w5", "no")]
     model = load(workdir)
@@ -137,11 +139,11 @@ def test_a_head_that_was_trained_elsewhere(finished, caplog):
     assert caplog.messages == [
         "classes are matched by position: LABEL_0 is no, LABEL_1 is yes"
     ]
-    # Names decide where there are any, whatever their order and case.
+    # If the names are known, they decide, ignoring order and case.
     for labels in (("yes", "no"), ("YES", "No")):
-        given = [(t, {"yes": labels[0], "no": labels[1]}[label]) for t, label in rows]
-        turned = bert_jax.tasks.classification(labels=labels)
-        assert model.evaluate(given, task=turned, max_length=24) == scores
+        renamed = [(t, {"yes": labels[0], "no": labels[1]}[label]) for t, label in rows]
+        reordered = bert_jax.tasks.classification(labels=labels)
+        assert model.evaluate(renamed, task=reordered, max_length=24) == scores
     strange = bert_jax.tasks.classification(labels=("no", "maybe"))
     with pytest.raises(
         UserError, match="the classes are no, yes, the labels of the task no, maybe; g"

@@ -1,4 +1,4 @@
-"""Every experiment states what it is about, and the paper's numbers it claims."""
+"""Every experiment describes itself, and has the paper's numbers."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ FILES = sorted(EXPERIMENTS.glob("*.py"))
 STUDIES = sorted(EXPERIMENTS.glob("ablations/*.py"))
 
 
-# A checkpoint with 19 positions, for the experiment that continues a checkpoint.
+# A checkpoint with 19 positions for the experiment of further pretraining.
 CHECKPOINT = Path(__file__).parent / "golden/huggingface/pretraining"
 FURTHER = f"--init_from={CHECKPOINT}", "--model.max_positions=128"
 
@@ -33,7 +33,7 @@ def load(name, *flags):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_an_experiment_says_what_on_what_result_and_command(path):
+def test_an_experiment_describes_model_data_result_and_command(path):
     text = ast.get_docstring(ast.parse(path.read_text()))
     for word in (
         "What:",
@@ -47,7 +47,7 @@ def test_an_experiment_says_what_on_what_result_and_command(path):
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
-def test_a_study_says_what_on_what_result_and_command(path, tmp_path, monkeypatch):
+def test_a_study_describes_model_data_result_and_command(path, tmp_path, monkeypatch):
     monkeypatch.setattr(DataConfig, "check_text", lambda self: None)
     text = ast.get_docstring(ast.parse(path.read_text()))
     for word in ("What:", "On:", "Result:", "Run:", f"{path.stem}:DATA"):
@@ -66,12 +66,12 @@ def test_a_study_says_what_on_what_result_and_command(path, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_every_setting_can_be_changed_from_the_command_line(path):
-    """Each is given its own value here, whether the file names it or not."""
+    """Sets each setting to its value, also if the file does not name it."""
     config = load(path.name)
     flags = []
     for line in describe(config):
         name, _, value = line.partition("  # ")[0].partition(" = ")
-        # A tuple is written as one; a text without quotes.
+        # Tuples are written as tuples, and strings without quotes.
         plain = ast.literal_eval(value)
         flags.append(f"--{name}={plain if isinstance(plain, str) else value}")
     assert len(flags) > 50
@@ -83,7 +83,7 @@ def test_every_setting_can_be_changed_from_the_command_line(path):
 @pytest.mark.parametrize(
     ("name", "model"), [("base", BertConfig.base()), ("large", BertConfig.large())]
 )
-def test_the_paper_s_numbers(name, model):
+def test_experiments_have_the_papers_numbers(name, model):
     config = load(f"{name}.py")
     optimizer, (phase,) = config.optimizer, config.phases
     assert config.model == model
@@ -95,27 +95,27 @@ def test_the_paper_s_numbers(name, model):
     assert not optimizer.bias_correction
 
 
-def test_each_option_changes_what_it_says():
+def test_each_option_changes_its_setting():
     mini = load("mini.py")
     with pytest.raises(UserError, match="expected one of") as error:
         load("options.py:?")
     names = ast.literal_eval(re.search(r"\[.*\]", str(error.value))[0])
-    found = {name: load(f"options.py:{name}") for name in names}
-    for name, config in found.items():
+    configs = {name: load(f"options.py:{name}") for name in names}
+    for name, config in configs.items():
         other = [d[0] for d in differences(to_dict(mini), to_dict(config))]
-        # The paper's mix is what Mini has.
+        # Mini has the paper's mix.
         assert bool(other) == (name != "mix_80_10_10"), name
         sizes = re.fullmatch(r"(\d+)x(\d+)x(\d+)", name)
         if sizes:
             model = config.model
-            own = model.num_layers, model.hidden_size, model.num_heads
-            assert own == tuple(map(int, sizes.groups()))
+            model_sizes = model.num_layers, model.hidden_size, model.num_heads
+            assert model_sizes == tuple(map(int, sizes.groups()))
             assert model.intermediate_size == 4 * model.hidden_size
-    examples = found["mix_80_20_0"].data.examples
+    examples = configs["mix_80_20_0"].data.examples
     assert (examples.mask_share, examples.random_share) == (0.8, 0.0)
-    assert found["mask_40"].phases[0].max_predictions == round(0.4 * 128 + 0.5)
-    assert found["sinusoidal"].model.positions == "sinusoidal"
-    assert found["muon"].optimizer.name == "muon"
+    assert configs["mask_40"].phases[0].max_predictions == round(0.4 * 128 + 0.5)
+    assert configs["sinusoidal"].model.positions == "sinusoidal"
+    assert configs["muon"].optimizer.name == "muon"
 
 
 def test_two_phases_share_one_schedule():
@@ -139,7 +139,7 @@ def test_tiny_fills_in_sentences_that_it_did_not_train_on():
 @pytest.mark.parametrize("name", ["base.py", "finetune/glue.py:mrpc"])
 def test_the_command_prints_every_setting_and_ends(name, capsys, monkeypatch):
     command = finetune if "finetune" in name else train
-    monkeypatch.delattr(cli, "start")  # it asks for devices
+    monkeypatch.delattr(cli, "start")  # start() would initialise devices
     line = ["--config", f"{EXPERIMENTS}/{name}", "--compute.dtype=float32"]
     with pytest.raises(SystemExit):
         command.main([*line, "--print_config"])

@@ -1,4 +1,4 @@
-"""The numbers in the pictures."""
+"""Pictures show the right numbers."""
 
 import json
 import subprocess
@@ -52,7 +52,7 @@ def fine_tuning(tmp_path):
 
 
 def drawn(picture):
-    """x and y of each line, by its panel's title and its label."""
+    """x and y of each line, by panel title and line label."""
     return {
         (axes.get_title(loc="left"), line.get_label()): [
             np.asarray(data).tolist() for data in line.get_data()
@@ -70,8 +70,8 @@ def names(labels):
     return [label.get_text() for label in labels]
 
 
-def test_curves_are_the_metrics(pretraining):
-    found = drawn(figures.curves(pretraining))
+def test_curves_show_the_metrics(pretraining):
+    lines = drawn(figures.curves(pretraining))
     masked = "mlm accuracy"
     expected = {
         ("loss", "tiny, train"): [[10, 20], [7, 6]],
@@ -83,14 +83,14 @@ def test_curves_are_the_metrics(pretraining):
         ("grad norm", "tiny, train"): [[10, 20], [2, 1]],
         ("tokens per second", "tiny, train"): [[20], [5000]],
     }
-    assert found.keys() == expected.keys()
+    assert lines.keys() == expected.keys()
     for name, data in expected.items():
-        for ours, theirs in zip(found[name], data, strict=True):
+        for ours, theirs in zip(lines[name], data, strict=True):
             assert ours == pytest.approx(theirs), name
 
 
 def test_a_picture_shows_where_longer_sequences_start(tmp_path):
-    """The baselines before and after are the baselines of the evaluations there."""
+    """Each phase has the baselines of its own evaluations."""
     found = [(0, 0.6), (20, 0.6), (20, 0.55), (30, 0.55)]
     lines = [
         dict(step=step, split="eval", loss=1.0, nsp_accuracy=0.7, nsp_majority=most)
@@ -149,7 +149,7 @@ def test_a_confusion_matrix_shows_counts_and_shares():
     assert picture.get_suptitle() == "dev rows: 75.0% of 12 right"
 
 
-def test_names_with_dollar_signs_are_no_formulas(tmp_path):
+def test_names_with_dollar_signs_are_not_formulas(tmp_path):
     counts = [[1, 0], [0, 1]]
     picture = figures.confusion_matrix(["$x^{$", "b"], counts, "$dev^{$")
     figures.save(picture, tmp_path / "names.svg")
@@ -187,7 +187,7 @@ def model(tmp_path_factory):
     return bert_jax.load(path)
 
 
-def test_heads_are_a_layers_attention(model):
+def test_heads_show_the_attention_of_a_layer(model):
     out = model("The sailors see.", attentions=True)
     for layer in (0, -1):
         picture = figures.attention_heads(model, "The sailors see.", layer)
@@ -203,7 +203,7 @@ def test_heads_are_a_layers_attention(model):
 
 
 def test_lines_join_words_by_their_attention(model):
-    """Attention to the tokens of a word is added up, that from them averaged."""
+    """Attention to the tokens of a word is summed, attention from its tokens averaged."""
     pair = ("The sailors", "see the ship")
     out = model([pair], attentions=True)
     assert out.tokens[0][2:5] == ["sail", "##or", "##s"]

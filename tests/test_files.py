@@ -21,7 +21,7 @@ def test_text_is_utf8_without_its_byte_order_mark(tmp_path):
     assert files.read_text(path, "text") == "grün\r\n\u2028\ufeffb"
     with path.open("rb") as file:
         lines = list(files.decode_lines(file, path))
-    # U+2028 ends no line, and a mark after the start of the file is a character.
+    # U+2028 does not end a line. A byte order mark after the start is a character.
     assert lines == [(1, "grün\r\n"), (2, "\u2028\ufeffb")]
 
 
@@ -40,7 +40,7 @@ def test_other_encodings_are_refused_at_their_line(tmp_path, content, message):
         files.read_text(path, "text")
 
 
-def test_a_cut_character_is_left_out_on_demand():
+def test_a_cut_character_is_dropped_on_demand():
     raw = "aé€😀".encode()
     for end in range(1, len(raw) + 1):
         text = files.decode(raw[:end], "a.txt", cut=True)
@@ -50,7 +50,7 @@ def test_a_cut_character_is_left_out_on_demand():
         files.decode(b"a\xffb", "a.txt", cut=True)
 
 
-def test_json_is_an_object_or_one_line_says_what_it_is(tmp_path):
+def test_json_must_be_an_object(tmp_path):
     path = tmp_path / "a.json"
     files.write_json(path, {"a": [1, "é"]})
     assert files.read_json(path, "settings") == {"a": [1, "é"]}
@@ -68,7 +68,7 @@ def test_json_is_an_object_or_one_line_says_what_it_is(tmp_path):
         assert "\n" not in str(error.value)
 
 
-def test_what_is_no_file_is_named(tmp_path):
+def test_a_path_that_is_no_file_is_refused(tmp_path):
     for path, message in (
         (tmp_path / "none", "none does not exist; expected a vocabulary"),
         (tmp_path, "is a folder; expected a vocabulary"),
@@ -80,7 +80,7 @@ def test_what_is_no_file_is_named(tmp_path):
             files.read_json(path, "a vocabulary")
 
 
-def test_a_file_is_what_it_was_until_the_end(tmp_path):
+def test_a_file_is_unchanged_until_its_replacement(tmp_path):
     path = tmp_path / "x.txt"
     path.write_text("old")
     with new_file(path, "w") as file:
@@ -108,7 +108,7 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     assert path.is_fifo()
 
 
-def test_a_folder_is_what_it_was_until_the_end(tmp_path):
+def test_a_folder_is_unchanged_until_its_replacement(tmp_path):
     path = tmp_path / "out"
     with new_folder(path) as folder:
         (folder / "a").write_text("a")
@@ -153,7 +153,7 @@ def test_an_exception_of_a_parser_is_one_line(error, message):
 
 
 def test_a_new_file_is_not_written_through_a_link(tmp_path):
-    """The name is a link, and so is the name under which the file is first written."""
+    """Both the final name and the temporary name are links."""
     target, path = tmp_path / "precious.txt", tmp_path / "new.txt"
     target.write_text("content")
     path.symlink_to(target)
@@ -164,8 +164,8 @@ def test_a_new_file_is_not_written_through_a_link(tmp_path):
     assert target.read_text() == "content"
 
 
-def test_a_folder_is_one_process_s_until_it_ends(tmp_path):
-    """Ends in whatever way: a lock file without its process locks nobody out."""
+def test_a_folder_is_locked_until_its_process_ends(tmp_path):
+    """After any kind of end: a lock file without its process has no effect."""
     folder = tmp_path / "run"
     script = (
         "import sys\nfrom pathlib import Path\nfrom bert_jax.files import locked\n"
@@ -188,7 +188,7 @@ def test_a_folder_is_one_process_s_until_it_ends(tmp_path):
     assert not list(folder.iterdir())
 
 
-def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch, caplog):
+def test_a_file_system_without_locks_gives_a_warning(tmp_path, monkeypatch, caplog):
     def refuse(*_):
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 

@@ -1,4 +1,4 @@
-"""The finetune command as a user runs it; what a run does is in tests/training."""
+"""The finetune command in a process. tests/training tests the runs themselves."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def files(finetune_folder):
 
 @pytest.fixture(scope="module")
 def start():
-    """A function that starts the command, its output and errors pipes of text."""
+    """A function that starts the command with text pipes for output and errors."""
 
     def start(*arguments, **environment):
         return subprocess.Popen(
@@ -39,17 +39,17 @@ def start():
 
 @pytest.fixture(scope="module")
 def command(start):
-    """A function that runs the command: how it ended, and what it said."""
+    """A function that runs the command and returns its exit code and output."""
 
     def command(*arguments, **environment):
         with start(*arguments, **environment) as process:
-            said = process.communicate()
-        return subprocess.CompletedProcess(process.args, process.returncode, *said)
+            output = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.returncode, *output)
 
     return command
 
 
-# Twelve steps in three epochs, with dropout and packed rows: what is lost would show.
+# Twelve steps in three epochs, with dropout and packed rows, so that losses are noticed.
 RESUMED = (
     "--epochs=3", "--batch_size=2", "--sweep.epochs=(3,)",
     "--sweep.batch_size=(2,)",
@@ -58,7 +58,7 @@ RESUMED = (
 
 
 def of_a_run(workdir, metric_lines):
-    """What must be equal, bit for bit."""
+    """The results of a run that must be equal bit for bit."""
     results = json.loads((workdir / "results.json").read_text())
     return (
         metric_lines(workdir),
@@ -72,7 +72,7 @@ def of_a_run(workdir, metric_lines):
 
 @pytest.fixture(scope="module")
 def whole(command, files, tmp_path_factory):
-    """The workdir of a sweep that nobody stopped, and its output."""
+    """The workdir of an undisturbed sweep, and its output."""
     path = tmp_path_factory.mktemp("whole")
     arguments = ("--sweep", "--config", files / "config.py", "--workdir", path)
     done = command(*arguments, *RESUMED)
@@ -81,7 +81,7 @@ def whole(command, files, tmp_path_factory):
 
 
 @pytest.mark.long
-def test_a_sweep_and_its_second_call(command, whole, files):
+def test_a_sweep_finishes_and_does_not_run_again(command, whole, files):
     workdir, output = whole
     names = [f"batch2-rate0.001-epochs3-seed{seed}" for seed in (0, 1)]
     assert all(f"== {name}" in output for name in names)
@@ -103,7 +103,7 @@ def test_a_sweep_and_its_second_call(command, whole, files):
 
 
 @pytest.mark.long
-def test_asked_to_stop_it_saves_and_ends_with_75(
+def test_sigterm_saves_a_checkpoint_and_ends_with_75(
     start, command, files, whole, metric_lines, tmp_path
 ):
     arguments = ("--config", files / "config.py", "--workdir", tmp_path, *RESUMED)
@@ -141,11 +141,11 @@ def test_asked_to_stop_it_saves_and_ends_with_75(
         (["--learning_rate=3e-4"], "did you mean --optimizer.learning_rate?"),
     ],
 )
-def test_a_wrong_command_line_is_one_clear_line(arguments, message, files, tmp_path):
-    given = ["--config", str(files / "config.py"), "--workdir", str(tmp_path)]
+def test_a_wrong_command_line_is_a_one_line_error(arguments, message, files, tmp_path):
+    flags = ["--config", str(files / "config.py"), "--workdir", str(tmp_path)]
     for sweep in ([], ["--sweep"]):
         with pytest.raises(UserError) as error:
-            finetune.main([*given, *sweep, *arguments])
+            finetune.main([*flags, *sweep, *arguments])
         assert message in str(error.value)
         assert "\n" not in str(error.value)
         assert {path.name for path in tmp_path.iterdir()} <= {".lock"}

@@ -34,7 +34,7 @@ def load(name, *arguments):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_a_config_says_its_data_result_and_command(path):
+def test_a_config_describes_data_result_and_command(path):
     text = ast.get_docstring(ast.parse(path.read_text()))
     for word in ("Data:", "Result:", "Run:", "bert_jax finetune --config "):
         assert word in text, word
@@ -72,7 +72,7 @@ def test_every_family_has_a_config():
     "name",
     ["glue.py", "glue.py:ax", "squad.py:v3", "sick.py:x", "wnut17.py:x"],
 )
-def test_an_argument_that_no_task_has(name):
+def test_an_unknown_argument_of_a_config_is_refused(name):
     with pytest.raises(UserError, match="expected"):
         load(name)
 
@@ -80,8 +80,8 @@ def test_an_argument_that_no_task_has(name):
 @pytest.mark.parametrize(
     "name", [*(f"glue.py:{task}" for task in GLUE), "squad.py", "swag.py"]
 )
-def test_the_paper_s_settings(name):
-    """Appendix A.3; the optimizer is that of pretraining."""
+def test_experiments_have_the_papers_settings(name):
+    """Appendix A.3. The optimizer is the same as in pretraining."""
     config = load(name)
     assert config.batch_size in (16, 32)
     assert config.optimizer.learning_rate in (5e-5, 3e-5, 2e-5)
@@ -96,8 +96,8 @@ def test_the_paper_s_settings(name):
     assert sorted(grid.epochs) == [3, 4]
 
 
-def test_the_windows_of_squad():
-    """run_squad.py."""
+def test_squad_has_the_originals_windows():
+    """As in run_squad.py."""
     for name, version_2 in (("squad.py", False), ("squad.py:v2", True)):
         data = load(name).data
         assert (data.max_length, data.stride, data.max_question_length) == (

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "bert_jax"
 # Every file may import these. They import only each other.
 LOWEST = {"errors", "files", "progress", "remote", "settings"}
-# The parts of the package that a folder may import, besides itself and LOWEST.
+# The folders that each folder may import, besides itself and LOWEST.
 ALLOWED = {
     **{f"{name}.py": set() for name in sorted(LOWEST)},
     "data": set(),
@@ -28,7 +28,7 @@ ALLOWED = {
 
 
 def imports(path: Path) -> set[str]:
-    """Full names of everything of the package that a file imports, also in functions."""
+    """Full names of all imports of a file from the package, also in functions."""
     names = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
@@ -44,7 +44,7 @@ def imported_folders(path: Path) -> set[str]:
     return {part[0] for part in parts}
 
 
-def test_no_file_imports_itself_by_way_of_others():
+def test_there_are_no_import_cycles():
     files = {
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path
         for path in PACKAGE.rglob("*.py")
@@ -59,18 +59,18 @@ def test_no_file_imports_itself_by_way_of_others():
         for name, path in files.items()
     }
     assert set().union(*graph.values()) <= set(files)
-    # Raises CycleError, which names the files of a cycle.
+    # Raises CycleError with the files of a cycle.
     list(graphlib.TopologicalSorter(graph).static_order())
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
-def test_folder_imports_only_what_lies_below_it(folder):
+def test_a_folder_imports_only_folders_below_it(folder):
     path = PACKAGE / folder
     files = [path] if path.is_file() else list(path.rglob("*.py"))
     assert files
     for path in files:
-        own = folder.removesuffix(".py")
-        extra = imported_folders(path) - ALLOWED[folder] - LOWEST - {own}
+        own_name = folder.removesuffix(".py")
+        extra = imported_folders(path) - ALLOWED[folder] - LOWEST - {own_name}
         assert not extra, f"{path.name} imports {extra}"
 
 

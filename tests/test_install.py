@@ -1,4 +1,4 @@
-"""A wheel and an sdist hold all that works outside a clone; built without a network."""
+"""A wheel and an sdist contain all files that work without a clone."""
 
 import email
 import os
@@ -53,7 +53,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """A folder that Python finds the wheel's bert_jax in, and no clone."""
+    """A folder with the wheel's bert_jax, away from the clone."""
     folder = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
@@ -78,27 +78,27 @@ def test_a_wheel_of_the_sdist_has_every_module_and_config(wheel):
     assert len(names) > 100
 
 
-def test_a_wheel_needs_what_is_listed(installed):
+def test_a_wheel_has_the_listed_requirements(installed):
     (path,) = installed.glob("*.dist-info/METADATA")
     metadata = email.message_from_string(path.read_text())
     needs = metadata.get_all("Requires-Dist")
     extras = {p.stem.removeprefix("requirements-") for p in ROOT.glob("requirements-*")}
     assert set(metadata.get_all("Provides-Extra")) == extras
     assert extras >= {"gpu", "tpu", "gcs", "tfds", "test"}
-    own = [need for need in needs if "extra ==" not in need]
+    required = [need for need in needs if "extra ==" not in need]
     listed = [
         line
         for line in (ROOT / "requirements.txt").read_text().splitlines()
         if line and line[0] != "#"
     ]
-    # Those of the extra tfds are in the list, and are left out of the wheel's own.
+    # The list also contains the extra tfds, which the wheel does not require.
     tfds = [need for need in needs if 'extra == "tfds"' in need]
-    assert len(own) == len(listed) - len(tfds)
+    assert len(required) == len(listed) - len(tfds)
     assert len(tfds) == 2
-    assert not any(need.startswith("tensorflow") for need in own)
+    assert not any(need.startswith("tensorflow") for need in required)
 
 
-def test_a_wheel_finds_its_configs_by_name_away_from_the_clone(installed, tmp_path):
+def test_a_wheel_finds_its_configs_by_name_outside_the_clone(installed, tmp_path):
     done = subprocess.run(
         [
             *(sys.executable, "-P", "-m", "bert_jax", "finetune"),
@@ -117,7 +117,7 @@ def test_a_wheel_finds_its_configs_by_name_away_from_the_clone(installed, tmp_pa
 
 
 def test_the_folder_that_contains_the_clone_imports_the_package(tmp_path):
-    clone = tmp_path / "bert_jax"  # the name that git clone gives
+    clone = tmp_path / "bert_jax"  # the folder name of git clone
     copy_of_the_clone(clone)
     site = tmp_path / "site"
     site.mkdir()
@@ -127,7 +127,7 @@ def test_the_folder_that_contains_the_clone_imports_the_package(tmp_path):
         "import site; site.addsitedir('site'); import bert_jax; "
         "print(bert_jax.__version__, bert_jax.__file__)"
     )
-    done = subprocess.run(  # -S: without the installed package that the tests run with
+    done = subprocess.run(  # -S: without the installed package of the tests
         [sys.executable, "-S", "-c", script],
         cwd=tmp_path,
         capture_output=True,
@@ -149,5 +149,5 @@ def test_the_lock_file_has_hashes_of_the_pinned_versions():
     assert len(locked) > 50
     for name, version, its_hash in locked:
         assert its_hash, name
-        # A library of another system only is not among those that the tests ran with.
+        # Libraries of other systems are not installed here.
         assert version in pins.get(name, {version}), name

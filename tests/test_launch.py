@@ -1,4 +1,4 @@
-"""The launch scripts: what they would do, printed, and what shellcheck says of them."""
+"""Launch scripts: their printed commands, and shellcheck."""
 
 import shutil
 import subprocess
@@ -28,7 +28,7 @@ def tpu_vm(*arguments):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_shellcheck_finds_nothing(script):
+def test_shellcheck_has_no_complaints(script):
     checker = shutil.which("shellcheck", path=Path(sys.executable).parent)
     if checker is None:
         pytest.skip("shellcheck is not installed (requirements-test.txt)")
@@ -56,7 +56,7 @@ def test_a_tpu_vm_is_created_installed_run_and_deleted():
 
 
 @pytest.mark.parametrize("script", ["tpu_vm.sh", "multislice.sh"])
-def test_the_old_way_names_the_new_one(script):
+def test_legacy_scripts_name_their_replacement(script):
     text = (REPOSITORY / "launch" / script).read_text()
     assert text.startswith("#!/usr/bin/env bash\n# The old way: ")
     shown = launch("tpu_vm.sh", "--help").stdout
@@ -72,13 +72,13 @@ def test_slices_are_nodes_of_one_resource():
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "--node-count 2 --node-prefix bert" in done.stdout
-    assert done.stdout.count("--mesh.replica=2") == 2  # a start on each slice
+    assert done.stdout.count("--mesh.replica=2") == 2  # one start on each slice
     for node in ("bert-0", "bert-1"):
         assert f"tpu-vm ssh {node}" in done.stdout
     assert "v2-alpha-tpuv5-lite" in done.stdout
 
 
-def test_local_processes_know_one_another():
+def test_local_processes_get_their_numbers_and_address():
     done = launch(
         "local_processes.sh", "--processes", "3", "--devices", "4", "--port", "1234",
         "--dry_run", "--", "--config", "a b.py",
@@ -92,7 +92,7 @@ def test_local_processes_know_one_another():
 
 
 def stand_in_for_python(folder, script):
-    """A command that local_processes.sh starts as Python, with its number in $1."""
+    """A fake Python for local_processes.sh, which gets its process number in $1."""
     path = folder / "python"
     path.write_text(
         f"""#!/usr/bin/env bash
@@ -123,14 +123,14 @@ def start_again(folder, stand_in, *options):
 @pytest.mark.parametrize(
     ("codes", "restarts", "code"),
     [
-        ((75, 0), 1, 0),  # preempted, then done
-        ((137, 134, 1, 0), 3, 0),  # killed, ended by JAX, a bug; done
-        ((75, 75), 1, 75),  # once more than allowed
-        ((2, 0), 3, 2),  # an error of the user would come again
+        ((75, 0), 1, 0),  # preempted, then finished
+        ((137, 134, 1, 0), 3, 0),  # killed, ended by JAX, a bug, then finished
+        ((75, 75), 1, 75),  # one restart more than allowed
+        ((2, 0), 3, 2),  # an error of the user would occur again
     ],
 )
 def test_a_stopped_job_is_started_again(codes, restarts, code, tmp_path):
-    """A stand-in for python ends with each code in turn."""
+    """A fake Python exits with each code in turn."""
     (tmp_path / "codes").write_text("".join(f"{c}\n" for c in codes))
     stand_in = stand_in_for_python(
         tmp_path, 'code=$(head -1 codes) && sed -i 1d codes\nexit "$code"'
@@ -169,7 +169,7 @@ def test_the_code_of_a_job_is_2_then_75_then_another(codes, code, tmp_path):
 
 
 def test_processes_that_end_while_another_end_is_handled_are_not_waited_for(tmp_path):
-    """Bash forgets some processes that end at once, so each of 8 jobs has 8 of them."""
+    """Bash misses some processes that end at once, so 8 jobs have 8 processes each."""
     stand_in = stand_in_for_python(
         tmp_path,
         "if (($1 == 7)); then kill -9 $$; fi\nsleep 0.0$((RANDOM % 4))\nexit 75",
@@ -219,7 +219,7 @@ def test_processes_that_end_while_another_end_is_handled_are_not_waited_for(tmp_
         ("local_processes.sh", ["--processes", "0", "--", "x"], "--processes 0"),
     ],
 )
-def test_a_wrong_call_is_one_line(script, arguments, message):
+def test_wrong_arguments_are_a_one_line_error(script, arguments, message):
     done = launch(script, *arguments)
     assert done.returncode == 2
     assert message in done.stderr

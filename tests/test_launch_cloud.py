@@ -33,7 +33,7 @@ SKY = yaml.safe_load((ROOT / "launch/sky.yaml").read_text())
 
 
 def form(value):
-    """The keys and types of a value, with each text, number and flag as its type."""
+    """The structure of a value: keys, and the types of strings, numbers and flags."""
     if isinstance(value, dict):
         return {key: form(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -114,30 +114,32 @@ def test_only_an_error_of_the_user_ends_the_jobset():
     [rule] = JOBSET["spec"]["failurePolicy"]["rules"]
     assert rule["action"] == "FailJobSet"
     assert rule["onJobFailureReasons"] == ["PodFailurePolicy"]
-    assert POD["restartPolicy"] == "Never"  # Kubernetes requires it beside a policy
-    assert JOB["backoffLimit"] == 0  # else a pod starts again alone
+    assert (
+        POD["restartPolicy"] == "Never"
+    )  # Kubernetes requires this together with a policy
+    assert JOB["backoffLimit"] == 0  # otherwise a single pod would restart
 
 
 def test_the_line_of_gcluster_makes_the_same_job():
     text = (ROOT / "docs/guides/hosts.md").read_text().replace("\\\n", " ")
     [line] = re.findall(r"^gcluster job submit (.*?)^```", text, flags=re.M | re.S)
     words = shlex.split(line)
-    given = dict(zip(words[::2], words[1::2], strict=True))
-    assert shlex.split(given["--command"]) == CONTAINER["command"]
-    assert given["--name"] == JOBSET["metadata"]["name"]
-    assert given["--image"] == CONTAINER["image"]
-    assert given["--service-account"] == POD["serviceAccountName"]
+    by_flag = dict(zip(words[::2], words[1::2], strict=True))
+    assert shlex.split(by_flag["--command"]) == CONTAINER["command"]
+    assert by_flag["--name"] == JOBSET["metadata"]["name"]
+    assert by_flag["--image"] == CONTAINER["image"]
+    assert by_flag["--service-account"] == POD["serviceAccountName"]
     selector = POD["nodeSelector"]
-    assert given["--topology"] == selector["cloud.google.com/gke-tpu-topology"]
+    assert by_flag["--topology"] == selector["cloud.google.com/gke-tpu-topology"]
     table = (ROOT / "launch/gke.yaml").read_text()
     accelerator = selector["cloud.google.com/gke-tpu-accelerator"]
-    assert re.search(rf"{given['--compute-type']} +{accelerator} ", table)
-    assert given["--num-slices"] == str(SLICES["replicas"])
+    assert re.search(rf"{by_flag['--compute-type']} +{accelerator} ", table)
+    assert by_flag["--num-slices"] == str(SLICES["replicas"])
     restarts = JOBSET["spec"]["failurePolicy"]["maxRestarts"]
-    assert given["--restarts"] == str(restarts)
-    minutes = int(given["--grace-period"].removesuffix("m"))
+    assert by_flag["--restarts"] == str(restarts)
+    minutes = int(by_flag["--grace-period"].removesuffix("m"))
     assert 60 * minutes == POD["terminationGracePeriodSeconds"]
-    again = {int(code) for code in given["--restart-on-exit-codes"].split(",")}
+    again = {int(code) for code in by_flag["--restart-on-exit-codes"].split(",")}
     assert again >= {1, PREEMPTED, 134, 137}
     assert 2 not in again
 
@@ -146,7 +148,7 @@ def test_the_task_of_skypilot_has_the_fields_of_its_format():
     assert form(SKY) == {
         "name": str,
         "workdir": str,
-        "envs": {"BUCKET": type(None), "TRAIN": str},  # SkyPilot asks for BUCKET
+        "envs": {"BUCKET": type(None), "TRAIN": str},  # SkyPilot requires BUCKET
         "resources": {
             "infra": str,
             "accelerators": str,
@@ -162,7 +164,7 @@ def test_the_task_of_skypilot_has_the_fields_of_its_format():
 
 
 @pytest.mark.parametrize("part", ["setup", "run"])
-def test_shellcheck_finds_nothing_in_the_task_of_skypilot(part):
+def test_shellcheck_has_no_complaints_about_the_task_of_skypilot(part):
     checker = shutil.which("shellcheck", path=Path(sys.executable).parent)
     if checker is None:
         pytest.skip("shellcheck is not installed (requirements-test.txt)")
@@ -219,21 +221,21 @@ def test_the_task_of_skypilot_installs_and_runs(
 def needed_by(requirements):
     """The names of all packages that pip installs for some lines of requirements.
 
-    The test's own environment answers, so what only a package outside it needs is missing.
+    The test's environment answers, so requirements of other packages are missing.
     """
-    seen, left = set(), [Requirement(line) for line in requirements]
+    visited, left = set(), [Requirement(line) for line in requirements]
     while left:
         wanted = left.pop()
-        if (key := (canonicalize_name(wanted.name), *sorted(wanted.extras))) in seen:
+        if (key := (canonicalize_name(wanted.name), *sorted(wanted.extras))) in visited:
             continue
-        seen.add(key)
+        visited.add(key)
         with contextlib.suppress(metadata.PackageNotFoundError):
             for line in metadata.requires(wanted.name) or []:
                 marker = (requirement := Requirement(line)).marker
                 extras = wanted.extras or {""}
                 if not marker or any(marker.evaluate({"extra": x}) for x in extras):
                     left.append(requirement)
-    return {name for name, *_ in seen}
+    return {name for name, *_ in visited}
 
 
 def lines_of(file):
@@ -243,7 +245,7 @@ def lines_of(file):
 
 
 def test_the_image_has_the_versions_of_the_constraints():
-    """Each instruction is one that Docker would carry out on this clone."""
+    """Docker could run each instruction in this clone."""
     text = (ROOT / "launch/Dockerfile").read_text().replace("\\\n", " ")
     lines = [line.split() for line in text.splitlines() if line and line[0] != "#"]
     copied, installed = set(), []
@@ -276,8 +278,8 @@ def test_the_jobset_is_one_of_the_models_of_jobset():
     [job] = read["spec"]["replicatedJobs"]
     [container] = job["template"]["spec"]["template"]["spec"]["containers"]
     for port in container["ports"]:
-        assert port.pop("protocol") == "TCP"  # the only default that the models add
-    assert read == JOBSET  # a field that the models do not know would be missing
+        assert port.pop("protocol") == "TCP"  # the only default added by the models
+    assert read == JOBSET  # unknown fields would be missing
 
 
 @pytest.mark.long

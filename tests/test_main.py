@@ -1,4 +1,4 @@
-"""``bert_jax NAME ...``: one command that finds all others."""
+"""``bert_jax NAME ...`` runs the command NAME."""
 
 import argparse
 import importlib
@@ -32,7 +32,7 @@ def test_every_command_is_listed_with_its_first_line(capsys):
     assert capsys.readouterr().out == f"{bert_jax.__version__}\n"
 
 
-def test_a_command_gets_the_arguments_behind_its_name(capsys):
+def test_a_command_gets_the_arguments_after_its_name(capsys):
     with pytest.raises(SystemExit):
         umbrella.main(["train", "--config", "base:lamb", "--print_config"])
     assert "optimizer.name = 'lamb'" in capsys.readouterr().out
@@ -90,7 +90,7 @@ def test_the_settings_are_listed_with_their_meaning(line, expected, capsys):
         ("xyzzy", "bert_jax; expected train, finetune, "),
     ],
 )
-def test_a_wrong_name_lists_the_nearest(name, message):
+def test_a_wrong_name_suggests_the_nearest(name, message):
     with pytest.raises(UserError) as error:
         umbrella.main([name])
     assert message in str(error.value)
@@ -103,7 +103,7 @@ def test_the_console_script_is_this_command():
 
 
 def test_help_of_the_package_shows_its_functions():
-    # Python 3.13 gives each argument of a long signature a line of its own.
+    # Python 3.13 prints each argument of a long signature on its own line.
     text = re.sub(r"\(\s+", "(", pydoc.plain(pydoc.render_doc(bert_jax)))
     for signature in ("finetune(task: ", "load(", "pretrain(config: "):
         assert f"\n    {signature}" in text

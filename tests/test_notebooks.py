@@ -1,4 +1,4 @@
-"""Each notebook from top to bottom, in a short form; and that the saved ones are theirs."""
+"""Each notebook runs in a short form, and the saved notebooks are up to date."""
 
 import json
 import re
@@ -15,19 +15,19 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 
 pytestmark = [
     pytest.mark.long,
-    # The pictures are drawn and not shown.
+    # Pictures are drawn but not shown.
     pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive"),
 ]
 
 
 @pytest.fixture(scope="module")
 def execute(tmp_path_factory):
-    """A function of a notebook's name and environment: runs it, returns its variables."""
+    """A function that runs a notebook by name and returns its variables."""
     workdir = tmp_path_factory.mktemp("notebooks")
     settings = {
         "NOTEBOOK_SHORT": "1",
         "MPLBACKEND": "agg",
-        # What a notebook sets itself is taken back too.
+        # Variables set by the notebook are restored as well.
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": "8",
     }
@@ -47,19 +47,19 @@ def execute(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pretrained(execute):
-    """The variables of the notebook that pretrains."""
+    """The variables of the pretraining notebook."""
     return execute("pretrain")
 
 
 @pytest.fixture(scope="module")
 def checkpoint(pretrained):
-    """The model that it made, with which the others begin."""
+    """The pretrained model, from which the other notebooks start."""
     return "runs/notebook/my_bert"
 
 
 def test_pretrain(pretrained):
     assert np.isfinite(pretrained["scores"]["loss"])
-    # After 14 steps it knows which token is frequent, and hardly more.
+    # After 14 steps the model has only learned which tokens are frequent.
     assert pretrained["scores"]["mlm_accuracy"] < 0.3
     assert len(pretrained["follows"]) == len(pretrained["random"]) > 0
     tokens = pretrained["tokens"]
@@ -101,7 +101,7 @@ def test_see_inside(execute, checkpoint):
     np.testing.assert_allclose(out.attentions.sum(axis=-1), 1, rtol=1e-5)
     assert len(out.hidden_states) == len(out.attentions) + 1
     assert found["far_KN"].shape == out.attentions.shape[:1] + out.attentions.shape[2:3]
-    # The vector of a word has the cosine 1 with itself, and less with other texts' words.
+    # A word has the cosine 1 with itself and less with words of other texts.
     cosine_KTT, texts = found["cosine_KTT"], 8
     assert cosine_KTT.shape == (len(out.hidden_states), texts, texts)
     np.testing.assert_allclose(cosine_KTT[:, range(8), range(8)], 1, rtol=1e-5)
@@ -113,7 +113,7 @@ def test_see_inside(execute, checkpoint):
 
 
 def test_eight_devices(execute):
-    found = execute("eight_devices")  # which compares the losses of its meshes itself
+    found = execute("eight_devices")  # the notebook compares the losses of its meshes
     held = found["held"]
     assert held["data=2, model=4"] < held["data=4, model=2"] < held["data=8"]
     assert held["data=8, fsdp"] < held["data=8"]

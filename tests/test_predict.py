@@ -64,7 +64,7 @@ COLUMNS = {  # of answers.csv, as docs/tasks.md has them
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory):
-    """A function of a key of HEADS: the folder of a random checkpoint."""
+    """A function of a key of HEADS that returns the folder of a random checkpoint."""
     ids = jnp.zeros((1, 8), jnp.int32)
 
     @functools.cache
@@ -91,7 +91,7 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path):
-    """A function of checkpoint, lines and more arguments: lines of stdout, stderr."""
+    """A function of checkpoint, lines and flags that returns stdout's lines and stderr."""
 
     def run(path, lines, *arguments, stdin=False):
         text = "".join(f"{line}\n" for line in lines)
@@ -108,7 +108,7 @@ def run(capsys, monkeypatch, tmp_path):
     return run
 
 
-# The others run the same code on other tags.
+# The other families run the same code on other tags.
 RARE = {"number", "parts of speech", "segments"}
 
 
@@ -153,7 +153,7 @@ def test_texts_of_the_command_line_are_lines(checkpoint, capsys, run):
         predict.main(["--checkpoint", checkpoint(name)])
 
 
-def test_a_tagged_text_has_its_characters(checkpoint, run, capsys, tmp_path):
+def test_tags_of_a_text_have_character_offsets(checkpoint, run, capsys, tmp_path):
     text = "the man sees rome, paris."
     (line,), _ = run(checkpoint("entities"), [text])
     answer = json.loads(line)
@@ -194,7 +194,7 @@ def test_an_empty_line_has_an_answer(checkpoint, run, tmp_path):
         (score, [], "the man", "the man " * 50),
     ],
 )
-def test_an_output_file_is_replaced_by_a_complete_one(
+def test_an_output_file_is_replaced_by_a_complete_file(
     command, more, good, bad, checkpoint, tmp_path
 ):
     folder, texts = tmp_path / "out", tmp_path / "texts.txt"
@@ -234,7 +234,9 @@ def test_an_output_file_is_replaced_by_a_complete_one(
         ("span", [], [], "input.txt is empty"),
     ],
 )
-def test_bad_input_is_one_clear_line(name, lines, arguments, message, checkpoint, run):
+def test_bad_input_is_a_one_line_error(
+    name, lines, arguments, message, checkpoint, run
+):
     with pytest.raises(UserError, match=message) as caught:
         run(checkpoint(name), lines, *arguments)
     assert "\n" not in str(caught.value)
@@ -244,7 +246,7 @@ REVIEWS = [("7", "a good film"), ("9", 'the "bad" dog, eats')]
 
 
 def write_table(path):
-    """The rows of REVIEWS in the form that the path's ending names."""
+    """Writes the rows of REVIEWS in the format of the path's ending."""
     if path.suffix == ".csv":
         text = "id,text\n" + "".join(
             f'{i},"{t.replace(chr(34), 2 * chr(34))}"\n' for i, t in REVIEWS
@@ -260,7 +262,7 @@ def write_table(path):
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "json"])
-def test_a_table_is_read_by_its_columns_and_keeps_them_beside_the_answers(
+def test_a_table_is_read_by_columns_and_keeps_them_in_the_output(
     ending, checkpoint, run, capsys, tmp_path
 ):
     expected, _ = run(checkpoint("classes"), [text for _, text in REVIEWS])
@@ -333,9 +335,9 @@ def test_answers_are_written_as_csv(command, kind, name, checkpoint, capsys, tmp
     expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     command.main([*flags, "--output", str(tmp_path / "answers.CSV")])
     with (tmp_path / "answers.CSV").open(newline="") as file:
-        found = list(csv.DictReader(file))
-    assert len(found) == len(expected) == 2
-    for row, answer in zip(found, expected, strict=True):
+        written = list(csv.DictReader(file))
+    assert len(written) == len(expected) == 2
+    for row, answer in zip(written, expected, strict=True):
         name = "predicted_probabilities"
         for key, value in answer.pop(name, {}).items():
             assert float(row.pop(f"{name}.{key}")) == pytest.approx(value)
@@ -355,17 +357,17 @@ def test_columns_name_the_texts_of_a_pair_in_their_order(checkpoint, capsys, tmp
         (["review", "title"], list(zip(reviews, titles, strict=True))),
     ):
         predict.main([*flags, *columns, "--json"])
-        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        assert [(row.pop("title"), row.pop("review")) for row in found] == [
+        answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [(row.pop("title"), row.pop("review")) for row in answers] == [
             *zip(titles, reviews, strict=True)
         ]
-        assert found == [
+        assert answers == [
             {f"predicted_{name}": x for name, x in answer.items()}
             for answer in model.predict(rows)
         ]
 
 
-def test_the_likeliest_labels_of_texts_and_of_blanks(checkpoint, run):
+def test_top_lists_labels_of_texts_and_tokens_of_blanks(checkpoint, run):
     (line, _), _ = run(checkpoint("classes"), INPUTS["classes"], "--top", "1")
     answer = json.loads(line)
     assert [*answer] == ["label", "probability", "top"]
@@ -375,7 +377,9 @@ def test_the_likeliest_labels_of_texts_and_of_blanks(checkpoint, run):
         assert [len(blank) for blank in json.loads(line)["blanks"]] == [count] * 2
 
 
-def test_a_column_that_the_first_rows_lack_is_named(checkpoint, monkeypatch, tmp_path):
+def test_a_column_that_the_first_rows_lack_is_refused(
+    checkpoint, monkeypatch, tmp_path
+):
     path = tmp_path / "new.jsonl"
     path.write_text('{"text": "a"}\n' * 2 + '{"text": "a", "note": "b"}\n')
     chunks = functools.partial(evaluation.chunks)
@@ -388,9 +392,7 @@ def test_a_column_that_the_first_rows_lack_is_named(checkpoint, monkeypatch, tmp
         predict.main([*flags, "--output", str(tmp_path / "a.csv")])
 
 
-def test_next_sentence_of_two_texts_and_of_a_file_of_pairs(
-    checkpoint, capsys, tmp_path
-):
+def test_next_sentence_reads_two_texts_or_a_file_of_pairs(checkpoint, capsys, tmp_path):
     pairs = [["the dog eats .", "the man sees"], ["a big film", "good ?"]]
     model = bert_jax.load(checkpoint("blanks"))
     expected = [model.next_sentence(*pair) for pair in pairs]

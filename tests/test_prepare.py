@@ -18,7 +18,7 @@ def command(monkeypatch, *arguments):
     return end.value.code
 
 
-def test_prepares_and_sums_up(tmp_path, monkeypatch, capsys):
+def test_the_command_prepares_text_and_prints_a_summary(tmp_path, monkeypatch, capsys):
     text, store = tmp_path / "text.txt", tmp_path / "s"
     text.write_text("One sentence here.\nAnother one.\n\nA second document.\n")
     arguments = ("--input", text, "--vocabulary", VOCABULARY, "--output", store)
@@ -31,10 +31,10 @@ def test_prepares_and_sums_up(tmp_path, monkeypatch, capsys):
     assert "was already prepared" in capsys.readouterr().out
 
 
-def test_text_without_boundaries_of_documents_is_warned_of(
+def test_text_without_document_boundaries_gives_a_warning(
     tmp_path, monkeypatch, capsys
 ):
-    """German lines with abbreviations have several English sentences each."""
+    """By English rules, German lines with abbreviations have several sentences."""
     text, line = tmp_path / "text.txt", "Er kam bzw. ging am 3. Mai.\n"
     text.write_text(f"{2 * line}\n{3 * line}")
     flags = ("--input", text, "--vocabulary", VOCABULARY, "--output")
@@ -61,7 +61,7 @@ def test_text_without_boundaries_of_documents_is_warned_of(
         ({"--output": "text.txt"}, "text.txt is the input text.txt or in it"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, changed, message):
+def test_mistakes_are_one_line_errors(tmp_path, monkeypatch, capsys, changed, message):
     monkeypatch.chdir(tmp_path)
     for name in ("text.txt", "other.txt"):
         Path(name).write_text("One sentence here.\n")

@@ -1,4 +1,4 @@
-"""Bars on a terminal, and what is printed beside them."""
+"""Progress bars on a terminal, and lines printed at the same time."""
 
 import io
 import logging
@@ -18,7 +18,7 @@ from bert_jax.progress import (
 
 
 class Notebook(io.StringIO):
-    """The stream of a cell."""
+    """The output stream of a notebook cell."""
 
     __module__ = "ipykernel.iostream"
 
@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
         return True
 
     def states(self):
-        """The states of bars that were drawn since the last call."""
+        """The bar states drawn since the last call."""
         text = self.getvalue()
         self.seek(0)
         self.truncate()
@@ -37,7 +37,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time that bars see: a list with one number, which a test sets."""
+    """The clock of the bars: a list with one number, which a test sets."""
     now = [0.0]
     monkeypatch.setattr(std, "time", lambda: now[0])
     return now
@@ -56,14 +56,14 @@ def stream(monkeypatch):
 
 
 def work(clock, **options):
-    """A hundred steps of a second each."""
+    """A bar of a hundred steps of one second each."""
     with Progress("training", total=100, unit="steps", **options) as bar:
         for step in range(1, 101):
             clock[0] += 1
             bar.update(loss=f"{10 - step / 10:.2f}", accuracy="20%")
 
 
-def test_a_terminal_has_one_bar_that_is_cleared_in_the_end(clock, stream):
+def test_a_terminal_has_one_bar_that_is_cleared_at_the_end(clock, stream):
     terminal = stream(Terminal())
     work(clock)
     text = terminal.getvalue()
@@ -75,7 +75,7 @@ def test_a_terminal_has_one_bar_that_is_cleared_in_the_end(clock, stream):
     assert states[-2].endswith(end)
 
 
-def test_a_pipe_a_hidden_bar_and_a_further_process_show_nothing(clock, stream):
+def test_a_pipe_a_hidden_bar_and_other_processes_show_nothing(clock, stream):
     pipe = stream(io.StringIO())
     work(clock)
     terminal = stream(Terminal())
@@ -85,7 +85,7 @@ def test_a_pipe_a_hidden_bar_and_a_further_process_show_nothing(clock, stream):
     assert pipe.getvalue() == terminal.getvalue() == ""
 
 
-def test_hidden_bars_are_shown_again_in_the_end(clock, stream):
+def test_hidden_bars_are_shown_again_afterwards(clock, stream):
     terminal = stream(Terminal())
     with hidden_bars(False):
         work(clock)
@@ -97,7 +97,7 @@ def test_hidden_bars_are_shown_again_in_the_end(clock, stream):
     work(clock)
     assert terminal.states()
     show_progress(False)
-    with hidden_bars(False):  # the bars of a further process stay hidden
+    with hidden_bars(False):  # the bars of other processes stay hidden
         work(clock)
     assert terminal.getvalue() == ""
 
@@ -117,7 +117,7 @@ def test_a_notebook_has_one_bar_on_stdout(clock, monkeypatch):
     assert error.getvalue() == ""
     text = out.getvalue()
     assert "evaluating" in text and "predicting dev" in text
-    # One line: each state of the bar replaces the one before, and the log is above it.
+    # One line: each state of the bar replaces the state before, below the log.
     assert [line.split("\r")[-1] for line in text.split("\n")] == ["step 3", ""]
     assert all(part.startswith("training") for part in text.split("\r") if "%" in part)
 
@@ -135,7 +135,7 @@ def test_lines_of_the_log_are_printed_above_the_bar(clock, stream):
     assert "2/4" in after and after.endswith("\r")
 
 
-def test_a_part_counts_by_its_share(stream):
+def test_a_part_advances_the_bar_by_its_share(stream):
     stream(io.StringIO())
     with Progress("embedding", total=30, unit="texts", show=True) as bar:
         counts = []
@@ -147,17 +147,17 @@ def test_a_part_counts_by_its_share(stream):
     assert counts == [5, 10, 20, 22, 25, 30]
 
 
-def test_what_is_printed_and_logged_cannot_steer_the_terminal(stream):
+def test_control_characters_are_escaped_in_output_and_log(stream):
     out = stream(io.StringIO())
     print_line("a\x1b[2Jb\r\ud800\nم\u200cن \u3000水")
     LogHandler().emit(logging.makeLogRecord({"msg": "label \x9b31m"}))
-    # Lines, and marks that texts in Persian or Chinese need, stay.
+    # Line ends and marks of Persian or Chinese texts are kept.
     assert out.getvalue() == (
         "a\\u001b[2Jb\\u000d\\ud800\nم\u200cن \u3000水\nlabel \\u009b31m\n"
     )
 
 
-def test_a_log_record_needs_no_reader(stream):
+def test_logging_to_a_closed_stream_is_no_error(stream):
     class Closed(io.StringIO):
         def flush(self):
             raise BrokenPipeError
@@ -166,7 +166,7 @@ def test_a_log_record_needs_no_reader(stream):
     LogHandler().emit(logging.makeLogRecord({"msg": "step 2"}))
 
 
-def test_columns_are_aligned_and_numbers_to_the_right():
+def test_columns_are_aligned_with_numbers_on_the_right():
     rows = [["name", "count"], ["北京", 1_000], ["a", 7]]
     assert list(aligned(rows)) == ["name  count", "北京  1000", "a     7"]
     assert list(aligned(rows, right=1)) == ["name  count", "北京   1000", "a         7"]

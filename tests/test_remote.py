@@ -1,4 +1,4 @@
-"""Folders of an object store, on a real server."""
+"""Folders of an object store on a local server."""
 
 import threading
 
@@ -34,7 +34,7 @@ def test_a_url_is_remote_and_a_path_is_not():
             local_copy(url)
 
 
-def test_a_store_is_copied_once_and_again_when_it_changed(folder):
+def test_a_store_is_copied_once_and_again_after_a_change(folder):
     with pytest.raises(UserError, match=rf"{folder} does not exist"):
         local_copy(folder)
     write(folder / "index/a.npy", "1")
@@ -50,7 +50,7 @@ def test_a_store_is_copied_once_and_again_when_it_changed(folder):
 
 
 def test_processes_of_a_host_share_one_download(folder, monkeypatch):
-    """All look for the copy before any has it. The first downloads, the others wait."""
+    """All processes look for the copy at once. The first downloads, the others wait."""
     count, copies, downloads = 4, [], []
     write(folder / "index.json", "{}")
     write(folder / "part", "1")
@@ -79,7 +79,7 @@ def test_processes_of_a_host_share_one_download(folder, monkeypatch):
     assert names(copies[0]) == [".files", "index.json", "part"]
 
 
-def test_a_checkpoint_is_copied_without_what_is_not_its_model(folder):
+def test_only_the_model_files_of_a_checkpoint_are_copied(folder):
     write(folder / "config.json", "{}")
     write(folder / "best/model.safetensors", "1")
     modules = {"1_Pooling/config.json", "best/2_Dense/config.json"}
@@ -97,7 +97,7 @@ def test_a_checkpoint_is_copied_without_what_is_not_its_model(folder):
     assert not (copy / "config.json").exists()
 
 
-def test_the_prefix_of_a_checkpoint_of_google_is_copied_too(folder):
+def test_a_google_checkpoint_is_copied_by_its_prefix(folder):
     for name in ("bert_model.ckpt.index", "bert_config.json", "other/x"):
         write(folder / name, name)
     copy = local_copy(folder / "bert_model.ckpt", model=True)
@@ -107,7 +107,7 @@ def test_the_prefix_of_a_checkpoint_of_google_is_copied_too(folder):
         local_copy(folder / "nothing", model=True)
 
 
-def test_a_name_in_a_store_leads_nowhere_else(folder, tmp_path):
+def test_names_in_a_store_cannot_escape_the_copy(folder, tmp_path):
     """Object stores accept any name."""
     for name in ("../evil", f"{tmp_path}/evil", "a/../../evil"):
         with pytest.raises(UserError, match="is outside the folder"):

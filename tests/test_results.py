@@ -28,7 +28,7 @@ def made():
 
 
 def test_pages_and_charts_are_up_to_date(made):
-    """Marks of age are ignored: they change with every commit."""
+    """Marks of outdated results are ignored, since they change with every commit."""
     old = [
         str(path.relative_to(ROOT))
         for path, text in made.files().items()
@@ -63,7 +63,7 @@ def test_results_are_complete(made):
             assert (ROOT / source).exists(), f"{name}: {source}"
 
 
-def test_fill(made, monkeypatch):
+def test_spans_and_tables_are_filled_from_results(made, monkeypatch):
     one = dict(value=150, unit="s", ratio=1.5, what="a step", date="2026-01-02")
     one |= dict(table="times", machine="a core", commit="1234567", command="make it")
     other = one | dict(what="a start", value=2e-6, unit="", command="see the log")

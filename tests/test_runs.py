@@ -1,4 +1,4 @@
-"""Runs read from their workdirs, compared, and drawn by plot."""
+"""Runs are read from their workdirs, compared, and drawn by plot."""
 
 import json
 import re
@@ -60,7 +60,7 @@ def test_names_start_where_the_paths_differ(two, tmp_path):
     assert names == ["a/tiny", "other"]
 
 
-def test_a_sweep_stands_for_its_runs(tmp_path):
+def test_a_sweep_is_replaced_by_its_runs(tmp_path):
     for name in ("rate1", "rate2"):
         write_run(tmp_path / "sweep" / name, *pretraining(1e-3, 0.25))
     (tmp_path / "sweep" / "not begun").mkdir()
@@ -83,7 +83,7 @@ def test_runs_in_a_bucket_are_read_there(bucket, two, tmp_path, monkeypatch):
     assert (tmp_path / "curves.png").exists()
 
 
-def test_settings_that_differ_and_the_last_and_best_of_each_metric(two):
+def test_a_comparison_has_differing_settings_and_last_and_best_metrics(two):
     first, second = compare(read_runs(two))
     assert first == {
         "run": "a/tiny",
@@ -189,7 +189,7 @@ def test_results_of_fine_tuning_are_compared(tmp_path):
         ),
     ],
 )
-def test_what_is_no_run_is_named(tmp_path, make, message):
+def test_a_folder_without_a_run_is_refused(tmp_path, make, message):
     make(tmp_path / "run")
     with pytest.raises(UserError, match=message):
         read_runs([tmp_path / "run"])
@@ -215,9 +215,9 @@ def test_a_run_is_compared_with_a_reference_by_its_tokens(two, tmp_path, capsys)
     assert (mine / "reference.png").read_bytes().startswith(b"\x89PNG")
     picture = figures.curves(mine, references=[other])
     (axes,) = (a for a in picture.axes if a.get_title("left") == "loss")
-    drawn = {line.get_label(): list(line.get_xdata()) for line in axes.lines}
-    assert drawn["mine, train"] == [32 * step for step in (5, 10, 15, 20)]
-    assert drawn["reference long, eval"] == [0, 16_000, 32_000]
+    tokens_by_label = {line.get_label(): list(line.get_xdata()) for line in axes.lines}
+    assert tokens_by_label["mine, train"] == [32 * step for step in (5, 10, 15, 20)]
+    assert tokens_by_label["reference long, eval"] == [0, 16_000, 32_000]
     lines = [{"step": 3, "split": "dev", "accuracy": 80.0}]
     tuned = write_run(tmp_path / "run", {"family": "x"}, lines)
     with pytest.raises(UserError, match="run is no pretraining"):

@@ -1,4 +1,4 @@
-"""Settings are fields with a default, a unit and a meaning, checked when they are read."""
+"""Settings are fields with default, unit and meaning. Values are checked on reading."""
 
 import contextlib
 import dataclasses
@@ -49,7 +49,7 @@ def test_a_setting_has_its_default_and_its_meaning():
     assert dataclasses.fields(config)[0].metadata["doc"] == "optimizer steps"
 
 
-def test_a_setting_may_be_another_s_with_its_own_default():
+def test_a_setting_may_copy_another_with_its_own_default():
     @dataclasses.dataclass(frozen=True)
     class Other:
         rate: float = setting_like(Inner, "rate", 0.5)
@@ -93,7 +93,7 @@ def test_a_setting_may_be_of_two_types():
 
 
 def leaves(kind):
-    """Every setting of a config's type, with its class."""
+    """All settings of a config class, each with its class."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         hint = hints[field.name]
@@ -125,7 +125,7 @@ def test_a_config_is_described_by_name_value_and_meaning():
     ]
 
 
-def test_differences_are_named_whichever_side_has_the_setting():
+def test_differences_are_listed_for_settings_of_either_side():
     one, two = {"a": [{"x": 1}], "b": {}}, {"a": [{"x": 1}, {"x": 2}], "b": {"c": [3]}}
     assert differences(one, two) == [("a[1].x", None, 2), ("b.c", None, [3])]
     assert differences(two, one) == [("a[1].x", 2, None), ("b.c", [3], None)]
@@ -148,7 +148,7 @@ def test_differences_are_named_whichever_side_has_the_setting():
         ),
     ],
 )
-def test_a_setting_outside_its_limits_is_named(config, message):
+def test_a_setting_outside_its_limits_is_refused(config, message):
     check_ranges(Outer(1, Inner(0.0)))
     with pytest.raises(UserError, match=message):
         check_ranges(config)
@@ -163,7 +163,7 @@ def test_a_setting_outside_its_limits_is_named(config, message):
         ({"below": 1.0}, [1.0, 1.5]),
     ],
 )
-def test_least_and_most_allow_their_value_and_above_and_below_do_not(limits, refused):
+def test_least_and_most_include_their_value_but_above_and_below_do_not(limits, refused):
     field = setting(doc="a number", **limits)
     kind = dataclasses.make_dataclass("Limited", [("x", float, field)])
     for value in (0.5, 1.0, 1.5):
@@ -197,14 +197,14 @@ def test_functions_show_their_settings_with_types_defaults_and_meanings():
     assert (shown["epochs"].annotation, shown["epochs"].default) == (int, 3)
     assert (shown["warmup"].annotation, shown["warmup"].default) == (float, 0.1)
     assert (shown["compute"].annotation, shown["compute"].default) == (dict, {})
-    own = {field.name for field in dataclasses.fields(FineTuneConfig)}
-    own |= {field.name for field in dataclasses.fields(FineTuneOptimizer)}
-    assert own - {"family", "data", "optimizer", "sweep"} <= shown.keys()
+    field_names = {field.name for field in dataclasses.fields(FineTuneConfig)}
+    field_names |= {field.name for field in dataclasses.fields(FineTuneOptimizer)}
+    assert field_names - {"family", "data", "optimizer", "sweep"} <= shown.keys()
     assert all(x.kind != x.VAR_KEYWORD for x in shown.values())
     page = inspect.getdoc(bert_jax.finetune)
     meaning = FineTuneConfig.__dataclass_fields__["epochs"].metadata["doc"]
     assert f"\nepochs: {meaning}.\n" in page
-    # Common settings come first, and groups with their keys last.
+    # Common settings are first, and groups with their keys are last.
     names = [*shown]
     assert names.index("epochs") < names.index("batch_size") < names.index("tracker")
     assert names[-4:] == ["compute", "mesh", "model", "features"]
@@ -213,6 +213,6 @@ def test_functions_show_their_settings_with_types_defaults_and_meanings():
     pretrain = inspect.signature(bert_jax.pretrain).parameters
     assert (pretrain["beta2"].default, pretrain["log_every"].default) == (0.999, 100)
     assert [*pretrain][-4:] == ["compute", "mesh", "model", "data"]
-    # An argument of load that is not given keeps the value of the files.
+    # Without an argument load keeps the value of the files.
     dtype = inspect.signature(bert_jax.load).parameters["dtype"]
     assert (dtype.annotation, dtype.default) == (str | None, None)

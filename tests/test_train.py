@@ -1,4 +1,4 @@
-"""The train command; what a run does is in tests/training."""
+"""The train command. tests/training tests the runs themselves."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def train():
-    """A function that runs the command, or a program; how it ended and what it said."""
+    """A function that runs the command or a program, and returns exit code and output."""
 
     def train(*arguments, program=("-m", "bert_jax.train"), **environment):
         return subprocess.run(
@@ -41,14 +41,14 @@ def train():
 
 @pytest.fixture(scope="module")
 def uninterrupted(train, config_file, tmp_path_factory):
-    """A whole run: its workdir and what it printed."""
+    """The workdir and the output of an undisturbed run."""
     workdir = tmp_path_factory.mktemp("uninterrupted")
     done = train("--config", config_file, "--workdir", workdir)
     assert done.returncode == 0, done.stderr
     return workdir, done.stdout + done.stderr
 
 
-def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
+def test_a_run_writes_all_files_to_its_workdir(uninterrupted):
     workdir, output = uninterrupted
     names = {"config.json", "vocab.txt", "metrics.jsonl", "tensorboard", "checkpoints"}
     assert names <= {path.name for path in workdir.iterdir()}
@@ -75,7 +75,7 @@ def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
 
 
 def test_the_end_of_a_phase_is_evaluated_at_both_lengths(uninterrupted, config_file):
-    """A report has the baselines of the evaluation before it, at its own length."""
+    """A report has the baselines of the last evaluation at its length."""
     workdir, output = uninterrupted
     config = parse(["--config", str(config_file)], "usage", train_config).config
     store = TokenStore(config.data.path)
@@ -85,14 +85,14 @@ def test_the_end_of_a_phase_is_evaluated_at_both_lengths(uninterrupted, config_f
         store, tokenizer, config.phases, examples, seed=0, documents=train
     )
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    found = [line for line in map(json.loads, lines) if line["split"] == "eval"]
+    evaluations = [line for line in map(json.loads, lines) if line["split"] == "eval"]
     for i, j in enumerate((0, 0, 0, 1, 1, 1)):
         phase = dataclasses.replace(config.phases[j], steps=config.eval_batches)
         drawn = eval_batches(batches, phase, held_out, config.eval_mask_rate)
         labels = np.concatenate([batch["nsp_labels"] for batch in drawn])
         most = max(labels.mean(), 1 - labels.mean())
-        assert found[i]["nsp_majority"] == pytest.approx(most)
-        step, length = found[i]["step"], phase.sequence_length
+        assert evaluations[i]["nsp_majority"] == pytest.approx(most)
+        step, length = evaluations[i]["step"], phase.sequence_length
         assert f"step {step}  eval at {length} tokens: " in output
         shown = re.search(
             rf"\nstep {step + 2 - step % 2}/14 .*nsp.*baseline (.*?)%", output
@@ -101,8 +101,8 @@ def test_the_end_of_a_phase_is_evaluated_at_both_lengths(uninterrupted, config_f
 
 
 @pytest.mark.long
-def test_packed_rows_train_as_rows_of_their_own(train, one_phase_of, tmp_path):
-    """Without dropout the losses are the same, and less of what is computed is padding."""
+def test_packed_rows_train_like_unpacked_rows(train, one_phase_of, tmp_path):
+    """Without dropout the losses are equal, and less padding is computed."""
     path, lines = one_phase_of(1), {}
     for packing in (True, False):
         workdir = tmp_path / str(packing)
@@ -144,7 +144,7 @@ def main(monkeypatch, capsys):
     return main
 
 
-def test_a_finished_run_is_not_trained_again(main, uninterrupted, config_file):
+def test_a_finished_run_does_not_train_again(main, uninterrupted, config_file):
     """No file is written or changed."""
     workdir, _ = uninterrupted
 
@@ -176,10 +176,10 @@ def test_a_workdir_of_another_run_is_refused(
 
 
 @pytest.mark.long
-def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
+def test_a_full_disk_is_a_one_line_error_and_the_run_resumes(
     train, uninterrupted, config_file, metric_lines, tmp_path
 ):
-    """A limit on the size of files stands for the disk's."""
+    """A limit on file sizes simulates the full disk."""
     arguments = ("--config", config_file, "--workdir", tmp_path)
     script = (
         "import resource, sys\n"
@@ -207,7 +207,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(
         ("--config=tiny extra", "unexpected argument 'extra'"),
     ],
 )
-def test_a_wrong_command_line_is_one_clear_line(main, line, message, tmp_path):
+def test_a_wrong_command_line_is_a_one_line_error(main, line, message, tmp_path):
     with pytest.raises(UserError, match=re.escape(message)) as error:
         main(*line.split(), "--workdir", tmp_path / "run")
     assert "\n" not in str(error.value)

@@ -37,8 +37,8 @@ def test_the_command_writes_a_vocabulary_and_its_case(text, tmp_path, cased, cap
 def test_the_command_trains_sentencepiece(text, tmp_path, capsys):
     lines = [line for line in Path(text).read_text().split("\n") if line]
     (tmp_path / "text.txt").write_text("\n".join(lines[:300]))
-    given = ["--input", str(tmp_path / "text.txt"), "--size", "500"]
-    flags = [*given, "--kind", "sentencepiece"]
+    arguments = ["--input", str(tmp_path / "text.txt"), "--size", "500"]
+    flags = [*arguments, "--kind", "sentencepiece"]
     vocabulary.main([*flags, "--output", str(tmp_path / "spiece.model")])
     err = capsys.readouterr().err
     assert "reading 1 file as lines (--input_format auto)" in err
@@ -47,7 +47,7 @@ def test_the_command_trains_sentencepiece(text, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("flags", [[], ["--extend"], ["--kind", "sentencepiece"]])
-def test_text_without_sentences_is_one_line(tmp_path, flags, golden):
+def test_text_without_sentences_is_a_one_line_error(tmp_path, flags, golden):
     path, output = tmp_path / "wiki_00", tmp_path / "out" / "vocab.txt"
     path.write_text('<doc title="A">\nA\n</doc>\n')
     if flags == ["--extend"]:
@@ -59,7 +59,7 @@ def test_text_without_sentences_is_one_line(tmp_path, flags, golden):
     assert not output.parent.exists()
 
 
-def test_what_was_left_out_is_printed(tmp_path, capsys):
+def test_dropped_passages_are_counted_in_the_output(tmp_path, capsys):
     path = tmp_path / "a.txt"
     path.write_text("A heading\n\nThe whale is here. The whale swims.\n")
     output = tmp_path / "vocab.txt"

@@ -1,4 +1,4 @@
-"""Words of short texts, and a tokenizer that has each word as a token."""
+"""Words of short texts, and a tokenizer with one token for each word."""
 
 from bert_jax.data.tokenizer import WordPieceTokenizer
 
