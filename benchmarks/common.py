@@ -1,6 +1,6 @@
 """Shared helpers: flags, worker processes, alternating runs, medians, tables, reports.
 
-The standard library alone: ours and the peers run in different Python environments. A
+Only the standard library: bert_jax and its peers run in different Python environments. A
 benchmark starts each system as a worker process and passes its options as JSON. The
 worker prints its results as one line of JSON.
 """
@@ -86,7 +86,7 @@ def predictions(length: int) -> int:
 def run(command: Sequence[Any]) -> tuple[str, str]:
     """The stdout of a command, and the last line of stderr if the command failed.
 
-    No compilation comes from a cache and nothing from the network.
+    The command uses no compilation cache and no network.
     """
     done = subprocess.run(
         list(map(str, command)),
@@ -232,7 +232,7 @@ def publish(start: str | None, *parts: str, what: str, **measured: Any) -> None:
         if value is not None:
             number = isinstance(value, float)
             result[key] = float(f"{value:.3g}") if number else value
-    # Folders of this machine mean nothing to readers.
+    # Readers cannot use folders of this machine.
     words = [re.sub(r"(^|=)/.*/", r"\1", word) for word in sys.argv]
     command = f"python benchmarks/{Path(words[0]).stem}.py {shlex.join(words[1:])}"
     result |= {"machine": machine()} | stamp() | {"command": command}

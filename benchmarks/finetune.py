@@ -10,7 +10,7 @@ truncated, so its deviation is 0.88 of the setting), and the peak of the learnin
 (our decay starts at step 0, the Trainer's after the warmup, so a peak a ninth higher gives
 the same learning rates after the warmup).
 
-"training, s" includes our compilation. "process, s" and "CPU, s" are of the whole process.
+"training, s" includes our compilation. "process, s" and "CPU, s" count the whole process.
 
 usage:
   python benchmarks/finetune.py --model all-MiniLM-L6-v2 --data DATA --workdir DIR
@@ -18,7 +18,7 @@ usage:
     [--dtype float32] [--output FILE.json] [--result finetune]
 
 DATA has glue/, ner/wnut17/, squad/, multiple_choice/ and sick/. DIR keeps the results, and
-the same command skips the runs that have some. PEER is an environment with the packages
+the same command skips runs with results. PEER is an environment with the packages
 that finetune_peer.py names. Without it only ours run.
 """
 
@@ -46,7 +46,7 @@ from common import (
 
 
 class Plan(NamedTuple):
-    """A task: config, data folder, settings of ours, and what both systems do.
+    """A task: config, data folder, settings of ours, and settings of both systems.
 
     rows: training examples (0: all). length: longest sequence of the Trainer.
     """
@@ -111,7 +111,7 @@ def run_ours(task: str, seed: int, options: argparse.Namespace) -> dict:
 
 
 def run_peer(task: str, seed: int, options: argparse.Namespace) -> dict:
-    """The same of the Trainer."""
+    """The results of one run of the Trainer."""
     given = {"task": task, "seed": seed, "dtype": options.dtype}
     given |= {"data": options.data.resolve(), "model": options.model.resolve()}
     plan = TASKS[task]._asdict()

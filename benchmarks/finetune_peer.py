@@ -70,7 +70,7 @@ def measure(options):
     """Seconds of training without evaluation, padding, steps, best dev score."""
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    transformers.set_seed(options.seed)  # also of the new head
+    transformers.set_seed(options.seed)  # also seeds the new head
     tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
     options.data = Path(options.data)
     job = TASKS[options.task](options, tokenizer)
@@ -232,7 +232,7 @@ def wnut17(options, tokenizer):
     expected = [own for _, own in splits[1]]
 
     def score(logits):
-        answers = [["O"] * len(own) for own in expected]  # also of words that were cut
+        answers = [["O"] * len(own) for own in expected]  # also for truncated words
         for own, first, outputs in zip(answers, firsts, logits, strict=True):
             for j, word in enumerate(first):
                 if word is not None:

@@ -1,8 +1,8 @@
-"""How Sphinx makes the site: `make docs` writes it to build/docs.
+"""Configuration of Sphinx. `make docs` writes the site to build/docs.
 
-The pages are Markdown that reads well on a code host too. docs/generated is written before
+The pages are Markdown that is also readable on a code host. docs/generated is written before
 each build: the API, from the docstrings, and copies of the pages that live outside docs/.
-settings.md and commands.md are made from the code too; tests compare them with it.
+settings.md and commands.md are also made from the code, and tests compare them with it.
 """
 
 import base64
@@ -79,7 +79,7 @@ OUTSIDE |= {
 }
 # The API's page exists on the site only.
 API_LINK = "API: `help(bert_jax.load)`", "[API](generated/api.md)"
-# The folders of the package, in the order in which a reader meets them.
+# The folders of the package, in reading order.
 FOLDERS = {
     "inference": "Vectors, answers and scores of a trained model.",
     "model": "The encoder, its heads and their configs.",
@@ -99,9 +99,9 @@ FACE = {
 
 
 def relink(text: str, old: Path, new: Path) -> str:
-    """Markdown of the folder ``old`` with links that hold in a page of ``new``.
+    """Rewrites links of Markdown in the folder ``old`` for a page in ``new``.
 
-    A link that is called as its page's file is, such as data.md, gets the page's title.
+    A link whose text is its page's file name, such as data.md, gets the page's title.
     """
 
     def link(match: re.Match) -> str:
@@ -123,7 +123,7 @@ def relink(text: str, old: Path, new: Path) -> str:
 
 
 def copies() -> Iterator[tuple[str, str]]:
-    """Names and texts of the copies of the pages of OUTSIDE that exist."""
+    """Names and texts of copies of the existing pages of OUTSIDE."""
     for name, copy in OUTSIDE.items():
         if (ROOT / name).is_file():
             text = (ROOT / name).read_text()
@@ -134,7 +134,7 @@ def copies() -> Iterator[tuple[str, str]]:
 
 
 def as_page(notebook: dict, name: str) -> str:
-    """A notebook as Markdown, with its outputs. name: of its pictures in GENERATED."""
+    """A notebook as Markdown with outputs. name: name of its pictures in GENERATED."""
     parts = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
@@ -153,14 +153,14 @@ def as_page(notebook: dict, name: str) -> str:
 
 
 def modules(folder: str) -> list[str]:
-    """The names of a folder's modules, those of folders within it too."""
+    """The names of a folder's modules, also in folders within it."""
     paths = sorted((ROOT / "bert_jax" / folder).rglob("*.py"))
     paths = [path.relative_to(ROOT).with_suffix("") for path in paths]
     return [".".join(path.parts) for path in paths if path.stem != "__init__"]
 
 
 def face() -> str:
-    """The page of ``import bert_jax``: its functions first, then what they return."""
+    """The page of ``import bert_jax``: its functions, then the classes of their results."""
     functions = ["load", "finetune", "pretrain"]
     tasks = [f"tasks.{name}" for name in bert_jax.tasks.__all__]
     parts = [
@@ -177,7 +177,7 @@ def face() -> str:
 
 
 def api() -> Iterator[tuple[str, str]]:
-    """Names and texts of pages: of the public face, each folder, and a list of these."""
+    """Names and texts of the API's pages: public functions, folders, and a table."""
     shown = {*FACE.values(), "bert_jax.tasks.functions"}
     pages = {
         folder: (text, [m for m in modules(folder) if m not in shown])
@@ -216,10 +216,10 @@ def parameter_names(item: Any) -> set[str]:
 
 
 def as_rest(text: str, names: set[str]) -> str:
-    """A docstring in plain words as reStructuredText.
+    """Converts a plain docstring to reStructuredText.
 
     A paragraph may name parameters, "path: a folder. changes: of its fields.", with
-    further lines set in or not. They become a list. ``names``: of the parameters.
+    further lines indented or not. They become a list. ``names``: names of the parameters.
     """
     blocks = []
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text)):
@@ -238,7 +238,7 @@ def as_rest(text: str, names: set[str]) -> str:
 
 
 def listed(line: str, names: set[str]) -> list[str]:
-    """The parts of a line, each that tells of a parameter as an item of a list."""
+    """The parts of a line. Parts that describe a parameter become items of a list."""
     some = r"[a-z_]\w*(?:(?:, | and )[a-z_]\w*)*"
     parts, start, item = [], 0, False
     for match in re.finditer(rf"(?:^|(?<=[.;] ))({some}): ", line):
@@ -262,7 +262,7 @@ def escaped(line: str) -> str:
 
 
 def process_docstring(app, what, name, item, options, lines) -> None:
-    """Turns our docstrings into what Sphinx reads."""
+    """Converts our docstrings to reStructuredText."""
     lines[:] = [*as_rest("\n".join(lines), parameter_names(item)).split("\n"), ""]
 
 
@@ -276,14 +276,14 @@ def process_signature(app, what, name, item, options, signature, returns):
 
 
 def skip_member(app, what, name, item, skip, options) -> bool | None:
-    """Whether a member is left out: one that a class has from another package."""
+    """Skips members that a class inherits from another package."""
     item = getattr(item, "fget", item)  # a property's function
     module = getattr(item, "__module__", None) or "bert_jax"
     return None if module.partition(".")[0] == "bert_jax" else True
 
 
 def toctree(text: str, caption: str = "", start: str = "") -> str:
-    """A hidden toctree of the pages that a text links to, if they begin with ``start``."""
+    """A hidden toctree of the linked pages whose names start with ``start``."""
     entries = re.findall(rf"\[([^]]*)\]\(({start}[\w./]+)\.md\)", text)
     entries = [f"{name} <{page}>" for name, page in entries]
     head = ["\n\n```{toctree}", ":hidden:", f":caption: {caption}" * bool(caption)]
@@ -300,9 +300,9 @@ SETTING = re.compile(r"^- `([\w.[\]]+)(?:( = .*?)`|`, (required))(.*?): (.*)$")
 
 
 def searchable(page: str) -> str:
-    """settings.md with its settings as objects, which the site's search finds by name.
+    """settings.md with its settings as objects, so that the search finds their names.
 
-    An object is written NAME|PLACE|DEFAULT. The place tells equal names apart.
+    An object is written NAME|PLACE|DEFAULT. The place distinguishes equal names.
     """
     names = [match[1] for match in map(SETTING.match, page.split("\n")) if match]
     lines, place = [], ""
@@ -343,7 +343,7 @@ def read_source(app, page: str, source: list[str]) -> None:
 
 
 def setup(app) -> None:
-    """Writes docs/generated, and connects what is above."""
+    """Writes docs/generated, and connects the functions above."""
     GENERATED.mkdir(exist_ok=True)
     pages = {GENERATED / name: text for name, text in (*copies(), *api())}
     for path in set(GENERATED.glob("*.md")) - set(pages):

@@ -87,7 +87,7 @@ def settings_of(kind: type, prefix: str = "") -> dict[str, Line]:
 def written(lines: dict[str, Line], others: dict[str, Line], top: str = "") -> str:
     """The settings in Markdown, with a heading for each group except ``top``.
 
-    others: settings of fine-tuning whose defaults are shown where they differ.
+    others: settings of fine-tuning. Defaults that differ are shown as well.
     """
     groups = {top: []}
     for name, (default, doc, text) in lines.items():
