@@ -1,8 +1,8 @@
 """Configuration of Sphinx. `make docs` writes the site to build/docs.
 
-The pages are Markdown that is also readable on a code host. docs/generated is written before
-each build: the API, from the docstrings, and copies of the pages that live outside docs/.
-settings.md and commands.md are also made from the code, and tests compare them with it.
+The pages are Markdown that is also readable on a code host. docs/generated is written
+before each build: the API, from the docstrings, and copies of the pages outside docs/.
+settings.md and commands.md are also made from the code, and tests compare them to it.
 """
 
 import base64
