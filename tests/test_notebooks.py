@@ -57,7 +57,7 @@ def checkpoint(pretrained):
     return "runs/notebook/my_bert"
 
 
-def test_pretrain(pretrained):
+def test_the_notebook_pretrain_runs(pretrained):
     assert np.isfinite(pretrained["scores"]["loss"])
     # After 14 steps the model has only learned which tokens are frequent.
     assert pretrained["scores"]["mlm_accuracy"] < 0.3
@@ -67,57 +67,70 @@ def test_pretrain(pretrained):
     assert "[MASK]" in tokens
 
 
-def test_finetune(execute, checkpoint):
-    found = execute("finetune", CHECKPOINT=checkpoint)
-    assert len(found["test"]) == len(found["rows"]) // 5
-    assert found["score"] == pytest.approx(100 * found["right"].mean())
-    assert len(found["wrong"]) == (~found["right"]).sum()
+def test_the_notebook_finetune_runs(execute, checkpoint):
+    variables = execute("finetune", CHECKPOINT=checkpoint)
+    assert len(variables["test"]) == len(variables["rows"]) // 5
+    assert variables["score"] == pytest.approx(100 * variables["right"].mean())
+    assert len(variables["wrong"]) == (~variables["right"]).sum()
 
 
-def test_question_answering(execute, checkpoint):
-    found = execute("question_answering", CHECKPOINT=checkpoint)
-    assert found["found"].keys() == found["tests"].keys()
-    for scores in found["found"].values():
+def test_the_notebook_question_answering_runs(execute, checkpoint):
+    variables = execute("question_answering", CHECKPOINT=checkpoint)
+    assert variables["found"].keys() == variables["tests"].keys()
+    for scores in variables["found"].values():
         assert 0 <= scores["exact_match"] <= scores["f1"] <= 100
-    for (_, context, _), answer in zip(found["rows"], found["answers"], strict=True):
+    for (_, context, _), answer in zip(
+        variables["rows"], variables["answers"], strict=True
+    ):
         assert answer["answer"] in context
 
 
-def test_checkpoints(execute, checkpoint, golden, tmp_path):
+def test_the_notebook_checkpoints_runs(execute, checkpoint, golden, tmp_path):
     google = shutil.copytree(golden / "google_bert", tmp_path / "google")
     size = json.loads((google / "bert_config.json").read_text())["vocab_size"]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokens = [*special, *(f"w{i}" for i in range(size - len(special)))]
     (google / "vocab.txt").write_text("\n".join(tokens) + "\n")
-    found = execute("checkpoints", CHECKPOINT=checkpoint, GOOGLE_CHECKPOINT=str(google))
-    np.testing.assert_allclose(np.linalg.norm(found["vectors"], axis=1), 1, rtol=1e-5)
-    assert len(found["texts"]) == len(found["package_of"]) == 80
-    assert found["google"].head == "pretraining"
+    variables = execute(
+        "checkpoints", CHECKPOINT=checkpoint, GOOGLE_CHECKPOINT=str(google)
+    )
+    np.testing.assert_allclose(
+        np.linalg.norm(variables["vectors"], axis=1), 1, rtol=1e-5
+    )
+    assert len(variables["texts"]) == len(variables["package_of"]) == 80
+    assert variables["google"].head == "pretraining"
 
 
-def test_see_inside(execute, checkpoint):
-    found = execute("see_inside", CHECKPOINT=checkpoint)
-    out = found["out"]
+def test_the_notebook_see_inside_runs(execute, checkpoint):
+    variables = execute("see_inside", CHECKPOINT=checkpoint)
+    out = variables["out"]
     np.testing.assert_allclose(out.attentions.sum(axis=-1), 1, rtol=1e-5)
     assert len(out.hidden_states) == len(out.attentions) + 1
-    assert found["far_KN"].shape == out.attentions.shape[:1] + out.attentions.shape[2:3]
+    assert (
+        variables["far_KN"].shape
+        == out.attentions.shape[:1] + out.attentions.shape[2:3]
+    )
     # A word has the cosine 1 with itself and less with words of other texts.
-    cosine_KTT, texts = found["cosine_KTT"], 8
+    cosine_KTT, texts = variables["cosine_KTT"], 8
     assert cosine_KTT.shape == (len(out.hidden_states), texts, texts)
     np.testing.assert_allclose(cosine_KTT[:, range(8), range(8)], 1, rtol=1e-5)
     pairs = texts * (texts / 2 - 1), texts * texts / 2
-    means = np.average([found["same_K"], found["different_K"]], axis=0, weights=pairs)
+    means = np.average(
+        [variables["same_K"], variables["different_K"]], axis=0, weights=pairs
+    )
     np.testing.assert_allclose(
         means, (cosine_KTT.sum(axis=(1, 2)) - texts) / sum(pairs), rtol=1e-4
     )
 
 
-def test_eight_devices(execute):
-    found = execute("eight_devices")  # the notebook compares the losses of its meshes
-    held = found["held"]
-    assert held["data=2, model=4"] < held["data=4, model=2"] < held["data=8"]
-    assert held["data=8, fsdp"] < held["data=8"]
-    assert set(found["traffic"]["data=8"]) == {"all-reduce"}
+def test_the_notebook_eight_devices_runs(execute):
+    variables = execute(
+        "eight_devices"
+    )  # the notebook compares the losses of its meshes
+    shards = variables["held"]
+    assert shards["data=2, model=4"] < shards["data=4, model=2"] < shards["data=8"]
+    assert shards["data=8, fsdp"] < shards["data=8"]
+    assert set(variables["traffic"]["data=8"]) == {"all-reduce"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -125,7 +138,7 @@ def test_a_saved_notebook_is_its_source_with_outputs(name):
     path = FOLDER / f"{name}.ipynb"
     assert path.stat().st_size < 300e3
     saved = json.loads(path.read_text("utf-8"))["cells"]
-    own = [cell for cell in saved if cell["id"] not in ("badge", "install")]
+    source_cells = [cell for cell in saved if cell["id"] not in ("badge", "install")]
     source = (FOLDER / f"{name}.py").read_text("utf-8")
     cells = re.split(r"^# %%(.*)\n", source, flags=re.MULTILINE)[1:]
     kinds, texts = cells[::2], cells[1::2]
@@ -135,9 +148,9 @@ def test_a_saved_notebook_is_its_source_with_outputs(name):
     ]
     stale = f"the source has changed; run make notebooks NAMES={name}"
     assert [text.strip() for text in texts] == [
-        "".join(cell["source"]).strip() for cell in own
+        "".join(cell["source"]).strip() for cell in source_cells
     ], stale
-    code = [cell for cell in own if cell["cell_type"] == "code"]
+    code = [cell for cell in source_cells if cell["cell_type"] == "code"]
     assert all(cell["execution_count"] for cell in code), stale
     assert not any(
         output["output_type"] == "error" for cell in code for output in cell["outputs"]

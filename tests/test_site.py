@@ -1,4 +1,4 @@
-"""What docs/conf.py makes of the pages for the site."""
+"""The functions of docs/conf.py that convert pages for the site."""
 
 import json
 import re

@@ -33,7 +33,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """A folder of three files, 250 kB, two of which can be split."""
+    """A folder of three files, 250 kB. Two files can be split."""
     folder = tmp_path_factory.mktemp("text")
     documents = TEXT.read_text().split("\n\n")
     documents[0] += "\nA \U0001f984 came."  # a token of no vocabulary
@@ -55,19 +55,19 @@ def contents(directory):
 
 
 @pytest.fixture
-def dies_in(monkeypatch):
+def interrupted_in(monkeypatch):
     """A function that interrupts the preparation in a given shard, like Ctrl-C."""
     write = preparation.Writer.__call__
 
-    def dies_in(shard):
-        def dies(writer, number, parts):
+    def interrupted_in(shard):
+        def interrupted_write(writer, number, parts):
             if number == shard:
                 raise KeyboardInterrupt
             return write(writer, number, parts)
 
-        monkeypatch.setattr(preparation.Writer, "__call__", dies)
+        monkeypatch.setattr(preparation.Writer, "__call__", interrupted_write)
 
-    return dies_in
+    return interrupted_in
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def prepared(text, tokenizer, tmp_path_factory):
     return directory, report
 
 
-def test_store_holds_every_sentence_in_order(prepared, text, tokenizer):
+def test_a_store_contains_every_sentence_in_order(prepared, text, tokenizer):
     directory, report = prepared
     documents = list(read_documents([str(text)]))
     expected = [ids for d in documents for ids in tokenizer.encode_batch(d)]
@@ -103,14 +103,14 @@ def test_store_holds_every_sentence_in_order(prepared, text, tokenizer):
 
 
 def test_the_language_is_kept_after_an_interruption(
-    tokenizer, tmp_path, monkeypatch, dies_in
+    tokenizer, tmp_path, monkeypatch, interrupted_in
 ):
     text, directory = tmp_path / "a.jsonl", tmp_path / "store"
     row = json.dumps({"text": "Prof. Dr. Abel kam bzw. ging. Am 3. Mai kam er."})
     text.write_text(f"{row}\n" * 300)
     given = ([str(text)], tokenizer, directory)
     settings = {"shards": 4, "workers": 1, "language": "de"}
-    dies_in(2)
+    interrupted_in(2)
     with pytest.raises(KeyboardInterrupt):
         prepare(*given, **settings)
     monkeypatch.undo()
@@ -243,13 +243,13 @@ def test_a_store_of_version_0_1_0_is_read_and_not_continued(tmp_path):
 
 
 def test_changed_text_is_detected_at_any_position(
-    tokenizer, tmp_path, monkeypatch, dies_in
+    tokenizer, tmp_path, monkeypatch, interrupted_in
 ):
     path, directory = tmp_path / "a.txt", tmp_path / "store"
     sentences = [f"The ship number {i:05d} is at sea.\n" for i in range(4000)]
     path.write_text("".join(sentences))
     given = ([str(path)], tokenizer)
-    dies_in(2)
+    interrupted_in(2)
     with pytest.raises(KeyboardInterrupt):
         prepare(*given, directory, shards=4, workers=1)
     monkeypatch.undo()

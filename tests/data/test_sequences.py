@@ -7,7 +7,7 @@ from bert_jax.data.sequences import owners, pair_lengths, token_windows, windows
 
 
 def test_pair_lengths_equal_run_classifiers():
-    """For arrays, and for each pair alone."""
+    """For arrays of lengths, and for single pairs."""
     for room in range(2, 14):
         lengths = np.array(list(itertools.product(range(12), repeat=2)))
         expected = []

@@ -195,13 +195,13 @@ def test_the_command_writes_every_token_of_every_line(run, by_hand, capsys):
 def test_the_command_reads_a_column_of_a_table(run, make):
     expected = make()(["a man", "the cat , big"])
     table = 'id,text\n1,a man\n2,"the cat , big"\n'
-    (found,) = run(table, source="a.csv").values()
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    (actual,) = run(table, source="a.csv").values()
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
     table = "title\treview\nx\ta man\ny\tthe cat , big\n"
     with pytest.raises(UserError, match="; the columns are title, review; "):
         run(table, source="a.tsv")
-    (found,) = run(table, "--columns", "review", source="a.tsv").values()
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    (actual,) = run(table, "--columns", "review", source="a.tsv").values()
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -223,15 +223,15 @@ def test_writing_in_parts_changes_nothing(pooling, make, tmp_path, caplog):
     for size in (4096, 5):
         parts = embed.stream(placed_rows(sentences(23)), size)
         path = tmp_path / "x.npz"
-        said = write_vectors(embed, parts, path)
+        message = write_vectors(embed, parts, path)
         with np.load(path) as file:
-            written.append((said, dict(file)))
-    (said, whole), (other, in_parts) = written
-    assert said == other
-    assert "embeddings (23, 16)" in said or "offsets (24,)" in said
+            written.append((message, dict(file)))
+    (message, at_once), (other, in_parts) = written
+    assert message == other
+    assert "embeddings (23, 16)" in message or "offsets (24,)" in message
     assert caplog.messages == ["6 of 23 texts truncated to max_length=24"] * 2
-    assert whole.keys() == in_parts.keys()
-    for name, array in whole.items():
+    assert at_once.keys() == in_parts.keys()
+    for name, array in at_once.items():
         np.testing.assert_allclose(in_parts[name], array, atol=1e-5)
 
 

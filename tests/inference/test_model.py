@@ -58,7 +58,7 @@ def by_hand(params, *arrays):
     return model.apply({"params": params}, *arrays, deterministic=True)
 
 
-def test_fill_mask_returns_the_likeliest_tokens(model):
+def test_fill_mask_returns_the_most_likely_tokens(model):
     """Compared to a plain call, alone and with another text."""
     text = "the [MASK] sees [MASK] ."
     ids = np.array([TOKENIZER.cls_id, *TOKENIZER.encode(text, allow_mask=True), 3])

@@ -219,7 +219,7 @@ def test_a_revision_follows_the_at_sign(hub, models):
 
 
 @pytest.mark.parametrize(("leader", "before"), [(True, 4), (False, 0)])
-def test_process_0_downloads_before_the_others(hub, monkeypatch, leader, before):
+def test_process_0_downloads_before_other_processes(hub, monkeypatch, leader, before):
     """The other processes wait, and then read the files from the cache of their host."""
     sent = []
 

@@ -124,7 +124,7 @@ def test_metrics_divide_by_their_own_weights(small_model_config):
 
 
 def test_a_subclass_may_have_another_loss(small_model_config, make_batch):
-    """As in the example of docs/guides/own_objective.md. Evaluation uses the loss too."""
+    """As in the example of docs/guides/own_objective.md. Evaluation also uses the loss."""
 
     class OnlyPairs(MlmNsp):
         def part_sums(self, part, *arrays):

@@ -126,12 +126,12 @@ connect(process, port, distributed=True)
 wait_for_all("start")
 check_same([0.5, "text"], "values")
 assert from_leader(lambda: [jax.process_index(), None]) == [0, None]
-# Pairs of 3 + 3 devices: each process has rows of its own, and some of the other's.
+# Pairs of 3 + 3 devices: each process has its own rows and some rows of the other.
 for model, rows in (1, 24), (2, 18), (3, 24), (6, 12):
     mesh = make_mesh(MeshConfig(model=model))
-    own = process_rows(mesh, rows)
-    assert len(own) == 12, (mesh, own)
-    batch = put_batch({"x": own}, mesh)
+    local = process_rows(mesh, rows)
+    assert len(local) == 12, (mesh, local)
+    batch = put_batch({"x": local}, mesh)
     for shard in batch["x"].addressable_shards:
         assert np.array_equal(shard.data, np.arange(rows)[shard.index]), (mesh, shard)
 fails(lambda: check_same(process, "numbers"))
@@ -208,9 +208,9 @@ used = RunFolder(f"{folder}/used")
 fails(lambda: used.held().__enter__())
 fails(RunFolder(f"{folder}/file").fetch)
 fails(lambda: used.prepared("text", "last", lambda place: fail(OSError("full"))))
-own = Path(f"{folder}/disk_of_{process}")
-on_leader(lambda: [own.mkdir(), (own / "config.json").write_text("{}")])
-fails(lambda: RunFolder(own).check_shared("config.json"))
+disk = Path(f"{folder}/disk_of_{process}")
+on_leader(lambda: [disk.mkdir(), (disk / "config.json").write_text("{}")])
+fails(lambda: RunFolder(disk).check_shared("config.json"))
 assert from_leader(lambda: 0) == 0
 """
 

@@ -119,7 +119,7 @@ def test_scores_v2_equal_another_implementation(seed):
 
 
 @pytest.mark.parametrize("seed", seeds(3, 5))
-def test_the_best_threshold_equals_a_search_of_all(seed):
+def test_the_best_threshold_equals_an_exhaustive_search(seed):
     rng = np.random.default_rng(seed)
     n = 40
     right = [["x y"] if rng.random() < 0.6 else [] for _ in range(n)]

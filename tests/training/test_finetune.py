@@ -402,10 +402,10 @@ def test_a_loss_that_is_not_finite_keeps_the_best_model_so_far(
     workdir = tmp_path / "run"
     real = engine.compile_step
 
-    def late(*args, **kwargs):
+    def compile_diverging(*args, **kwargs):
         step = real(*args, **kwargs)
 
-        def broken(state, batch, schedule):
+        def diverging_step(state, batch, schedule):
             number = int(state.step)
             state, sums = step(state, batch, schedule)
             if number >= 3:
@@ -414,9 +414,9 @@ def test_a_loss_that_is_not_finite_keeps_the_best_model_so_far(
                 state = state.replace(params=params)
             return state, sums
 
-        return broken
+        return diverging_step
 
-    monkeypatch.setattr(engine, "compile_step", late)
+    monkeypatch.setattr(engine, "compile_step", compile_diverging)
     with pytest.raises(UserError, match=r"became (nan|inf)"):
         run_one(short_config(settings), workdir, [].append)
     assert [line["step"] for line in metrics(workdir, "dev")] == [3]

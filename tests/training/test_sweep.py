@@ -38,7 +38,7 @@ def ran(log):
 
 
 @pytest.fixture(scope="module")
-def whole(config, tmp_path_factory):
+def uninterrupted(config, tmp_path_factory):
     """An undisturbed sweep: workdir, result, log, and the compiled steps."""
     workdir, log, steps = tmp_path_factory.mktemp("sweep") / "runs", [], []
     real = engine.compile_step
@@ -69,8 +69,8 @@ def check_end(workdir, expected):
     assert (workdir / answers).read_bytes() == source.read_bytes()
 
 
-def test_every_point_runs_with_every_seed_and_the_best_model_is_kept(whole):
-    workdir, content, log, steps = whole
+def test_every_point_runs_with_every_seed_and_the_best_model_is_kept(uninterrupted):
+    workdir, content, log, steps = uninterrupted
     assert ran(log) == NAMES
     assert (
         sum(line.startswith("train: ") for line in log) == 1
@@ -84,11 +84,14 @@ def test_every_point_runs_with_every_seed_and_the_best_model_is_kept(whole):
     }
     assert list(content["variants"]) == list(points)
     for point, names in points.items():
-        own, found = [scores[name] for name in names], content["variants"][point]
-        assert found["scores"]["pearson"]["scores"] == own
-        mean, deviation = statistics.mean(own), statistics.stdev(own)
-        assert found["scores"]["pearson"]["mean"] == mean
-        assert found["scores"]["pearson"]["deviation"] == deviation
+        point_scores, variant = (
+            [scores[name] for name in names],
+            content["variants"][point],
+        )
+        assert variant["scores"]["pearson"]["scores"] == point_scores
+        mean, deviation = statistics.mean(point_scores), statistics.stdev(point_scores)
+        assert variant["scores"]["pearson"]["mean"] == mean
+        assert variant["scores"]["pearson"]["deviation"] == deviation
         assert f"| {point.ljust(24)}  | {mean:.1f} ± {deviation:.1f}" in log[-2]
     best = max(scores, key=scores.get)
     assert (content["best_run"], content["metric"]) == (best, "pearson")
@@ -100,16 +103,18 @@ def test_every_point_runs_with_every_seed_and_the_best_model_is_kept(whole):
     check_end(workdir, workdir)
 
 
-def test_a_run_of_a_sweep_is_the_run_of_its_config_alone(
-    whole, config, metric_lines, tmp_path
+def test_a_run_of_a_sweep_equals_a_single_run_of_its_config(
+    uninterrupted, config, metric_lines, tmp_path
 ):
     optimizer = dataclasses.replace(config.optimizer, learning_rate=1e-2)
     alone = dataclasses.replace(config, epochs=2, seed=1, optimizer=optimizer)
     run_one(alone, tmp_path, [].append)
-    assert metric_lines(tmp_path) == metric_lines(whole[0] / "sweep" / NAMES[-1])
+    assert metric_lines(tmp_path) == metric_lines(
+        uninterrupted[0] / "sweep" / NAMES[-1]
+    )
 
 
-def test_an_interrupted_sweep_resumes_bit_for_bit(whole, config, tmp_path):
+def test_an_interrupted_sweep_resumes_bit_for_bit(uninterrupted, config, tmp_path):
     """The interruption is in the third run, after its first saved model."""
     log = []
 
@@ -125,9 +130,9 @@ def test_an_interrupted_sweep_resumes_bit_for_bit(whole, config, tmp_path):
         score_of(tmp_path, name) for name in NAMES[:2]
     )
     log.clear()
-    assert run_sweep(config, tmp_path, log.append) == whole[1]
+    assert run_sweep(config, tmp_path, log.append) == uninterrupted[1]
     assert ran(log) == NAMES[2:]
-    check_end(tmp_path, whole[0])
+    check_end(tmp_path, uninterrupted[0])
 
 
 def score(config):
@@ -171,42 +176,42 @@ def made(run, tmp_path):
 
 
 def test_a_finished_sweep_runs_nothing_again(made, run, tmp_path):
-    whole, copy = made
+    uninterrupted, copy = made
     target = tmp_path / "precious.tsv"
     target.write_text("content")
     answers = copy / "predictions/dev_predictions.tsv"
     answers.unlink()
     answers.symlink_to(target)
     assert run(copy)[1] == []
-    check_end(copy, whole)
+    check_end(copy, uninterrupted)
     assert target.read_text() == "content"  # the link's target is unchanged
 
 
 def test_weights_left_by_a_killed_sweep_are_deleted(made, run):
-    whole, copy = made
+    uninterrupted, copy = made
     for folder in ("best", "checkpoints/8"):
         write_json(copy / "sweep" / NAMES[0] / folder / "model.safetensors", "left")
     assert run(copy)[1] == []
-    check_end(copy, whole)
+    check_end(copy, uninterrupted)
     assert not list(copy.rglob("checkpoints"))
 
 
 @pytest.mark.parametrize("name", NAMES[::3])
 def test_only_a_run_without_results_runs_again(name, made, run):
-    whole, copy = made
+    uninterrupted, copy = made
     (copy / "sweep" / name / "results.json").unlink()
     assert run(copy)[1] == [name]
-    check_end(copy, whole)
+    check_end(copy, uninterrupted)
 
 
 @pytest.mark.parametrize("old_model", ["", "best", ".best.old"])
 def test_an_interrupted_move_of_the_best_model_is_repeated(old_model, made, run):
-    whole, copy = made
+    uninterrupted, copy = made
     (copy / "best").rename(copy / "sweep" / NAMES[3] / "best")
     if old_model:
         write_json(copy / old_model / "model.safetensors", "another model")
     run(copy)
-    check_end(copy, whole)
+    check_end(copy, uninterrupted)
 
 
 def test_points_may_be_added_in_any_order(made, run):
@@ -234,8 +239,8 @@ def test_each_fold_is_dev_of_a_run_and_the_table_has_the_standard_error(run, tmp
     ]
     dirs = {}
     for name in names:
-        own = json.loads((tmp_path / "sweep" / name / "config.json").read_text())
-        dirs.setdefault(own["data"]["dir"], []).append(name)
+        saved = json.loads((tmp_path / "sweep" / name / "config.json").read_text())
+        dirs.setdefault(saved["data"]["dir"], []).append(name)
     assert [len(runs) for runs in dirs.values()] == [2] * 6  # all points share a fold
     variant = content["variants"]["batch8-rate1e-05-epochs2"]["scores"]["pearson"]
     assert variant["standard_error"] == statistics.stdev(variant["scores"]) / 6**0.5
@@ -248,7 +253,7 @@ def test_each_fold_is_dev_of_a_run_and_the_table_has_the_standard_error(run, tmp
     assert run(tmp_path, sweep=grid)[:2] == (content, [names[4]])
 
 
-def test_a_run_that_diverges_is_counted_and_not_run_again(run, tmp_path):
+def test_a_diverged_run_is_counted_and_does_not_run_again(run, tmp_path):
     def diverges(config):
         return config.seed == 1 or config.optimizer.learning_rate == 1e-2
 
@@ -258,7 +263,7 @@ def test_a_run_that_diverges_is_counted_and_not_run_again(run, tmp_path):
     assert content["best_run"] == NAMES[0]
     (model,) = tmp_path.rglob("model.safetensors")
     assert NAMES[0] in model.read_text()
-    assert [own["diverged"] for own in content["variants"].values()] == [1, 2]
+    assert [variant["diverged"] for variant in content["variants"].values()] == [1, 2]
     assert "| batch8-rate0.01-epochs2   | -        | 2         |" in log[-2]
     assert run(tmp_path, diverges)[:2] == (content, [])
     shutil.rmtree(tmp_path)
@@ -366,14 +371,17 @@ def test_an_interrupted_study_resumes_and_its_table_has_the_runs_scores(study, r
     assert (first, second) == (names[:1], names)
     table = done.table()
     assert (table["finished"], table["parts"]) == (3, 3)
-    own = table["variants"]["left"]
-    assert (own["tokens"], own["flops"]) == (4 * 8 * 16, flops(done.configs[names[0]]))
+    variant = table["variants"]["left"]
+    assert (variant["tokens"], variant["flops"]) == (
+        4 * 8 * 16,
+        flops(done.configs[names[0]]),
+    )
     run, tuned = read_runs([folder / name for name in names[:2]])
     lm = 100 * run.series("eval", "lm_accuracy")[1][-1]
-    assert own["scores"]["held-out lm_accuracy"]["scores"] == [lm]
+    assert variant["scores"]["held-out lm_accuracy"]["scores"] == [lm]
     accuracy = tuned.results["scores"]["dev"]["accuracy"]
-    assert own["scores"]["topic accuracy"]["scores"] == [accuracy]
-    assert own["scores"]["minimal pairs"]["mean"] in (0, 50, 100)  # two pairs
+    assert variant["scores"]["topic accuracy"]["scores"] == [accuracy]
+    assert variant["scores"]["minimal pairs"]["mean"] in (0, 50, 100)  # two pairs
     assert run.config["seed"] == tuned.config["seed"] == 3
     assert not list(folder.rglob("*.safetensors"))
 
@@ -454,15 +462,17 @@ def test_the_table_of_a_study_has_means_deviations_and_differences(done):
     assert "pairs" not in left["scores"]
     assert left["scores"]["pretrain"] == slow["scores"]["pretrain"]
     assert (both["flops"], both["tokens"], both["seconds"]) == (1e15, 512, 7)
-    own = [scores(f"finetune/left_slow-topic-seed{seed}") for seed in (0, 1)]
+    slow_scores = [scores(f"finetune/left_slow-topic-seed{seed}") for seed in (0, 1)]
     first = [scores(f"finetune/both-topic-seed{seed}") for seed in (0, 1)]
-    error = (statistics.variance(own) / 2 + statistics.variance(first) / 2) ** 0.5
-    mean = statistics.mean(own) - statistics.mean(first)
+    error = (
+        statistics.variance(slow_scores) / 2 + statistics.variance(first) / 2
+    ) ** 0.5
+    mean = statistics.mean(slow_scores) - statistics.mean(first)
     assert slow["scores"]["topic finetune"] == {
-        "mean": statistics.mean(own),
-        "deviation": statistics.stdev(own),
-        "standard_error": statistics.stdev(own) / 2**0.5,
-        "scores": own,
+        "mean": statistics.mean(slow_scores),
+        "deviation": statistics.stdev(slow_scores),
+        "standard_error": statistics.stdev(slow_scores) / 2**0.5,
+        "scores": slow_scores,
         "difference": {"mean": mean, "standard_error": pytest.approx(error)},
     }
     assert "difference" not in both["scores"]["topic finetune"]
@@ -470,7 +480,7 @@ def test_the_table_of_a_study_has_means_deviations_and_differences(done):
     assert [line.split()[1] for line in lines[2:5]] == ["both", "left", "left_slow"]
     assert "14 of 14 runs are finished" in lines[-1]
     assert "\n".join(lines) in log
-    cell = f"{statistics.mean(own):.1f} ± {statistics.stdev(own):.1f}"
+    cell = f"{statistics.mean(slow_scores):.1f} ± {statistics.stdev(slow_scores):.1f}"
     assert f"| {cell} ({mean:+.1f} ± {error:.1f})  |" in lines[4]
     assert len({(len(line), line.count("|")) for line in lines[:5]}) == 1
 

@@ -1,7 +1,7 @@
 """Makes this folder with torch and transformers, which the project does not need.
 
-Tiny random models with every head, each as transformers saves it, and what they compute
-for one batch (golden.npz). One of them also in shards of bfloat16, and as
+Tiny random models with every head, as saved by transformers, and their outputs for one
+batch (golden.npz). One model is also saved in shards of bfloat16, and as
 pytorch_model.bin in both forms of torch.save.
 
     HF_HUB_OFFLINE=1 python tests/golden/huggingface/make.py     (transformers 5.23)

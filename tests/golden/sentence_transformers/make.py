@@ -2,7 +2,7 @@
 
 The files of sentence-transformers for a tiny random model (../huggingface/none, with
 ../huggingface/tokenizer), and the vectors of some texts (golden.npz). The encoder's own
-files are not copied; a test puts them together.
+files are not copied; a test assembles the folder.
 
     HF_HUB_OFFLINE=1 python tests/golden/sentence_transformers/make.py     (6.2)
 """
@@ -44,7 +44,7 @@ MODELS = {
 
 
 def main() -> None:
-    """Writes everything anew."""
+    """Writes all files again."""
     torch.manual_seed(1)
     whole = FOLDER / "whole"
     shutil.rmtree(whole, ignore_errors=True)

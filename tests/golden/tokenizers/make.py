@@ -1,7 +1,7 @@
 """Makes this folder with transformers, which the project does not need.
 
-Folders of tokenizers that are not plain BERT WordPiece, and the ids that transformers
-gives to some texts (golden.json).
+Folders of tokenizers that are not plain BERT WordPiece, and transformers' ids of some
+texts (golden.json).
 
     HF_HUB_OFFLINE=1 python tests/golden/tokenizers/make.py     (transformers 5.24)
 """
@@ -67,7 +67,7 @@ def trained(name: str, model: models.Model, pre_tokenizer, normalizer, **options
 
 
 def main() -> None:
-    """Writes everything anew."""
+    """Writes all files again."""
     for old in FOLDER.iterdir():
         if old.is_dir():
             shutil.rmtree(old)

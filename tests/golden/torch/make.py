@@ -1,9 +1,9 @@
 """Makes this folder with torch, which the project does not need.
 
-two_way.npz: two LSTMs with projections in each direction, as torch.nn.LSTM computes them,
-on embeddings; each layer's output, the layers mixed, and the loss of both directions.
-losses.npz: the losses of several labels at once, and the losses of sentence vectors as
-sentence-transformers computes them.
+two_way.npz: two layers of torch.nn.LSTM with projections in each direction, on embeddings:
+the output of each layer, the mix of the layers, and the loss of both directions.
+losses.npz: multi-label losses of torch, and losses of sentence vectors of
+sentence-transformers.
 
     python tests/golden/torch/make.py     (torch 2.13, sentence-transformers 5)
 """

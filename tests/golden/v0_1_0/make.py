@@ -1,6 +1,6 @@
-"""Makes this folder with bert_jax 0.1.0 (29cf390); later versions read what it wrote.
+"""Makes this folder with bert_jax 0.1.0 (29cf390). Later versions read its files.
 
-Every path in it is relative to this folder, in which the commands have to run.
+All paths are relative to this folder, so commands must run in this folder.
   text/         a prepared store, and text.txt, which it was made from
   tasks/        a data set of two classes, and minimal pairs
   exported/     a Hugging Face folder of every objective, and of every kind of head
@@ -49,7 +49,7 @@ SIZES = dict(
     initializer_range=0.3,  # so that every layer matters
 )
 ALONE = dict(next_sentence=False)
-# What each objective changes in the model and in how examples are drawn.
+# Settings of model and examples that each objective changes.
 OBJECTIVES = {
     "mlm_nsp": ({}, {}),
     "causal": (dict(causal=True), ALONE),
@@ -312,7 +312,7 @@ def task_of(name: str) -> str:
 
 
 def main() -> None:
-    """Makes all anew."""
+    """Writes all files again."""
     os.chdir(FOLDER)
     for name in ("text", "tasks", "exported", "runs", "study"):
         shutil.rmtree(name, ignore_errors=True)
