@@ -107,7 +107,7 @@ def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> 
 
 def _plain(name: str) -> str:
     """A name for comparisons: sst-2, SST2 and sst_2 are alike."""
-    return re.sub("[^a-z0-9]", "", name.lower())
+    return re.sub(r"[\W_]", "", name.lower())
 
 
 @contextlib.contextmanager

@@ -328,6 +328,20 @@ def test_an_unknown_flag_is_reported_with_the_nearest_one(command, flag):
         main(words)
 
 
+def test_dashes_of_a_flag_are_underscores_and_a_value_is_unchanged():
+    flags = {"input_format": "", "beam": ""}
+    parser = cli.argument_parser("bert_jax prepare", flags)
+    options = (
+        "--runner X --job-name=a-b",
+        "--runner=X --job-name a-b",
+        "-- a so-so text",
+    )
+    for value in options:
+        for words in (["--beam", value], [f"--beam={value}"]):
+            parsed = parser.parse_args([*words, "--input-format=a-b"])
+            assert vars(parsed) == {"input_format": "a-b", "beam": value}
+
+
 @pytest.mark.parametrize("status", [403, 404], ids=["forbidden", "upload unknown"])
 def test_an_error_of_gcsfs_is_one_line(status):
     """A complete upload gives 404 if the first response was lost."""

@@ -25,4 +25,6 @@ def test_the_nearest_setting_is_suggested(name, expected):
 def test_arguments_of_transformers_without_a_setting_are_explained():
     assert hint("device", ["dev", "devices"]).startswith("JAX chooses devices")
     assert hint("data.text", ["data.text_b", "data.text_a"]).endswith(" data.text_a?")
+    assert hint("文本列", ["标签", "文本"]) == "did you mean 文本?"
+    assert hint("评论", ["标签", "文本"]) == ""
     assert hint("optimizer.fp16", ["fp"]).startswith("the setting is compute.dtype: ")

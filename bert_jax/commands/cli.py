@@ -139,10 +139,12 @@ class _Parser(argparse.ArgumentParser):
         return parsed
 
     def parse_known_args(self, args: Any, namespace: Any = None) -> Any:
-        """The arguments, and unknown ones. Dashes in a flag are underscores."""
-        flags = (
-            re.sub("(?<=^--)[^=]+", lambda m: m[0].replace("-", "_"), x) for x in args
-        )
+        """The arguments, and unknown ones. Dashes in a flag are underscores.
+
+        A text that starts with dashes has spaces, and stays as it is.
+        """
+        name = r"(?<=^--)[^=\s]+(?==|$)"
+        flags = (re.sub(name, lambda m: m[0].replace("-", "_"), x) for x in args)
         return super().parse_known_args([*flags], namespace)
 
     def error(self, message: str, near: str = "") -> NoReturn:

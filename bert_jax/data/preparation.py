@@ -94,6 +94,8 @@ def prepare(
     Continues an interrupted preparation. Raises UserError if ``directory`` contains
     prepared text of other sources, settings or another vocabulary.
     """
+    if shards < 0:
+        raise UserError(f"shards={shards}, expected at least 0")
     check_output(directory, *inputs)
     sources = corpus.find_sources(inputs, Reading(format, text_field, language))
     total = sum(source.size for source in sources)

@@ -64,9 +64,8 @@ def with_architecture(
 ) -> Mapping[str, Any]:
     """Settings of a pretraining. Missing sizes of ``model`` are added from ``init_from``.
 
-    The checkpoint gives all missing settings of the model except the dropout. A run in
-    ``workdir`` that started from this checkpoint gives them instead, because the
-    checkpoint may have been deleted.
+    The checkpoint gives all missing settings of the model except the dropout. If it was
+    deleted, a run in ``workdir`` that started from it gives them.
     """
     model, path = settings.get("model", {}), settings.get("init_from")
     if not isinstance(model, Mapping) or not _is_pretraining(settings):
@@ -76,12 +75,16 @@ def with_architecture(
         raise UserError(f"there is no {', '.join(missing)}; set them or init_from")
     if not path or not missing:
         return settings
-    folder = open_remote(workdir) if is_remote(workdir) else Path(workdir)
-    file, run = folder / "config.json", {}
-    if workdir and file.is_file():
-        run = parse_json(file.read_bytes(), file, "the config of a run")
-    is_resumed = run.get("init_from") == path
-    known = run["model"] if is_resumed else read_architecture(path)[0]
+    try:
+        known, _ = read_architecture(path)
+    except UserError:
+        folder = open_remote(workdir) if is_remote(workdir) else Path(workdir)
+        file, run = folder / "config.json", {}
+        if workdir and file.is_file():
+            run = parse_json(file.read_bytes(), file, "the config of a run")
+        if run.get("init_from") != path:
+            raise
+        known = run["model"]
     known = {name: known[name] for name in known if name not in _DROPOUTS}
     return {**settings, "model": known | dict(model)}
 

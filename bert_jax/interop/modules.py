@@ -56,6 +56,11 @@ def read_modules(
     config_file = _settings(folder / _CONFIG, truncate_dim=[])
     prompts = config_file.get("prompts") or {}
     default = config_file.get("default_prompt_name")
+    if default not in (None, *prompts):
+        raise UserError(
+            f"{folder / _CONFIG}: default_prompt_name={default!r}, expected one of the "
+            f"prompts {[*prompts]}"
+        )
     included = [True] if prompts.get(default) else [True, False]
     pooling = _settings(folder / paths[1] / "config.json", include_prompt=included)
     settings = {

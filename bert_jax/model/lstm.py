@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.kernels.dropout import Dropout
@@ -26,6 +27,14 @@ _Dense = functools.partial(
         jax.lax.dot_general, preferred_element_type=jnp.float32
     ),
 )
+
+
+def check_one_sequence(tokens: Tokens) -> None:
+    """Raises UserError for packed rows: states would pass from sequence to sequence."""
+    if tokens.starts.shape[1] > 1:
+        raise UserError(
+            "an LSTM reads one sequence a row; give each sequence its own row"
+        )
 
 
 class Cell(nn.RNNCellBase):
@@ -120,6 +129,7 @@ class TwoWayLstm(nn.Module):
         The first state is ``x_BLD`` twice. Each further state has a layer's forward and
         backward output.
         """
+        check_one_sequence(tokens)
         config = self.config
         dtype = activation_dtype(self.compute.dtype)
         dropout = Dropout(config.hidden_dropout)
@@ -190,6 +200,7 @@ class BiLstm(nn.Module):
     def __call__(
         self, features_BLF: jax.Array, tokens: Tokens, *, deterministic: bool
     ) -> jax.Array:
+        check_one_sequence(tokens)
         dropout = Dropout(self.config.dropout)
         x_BLF = dropout(jnp.asarray(features_BLF, jnp.float32), deterministic)
         for i in range(self.config.lstm_layers):

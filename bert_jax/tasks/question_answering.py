@@ -150,8 +150,14 @@ class Squad(base.Task):
 
     def read(self, split: str) -> Rows:
         """The questions of "train", "dev" or "test"; see Task.read."""
-        rows = []
+        rows, ids = [], set()
         for row in super().read(split):
+            if row.id in ids and split != "train":  # predictions.json has it as a key
+                expected = "expected every id once"
+                raise UserError(
+                    f"{row.where}: the id {row.id!r} occurs twice; {expected}"
+                )
+            ids.add(row.id)
             known = row.answers or (row.impossible and self.config.version_2)
             if known or not self.labelled(split):
                 rows.append(row)

@@ -264,6 +264,8 @@ def test_bad_input_leaves_no_store(text, tokenizer, tmp_path):
     directory, titles = tmp_path / "store", tmp_path / "titles.txt"
     with pytest.raises(UserError, match="does not exist"):
         prepare([str(titles)], tokenizer, directory)
+    with pytest.raises(UserError, match="shards=-1, expected at least 0"):
+        prepare([str(text)], tokenizer, directory, shards=-1)
     assert not directory.exists()
     titles.write_text('<doc title="A">\nA\n</doc>\n')
     for _ in range(2):

@@ -125,6 +125,11 @@ FIRST_LAST = {"pooling_mode_first_last_avg": True, "pooling_mode_mean_tokens": F
         (DENSE, {"use_residual": True}, "use_residual=True is not supported"),
         (DENSE, {"module_input_name": "token_embeddings"}, "module_input_name='token"),
         ("config_sentence_transformers.json", {"truncate_dim": 4}, "truncate_dim"),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {}},
+            "default_prompt_name='q",
+        ),
     ],
 )
 def test_settings_that_are_not_supported_are_refused(folder, file, settings, message):

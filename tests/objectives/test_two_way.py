@@ -167,8 +167,13 @@ def test_a_text_has_the_same_outputs_alone_and_in_a_batch(
     np.testing.assert_allclose(together.pooled_BD, expected, rtol=0, atol=2e-6)
 
 
-def test_sequences_never_share_a_row(config):
-    """In training and inference each sequence of an LSTM has its own row."""
+def test_sequences_never_share_a_row(config, params, batch):
+    """Training and inference give each sequence its own row. Others are refused."""
+    tokens = Tokens.of_batch(batch).replace(starts=np.zeros((3, 2), np.int32))
+    with pytest.raises(UserError, match="an LSTM reads one sequence a row"):
+        BertModel(config).apply(
+            {"params": params["bert"]}, tokens, deterministic=True, method="encode"
+        )
     for encoder, shared in (("lstm", False), ("transformer", True)):
         model = dataclasses.replace(config, encoder=encoder)
         assert packs(make_model(model, "token", 2, FeatureConfig())) == shared

@@ -163,6 +163,9 @@ def test_a_question_without_an_id_gets_its_number(tmp_path):
         train=[row], dev=[row | {"id": None}, row, row | {"id": "c"}, row | {"id": ""}]
     )
     assert [question.id for question in task.read("dev")] == ["1", "2", "c", "4"]
+    twice = [row | {"id": 7}, row | {"id": "7"}]
+    with pytest.raises(UserError, match=r"^dev, row 1: the id '7' occurs twice; expec"):
+        Squad(SquadConfig()).with_rows(train=twice, dev=twice).read("dev")
 
 
 def test_questions_of_tables_and_lines_are_read(parse, tmp_path):

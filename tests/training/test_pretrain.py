@@ -19,6 +19,7 @@ from bert_jax.data.examples import Phase
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import StalledError, UserError
+from bert_jax.interop.architecture import with_architecture
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.train_state import read_params
@@ -404,7 +405,15 @@ def test_a_run_needs_only_text_and_a_checkpoint(start, small_store, tmp_path, ca
         expected = read_params(tmp_path / "named/checkpoints")[name]
         jax.tree.map(np.testing.assert_array_equal, model.params[name], expected)
     assert capsys.readouterr() == ("", "")
+    # A setting that only the run has is a change, and is not taken over without a message.
+    (tmp_path / "mean").mkdir()
+    model_of_run = written["model"] | {"pooling": "mean"}
+    run = written | {"init_from": str(checkpoint), "model": model_of_run}
+    (tmp_path / "mean" / "config.json").write_text(json.dumps(run))
+    few = {"phases": (), "optimizer": {}, "init_from": str(checkpoint)}
+    assert with_architecture(few, tmp_path / "mean")["model"]["pooling"] == "token"
     shutil.rmtree(checkpoint)
+    assert with_architecture(few, tmp_path / "mean")["model"]["pooling"] == "mean"
     lines = []
     again = bert_jax.pretrain(**arguments | {"verbose": 1}, log=lines.append)
     assert again.scores == model.scores and "mlm accuracy" in repr(again)
