@@ -49,7 +49,7 @@ class Embedder(base.Inference):
     options: see Options.
 
     Vectors are float32. If a model of sentence vectors keeps its pooling, its Dense modules
-    are applied, and its default prompt stands before each text. A text becomes
+    are applied, and its default prompt is put before each text. A text becomes
     [CLS] A [SEP], a tuple of two texts [CLS] A [SEP] B [SEP], and an empty text
     [CLS] [SEP].
     """

@@ -252,7 +252,7 @@ class Bert(Checkpoint):
 
         texts: a text, or rows of one text. A text that is too long is an error.
         columns: name of the column of the text; (): "text".
-        rest_of_word: whether the later tokens of a masked token's word are masked too.
+        rest_of_word: whether the later tokens of a masked token's word are also masked.
         """
         score = self._get(Scorer, rest_of_word=rest_of_word, **options)
         scores = score(texts, columns=columns)

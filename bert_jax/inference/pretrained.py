@@ -221,7 +221,7 @@ class Scorer(_TokenInference):
     >>> score(["The cats sleep.", "The cats sleeps."])
     array([-17.2, -24.9])
 
-    rest_of_word: whether the later tokens of a masked token's word are masked too.
+    rest_of_word: whether the later tokens of a masked token's word are also masked.
     options: see Options.
 
     An answer of ``stream`` has the "text", its "log_probability" (natural, summed over its

@@ -39,7 +39,7 @@ def nearest(queries: Any, corpus: Any, top: int) -> tuple[np.ndarray, np.ndarray
     int32 and float32. The largest cosine is first, and of equal cosines the first row.
     """
     check_top(top)
-    # Queries are padded to a power of two, so that few numbers of them compile a program.
+    # Queries are padded to a power of two, so that other numbers need no new program.
     count = len(queries)
     size = min(BLOCK, 1 << max(count - 1, 0).bit_length())
     queries = np.pad(np.asarray(queries), ((0, -count % size), (0, 0)))

@@ -200,7 +200,7 @@ class Squad(base.Task):
                 right.append((answer, start))
             else:
                 came = f"the answer {answer!r} is not in the context at {start}"
-                self._skip(f"{where}: {came}, where it has {there!r}")
+                self._skip(f"{where}: {came}, which has {there!r} there")
         row_id = "" if values.get("id") is None else str(values["id"])
         return Question(row_id, *texts, where, tuple(right), impossible)
 

@@ -97,7 +97,7 @@ def _rows(data: Any, name: str) -> Iterable[Any]:
     if isinstance(data, Iterable) and not isinstance(data, unordered):
         return data
     came = f"{name} is of type {type(data).__name__}"
-    raise UserError(f"{came}; {_ROW}, several of them, a data frame or a Path")
+    raise UserError(f"{came}; {_ROW}, a list of rows, a data frame or a Path")
 
 
 def _numbered(rows: Iterable[Any], name: str) -> Iterator[Placed]:

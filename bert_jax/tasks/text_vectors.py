@@ -161,7 +161,7 @@ class SentenceVectors(Classification):
         return rows
 
     def encode(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
-        """The sequences of a row are its two texts and its negatives, each alone."""
+        """One sequence for each text of a row: its two texts and its negatives."""
         room = self.config.max_length - 2
         counts = {2 + len(row.negatives): row.where for row in rows} or {2: ""}
         if len(counts) > 1:

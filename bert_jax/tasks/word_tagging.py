@@ -134,7 +134,7 @@ class Tagging(base.Task):
 
     @property
     def kind(self) -> str:
-        """What the tags spell: "entities", "words", or "tags" without spans."""
+        """The spans of the tags: "entities", "words", or "tags" for no spans."""
         return {"bmes": "words", "plain": "tags"}.get(self.scheme, "entities")
 
     @functools.cached_property
@@ -338,7 +338,7 @@ class Tagging(base.Task):
 
 
 def _is_texts(values: Any) -> bool:
-    """Whether the values are a sequence of texts, none of them empty."""
+    """Whether the values are a sequence of texts that are not empty."""
     is_sequence = isinstance(values, list | tuple)
     return is_sequence and all(x and isinstance(x, str) for x in values)
 

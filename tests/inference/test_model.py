@@ -271,7 +271,7 @@ def test_an_empty_text_is_encoded_as_cls_and_sep(model):
 
 
 def test_errors_name_the_arguments_of_python(model):
-    with pytest.raises(UserError, match=r"^max_length=99, but the model has 24"):
+    with pytest.raises(UserError, match=r"^max_length=99 .*24"):
         model.encode("ship", max_length=99)
     with pytest.raises(TypeError, match="unexpected keyword argument 'top_k'"):
         model.predict(["ship"], top_k=3)

@@ -89,7 +89,7 @@ def test_a_misplaced_answer_is_refused_or_skipped(tmp_path, caplog, bad, text_th
     with pytest.raises(UserError) as error:
         read_questions(path)
     problem = f"{path}: question q1: the answer {bad[0]!r} is not in the context at "
-    problem += f"{bad[1]}, where it has {text_there!r}; correct it"
+    problem += f"{bad[1]}, which has {text_there!r} there; correct it"
     assert str(error.value).startswith(problem)
     assert str(error.value).endswith(" data.bad_answers=skip")
     with caplog.at_level(logging.WARNING):
