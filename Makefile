@@ -1,4 +1,4 @@
-# One environment, made once, for everything: `make train`, `make test`, `make docs`.
+# All targets share one environment: `make train`, `make test`, `make docs`.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -10,10 +10,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 train: $(VENV)/.run  ## Pretrain a small BERT on the English inside Python itself.
 	$(BIN)/bert_jax train --config tiny --workdir $(WORKDIR)
 
-test: $(VENV)/.test  ## Run the tests of every promise, in their short form.
+test: $(VENV)/.test  ## Run the short tests.
 	$(BIN)/python -m pytest
 
-test-all: $(VENV)/.test  ## Run all tests: also kills, lost hosts, notebooks, blocks of pages.
+test-all: $(VENV)/.test  ## Run all tests, also of kills, lost hosts, notebooks and pages.
 	$(BIN)/python -m pytest --long
 
 lint: $(VENV)/.test  ## Check format and style.
@@ -24,7 +24,7 @@ format: $(VENV)/.test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/.docs  ## Write the site to build/docs; a warning is an error.
+docs: $(VENV)/.docs  ## Write the site to build/docs. Warnings are errors.
 	$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs build/docs
 	@echo build/docs/index.html
 

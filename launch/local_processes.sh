@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs one command as several processes on this machine, as several hosts would run it.
+# Runs one command as several processes on this machine, as on several hosts.
 #
 #   launch/local_processes.sh --processes 2 --devices 4 -- \
 #     --config tiny --workdir runs/two
@@ -49,8 +49,8 @@ done
 
 if [[ -n "$DEVICES" ]]; then
   export JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES="$DEVICES"
-  # Processes that share a few cores compile at different speeds; the first to be ready must
-  # not give up on the others after half a minute.
+  # Processes that share a few cores compile at different speeds. The first ready process
+  # must wait longer than half a minute.
   XLA_FLAGS="--xla_cpu_collective_timeout_seconds=600 ${XLA_FLAGS:-}"
   export XLA_FLAGS="--xla_cpu_collective_call_terminate_timeout_seconds=600 $XLA_FLAGS"
 fi
@@ -89,17 +89,17 @@ job() {
       fi
       one=0
       wait "$i" || one=$?
-      # 2 is an error of the user. 75 explains the codes of the others.
+      # Code 2 is an error of the user. Code 75 is the cause of the other codes.
       if ((one == 2 || code == 0 || (one == PREEMPTED && code != 2))); then code=$one; fi
     done
     if ((code != 0 && ${#left[@]} && !${#killers[@]})); then
-      # The others end by themselves, except a process that is stopped.
+      # The other processes end by themselves, except for a suspended process.
       (sleep "$GRACE" && kill -KILL "${pids[@]}") &>/dev/null </dev/null &
       killers+=($!)
     fi
     pids=("${left[@]}")
   done
-  # All processes ended, and their numbers may belong to others later.
+  # All processes ended, and other programs may get their process ids.
   ((!${#killers[@]})) || kill "${killers[@]}" 2>/dev/null || true
   trap - TERM INT
   return "$code"

@@ -5,7 +5,7 @@
 #   launch/multislice.sh --num_slices 2 --name bert --zone us-west4-a --type v5litepod-16 \
 #     --workdir gs://BUCKET/bert -- --config base
 #
-# All options are those of tpu_vm.sh.
+# All options of tpu_vm.sh are accepted.
 set -euo pipefail
 
 SLICES=2
@@ -17,6 +17,6 @@ while (($#)); do
     *) OPTIONS+=("$1"); shift ;;
   esac
 done
-# A mesh axis of its own for what lies between the slices.
+# The mesh axis replica connects the slices.
 if (($#)); then set -- "$@" "--mesh.replica=$SLICES"; fi
 exec "$(dirname "$0")/tpu_vm.sh" --num_slices "$SLICES" "${OPTIONS[@]}" "$@"

@@ -16,8 +16,8 @@
 #
 #   --spot            cheaper machines that can be taken away
 #   --num_slices N    slices joined by the data-center network (see multislice.sh)
-#   --runtime V       software version of the machines; by default the one for --type
-#   --project P       by default gcloud's own
+#   --runtime V       software version of the machines (default: depends on --type)
+#   --project P       Google Cloud project (default: gcloud's)
 #   --keep            leave the machines when the run ends
 #   --dry_run         print every command instead of running it
 set -euo pipefail
@@ -77,7 +77,7 @@ fi
 WHERE=(--zone "$ZONE")
 [[ -z "$PROJECT" ]] || WHERE+=(--project "$PROJECT")
 
-# Prints a command as it could be typed, and runs it unless --dry_run.
+# Prints a command in shell syntax, and runs it without --dry_run.
 do_it() {
   if ((DRY_RUN)); then
     printf '%q ' "$@"
@@ -95,7 +95,7 @@ nodes() {
   fi
 }
 
-# state: of the queued resource; MISSING where there is none.
+# state: state of the queued resource, or MISSING.
 state() {
   if ((DRY_RUN)); then
     echo ACTIVE
@@ -127,7 +127,7 @@ create() {
   done
 }
 
-# Runs a command on every worker of every slice at once; fails when one of them does.
+# Runs a command on all workers of all slices at once. Fails if it fails on a worker.
 everywhere() {
   local node pids=() code=0
   for node in $(nodes); do
@@ -141,7 +141,7 @@ everywhere() {
   for pid in "${pids[@]}"; do
     local one=0
     wait "$pid" || one=$?
-    # 2 is an error of the user. 75 explains the codes of the others.
+    # Code 2 is an error of the user. Code 75 is the cause of the other codes.
     if ((one == 2 || code == 0 || (one == PREEMPTED && code != 2))); then code=$one; fi
   done
   return "$code"

@@ -1,8 +1,8 @@
-"""Makes the notebooks: each .py here, run from top to bottom, as an .ipynb with outputs.
+"""Runs each notebook .py of this folder, and saves it as an .ipynb with outputs.
 
-Edit and review the .py (jupytext's format py:percent). The .ipynb beside it is for reading
-and for Colab. It has two more cells: the badge that opens it in Colab, and the cell that
-installs bert_jax there.
+Edit and review the .py (jupytext's format py:percent). The .ipynb of the same name is for
+readers and for Colab. It has two more cells: a badge that opens the notebook in Colab, and
+the installation of bert_jax.
 
 usage:
   python notebooks/make.py [NAME ...]
@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 from PIL import Image
 
-# The one place that knows where the repository is: OWNER/NAME on GitHub.
+# The repository on GitHub, as OWNER/NAME.
 REPOSITORY = "OWNER/bert_jax"
 BRANCH = "main"
 
@@ -75,7 +75,7 @@ def with_fewer_colours(png: str) -> str:
 
 
 def make(name: str, workdir: Path) -> Path:
-    """Runs a notebook in ``workdir`` and writes it beside its source."""
+    """Runs a notebook in ``workdir`` and writes it next to its source."""
     notebook = with_header(jupytext.read(FOLDER / f"{name}.py"), name)
     client = NotebookClient(
         notebook,

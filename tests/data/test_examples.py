@@ -69,7 +69,7 @@ def numbered(array_store, documents, size):
 def test_label_0_means_that_b_follows_a_in_the_text(
     array_store, uncased, draw, documents
 ):
-    """Also if the random B is from the same, only document."""
+    """Also for a single document, which then contains the random B."""
     batch = draw(numbered(array_store, documents, 25), 1024)
     labels, uncut, begins = batch["nsp_labels"], 0, set()
     assert 0.4 < labels.mean() < 0.8

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 FOLDER = Path(__file__).parent
-# Every size differs, so that no transposed dimension fits by chance.
+# All sizes differ, so that a transposed dimension never fits.
 CONFIG = dict(
     vocab_size=61,
     hidden_size=24,
@@ -44,7 +44,7 @@ TEXTS = [
 
 
 def vocabulary() -> list[str]:
-    """Special tokens, and what TEXTS needs."""
+    """Special tokens, and the tokens of TEXTS."""
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokens += sorted(set("abcefinstvyz.,'?\u4e2d\u6587"))
     tokens += [f"##{c}" for c in "abcdefghinstvy"] + ["the", "cat", "bee", "##fe"]
@@ -52,7 +52,7 @@ def vocabulary() -> list[str]:
 
 
 def make(name: str) -> transformers.PreTrainedModel:
-    """A random model; biases and LayerNorms are random too, not the 0 and 1 of old."""
+    """A random model. Biases and LayerNorms are also random instead of 0 and 1."""
     changes = {}
     if name in ("sequence", "token"):
         changes["id2label"] = dict(enumerate(LABELS))
@@ -66,7 +66,7 @@ def make(name: str) -> transformers.PreTrainedModel:
 
 
 def causal() -> None:
-    """Writes causal.npz: the folder masked_lm read as a left-to-right model."""
+    """Writes causal.npz: outputs of the folder masked_lm as a left-to-right model."""
     golden = np.load(FOLDER / "golden.npz")
     model = transformers.BertLMHeadModel.from_pretrained(
         FOLDER / "masked_lm", is_decoder=True
@@ -78,7 +78,7 @@ def causal() -> None:
 
 
 def pre_norm() -> None:
-    """Writes the folder pre_norm, and pre_norm.npz: what it computes for the batch."""
+    """Writes the folder pre_norm, and its outputs for the batch to pre_norm.npz."""
     torch.manual_seed(0)
     config = transformers.MegatronBertConfig(**CONFIG)
     model = transformers.MegatronBertForPreTraining(config).eval()
@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def save_other_forms(model: transformers.PreTrainedModel) -> None:
-    """Shards of bfloat16, and the two forms of pickle."""
+    """Writes shards of bfloat16, and the two forms of pickle."""
     for name in ("sharded", "pickle"):
         shutil.rmtree(FOLDER / name, ignore_errors=True)
         (FOLDER / name).mkdir()
@@ -151,7 +151,7 @@ def save_other_forms(model: transformers.PreTrainedModel) -> None:
 
 
 def save_tokenizer() -> None:
-    """vocab.txt as of old, and what transformers makes of it now."""
+    """Writes vocab.txt in the old form, and the files of today's transformers."""
     folder = FOLDER / "tokenizer"
     shutil.rmtree(folder, ignore_errors=True)
     tokens = vocabulary()

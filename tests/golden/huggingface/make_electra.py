@@ -1,7 +1,7 @@
 """Makes electra.npz with torch and transformers, which the project does not need.
 
-A tiny random generator and discriminator with the same embeddings, what they compute for a
-batch, and ELECTRA's two losses of it.
+A tiny random generator and discriminator with shared embeddings, their outputs for a
+batch, and ELECTRA's two losses.
 
     HF_HUB_OFFLINE=1 python tests/golden/huggingface/make_electra.py   (transformers 5.23)
 """
@@ -50,7 +50,7 @@ def main() -> None:
     masked, replaced = original.copy(), original.copy()
     drawn = np.array(
         [[9, original[0, 7]], [11, 12], [13, 0]]
-    )  # one is the original one
+    )  # one token is the original
     for row, column in zip(*np.nonzero(weights), strict=True):
         masked[row, places[row, column]] = 4
         replaced[row, places[row, column]] = drawn[row, column]

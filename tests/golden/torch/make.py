@@ -29,7 +29,7 @@ MATRYOSHKA = (8, 5, 2)
 
 
 def two_way() -> dict[str, np.ndarray]:
-    """Parameters by our names, ids of sequences, and what torch makes of them."""
+    """Parameters by our names, ids of sequences, and the outputs of torch."""
     torch.manual_seed(0)
     golden = {}
     words = torch.randn(VOCABULARY, WIDTH)
@@ -77,7 +77,7 @@ def two_way() -> dict[str, np.ndarray]:
 
 
 class Given(torch.nn.Module):
-    """A model that gives what it gets."""
+    """A model that returns its inputs."""
 
     def forward(self, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"sentence_embedding": vectors}
@@ -87,7 +87,7 @@ class Given(torch.nn.Module):
 
 
 def losses() -> dict[str, np.ndarray]:
-    """Logits and vectors, labels, and the losses of them."""
+    """Logits, vectors, labels, and their losses."""
     torch.manual_seed(1)
     logits, labels = torch.randn(6, 5) * 2, (torch.rand(6, 5) < 0.4).float()
     u, v, scores = torch.randn(7, 8), torch.randn(7, 8), torch.rand(7)

@@ -1,7 +1,7 @@
 """Makes this folder with bert_jax 0.1.0 (29cf390). Later versions read its files.
 
 All paths are relative to this folder, so commands must run in this folder.
-  text/         a prepared store, and text.txt, which it was made from
+  text/         a prepared store, and its source text.txt
   tasks/        a data set of two classes, and minimal pairs
   exported/     a Hugging Face folder of every objective, and of every kind of head
   runs/         pretrainings that stopped at step 5 of 6 after a checkpoint at step 4, one
@@ -176,7 +176,7 @@ def fine_tuning(**changes) -> dict:
 
 
 def interrupted(run, config, workdir: str, line: str) -> None:
-    """Starts a run, and ends it where its log has a line that begins so."""
+    """Starts a run, and interrupts it at a log line that starts with ``line``."""
 
     def log(text: str) -> None:
         print(text)
@@ -299,7 +299,7 @@ def first_batch() -> dict[str, np.ndarray]:
 
 
 def digest(params: dict) -> str:
-    """SHA-256 of all values that are not 0, sorted: no name or shape counts."""
+    """SHA-256 of all sorted values other than 0. Names and shapes have no effect."""
     values = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
     return hashlib.sha256(np.sort(values[values != 0]).tobytes()).hexdigest()
 
