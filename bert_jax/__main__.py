@@ -12,6 +12,16 @@ COMMANDS = (
     *("train", "finetune", "study", "vocabulary", "prepare", "predict", "evaluate"),
     *("embed", "score", "convert", "inspect", "plot", "aot", "doctor"),
 )
+# Names that a user may try, such as names of version 0.1.0, and their commands.
+OTHER_NAMES = {
+    "pretrain": "train",
+    "experiment": "study",
+    "sweep": "finetune --sweep",
+    "fill_mask": "predict",
+    "next_sentence": "predict --next_sentence",
+    "minimal_pairs": "score --pairs",
+    "compare": "plot",
+}
 
 
 def summary(name: str) -> str:
@@ -34,6 +44,8 @@ def main(argv: list[str]) -> int | None:
         return None
     if name not in COMMANDS:
         near = hint(name, COMMANDS) or f"expected {', '.join(COMMANDS)}"
+        if name in OTHER_NAMES:
+            near = f"use bert_jax {OTHER_NAMES[name]}"
         raise UserError(f"{name} is not a command of bert_jax; {near}")
     return importlib.import_module(f"bert_jax.commands.{name}").main(rest)
 

@@ -88,6 +88,7 @@ def test_the_settings_are_listed_with_their_meaning(line, expected, capsys):
     [
         ("trian", "trian is not a command of bert_jax; did you mean train?"),
         ("xyzzy", "bert_jax; expected train, finetune, "),
+        ("compare", "compare is not a command of bert_jax; use bert_jax plot"),
     ],
 )
 def test_a_wrong_name_suggests_the_nearest(name, message):
