@@ -153,10 +153,8 @@ class Squad(base.Task):
         rows, ids = [], set()
         for row in super().read(split):
             if row.id in ids and split != "train":  # predictions.json has it as a key
-                expected = "expected every id once"
-                raise UserError(
-                    f"{row.where}: the id {row.id!r} occurs twice; {expected}"
-                )
+                came = f"{row.where}: the id {row.id!r} occurs twice"
+                raise UserError(f"{came}; expected every id once")
             ids.add(row.id)
             known = row.answers or (row.impossible and self.config.version_2)
             if known or not self.labelled(split):

@@ -39,7 +39,7 @@ SCHEMES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggedSentence:
+class Sentence:
     """The words of a sentence (or its characters, in word segmentation) and their tags.
 
     document: sentences that follow each other in one document have the same value.

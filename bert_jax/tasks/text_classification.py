@@ -9,6 +9,7 @@ import ast
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -378,8 +379,10 @@ class MultiLabel(Classification):
         UserError for other numbers, and if a name is a number itself.
         """
         if isinstance(value, str) and value.startswith("["):
-            with contextlib.suppress(ValueError, SyntaxError, RecursionError):
-                value = ast.literal_eval(value)  # lists of JSON and of pandas
+            for parse in (json.loads, ast.literal_eval):  # pandas writes Python's lists
+                with contextlib.suppress(ValueError, SyntaxError, RecursionError):
+                    value = parse(value)
+                    break
         if isinstance(value, str):
             return [x.strip() for x in value.split(self.config.separator) if x.strip()]
         values = value if isinstance(value, list | tuple) else [value]
@@ -393,8 +396,10 @@ class MultiLabel(Classification):
 
     def _targets(self, labels: list[Any]) -> np.ndarray:
         """1 for each label that a row has: float32 (rows, labels)."""
-        rows = [[name in names for name in self.labels] for names in labels]
-        return np.array(rows, np.float32).reshape(-1, len(self.labels))
+        targets = np.zeros((len(labels), len(self.labels)), np.float32)
+        for row, names in zip(targets, labels, strict=True):
+            row[[self.label_ids[name] for name in names]] = 1
+        return targets
 
     def _answer(self, logits: np.ndarray) -> Answer:
         p = scipy.special.expit(logits).tolist()

@@ -28,10 +28,10 @@ from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks import task as base
 from bert_jax.tasks.rows import Placed, Record, Row, ending, is_table, value_of
 from bert_jax.tasks.source import DataConfig, Source, label_of
-from bert_jax.tasks.tagging_formats import TaggedSentence
+from bert_jax.tasks.tagging_formats import Sentence
 from bert_jax.tasks.task import Answer, Answers, Outcome, Outputs, with_id
 
-Rows = list[TaggedSentence]
+Rows = list[Sentence]
 
 _FILES = {
     ("conll2003", "train"): ("eng.train", "train.txt"),
@@ -154,11 +154,11 @@ class Tagging(base.Task):
         rows = self._training if split == "train" else super().read(split)
         return [self._checked(row) for row in rows] if self.labelled(split) else rows
 
-    def _learned(self, row: TaggedSentence) -> list[str]:
+    def _learned(self, row: Sentence) -> list[str]:
         """The tags with iob2 instead of iob1."""
         return formats.spelled(row.tags, self.scheme, self.scheme)
 
-    def _checked(self, row: TaggedSentence) -> TaggedSentence:
+    def _checked(self, row: Sentence) -> Sentence:
         """The row with the tags that are learned. Raises UserError for wrong tags."""
         learned, iob = self._learned(row), self.scheme in ("iob1", "iob2")
         for word, tag, new in zip(row.words, row.tags, learned, strict=True):
@@ -181,9 +181,7 @@ class Tagging(base.Task):
             yield row
             document += not row.words
 
-    def row(
-        self, where: str, values: Mapping[str, Any], labelled: bool
-    ) -> TaggedSentence:
+    def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Sentence:
         """A sentence. The words are a list, or a text, which :func:`find_words` splits.
 
         A tag may be the number of a label. "document" has the same value in sentences that
@@ -209,7 +207,7 @@ class Tagging(base.Task):
                 expected = "a tag for each word, or its number in data.labels"
                 raise UserError(f"{came} {tags!r:.200}; expected {expected}")
         document, key = values.get("document"), values.get("id")
-        return TaggedSentence(tuple(words), tags, document, where, text, offsets, key)
+        return Sentence(tuple(words), tags, document, where, text, offsets, key)
 
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
         """The values of a row by name. A tuple of texts to predict is the words."""
@@ -262,7 +260,7 @@ class Tagging(base.Task):
         more = {"extra": extra, "truncated": truncated}
         return base.joined_features(joined, row_of, targets, **more)
 
-    def golds(self, row: TaggedSentence) -> Sequence[str]:
+    def golds(self, row: Sentence) -> Sequence[str]:
         return row.tags or ()
 
     def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
@@ -281,7 +279,7 @@ class Tagging(base.Task):
         pairs = zip(rows, p_of_rows, strict=True)
         return [with_id(row, self._answer(row, p)) for row, p in pairs]
 
-    def _answer(self, row: TaggedSentence, p: np.ndarray) -> Answer:
+    def _answer(self, row: Sentence, p: np.ndarray) -> Answer:
         """The answer to a row; p: float (words, labels)."""
         tags, best = [self.labels[i] for i in p.argmax(axis=-1)], p.max(axis=-1)
         answer = {"words": [*row.words], "tags": tags, "probabilities": best.tolist()}
@@ -308,7 +306,7 @@ class Tagging(base.Task):
         predicted = [answer["tags"] for answer in answers]
         return formats.scores(gold, predicted, self.scheme)
 
-    def outcomes(self, row: TaggedSentence, answer: Answer) -> Iterator[Outcome]:
+    def outcomes(self, row: Sentence, answer: Answer) -> Iterator[Outcome]:
         """The tag of each word. The classes are types of entities, without B- and I-."""
         text, entities = " ".join(row.words), self.kind == "entities"
         tags = row.words, row.tags, answer["tags"], answer["probabilities"]

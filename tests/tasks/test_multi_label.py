@@ -56,6 +56,7 @@ def test_the_loss_equals_transformers(golden):
         ("abc", ["b"], "b"),
         ("abc", '["a", "c"]', "ac"),
         ("abc", "['a', 'c']", "ac"),  # pandas writes a list in this form
+        ("a😂", '["\\ud83d\\ude02"]', "😂"),  # as json.dumps writes a list
         ("abc", "[True, False, False]", "a"),
         ("abc", [], ""),
         ("abc", [1.0, 0.0, 1.0], "ac"),

@@ -9,7 +9,7 @@ import bert_jax
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.tasks.tagging_formats import TaggedSentence
+from bert_jax.tasks.tagging_formats import Sentence
 from bert_jax.tasks.task import IGNORED
 from bert_jax.tasks.word_tagging import Tagging, TaggingConfig, widen
 
@@ -27,7 +27,7 @@ def make_task(**changes):
 
 def make_row(words, tags=None, document=0):
     tags = None if tags is None else tuple(tags.split())
-    return TaggedSentence(tuple(words.split()), tags, document, "file.txt:1")
+    return Sentence(tuple(words.split()), tags, document, "file.txt:1")
 
 
 def logits_for(features, labels, tags):
