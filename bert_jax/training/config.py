@@ -58,7 +58,7 @@ class OptimizerConfig:
     spike_norm: float = setting(
         0.0, "gradient norm that stops the run; 0: only NaN and infinity do", least=0
     )
-    skip_spikes: bool = setting(False, "skip such a batch instead of stopping the run")
+    skip_spikes: bool = setting(False, "skip batches over spike_norm, and continue")
     name: str = setting(
         "adam", "optimizer; lamb suits large batches", one_of=("adam", "lamb", "muon")
     )
@@ -88,7 +88,7 @@ class RunConfig:
         0, "random seed of parameters, example order, masks and dropout", **_SEED
     )
     accumulation: int = setting(
-        1, "microbatches of a step. More of them need less memory", least=1
+        1, "microbatches of a step. More microbatches need less memory", least=1
     )
     data_timeout: int = setting(
         300, "seconds without a batch after which the run stops; 0: never", least=0
@@ -282,7 +282,7 @@ class FineTuneConfig(RunConfig):
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A pretraining of a study, and what its fine-tunings change."""
+    """A pretraining of a study, and the settings that its fine-tunings change."""
 
     pretrain: Any = setting(doc="settings of the pretraining, as of bert_jax train")
     finetune: Any = setting(
