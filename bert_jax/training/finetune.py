@@ -339,9 +339,8 @@ class _FineTuning:
         outputs = {"labels": task.labels, "problem_type": task.problem_type}
         parts = {"params": params, "head": head, "extra": extra}
         best = dataclasses.replace(self.checkpoint, **parts, **outputs)
-        card = f"Fine-tuned with bert_jax from {self.config.init_from}; "
-        card += f"dev: {show(scores)}."
-        folder = self.folder.local / BEST
+        start, folder = self.config.init_from, self.folder.local / BEST
+        card = f"Fine-tuned with bert_jax from {start}; dev: {show(scores)}."
         save_huggingface(folder, best, card=card, overwrite=True, own=True)
 
     def _best_params(self) -> Params:
