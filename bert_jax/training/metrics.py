@@ -206,10 +206,9 @@ def check_finite(step: int, values: dict[str, Any]) -> None:
     names = {"step_loss": "loss", "grad_norm": "gradient norm"}
     for name, value in values.items():
         if not math.isfinite(float(value)):
-            change = (
-                f"{names.get(name, name)} became {float(value)} in the steps before"
-            )
-            raise DivergenceError(f"the {change} step {step}; {_ADVICE}")
+            change = f"{names.get(name, name)} became {float(value)}"
+            where = f"in the steps before step {step}"
+            raise DivergenceError(f"the {change} {where}; {_ADVICE}")
 
 
 def open_tracker(
