@@ -1,6 +1,8 @@
 """Masked LM: which tokens are predicted, and what replaces them.
 
-Paper, section 3.1 and A.1; create_pretraining_data.py, create_masked_lm_predictions.
+B is the number of rows, L the length of a row, and M the maximum number of predictions in
+a row. See section 3.1 and A.1 of the paper, and create_masked_lm_predictions in Google's
+create_pretraining_data.py.
 """
 
 import itertools
@@ -11,9 +13,10 @@ import numpy as np
 def choose_tokens(
     candidates_BL: np.ndarray, keys_BL: np.ndarray, counts_B: np.ndarray, M: int
 ) -> np.ndarray:
-    """Chooses counts_B candidates of each row at random: positions (B, M), ascending.
+    """Chooses ``counts_B`` candidates of each row at random.
 
-    keys_BL: random uint64. The smallest keys are chosen. Unused places are L.
+    keys_BL: random uint64. The candidates with the smallest keys are chosen.
+    Returns the positions in ascending order, (B, M). Unused places contain L.
     """
     L = candidates_BL.shape[1]
     keys_BL = np.where(candidates_BL, keys_BL, np.iinfo(np.uint64).max)
@@ -31,24 +34,28 @@ def choose_words(
     M: int,
     max_ngram: int = 1,
 ) -> np.ndarray:
-    """Chooses words, or runs of up to ``max_ngram`` words, of up to counts_B tokens.
+    """Chooses whole words of each row at random, with ``counts_B`` tokens or fewer.
 
     A word is a token and the continuation tokens after it. A continuation token at the
-    start of a segment starts a word. The original joins it to the word before [SEP]. Words
-    are tried in random order. A word that does not fit is skipped, so a row may stay below
-    its count. A run of n words has a probability proportional to 1/n (ALBERT, section 4.2)
-    and is shortened until it fits. If each token is a word, such as a Chinese character,
-    this is token masking. Returns positions like choose_tokens.
+    start of a segment starts a new word. Google's code joins this token to the word before
+    [SEP]. Words are tried in random order. A word with too many tokens is skipped, so a row
+    may get fewer predictions than its count.
+    max_ngram: maximum number of words in a run. A run starts at each chosen word. Its
+      length is n with a probability proportional to 1/n (ALBERT, section 4.2). A run that
+      does not fit is shortened.
+    Returns positions as choose_tokens does. If every token is a word, as in Chinese, and
+    max_ngram is 1, this is token masking.
     """
     B, L = candidates_BL.shape
     before_BL = np.zeros_like(candidates_BL)
     before_BL[:, 1:] = candidates_BL[:, :-1]
     starts_BL = candidates_BL & ~(continuation_BL & before_BL)
-    # Bounds between runs of 1, 2, ... words for the low bits of a key.
+    # The low 32 bits of a key choose the length of a run. These are the bounds between
+    # the lengths 1, 2, ..., as shares of 1.
     shares = np.cumsum(1 / np.arange(1, max_ngram + 1))
     bounds = shares[:-1] / shares[-1]
     chosen_BM = np.full((B, M), L)
-    # A word ends where the next one starts or its segment ends.
+    # A word ends before the next word, or at the end of its segment.
     stops_BL = candidates_BL & np.append(
         starts_BL[:, 1:] | ~candidates_BL[:, 1:], np.ones((B, 1), bool), axis=1
     )
@@ -69,8 +76,8 @@ def choose_words(
             if free <= 0:
                 break
             for i in range(word, min(word + runs[word], end)):
-                # A run ends before a word that is taken, does not fit, or is in the other
-                # segment.
+                # A run ends before a word that is already chosen, that does not fit, or
+                # that is in the other segment.
                 apart = i > word and starts[i] != starts[i - 1] + sizes[i - 1]
                 if taken[i] or sizes[i] > free or apart:
                     break
@@ -82,14 +89,17 @@ def choose_words(
 
 
 def uniform(words: np.ndarray) -> np.ndarray:
-    """Random uint64 as numbers of 53 bits in [0, 1)."""
+    """Converts random uint64 to float64 in [0, 1), from their upper 53 bits."""
     return (words >> np.uint64(11)) * 2.0**-53
 
 
 def prediction_counts(
     tokens_B: np.ndarray, mask_rate: float, max_predictions: int
 ) -> np.ndarray:
-    """round(mask_rate * tokens), at least 1. [CLS] and [SEP] count as tokens."""
+    """The number of predictions of each row: ``mask_rate`` times its tokens, rounded.
+
+    It is at least 1 and at most ``max_predictions``. [CLS] and [SEP] count as tokens.
+    """
     return np.clip(np.rint(tokens_B * mask_rate), 1, max_predictions).astype(np.int64)
 
 
@@ -102,11 +112,15 @@ def replace(
     mask_share: float,
     random_share: float,
 ) -> dict[str, np.ndarray]:
-    """Replaces the chosen tokens in ``input_ids_BL``, in place, and makes the labels.
+    """Replaces the chosen tokens in ``input_ids_BL``, in place, and returns the labels.
 
-    Each token independently becomes [MASK] (``mask_share``), any token of the vocabulary
-    (``random_share``), or stays. positions_BM: unused places are L. words_BM2: random
-    uint64. Returns mlm_positions (unused: 0), mlm_ids (unused: 0) and mlm_weights.
+    Each chosen token becomes [MASK] with probability ``mask_share``, and a random token of
+    the vocabulary with probability ``random_share``. Otherwise it stays.
+    positions_BM: positions of the chosen tokens. Unused places contain L.
+    words_BM2: two random uint64 for each place. They choose the kind of replacement and the
+    random token.
+    Returns a dictionary of arrays (B, M): mlm_positions, mlm_ids (the original tokens) and
+    mlm_weights. Unused places contain 0 in all three.
     """
     L = input_ids_BL.shape[1]
     used_BM = positions_BM < L

@@ -5,8 +5,9 @@ a place for error messages, such as "row 12" or "dev.csv:7". The first row of Py
 data is row 0. Only a ``Path`` names a file: a ``str`` is a text.
 
 Formats of tables: in CSV (RFC 4180) a quoted value may contain commas and line ends. In
-TSV, as in GLUE, a quotation mark is text. JSONL has an object on each line. JSON has a list
-of rows, or lines of JSONL. Parquet needs pyarrow. Text is UTF-8 and may be gzipped.
+TSV, as in GLUE, a quotation mark has no special meaning. A JSONL file has one object on
+each line. A JSON file is a list of rows, or has the lines of JSONL. Parquet needs pyarrow.
+Text files are UTF-8 and may be gzipped.
 """
 
 import csv
@@ -46,13 +47,13 @@ def count_rows(data: Any) -> int | None:
 
 
 def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Placed]:
-    """Yields the place and the row for each row of any data.
+    """Yields each row of the data together with its place.
 
     data: one row; a list or generator of rows; a pandas or polars data frame; an Arrow
       table; a data set of Hugging Face; an array of texts; or the Path of a file. The file
       is a table if its ending is in FORMATS; otherwise each line is a row. Path("-") is
       stdin.
-    name: name of the data, such as "train", for the places of rows.
+    name: name of the data, such as "train". Each place starts with it.
     tabs: see :func:`line_rows`.
 
     Raises UserError for any other data.
@@ -82,7 +83,7 @@ def line_rows(
 
 
 def _rows(data: Any, name: str) -> Iterable[Any]:
-    """The rows of Python data, which may be of other types than Row."""
+    """The rows of Python data. Their types are not checked yet."""
     if is_single(data):
         return [data]
     if hasattr(data, "iter_rows"):  # polars
@@ -101,7 +102,7 @@ def _rows(data: Any, name: str) -> Iterable[Any]:
 
 
 def _numbered(rows: Iterable[Any], name: str) -> Iterator[Placed]:
-    """Yields rows of any type with their places, which count from 0."""
+    """Converts each value to a row, and yields it with its place. The first place is 0."""
     for number, row in enumerate(rows):
         if hasattr(row, "_asdict"):  # a named tuple
             row = row._asdict()
@@ -135,12 +136,12 @@ def plain(value: Any) -> Any:
 
 
 def ending(path: Path) -> str:
-    """The ending of a file's name in lower case, without .gz."""
+    """The ending of a file's name in lower case: ".csv" for "Train.CSV.gz"."""
     return files.ending(path.with_suffix("") if files.ending(path) == ".gz" else path)
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is a table, by its ending. A .txt file has lines of text."""
+    """Whether the ending of a file's name is the ending of a table."""
     return ending(path) in FORMATS
 
 
@@ -149,8 +150,8 @@ def read_rows(
 ) -> Iterator[Placed]:
     """Yields the place and the values of each row of a table.
 
-    A column without a name is left out, because pandas writes its index there. Blank
-    lines are skipped. In a TSV file of one column a blank line is an empty text.
+    A column without a name is ignored, because pandas writes its index there. Blank lines
+    are skipped. But in a TSV file with one column a blank line is a row with an empty text.
 
     header: column names of a CSV or TSV file without a header line.
     skip_short: whether rows with too few columns are skipped, with a warning.
@@ -199,18 +200,21 @@ def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield line, row
             line = reader.line_num + 1
     except csv.Error as error:
-        needed = "quote the text and double its quotes, or use JSONL"
+        needed = 'write the text as "..." and each " in it as "", or use JSONL'
         raise UserError(f"{path}:{line}: not CSV ({error}); {needed}") from error
 
 
 def _objects(path: Path) -> Iterator[Record]:
-    """Yields the rows of a JSON list, or of lines with a JSON object each."""
-    lines, expected = read_lines(path), "an object a line, or in .json a list of them"
+    """Yields the rows of a JSON list, or of a file with a JSON object on each line."""
+    lines, expected = (
+        read_lines(path),
+        "an object on each line, or in .json a list of objects",
+    )
     if ending(path) == ".json":
         lines = [*lines]
         text = "".join(line for _, line in lines)
         if text.lstrip().startswith("["):
-            # parse_json reads objects, so the list becomes a value of one.
+            # parse_json reads only objects, so the list is wrapped into an object.
             wrapped = parse_json(f'{{"rows": {text}}}', path, expected, unique=True)
             for where, row in _numbered(wrapped["rows"], f"{path}: row"):
                 yield where, by_position(where, row, ())
@@ -232,7 +236,10 @@ def _parquet(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields number and text of each line, with its line end. Path("-") is stdin."""
+    """Yields the number and the text of each line. The text includes the line end.
+
+    Path("-") is stdin.
+    """
     if path == STDIN:
         yield from decode_lines(sys.stdin.buffer, "stdin")
         return
@@ -257,18 +264,19 @@ def escaped(text: str) -> str:
 
 
 def value_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """The value of a column, which may have any of these names.
+    """The value of a column in one row.
 
-    The first of the names that the row has is read, even if its value is missing. Raises
-    UserError for a missing value, and for a row with none of the names.
+    names: possible names of the column. The first name that the row has is used.
+    Raises UserError if the row has none of the names, or if the value is missing.
     """
     name = next((name for name in names if name in values), None)
     if name is None:
         table = ".csv" in where or ".tsv" in where
         raise UserError(
             f"{where}: no column {' or '.join(map(repr, names))}; the columns are "
-            f"{', '.join(values)}; rename one, or name it with columns= or --columns; to "
-            "train, with text_a= or label= of the task (--data.text_a, --data.label)"
+            f"{', '.join(values)}; rename a column, or give its name: columns= or "
+            "--columns to predict, text_a= or label= of the task to train (--data.text_a, "
+            "--data.label)"
             + "; a table needs a header, with commas in .csv and tabs in .tsv"
             * table
         )
@@ -278,7 +286,7 @@ def value_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> Any
 
 
 def text_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The value of a column as :func:`value_of`. Raises UserError if it is no text."""
+    """The value of a column as :func:`value_of`. Raises UserError if it is not a text."""
     text = value_of(where, values, names)
     if not isinstance(text, str):
         name, kind = next(x for x in names if x in values), type(text).__name__
@@ -289,10 +297,10 @@ def text_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> str:
 def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None:
     """Raises UserError for an empty text.
 
-    gaps: whether some texts may be empty. Then the error is raised if all texts are.
+    gaps: whether some of the texts may be empty. All of them must not be empty.
     """
     if not (any if gaps else all)(text.strip() for text in texts):
-        raise UserError(f"{where}: empty text; expected words, fix or drop the row")
+        raise UserError(f"{where}: empty text, expected words; fix or drop the row")
 
 
 def by_position(
@@ -300,8 +308,8 @@ def by_position(
 ) -> dict[str, Any]:
     """The values of a row by name. A dictionary is returned unchanged.
 
-    names: names of the values of a text or a tuple, in order. fewer: whether values at the
-    end may be left out.
+    names: names for the values of a tuple, in their order. A text is a tuple of one value.
+    fewer: whether the row may have fewer values than names.
     """
     if isinstance(row, dict):
         return row
@@ -313,7 +321,7 @@ def by_position(
 
 
 def column_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The names in an argument ``columns``: a name, several, or none ("", () or None)."""
+    """Converts an argument ``columns`` to a tuple. "", () and None mean no columns."""
     if columns is None or isinstance(columns, str):
         return (columns,) if columns else ()
     return tuple(columns)
@@ -326,18 +334,18 @@ def same_columns(
 ) -> Iterator[Placed]:
     """Yields the rows. Raises UserError if a column has different names in two rows.
 
-    names: all names that each column may have. optional: first names of columns that may be
-    absent from all rows, but not from some rows only.
+    names: for each column a tuple of its possible names. optional: columns, by the first of
+    their names, that no row needs to have. If one row has such a column, all rows need it.
     """
     used: dict[tuple[str, ...], str] = {}
     for where, row in placed:
         for column in names if isinstance(row, dict) else ():
-            name = next((name for name in column if name in row), "-")
-            counts = name != "-" or column[0] in optional
+            name = next((name for name in column if name in row), "missing")
+            counts = name != "missing" or column[0] in optional
             if counts and used.setdefault(column, name) != name:
                 raise UserError(
-                    f"{where}: of the columns {' or '.join(column)} it has {name}, the "
-                    f"rows before {used[column]}; expected the same columns in all rows"
+                    f"{where}: column {' or '.join(column)} is {name} here and "
+                    f"{used[column]} in earlier rows; name it the same in all rows"
                 )
         yield where, row
 
@@ -355,9 +363,10 @@ def row_texts(
 ) -> Iterator[Texts]:
     """Yields the texts of each row.
 
-    columns: names of the columns of the texts, in order. () means "text". If most is 2, ()
-      means "text_a" or "text", and "text_b" if the row has it.
-    most: maximum number of texts of a row.
+    columns: names of the columns that contain the texts. If it is empty, the column "text"
+      is read. If it is empty and most is 2, the columns are "text_a" or "text", and
+      "text_b" if the row has it.
+    most: maximum number of texts in a row.
     """
     columns = column_names(columns)
     if len(columns) > most:

@@ -113,7 +113,7 @@ def test_a_head_of_another_tool_reads_texts_and_pairs(sentiment):
     assert_classes(predict(["the film", *rows]), logits("the film"), *expected)
     mixed = [{"text": "the film"}, {"text": "a man", "text_b": "the dog eats"}]
     for bad in (mixed, mixed[::-1]):
-        with pytest.raises(UserError, match="row 1: of the columns text_b it has"):
+        with pytest.raises(UserError, match="row 1: column text_b is"):
             predict(bad)
 
 
@@ -131,7 +131,7 @@ def test_predict_and_evaluate_read_the_same_pairs(sentiment, first):
         absent.insert(place, {first: "a man", "label": "good"})
         with pytest.raises(UserError, match=f'row {place}: "text_b" is missing'):
             list(predict.evaluate(missing))
-        with pytest.raises(UserError, match=r"row .: of the columns text_b it has"):
+        with pytest.raises(UserError, match=r"row .: column text_b is"):
             list(predict.evaluate(absent))
 
 
@@ -228,7 +228,7 @@ def test_a_pair_is_refused_by_a_model_of_one_text(tmp_path):
     rows = [{"text": "a cat", "review": "a man"}, {"text": "a cat"}]
     for same in (rows, rows[::-1]):
         with pytest.raises(
-            UserError, match=r"row 1: of the columns review or text it has"
+            UserError, match=r"row 1: column review or text is"
         ):
             predict(same)
     with pytest.raises(UserError, match='row 0: "review" is missing'):

@@ -296,11 +296,11 @@ def test_a_value_is_in_the_same_column_of_all_rows():
     for row, message in (
         (
             {"label": "x", "text": "c"},
-            r"^row 2: of the columns topic or label it has l",
+            r"^row 2: column topic or label is label here and t",
         ),
         (
             {"topic": "x"},
-            r"^row 2: of the columns text it has -, the rows before t",
+            r"^row 2: column text is missing here and text in e",
         ),
     ):
         with pytest.raises(UserError, match=message):
@@ -342,10 +342,18 @@ def test_texts_of_rows_are_found_by_column():
         (
             [{"text": "a"}, {"text_a": "b"}],
             2,
-            "it has text_a, the rows before",
+            "is text_a here and text in earlier rows",
         ),
-        ([{"text": "a"}, {"text": "b", "text_b": "c"}], 2, "text_b it has text_b, the"),
-        ([{"text": "b", "text_b": "c"}, {"text": "a"}], 2, "text_b it has -, the rows"),
+        (
+            [{"text": "a"}, {"text": "b", "text_b": "c"}],
+            2,
+            "text_b is text_b here and m",
+        ),
+        (
+            [{"text": "b", "text_b": "c"}, {"text": "a"}],
+            2,
+            "text_b is missing here and",
+        ),
         ([{"text": ["a"]}], 2, 'row 0: "text" is of type list; expected text'),
         ([("a", "b", "c")], 2, "row 0 has 3 values; expected text_a, text_b"),
         ([("a", None)], 2, 'row 0: "text_b" is missing'),

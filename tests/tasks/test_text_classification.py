@@ -348,7 +348,7 @@ def test_no_other_column_replaces_a_missing_value(form, tmp_path):
             read([*good, row | {name: None}])
         absent = {key: value for key, value in row.items() if key != name}
         for rows in ([*good, absent], [absent, *good]):
-            with pytest.raises(UserError, match=f"columns .*{name}.* in all rows"):
+            with pytest.raises(UserError, match=f"column .*{name}.* in all rows"):
                 read(rows)
 
 
