@@ -97,9 +97,11 @@ def prepare(
     task = task or FAMILIES[config.family](config.data)
     task = task.fitted(positions, modules.get("pooling", "mean"))
     checks.check_length(task.config.max_length, checkpoint, "data.max_length")
-    if task.whole_batch and config.accumulation > 1:
-        expected = "1, because the contrastive loss needs the whole batch"
-        raise UserError(f"accumulation={config.accumulation}, expected {expected}")
+    most = 1 if task.whole_batch else config.batch_size
+    if config.accumulation > most:
+        why = "the contrastive loss" if task.whole_batch else f"batch_size={most}"
+        expected = f"expected at most {most} for {why}"
+        raise UserError(f"accumulation={config.accumulation}, {expected}")
     has_classes = task.head in ("sequence", "token") and not task.problem_type
     if (config.class_weights or config.label_smoothing) and not has_classes:
         tasks = "tasks with one class for each text or word"

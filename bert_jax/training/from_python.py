@@ -120,7 +120,7 @@ def pretrain(
     if isinstance(config, str | os.PathLike):
         raise UserError(f"config={config!r}, expected a dictionary; files are text=")
     optimizer = _without_none(learning_rate=learning_rate, warmup=warmup)
-    settings |= optimizer | ({"init_from": os.fspath(init_from)} if init_from else {})
+    settings |= optimizer | ({"init_from": _path(init_from)} if init_from else {})
     changes = _grouped(pretrain, plain(settings), TrainConfig, OptimizerConfig)
     if text:
         inputs = [text] if isinstance(text, str | os.PathLike) else text
@@ -151,6 +151,14 @@ def pretrain(
     last = lines[-1].items() if lines else ()
     scores = {name: x for name, x in last if name not in ("step", "split")}
     return Trained(**vars(model), scores=scores, workdir=workdir)
+
+
+def _path(init_from: Any) -> str:
+    """The path of a checkpoint. A model has none before it is saved."""
+    if isinstance(init_from, str | os.PathLike):
+        return os.fspath(init_from)
+    came = f"init_from is of type {type(init_from).__name__}"
+    raise UserError(f"{came}, expected a path; save a model with model.save(folder)")
 
 
 def _without_none(**values: Any) -> dict[str, Any]:
@@ -235,12 +243,15 @@ def finetune(
     if not isinstance(task, Task):
         expected = "one of bert_jax.tasks, such as bert_jax.tasks.classification()"
         raise UserError(f"the task is {task!r}; expected {expected}")
+    if not (metrics is None or callable(metrics)):
+        expected = "a function of labels and answers; see main_metric for other scores"
+        raise UserError(f"metrics={metrics!r:.60}, expected {expected}")
     settings = _grouped(finetune, settings, FineTuneConfig, FineTuneOptimizer)
     if train is None and not (task.config.dir and dev is test is None):
         needed = "give train=rows (dev and test need it), or the task a dir of files"
         raise UserError(f"there is nothing to learn from; {needed}")
     settings |= {"family": task.family, "data": task.config}
-    config = finetune_config(settings | {"init_from": os.fspath(init_from)})
+    config = finetune_config(settings | {"init_from": _path(init_from)})
     workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
     with _output(log, verbose) as log:
         if train is not None:

@@ -361,6 +361,11 @@ class _Sweep(_Runs):
         if not best:
             raise UserError(f"every run in {self.folder} diverged; lower learning_rate")
         results = finished(self.folder / best, self.config, self.free)
+        if not (workdir / tuning.BEST).exists():
+            again = (
+                f"put it back, or delete {self.folder / best / RESULTS} to run it again"
+            )
+            raise UserError(f"{workdir / tuning.BEST} is missing; {again}")
         with new_folder(workdir / tuning.PREDICTIONS, overwrite=True) as predictions:
             source = self.folder / best / tuning.PREDICTIONS
             shutil.copytree(source, predictions, dirs_exist_ok=True)

@@ -58,6 +58,8 @@ def test_the_loss_equals_transformers(golden):
         ("abc", "['a', 'c']", "ac"),  # pandas writes a list in this form
         ("a😂", '["\\ud83d\\ude02"]', "😂"),  # as json.dumps writes a list
         ("abc", "[True, False, False]", "a"),
+        ("abc", "[true, false, true]", "ac"),
+        ("é😀", '["\\u00e9", "\\ud83d\\ude00"]', "é😀"),
         ("abc", [], ""),
         ("abc", [1.0, 0.0, 1.0], "ac"),
         ("abc", [0.0, 0.0, 0.0], ""),

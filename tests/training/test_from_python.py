@@ -363,6 +363,7 @@ def test_a_string_is_not_read_as_a_file():
         ),
         ({"callbacks": [print]}, r"finetune; did you mean callback\?"),
         ({"eval_dataset": []}, r"finetune; did you mean dev\?"),
+        ({"metrics": "f1"}, "^metrics='f1', expected a function of labels and answers"),
         ({"dtype": "auto"}, "^dtype is not an argument of finetune; expected one of"),
         ({"train": [("good", "a")] * 9}, "8 rows with 1 different label"),
         *(
@@ -380,6 +381,8 @@ def test_a_wrong_argument_is_a_one_line_error(arguments, message, checkpoint_dir
         bert_jax.finetune(task, init_from=checkpoint_dir, log=[].append, **arguments)
     with pytest.raises(UserError, match=r"^the task is 'x'; expected one of"):
         bert_jax.finetune("x", init_from=checkpoint_dir, train=[("a", "b")])
+    with pytest.raises(UserError, match=r"is of type dict, .*model\.save\(folder\)"):
+        bert_jax.finetune(task, init_from={}, train=[("a", "b")])
 
 
 def test_creating_a_task_does_not_import_jax():

@@ -204,6 +204,16 @@ def test_only_a_run_without_results_runs_again(name, made, run):
     check_end(copy, uninterrupted)
 
 
+def test_a_deleted_best_model_is_reported(made, run):
+    uninterrupted, copy = made
+    shutil.rmtree(copy / "best")
+    with pytest.raises(UserError, match=rf"best is missing.*{NAMES[3]}/results.json"):
+        run(copy)
+    (copy / "sweep" / NAMES[3] / "results.json").unlink()
+    assert run(copy)[1] == [NAMES[3]]
+    check_end(copy, uninterrupted)
+
+
 @pytest.mark.parametrize("old_model", ["", "best", ".best.old"])
 def test_an_interrupted_move_of_the_best_model_is_repeated(old_model, made, run):
     uninterrupted, copy = made
