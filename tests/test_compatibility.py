@@ -167,8 +167,8 @@ def test_a_sweep_runs_only_unfinished_runs(folder):
         before["best_run"],
         before["metric"],
     )
-    (found,), (point,) = table["variants"].values(), before["points"]
-    assert found["scores"]["accuracy"]["scores"] == point["scores"]
+    (variant,), (point,) = table["variants"].values(), before["points"]
+    assert variant["scores"]["accuracy"]["scores"] == point["scores"]
     assert not [line for line in log if line.startswith("== ")]
     (workdir / "sweep" / runs[1] / "results.json").unlink()
     run_sweep(finetune_config(run_settings), workdir, log.append)

@@ -62,7 +62,11 @@ class Block(NamedTuple):
 
 def blocks(page):
     """All fenced blocks of a page."""
-    found, comment, lines = [], "", iter(enumerate(page.read_text().splitlines(), 1))
+    blocks_of_page, comment, lines = (
+        [],
+        "",
+        iter(enumerate(page.read_text().splitlines(), 1)),
+    )
     for number, line in lines:
         text = line.strip()
         if match := re.match(r"```\{?([\w-]*)", text):
@@ -71,7 +75,9 @@ def blocks(page):
                 if inner.strip() == end:
                     break
                 body.append(inner.removeprefix(" " * (len(line) - len(line.lstrip()))))
-            found.append(Block(page, number, match[1], "\n".join(body), comment))
+            blocks_of_page.append(
+                Block(page, number, match[1], "\n".join(body), comment)
+            )
             comment = ""
         elif text.startswith("<!--"):
             comment = text.removeprefix("<!--").removesuffix("-->").strip()
@@ -80,7 +86,7 @@ def blocks(page):
                 comment += f" {text.removesuffix('-->').strip()}"
         elif text:
             comment = ""
-    return found
+    return blocks_of_page
 
 
 def prose(page):
@@ -93,15 +99,15 @@ def prose(page):
 def anchors(page):
     """The anchors that code hosts and MyST give to the headings of a page."""
     text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.M | re.S)
-    found = []
+    names = []
     for title in re.findall(r"^#+ (.*)$", text, flags=re.M):
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title)
         slug = re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
         count = sum(
-            re.fullmatch(rf"{slug}(-\d+)?", other) is not None for other in found
+            re.fullmatch(rf"{slug}(-\d+)?", other) is not None for other in names
         )
-        found.append(f"{slug}-{count}" if count else slug)
-    return found
+        names.append(f"{slug}-{count}" if count else slug)
+    return names
 
 
 @each_page

@@ -147,9 +147,9 @@ def test_a_folder_is_unchanged_until_its_replacement(tmp_path):
 )
 def test_an_exception_of_a_parser_is_one_line(error, message):
     caught = pytest.raises(UserError, match=message)
-    with caught as found, files.reading("a.zip", "pairs"):
+    with caught as error_info, files.reading("a.zip", "pairs"):
         raise error
-    assert str(found.value).endswith(("; expected pairs", "no label"))
+    assert str(error_info.value).endswith(("; expected pairs", "no label"))
 
 
 def test_a_new_file_is_not_written_through_a_link(tmp_path):

@@ -71,7 +71,7 @@ def of_a_run(workdir, metric_lines):
 
 
 @pytest.fixture(scope="module")
-def whole(command, files, tmp_path_factory):
+def uninterrupted(command, files, tmp_path_factory):
     """The workdir of an undisturbed sweep, and its output."""
     path = tmp_path_factory.mktemp("whole")
     arguments = ("--sweep", "--config", files / "config.py", "--workdir", path)
@@ -81,8 +81,8 @@ def whole(command, files, tmp_path_factory):
 
 
 @pytest.mark.long
-def test_a_sweep_finishes_and_does_not_run_again(command, whole, files):
-    workdir, output = whole
+def test_a_sweep_finishes_and_does_not_run_again(command, uninterrupted, files):
+    workdir, output = uninterrupted
     names = [f"batch2-rate0.001-epochs3-seed{seed}" for seed in (0, 1)]
     assert all(f"== {name}" in output for name in names)
     table = json.loads((workdir / "sweep.json").read_text())
@@ -104,7 +104,7 @@ def test_a_sweep_finishes_and_does_not_run_again(command, whole, files):
 
 @pytest.mark.long
 def test_sigterm_saves_a_checkpoint_and_ends_with_75(
-    start, command, files, whole, metric_lines, tmp_path
+    start, command, files, uninterrupted, metric_lines, tmp_path
 ):
     arguments = ("--config", files / "config.py", "--workdir", tmp_path, *RESUMED)
     arguments = (*arguments, "--checkpoint_every=1000")
@@ -121,7 +121,7 @@ def test_sigterm_saves_a_checkpoint_and_ends_with_75(
     done = command(*arguments)
     assert done.returncode == 0, done.stderr
     assert "resuming at step" in done.stdout
-    other = whole[0] / "sweep/batch2-rate0.001-epochs3-seed0"
+    other = uninterrupted[0] / "sweep/batch2-rate0.001-epochs3-seed0"
     assert of_a_run(tmp_path, metric_lines) == of_a_run(other, metric_lines)
 
 

@@ -252,9 +252,9 @@ def test_the_image_has_the_versions_of_the_constraints():
     for instruction, *words in lines:
         if instruction == "COPY":
             for pattern in words[:-1]:
-                found = {path.name for path in ROOT.glob(pattern)}
-                assert found, pattern
-                copied |= found
+                matches = {path.name for path in ROOT.glob(pattern)}
+                assert matches, pattern
+                copied |= matches
         elif instruction == "RUN":
             assert words[:3] == ["pip", "install", "--no-cache-dir"]
             installed.append(words[3:])

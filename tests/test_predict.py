@@ -179,8 +179,8 @@ def test_an_empty_line_has_an_answer(checkpoint, run, tmp_path):
     assert (len(lines), err) == (3, "")
     others = [json.loads(lines[i]) for i in (0, 2)]
     alone, _ = run(checkpoint(name), INPUTS[name])
-    for found, line in zip(others, alone, strict=True):
-        assert found.keys() == json.loads(line).keys() == json.loads(lines[1]).keys()
+    for actual, line in zip(others, alone, strict=True):
+        assert actual.keys() == json.loads(line).keys() == json.loads(lines[1]).keys()
     run(checkpoint(name), texts, "--output", str(tmp_path / "a.csv"))
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 4
 

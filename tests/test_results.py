@@ -69,9 +69,9 @@ def test_spans_and_tables_are_filled_from_results(made, monkeypatch):
     other = one | dict(what="a start", value=2e-6, unit="", command="see the log")
     other["commit"] = "7654321"
     rows = one | dict(columns=["a", "b"], rows=[[1, "x"]], note="Two.")
-    found = {"one": one, "other": other, "rows": rows | {"table": None}}
-    found = {name: result | {"sources": []} for name, result in found.items()}
-    monkeypatch.setattr(made, "results", lambda: found)
+    published = {"one": one, "other": other, "rows": rows | {"table": None}}
+    published = {name: result | {"sources": []} for name, result in published.items()}
+    monkeypatch.setattr(made, "results", lambda: published)
     monkeypatch.setattr(made, "is_older", lambda commit, *sources: commit == "1234567")
     span = "It took <!-- result: {} -->{}<!-- /result -->."
     assert made.fill(span.format("one", "?")) == span.format("one", "2 min 30 s")
@@ -112,10 +112,10 @@ def test_a_figure_is_older_than_changed_code(made, monkeypatch, tmp_path):
 
 def test_pages_have_no_commits_dates_and_counts_of_tests(made):
     """Measurements are in docs/results.md, and other pages link to it."""
-    found = {}
+    lines = {}
     for page in made.pages():
         name = str(page.relative_to(ROOT))
         if name not in DATED | NOT_YET:
             text = re.sub(r"https://\S+", "", page.read_text())
-            found[name] = re.findall(f"{COMMIT}|{DATE}|{COUNT}", text)
-    assert {name: words for name, words in found.items() if words} == {}
+            lines[name] = re.findall(f"{COMMIT}|{DATE}|{COUNT}", text)
+    assert {name: words for name, words in lines.items() if words} == {}

@@ -106,9 +106,9 @@ def test_the_best_score_is_a_score_of_the_last_length(tmp_path):
     for first, best in ((12, 0.25), (20, 0.3)):
         phases = [{"steps": first, "sequence_length": 8}, longer]
         run = write_run(tmp_path / str(first), config | {"phases": phases}, lines)
-        (found,) = compare(read_runs([run]))
-        assert found["eval mlm_accuracy"]["best"] == best
-        assert found["train loss"] == {"last": 5.2, "best": 5.0, "step": 15}
+        (change,) = compare(read_runs([run]))
+        assert change["eval mlm_accuracy"]["best"] == best
+        assert change["train loss"] == {"last": 5.2, "best": 5.0, "step": 15}
 
 
 def test_a_setting_that_one_run_lacks_differs(tmp_path, two):

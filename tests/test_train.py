@@ -88,8 +88,8 @@ def test_the_end_of_a_phase_is_evaluated_at_both_lengths(uninterrupted, config_f
     evaluations = [line for line in map(json.loads, lines) if line["split"] == "eval"]
     for i, j in enumerate((0, 0, 0, 1, 1, 1)):
         phase = dataclasses.replace(config.phases[j], steps=config.eval_batches)
-        drawn = eval_batches(batches, phase, held_out, config.eval_mask_rate)
-        labels = np.concatenate([batch["nsp_labels"] for batch in drawn])
+        batches_of_eval = eval_batches(batches, phase, held_out, config.eval_mask_rate)
+        labels = np.concatenate([batch["nsp_labels"] for batch in batches_of_eval])
         most = max(labels.mean(), 1 - labels.mean())
         assert evaluations[i]["nsp_majority"] == pytest.approx(most)
         step, length = evaluations[i]["step"], phase.sequence_length
@@ -149,8 +149,8 @@ def test_a_finished_run_does_not_train_again(main, uninterrupted, config_file):
     workdir, _ = uninterrupted
 
     def files():
-        found = (path for path in workdir.rglob("*") if path.name != ".lock")
-        return {path: path.stat().st_mtime_ns for path in found if path.is_file()}
+        paths = (path for path in workdir.rglob("*") if path.name != ".lock")
+        return {path: path.stat().st_mtime_ns for path in paths if path.is_file()}
 
     before = files()
     output = main("--config", config_file, "--workdir", workdir)

@@ -270,9 +270,9 @@ def test_ranges_give_every_document_once(tmp_path, format):
     (source,) = sources_of(path, format=format)
     size = len(text.encode()) * 3
     assert source.size == size
-    whole = read_range(source)
+    all_documents = read_range(source)
     if format != "paragraphs":  # paragraphs merge across the copies, as expected
-        assert whole == documents * 3
+        assert all_documents == documents * 3
     rng = random.Random(0)
     for cuts in [[i] for i in range(1, size, 7)] + [
         sorted(rng.sample(range(1, size), 5)) for _ in range(30)
@@ -282,9 +282,9 @@ def test_ranges_give_every_document_once(tmp_path, format):
         if format == "paragraphs":  # documents may be cut between paragraphs
             # A heading that is alone in its range cannot be recognised as a heading.
             sentences = [s for s in flat(parts) if not s.startswith("CHAPTER ")]
-            assert sentences == flat(whole)
+            assert sentences == flat(all_documents)
         else:
-            assert parts == whole
+            assert parts == all_documents
 
 
 def test_hard_wrapped_lines_of_web_text_are_joined():

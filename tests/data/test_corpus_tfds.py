@@ -83,8 +83,8 @@ def test_each_split_has_its_own_fingerprint():
 
 def test_ranges_contain_every_row_once():
     (source,) = find_sources(["tfds:tiny_wiki/en"], Reading())
-    whole = list(read_source(source, 0, source.size, Reading()))
-    assert [at for at, _ in whole] == [i * source.size // ROWS for i in range(ROWS)]
+    all_rows = list(read_source(source, 0, source.size, Reading()))
+    assert [at for at, _ in all_rows] == [i * source.size // ROWS for i in range(ROWS)]
     for parts in (2, 3, 7, 50):
         bounds = [source.size * i // parts for i in range(parts + 1)]
         rows = [
@@ -92,7 +92,7 @@ def test_ranges_contain_every_row_once():
             for start, stop in itertools.pairwise(bounds)
             for document in read_source(source, start, stop, Reading())
         ]
-        assert rows == whole
+        assert rows == all_rows
 
 
 @pytest.mark.parametrize(

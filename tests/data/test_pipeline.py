@@ -203,15 +203,15 @@ def test_a_thread_that_hangs_is_noticed_and_ends_with_the_iterator():
 
 @pytest.mark.parametrize(("threads", "prefetch"), [(1, 1), (2, 3), (3, 1)])
 def test_no_more_batches_are_drawn_ahead_than_requested(threads, prefetch):
-    drawn = []
+    read = []
 
     class Counts(list):
         def __getitem__(self, number):
-            drawn.append(number)
+            read.append(number)
             return number
 
     items = drawn_ahead(Counts(range(20)), threads=threads, prefetch=prefetch)
     for number in range(20):
         assert next(items) == number
-        assert number <= max(drawn) <= number + prefetch
-    assert sorted(drawn) == list(range(20)) and list(items) == []
+        assert number <= max(read) <= number + prefetch
+    assert sorted(read) == list(range(20)) and list(items) == []

@@ -108,15 +108,15 @@ def test_the_language_is_kept_after_an_interruption(
     text, directory = tmp_path / "a.jsonl", tmp_path / "store"
     row = json.dumps({"text": "Prof. Dr. Abel kam bzw. ging. Am 3. Mai kam er."})
     text.write_text(f"{row}\n" * 300)
-    given = ([str(text)], tokenizer, directory)
+    arguments = ([str(text)], tokenizer, directory)
     settings = {"shards": 4, "workers": 1, "language": "de"}
     interrupted_in(2)
     with pytest.raises(KeyboardInterrupt):
-        prepare(*given, **settings)
+        prepare(*arguments, **settings)
     monkeypatch.undo()
     with pytest.raises(UserError, match="language was de, now en"):
-        prepare(*given, shards=4, workers=1)
-    report = prepare(*given, **settings)
+        prepare(*arguments, shards=4, workers=1)
+    report = prepare(*arguments, **settings)
     assert report.info.sentences == 600
     assert report.info.settings["language"] == "de"
 
@@ -248,16 +248,16 @@ def test_changed_text_is_detected_at_any_position(
     path, directory = tmp_path / "a.txt", tmp_path / "store"
     sentences = [f"The ship number {i:05d} is at sea.\n" for i in range(4000)]
     path.write_text("".join(sentences))
-    given = ([str(path)], tokenizer)
+    inputs = ([str(path)], tokenizer)
     interrupted_in(2)
     with pytest.raises(KeyboardInterrupt):
-        prepare(*given, directory, shards=4, workers=1)
+        prepare(*inputs, directory, shards=4, workers=1)
     monkeypatch.undo()
     # The changed text has the same size and differs far behind the start.
     sentences[3000] = "The crew number 03000 is at sea.\n"
     path.write_text("".join(sentences))
     with pytest.raises(UserError, match=r"text\.fingerprint was .*, now "):
-        prepare(*given, directory, shards=4, workers=1)
+        prepare(*inputs, directory, shards=4, workers=1)
 
 
 def test_bad_input_leaves_no_store(text, tokenizer, tmp_path):
@@ -339,7 +339,9 @@ def test_a_plan_covers_every_byte_once(text):
         parts = [p for shard in plan_shards(sources, shards) for p in shard]
         for source in dict.fromkeys(sources):
             copies = sources.count(source)
-            ranges = sorted((a, b) for found, a, b in parts if found == source)
+            ranges = sorted(
+                (a, b) for part_source, a, b in parts if part_source == source
+            )
             assert sum(stop - start for start, stop in ranges) == copies * source.size
             assert source.splittable or ranges == [(0, source.size)] * copies
             assert len(ranges) >= copies

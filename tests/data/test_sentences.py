@@ -129,10 +129,10 @@ def test_boundaries_of_a_novel_agree_with_the_golden_segmentation():
             paragraph = " ".join(golden)
             ours = split_sentences(paragraph)
             assert re.sub(r"\s", "", "".join(ours)) == re.sub(r"\s", "", paragraph)
-            theirs, found = _ends(golden), _ends(ours)
-            both += len(theirs & found)
-            ours_only += len(found - theirs)
-            theirs_only += len(theirs - found)
+            theirs, our_ends = _ends(golden), _ends(ours)
+            both += len(theirs & our_ends)
+            ours_only += len(our_ends - theirs)
+            theirs_only += len(theirs - our_ends)
     f1 = 2 * both / (2 * both + ours_only + theirs_only)
     assert both > 7000
     assert f1 > 0.96

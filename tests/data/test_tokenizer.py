@@ -459,13 +459,13 @@ def test_in_languages_without_spaces_each_token_is_a_word(mixed, text):
 def test_words_of_tokenizers_that_mark_spaces(golden, mixed):
     folder = golden / "tokenizers"
     assert words_of(mixed, "the cats saw") == ["\u2581the", "\u2581cats", "\u2581saw"]
-    found = words_of(load_tokenizer(folder / "added"), "the <e1> cats")
-    assert found == ["the", "<e1>", "cat##s"]
+    split = words_of(load_tokenizer(folder / "added"), "the <e1> cats")
+    assert split == ["the", "<e1>", "cat##s"]
     for name, space in (("bpe", "\u0120"), ("unigram", "\u2581")):
         tokenizer = load_tokenizer(folder / name)
-        found = words_of(tokenizer, "the cat's")
+        split = words_of(tokenizer, "the cat's")
         assert not tokenizer.continuation[: len(SPECIAL)].any()
-        assert found == [f"{space}the", f"{space}cat's"]
+        assert split == [f"{space}the", f"{space}cat's"]
     ids = {token: i for i, token in enumerate(TOKENS)}
     words = Tokenizer(models.WordLevel(ids, "[UNK]"))  # does not mark spaces
     words.pre_tokenizer = pre_tokenizers.Whitespace()

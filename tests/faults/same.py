@@ -255,12 +255,12 @@ def main() -> None:
         if "FAKETIME" in variant and not FAKETIME.exists():
             print(f"{name}: left out, there is no libfaketime")
             continue
-        found = start(python, variant, args.steps)
-        same = sum(first[what] == found.get(what) for what in first)
-        other = [what for what in first if first[what] != found.get(what)]
+        sums = start(python, variant, args.steps)
+        same = sum(first[what] == sums.get(what) for what in first)
+        other = [what for what in first if first[what] != sums.get(what)]
         print(f"{name}: {same} of {len(first)} the same", *other, sep="; ", flush=True)
-        if "error" in found:
-            print(found["error"], file=sys.stderr)
+        if "error" in sums:
+            print(sums["error"], file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -99,13 +99,13 @@ def hosts(tmp_path_factory):
 
 
 def process_of(number: int, workdir: Path) -> int:
-    found = subprocess.run(
+    listing = subprocess.run(
         ["pgrep", "-f", f"process_id {number} .*{workdir} "],
         capture_output=True,
         text=True,
         check=True,
     )
-    return int(found.stdout.split()[0])
+    return int(listing.stdout.split()[0])
 
 
 def end_all(group: int) -> None:

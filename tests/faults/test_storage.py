@@ -76,7 +76,7 @@ def left_by(metric_lines):
 
 
 @pytest.fixture(scope="module")
-def whole(one_phase_of, tmp_path_factory):
+def undisturbed_run(one_phase_of, tmp_path_factory):
     """The flags of a run, and the workdir of an undisturbed run."""
     flags, workdir = ["--config", str(one_phase_of(0)), *FLAGS], tmp_path_factory
     workdir = workdir.mktemp("whole")
@@ -116,9 +116,17 @@ def put_back(run: Path) -> None:
     ids=["full", "read-only", "workdir gone", "checkpoints gone"],
 )
 def test_a_failed_disk_is_a_one_line_error_and_the_run_resumes(
-    on_disk, fails, repairs, message, request, whole, left_by, monkeypatch, tmp_path
+    on_disk,
+    fails,
+    repairs,
+    message,
+    request,
+    undisturbed_run,
+    left_by,
+    monkeypatch,
+    tmp_path,
 ):
-    flags, undisturbed = whole
+    flags, undisturbed = undisturbed_run
     workdir = place = tmp_path / "run"
     if on_disk:
         place = request.getfixturevalue("disk")
@@ -261,10 +269,10 @@ def network(storage_server):
 
 
 def test_a_bucket_behind_a_bad_network_loses_nothing(
-    whole, bucket, network, small_store, left_by, kills
+    undisturbed_run, bucket, network, small_store, left_by, kills
 ):
     """The bucket also contains the training text."""
-    flags, undisturbed = whole
+    flags, undisturbed = undisturbed_run
     text = small_store[0].parent / "text.txt"
     corpus = [
         *("--data.path=", f"--data.corpus=('{text}',)"),

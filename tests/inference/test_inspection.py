@@ -80,9 +80,9 @@ def test_examples_equal_the_examples_of_training(store, text):
         right = dict(zip(places, (tokenizer.tokens[t] for t in right), strict=True))
         for place, shown in enumerate((*parts[0], *parts[1])):
             token = tokenizer.tokens[batch["input_ids"][i, place]]
-            asked = f"{{{right[place]}}}" if place in right else ""
-            assert shown == token + asked
-            masked += bool(asked) and token == "[MASK]"
+            label = f"{{{right[place]}}}" if place in right else ""
+            assert shown == token + label
+            masked += bool(label) and token == "[MASK]"
     assert 0.7 < masked / batch["mlm_weights"].sum() < 0.9
 
 

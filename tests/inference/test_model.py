@@ -70,9 +70,9 @@ def test_fill_mask_returns_the_most_likely_tokens(model):
     blanks = model.fill_mask(text, top=3)
     assert len(blanks) == 2
     several = model.fill_mask(["ship [MASK]", text], top=3)
-    assert [len(own) for own in several] == [1, 2]
-    for found in (blanks, several[1]):
-        for blank, right in zip(found, expected, strict=True):
+    assert [len(blanks_of_text) for blanks_of_text in several] == [1, 2]
+    for predicted in (blanks, several[1]):
+        for blank, right in zip(predicted, expected, strict=True):
             top = np.argsort(-right)[:3]
             assert [t for t, _ in blank] == [TOKENIZER.tokens[t] for t in top]
             np.testing.assert_allclose([p for _, p in blank], right[top], atol=1e-5)

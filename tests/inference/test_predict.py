@@ -198,13 +198,13 @@ def test_a_saved_task_keeps_its_columns_and_length(tmp_path):
     assert_classes(predict([row]), logits("a man", "a man a man"))
     longer = Predictor(tmp_path / "m", max_length=96)
     assert_classes(longer([tuple(row.values())]), logits("a man", "a man " * 9))
-    for one, message in (
+    for pair, message in (
         ("a man", "row 0 has 1 value; expected"),
         ({"claim": "a man"}, "row 0: no column 'premise'"),
         ({"text": "a man"}, "row 0: no column 'claim'"),
     ):
         with pytest.raises(UserError, match=message):
-            predict([one])
+            predict([pair])
 
 
 def test_a_pair_is_refused_by_a_model_of_one_text(tmp_path):
@@ -501,8 +501,8 @@ def test_logits_of_labels_and_tags_equal_a_computation_by_hand(sentiment, tagger
     np.testing.assert_allclose(actual, [*map(logits, texts)], rtol=0, atol=1e-5)
     assert Logits(sentiment[0].checkpoint)([]).shape == (0, 3)
     *actual, empty = Logits(tagger[0].checkpoint)(texts)
-    for own, text in zip(actual, texts, strict=False):
-        np.testing.assert_allclose(own, tagger[1](text), rtol=0, atol=1e-5)
+    for row_logits, text in zip(actual, texts, strict=False):
+        np.testing.assert_allclose(row_logits, tagger[1](text), rtol=0, atol=1e-5)
     assert empty.shape == (0, 4)  # no words, so no tags
     windows = Logits(tagger[0].checkpoint, max_length=6)(["the man " * 4])
     assert windows[0].shape[1] == 4 and len(windows[0]) > 6
@@ -520,8 +520,8 @@ def test_logits_of_choices_and_spans_equal_a_computation_by_hand(reader, tmp_pat
     ]
     by_hand = [[logits(context, x)[0] for x in choices] for context, *choices in rows]
     actual = Logits(tmp_path / "m")(rows)
-    for own, expected in zip(actual, by_hand, strict=True):
-        np.testing.assert_allclose(own, expected, rtol=0, atol=1e-5)
+    for row_logits, expected in zip(actual, by_hand, strict=True):
+        np.testing.assert_allclose(row_logits, expected, rtol=0, atol=1e-5)
     equal = bert_jax.load(tmp_path / "m").logits(rows[:2])
     np.testing.assert_allclose(equal, by_hand[:2], rtol=0, atol=1e-5)
     pair = ("who eats ?", "the big man sees a film")

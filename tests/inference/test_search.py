@@ -126,10 +126,10 @@ def test_a_model_searches_texts_and_vectors(checkpoint_dir):
         "text": texts[np.argsort(-cosines[0])[2]],
     }
     several = model.search(np.array(texts[:2]), encoded, top=9)
-    assert [len(own) for own in several] == [5, 5]
-    for own, other in zip(several[0][:3], answers, strict=True):
+    assert [len(rows_of_query) for rows_of_query in several] == [5, 5]
+    for rows_of_query, other in zip(several[0][:3], answers, strict=True):
         same = pytest.approx(other["cosine"])
-        assert own == {"row": other["row"], "cosine": same}
+        assert rows_of_query == {"row": other["row"], "cosine": same}
     rows = [{"review": text} for text in texts]
     assert model.search(texts[0], rows, 3, columns="review") == answers
     assert model.search(texts[:1], []) == [[]]

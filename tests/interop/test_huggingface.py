@@ -202,14 +202,14 @@ def test_an_unknown_prefix_is_in_the_error(copy):
 
 
 def test_shards_of_bfloat16_become_float32(folder):
-    whole = read_huggingface(folder / "pretraining").params
+    unsharded = read_huggingface(folder / "pretraining").params
     half = read_huggingface(folder / "sharded").params
 
     def check(a, b):
         assert b.dtype == np.float32
         np.testing.assert_array_equal(a.astype(jnp.bfloat16).astype(np.float32), b)
 
-    jax.tree.map(check, whole, half)
+    jax.tree.map(check, unsharded, half)
 
 
 @pytest.mark.parametrize("form", ["zip", "stream"])
@@ -341,9 +341,9 @@ def test_a_model_without_a_class_in_transformers_is_refused(folder, tmp_path):
 
 def test_a_causal_model_is_saved_without_the_nsp_head(folder, tmp_path):
     """The NSP head is untrained, and transformers' class for these models has none."""
-    whole = read_huggingface(folder / "pretraining")
-    config = dataclasses.replace(whole.config, causal=True)
-    save_huggingface(tmp_path / "out", dataclasses.replace(whole, config=config))
+    pretrained = read_huggingface(folder / "pretraining")
+    config = dataclasses.replace(pretrained.config, causal=True)
+    save_huggingface(tmp_path / "out", dataclasses.replace(pretrained, config=config))
     settings = json.loads((tmp_path / "out/config.json").read_text())
     assert settings["architectures"] == ["BertLMHeadModel"]
     assert {*read_huggingface(tmp_path / "out").params} == {"bert", "mlm"}

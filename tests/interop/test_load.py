@@ -99,9 +99,9 @@ def test_a_stretched_table_of_positions_leaves_short_texts_as_they_were(
     folders, tmp_path
 ):
     """The table grows from 19 to 50 positions; the first 19 are bit for bit equal."""
-    whole = bert_jax.load(folders / "pretraining")
+    original = bert_jax.load(folders / "pretraining")
     longer = bert_jax.load(folders / "pretraining", max_positions=50)
-    old = whole.params["bert"]["embeddings"]["position"]["embedding"]
+    old = original.params["bert"]["embeddings"]["position"]["embedding"]
     new = longer.params["bert"]["embeddings"]["position"]["embedding"]
     assert (longer.config.max_positions, new.shape) == (50, (50, 24))
     np.testing.assert_array_equal(new[:19], old)
@@ -117,7 +117,7 @@ def test_a_stretched_table_of_positions_leaves_short_texts_as_they_were(
         return output.mlm_logits_BMW
 
     ids = np.random.default_rng(0).integers(5, 61, (2, 19), np.int32)
-    np.testing.assert_array_equal(apply(longer, ids), apply(whole, ids))
+    np.testing.assert_array_equal(apply(longer, ids), apply(original, ids))
     assert np.isfinite(apply(longer, np.tile(ids, 2))).all()
     save_huggingface(tmp_path / "longer", longer)
     same(bert_jax.load(tmp_path / "longer").params, longer.params)
@@ -285,13 +285,13 @@ def test_a_vocabulary_of_another_size_is_refused(folders, workdir, tmp_path):
 
 def test_rows_without_a_token_are_kept_and_never_predicted(folders, tmp_path, caplog):
     """As after transformers' resize_token_embeddings(..., pad_to_multiple_of=64)."""
-    whole, padded = tmp_path / "whole", tmp_path / "padded"
-    for folder in (whole, padded):
+    original, padded = tmp_path / "whole", tmp_path / "padded"
+    for folder in (original, padded):
         shutil.copytree(folders / "pretraining", folder)
         load_tokenizer(folders / "tokenizer").save(folder)
     tokens = (padded / "vocab.txt").read_text().splitlines()[:57]
     (padded / "vocab.txt").write_text("\n".join(tokens))
-    every, few = bert_jax.load(whole), bert_jax.load(padded)
+    every, few = bert_jax.load(original), bert_jax.load(padded)
     assert "padded: the word table has 61 rows for 57 tokens; the other" in caplog.text
     assert few.config == every.config
     same(few.params, every.params)

@@ -119,10 +119,10 @@ def test_each_variable_of_google_has_its_tensor(variables, tensors):
         "cls/predictions/output_bias": "cls.predictions.bias",
         "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
     }.items():
-        (found,) = (array for name, array in tensors.items() if name.endswith(ours))
+        (tensor,) = (array for name, array in tensors.items() if name.endswith(ours))
         expected = variables[theirs]
         expected = expected.T if theirs.endswith("kernel") else expected
-        np.testing.assert_array_equal(found, expected, strict=True)
+        np.testing.assert_array_equal(tensor, expected, strict=True)
     named = huggingface_names({"cls/squad/output_bias": 1, "output_weights": 2})
     assert named == {"qa_outputs.bias": 1, "classifier.weight": 2}
 

@@ -143,12 +143,12 @@ def test_a_damaged_file_never_changes_the_restored_state(saved, kills, tmp_path)
             path.write_bytes(content[: random.integers(max(len(content), 1))])
         else:
             path.unlink()
-        (found, notes), lines = restored(folder, state)
-        step = int(found["step"])
+        (restored_state, notes), lines = restored(folder, state)
+        step = int(restored_state["step"])
         assert notes == {"progress": {"seconds": step / 3}}
-        assert np.array_equal(found["params"]["a"], state["params"]["a"])
-        assert np.array_equal(found["params"]["b"], state["params"]["b"])
-        assert found["sum"] == step * 0.5
+        assert np.array_equal(restored_state["params"]["a"], state["params"]["a"])
+        assert np.array_equal(restored_state["params"]["b"], state["params"]["b"])
+        assert restored_state["sum"] == step * 0.5
         noticed.append(step == 1)
         assert len(lines) == noticed[-1]
         if lines:
@@ -194,8 +194,8 @@ def test_files_of_another_save_and_changed_notes_are_detected(saved, tmp_path):
     path = tmp_path / "noted/2/_CHECKPOINT_METADATA"
     path.write_text(path.read_text().replace("0.66666", "0.76666"))
     for name, reason in (("mixed", "the checksum of "), ("noted", "its notes differs")):
-        (found, notes), (line,) = restored(tmp_path / name, state)
-        assert int(found["step"]) == 1
+        (restored_state, notes), (line,) = restored(tmp_path / name, state)
+        assert int(restored_state["step"]) == 1
         assert notes == {"progress": {"seconds": 1 / 3}}
         assert f"{name}/2 is damaged: the checksum of" in line and reason in line
     for number in range(2):
@@ -420,13 +420,13 @@ def test_a_checksum_depends_on_every_bit_and_not_on_the_layout(state):
             name
         )
     name = "params/bert/embeddings/word/embedding"
-    whole = jax.device_get(state.params["bert"]["embeddings"]["word"]["embedding"])
-    sharded = jax.device_put(whole, state.params["bert"]["pooler"]["kernel"].sharding)
+    table = jax.device_get(state.params["bert"]["embeddings"]["word"]["embedding"])
+    sharded = jax.device_put(table, state.params["bert"]["pooler"]["kernel"].sharding)
     assert int(train_state._checksum(sharded)) == checksums[name]
-    words = whole.view(np.uint32)
+    words = table.view(np.uint32)
     for bit in range(32):
         changed = words.copy()
         changed[bit, bit % words.shape[1]] ^= np.uint32(1 << bit)
         assert int(train_state._checksum(changed.view(np.float32))) != checksums[name]
-    swapped = whole[[1, 0, *range(2, len(whole))]]
+    swapped = table[[1, 0, *range(2, len(table))]]
     assert int(train_state._checksum(swapped)) != checksums[name]

@@ -189,11 +189,11 @@ def test_an_allowed_name_cannot_be_changed(golden, tmp_path, name, build):
 def test_changed_bytes_cause_at_most_a_one_line_error(folder, tmp_path, form):
     """They cause no crash and use little memory. Changed names or numbers can pass."""
     rng = np.random.default_rng(0)
-    whole = (folder / f"{form}.bin").read_bytes()
+    complete = (folder / f"{form}.bin").read_bytes()
     path = tmp_path / "pytorch_model.bin"
     refused = 0
     for _ in range(150):
-        content = bytearray(whole)
+        content = bytearray(complete)
         for position in rng.integers(0, 9000, rng.integers(1, 4)):
             content[position] = rng.integers(256)
         path.write_bytes(content)

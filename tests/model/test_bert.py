@@ -236,9 +236,11 @@ def test_a_fully_padded_row_is_finite_and_changes_no_other_row(dtype):
     output = forward(config, init(), args)
     for leaf in jax.tree.leaves((output, gradients(config, init(), args))):
         assert np.all(np.isfinite(np.float32(leaf)))
-    whole = forward(config, init(), (ids, segments, mask, positions))
+    of_all_rows = forward(config, init(), (ids, segments, mask, positions))
     others = np.array([0, 2, 3])
-    assert_close(output.mlm_logits_BMW[others], whole.mlm_logits_BMW[others], 1e-6)
+    assert_close(
+        output.mlm_logits_BMW[others], of_all_rows.mlm_logits_BMW[others], 1e-6
+    )
 
 
 def test_bfloat16_stays_near_float32():
@@ -324,10 +326,10 @@ def test_initial_values(scan_layers):
     params = jax.jit(partial(model.init, deterministic=True))(
         jax.random.key(0), *make_batch()
     )["params"]
-    drawn = 0
+    random_leaves = 0
     for name, leaf in traverse_util.flatten_dict(params, sep="/").items():
         if name.endswith(("kernel", "embedding")):
-            drawn += 1
+            random_leaves += 1
             if name.endswith("word/embedding"):
                 assert leaf.shape == (2048, 128) and not np.any(leaf[2000:])
                 leaf = leaf[:2000]
@@ -341,7 +343,7 @@ def test_initial_values(scan_layers):
                 assert abs(pair[0, 1]) < 0.1, name
         else:
             assert np.all(leaf == (1 if name.endswith("scale") else 0)), name
-    assert drawn == 3 + 6 * (1 if scan_layers else 2) + 3
+    assert random_leaves == 3 + 6 * (1 if scan_layers else 2) + 3
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])

@@ -47,11 +47,11 @@ def loss_and_gradients(float32_gradients):
 
     params = jax.jit(lambda ids: apply(model.init, jax.random.key(0), ids))(IDS)
     mesh = make_mesh(MeshConfig())
-    whole = NamedSharding(mesh, PartitionSpec())
+    replicated = NamedSharding(mesh, PartitionSpec())
     run = jax.jit(
         traced_on(mesh, jax.value_and_grad(loss)),
-        in_shardings=(whole, batch_sharding(mesh)),
-        out_shardings=whole,
+        in_shardings=(replicated, batch_sharding(mesh)),
+        out_shardings=replicated,
     )
     return run, params["params"]
 

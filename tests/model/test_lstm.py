@@ -178,16 +178,16 @@ def test_tagging_features_equals_tagging_tokens(tagger):
     def apply(params, *inputs, model=model, **options):
         return jax.jit(partial(model.apply, **options))({"params": params}, *inputs)
 
-    whole = apply(params, tokens, deterministic=True)
+    from_tokens = apply(params, tokens, deterministic=True)
     features = apply({"bert": params["bert"]}, tokens, method="features")
     assert (features.shape, features.dtype) == ((3, 9, 12), np.float32)
     bilstm = {"bilstm": params["bilstm"]}
     tagged = apply(bilstm, features, tokens, deterministic=True, method="tag")
-    np.testing.assert_allclose(tagged, whole, atol=1e-6)
+    np.testing.assert_allclose(tagged, from_tokens, atol=1e-6)
     scanned = BertWithBiLstm(BERT, LABELS, SMALL, ComputeConfig(scan_layers=True))
     bert = params["bert"] | {"encoder": stack_layers(params["bert"]["encoder"])}
     stacked = apply(params | {"bert": bert}, tokens, model=scanned, deterministic=True)
-    np.testing.assert_allclose(stacked, whole, atol=1e-5)
+    np.testing.assert_allclose(stacked, from_tokens, atol=1e-5)
 
 
 @pytest.mark.parametrize("frozen", [True, False])

@@ -67,9 +67,9 @@ def test_a_loop_in_nnx_has_the_losses_and_parameters_of_the_loop_in_linen(
     names = ("input_ids", "token_type_ids", "attention_mask")
     inputs, labels = [arrays[name] for name in names], arrays["label"][:, 0]
     run = module, init_params(module), inputs, labels, optax.adamw(1e-3)
-    (linen, params), (own, own_params) = linen_losses(*run), nnx_losses(*run)
-    np.testing.assert_allclose(own, linen, rtol=1e-6)
+    (linen, params), (nnx_loss, nnx_params) = linen_losses(*run), nnx_losses(*run)
+    np.testing.assert_allclose(nnx_loss, linen, rtol=1e-6)
     assert len({*linen}) == STEPS and linen[-1] < linen[0]
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), own_params, params
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), nnx_params, params
     )

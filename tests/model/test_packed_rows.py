@@ -78,7 +78,7 @@ def test_each_sequence_is_encoded_as_if_alone(changes, causal, packed, params, a
     if "scan_layers" in changes:
         params = params | {"encoder": stack_layers(params["encoder"])}
     run = functools.partial(encode, params, packed, ComputeConfig(**changes), config)
-    whole = run(pool=False, hidden_states=True)
+    all_layers = run(pool=False, hidden_states=True)
     second = run(positions_BQ=packed.starts + 1)
     number = 0
     for r, row in enumerate(LENGTHS):
@@ -88,7 +88,7 @@ def test_each_sequence_is_encoded_as_if_alone(changes, causal, packed, params, a
                 (second.sequence_BLD[r, s], expected.sequence_BLD[number, 1]),
                 (second.pooled_BD[r, s], expected.pooled_BD[number, 0]),
             ]
-            states = zip(whole.hidden_states, expected.hidden_states, strict=True)
+            states = zip(all_layers.hidden_states, expected.hidden_states, strict=True)
             pairs += [(x[r, begin : begin + n], y[number, :n]) for x, y in states]
             for ours, single in pairs:
                 np.testing.assert_allclose(ours, single, rtol=0, atol=5e-6)

@@ -265,8 +265,8 @@ def test_padding_has_no_part_in_the_loss(config, encoder):
     @jax.jit
     def sums(ids):
         params = objective.init(jax.random.key(0))
-        whole = batch | {"input_ids": ids}
-        return objective.sums(params, whole, None), objective.weights(whole)
+        full_batch = batch | {"input_ids": ids}
+        return objective.sums(params, full_batch, None), objective.weights(full_batch)
 
     actual, weights = sums(ids * mask)
     predicted = model.config.kind.directions * (8 + 4)

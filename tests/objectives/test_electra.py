@@ -71,8 +71,8 @@ def params(computed, objective):
 
     shapes = jax.eval_shape(objective.init, jax.random.key(0))
     flat = traverse_util.flatten_dict(shapes, sep="/")
-    found = {path: theirs(path, leaf.shape) for path, leaf in flat.items()}
-    return traverse_util.unflatten_dict(found, sep="/")
+    by_path = {path: theirs(path, leaf.shape) for path, leaf in flat.items()}
+    return traverse_util.unflatten_dict(by_path, sep="/")
 
 
 @pytest.fixture(scope="module")

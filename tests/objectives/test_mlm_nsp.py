@@ -144,17 +144,17 @@ def test_eval_sums_add_over_batches(small_model_config, make_batch):
     params = jax.jit(both.init)(jax.random.key(1))
     evaluate = jax.jit(both.eval_sums)
     halves = [make_batch(5, rows=8), make_batch(6, rows=8)]
-    whole = {k: np.concatenate([h[k] for h in halves]) for k in halves[0]}
-    combined, parts = evaluate(params, whole), [evaluate(params, h) for h in halves]
+    joined = {k: np.concatenate([h[k] for h in halves]) for k in halves[0]}
+    combined, parts = evaluate(params, joined), [evaluate(params, h) for h in halves]
     for name, value in combined.items():
         total = sum(np.asarray(part[name]) for part in parts)
         assert total == pytest.approx(np.asarray(value), rel=1e-5), name
-    predicted = whole["mlm_ids"][whole["mlm_weights"] > 0]
+    predicted = joined["mlm_ids"][joined["mlm_weights"] > 0]
     assert np.array_equal(combined["mlm_counts"], np.bincount(predicted, minlength=96))
-    assert np.array_equal(combined["nsp_counts"], np.bincount(whole["nsp_labels"]))
+    assert np.array_equal(combined["nsp_counts"], np.bincount(joined["nsp_labels"]))
     metrics = eval_metrics(both, [jax.device_get(part) for part in parts])
     assert metrics["mlm_majority"] == np.bincount(predicted).max() / len(predicted)
-    assert metrics["nsp_majority"] == np.bincount(whole["nsp_labels"]).max() / 16
+    assert metrics["nsp_majority"] == np.bincount(joined["nsp_labels"]).max() / 16
     assert metrics["loss"] == pytest.approx(
         metrics["mlm_loss"] + metrics["nsp_loss"], rel=1e-6
     )

@@ -287,7 +287,7 @@ def test_a_failed_process_ends_the_other_processes(port, failed, kind, code, lin
     assert jobs[failed].returncode == code, errors
     assert jobs[other].returncode in LOST, errors
     lines = errors[failed].splitlines()
-    assert any(found.startswith(line) for found in lines) or not line
+    assert any(printed.startswith(line) for printed in lines) or not line
     assert errors[failed].count("Traceback") == (kind == "bug")
     assert "Traceback" not in errors[other]
     if jobs[other].returncode == 75:

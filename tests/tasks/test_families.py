@@ -68,10 +68,10 @@ class Clue(Task):
         return [{"word": i, "clue": w[i]} for i, (w, _) in zip(best, rows, strict=True)]
 
     def score(self, rows, predictions):
-        found = [
+        right = [
             p["word"] == clue for p, (_, clue) in zip(predictions, rows, strict=True)
         ]
-        return {"found": 100 * float(np.mean(found))}
+        return {"found": 100 * float(np.mean(right))}
 
     def export(self, rows, predictions, split):
         return {f"{split}.json": json.dumps(predictions)}

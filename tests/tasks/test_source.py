@@ -152,9 +152,9 @@ def test_a_test_split_of_labels_minus_one_is_predicted(name, content, tmp_path):
     path = tmp_path / name
     path.write_text(content)
     (tmp_path / "train.csv").write_text("text,label\ngood,1\nbad,0\n")
-    own = bert_jax.tasks.classification(dir=str(tmp_path))
+    from_files = bert_jax.tasks.classification(dir=str(tmp_path))
     train = tmp_path / "train.csv"
-    for task in (own, own.with_rows(train=train, dev=train, test=path)):
+    for task in (from_files, from_files.with_rows(train=train, dev=train, test=path)):
         assert task.source.eval_splits == ("dev",)
         assert task.source.predict_splits == ("test",)
         assert [row.label for row in task.read("test")] == [None, None]
@@ -176,20 +176,22 @@ def test_a_hub_needs_its_library_and_a_split(hub, monkeypatch):
 def test_rows_replace_files():
     rows = [("good", "x"), ("bad", "y"), ("so so", "x")]
     task = bert_jax.tasks.classification()
-    given = task.with_rows(train=rows, dev=rows[:1], test=["new"])
-    assert given.source.eval_splits == ("dev",)
-    assert given.source.predict_splits == ("test",)
-    assert given.config.dir.startswith("rows:")
-    assert given.config == task.with_rows(train=rows, dev=rows[:1], test=["new"]).config
-    assert given.config != task.with_rows(train=rows[1:], dev=rows[:1]).config
+    of_rows = task.with_rows(train=rows, dev=rows[:1], test=["new"])
+    assert of_rows.source.eval_splits == ("dev",)
+    assert of_rows.source.predict_splits == ("test",)
+    assert of_rows.config.dir.startswith("rows:")
+    assert (
+        of_rows.config == task.with_rows(train=rows, dev=rows[:1], test=["new"]).config
+    )
+    assert of_rows.config != task.with_rows(train=rows[1:], dev=rows[:1]).config
     with pytest.raises(
         UserError, match="there are no rows of train; give them, or the l"
     ):
         _ = task.with_rows(dev=rows).labels
     # The first split picks the checkpoint, so it is never the test split.
     for splits in ({"dev": rows}, {"held_out": 0.34}):
-        given = task.with_rows(train=rows, test=rows, **splits)
-        assert given.source.eval_splits == ("dev", "test")
+        of_rows = task.with_rows(train=rows, test=rows, **splits)
+        assert of_rows.source.eval_splits == ("dev", "test")
     held_out = task.with_rows(train=rows, held_out=0.34)
     texts = [row.text_a for split in ("train", "dev") for row in held_out.read(split)]
     assert sorted(texts) == sorted(text for text, _ in rows) and len(texts) == 3

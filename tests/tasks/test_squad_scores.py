@@ -23,8 +23,8 @@ def test_answers_are_normalised_like_the_official_scripts():
         "the",
         "“The” 5–4",
     ]
-    found = ["cats hat", "theatre anthem", "usbased", "", "“ ” 5–4"]
-    assert [*map(normalise_answer, texts)] == found
+    normalised = ["cats hat", "theatre anthem", "usbased", "", "“ ” 5–4"]
+    assert [*map(normalise_answer, texts)] == normalised
 
 
 @pytest.mark.parametrize(

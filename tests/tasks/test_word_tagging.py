@@ -144,16 +144,18 @@ def test_document_context_surrounds_the_sentence(uncased):
 def test_entities_have_probabilities(uncased):
     task = make_task()
     rows = [make_row("Peter Blackburn saw New York")]
-    (found,) = answer(task, uncased, rows, [["B-PER", "I-PER", "O", "B-LOC", "I-LOC"]])
+    (prediction,) = answer(
+        task, uncased, rows, [["B-PER", "I-PER", "O", "B-LOC", "I-LOC"]]
+    )
     p = np.exp(3) / (np.exp(3) + 4)
-    assert found["words"] == ["Peter", "Blackburn", "saw", "New", "York"]
-    assert found["tags"] == ["B-PER", "I-PER", "O", "B-LOC", "I-LOC"]
-    assert found["probabilities"] == pytest.approx([p] * 5)
+    assert prediction["words"] == ["Peter", "Blackburn", "saw", "New", "York"]
+    assert prediction["tags"] == ["B-PER", "I-PER", "O", "B-LOC", "I-LOC"]
+    assert prediction["probabilities"] == pytest.approx([p] * 5)
     person = {"type": "PER", "text": "Peter Blackburn", "start": 0, "end": 2}
     place = {"type": "LOC", "text": "New York", "start": 3, "end": 5}
     both = {"probability": pytest.approx(p * p)}
-    assert found["entities"] == [person | both, place | both]
-    json.dumps(found)
+    assert prediction["entities"] == [person | both, place | both]
+    json.dumps(prediction)
 
 
 @pytest.mark.parametrize("letters", ["BIES", "BILU", "BMES"])
@@ -333,10 +335,12 @@ def test_a_text_is_split_into_words(parse, uncased, how, words):
     task = make_task(words=how)
     rows = parse(task, ["b's a."])
     assert rows[0].words == words
-    (found,) = answer(task, uncased, rows, [["B-PER", *["I-PER"] * (len(words) - 1)]])
-    assert found["offsets"][-1][1] == 6
-    assert found["entities"][0]["text"] == "b's a."
-    assert found["entities"][0]["characters"] == [0, 6]
+    (prediction,) = answer(
+        task, uncased, rows, [["B-PER", *["I-PER"] * (len(words) - 1)]]
+    )
+    assert prediction["offsets"][-1][1] == 6
+    assert prediction["entities"][0]["text"] == "b's a."
+    assert prediction["entities"][0]["characters"] == [0, 6]
 
 
 @pytest.mark.parametrize(

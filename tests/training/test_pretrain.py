@@ -152,9 +152,9 @@ def test_new_words_start_as_the_mean_of_their_tokens(start, tmp_path, with_head)
     assert new.shape == (model.word_rows, model.hidden_size)
     assert np.array_equal(new[:V], old[:V])
     ids = [tokenizer.encode(word.removeprefix("##")) for word in words]
-    assert all(len(own) > 1 for own in ids)
-    for row, own in zip(new[V : V + 3], ids, strict=True):
-        assert np.array_equal(row, old[own].mean(axis=0))
+    assert all(len(old_ids) > 1 for old_ids in ids)
+    for row, old_ids in zip(new[V : V + 3], ids, strict=True):
+        assert np.array_equal(row, old[old_ids].mean(axis=0))
     assert not new[V + 3 :].any()
     if with_head:
         bias = initial["mlm"]["output_bias"]

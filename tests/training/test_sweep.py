@@ -430,8 +430,8 @@ def done(study, tmp_path_factory):
 
     def run(self, name):
         config, kind = self.configs[name], name.partition("/")[0]
-        own = config if isinstance(config, dict) else to_dict(config)
-        write_json(self.folder / name / "config.json", own)
+        settings_of_run = config if isinstance(config, dict) else to_dict(config)
+        write_json(self.folder / name / "config.json", settings_of_run)
         number = float(sum(map(ord, name)) % 97)
         if kind == "finetune":
             return {"main_metric": kind, "scores": {"dev": {kind: number}}}
