@@ -106,7 +106,10 @@ def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
         index, "the whole index of a checkpoint, such as bert_model.ckpt.index"
     ):
         table = dict(_read_table(index.read_bytes()))
-        shards = _last(_read_message(table.pop(b"", b"")), 1)
+        header = _read_message(table.pop(b"", b""))
+        shards = _last(header, 1)
+        if _last(header, 2) != 0:
+            raise ValueError("its numbers are big-endian")
         entries = {name.decode(): _read_entry(value) for name, value in table.items()}
     paths = {
         shard: Path(f"{prefix}.data-{shard:05d}-of-{shards:05d}")

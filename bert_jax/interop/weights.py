@@ -154,6 +154,9 @@ def _read_zip(path: Path) -> Tensors:
         names = archive.namelist()
         pickled = next(name for name in names if name.endswith("/data.pkl"))
         root = pickled.removesuffix("data.pkl")
+        order = f"{root}byteorder"
+        if order in names and archive.read(order) != b"little":
+            raise ValueError("its numbers are big-endian")
 
         @functools.cache
         def read(key: str, dtype: np.dtype, length: int) -> np.ndarray:
@@ -169,9 +172,11 @@ def _read_stream(path: Path) -> Tensors:
         return storages.setdefault(key, np.zeros(length, dtype))
 
     with path.open("rb") as file:
-        magic, protocol, _ = (_Unpickler(file, read).load() for _ in range(3))
+        magic, protocol, system = (_Unpickler(file, read).load() for _ in range(3))
         if magic != _MAGIC or protocol != _PROTOCOL:
             raise ValueError("it does not start with torch's magic number")
+        if not system["little_endian"]:
+            raise ValueError("its numbers are big-endian")
         state = _Unpickler(file, read).state_dict()
         # The storages follow. Each is a count and its numbers.
         for key in _Unpickler(file, read).load():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interop import tensorflow
 from bert_jax.interop.tensorflow import read_checkpoint
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
@@ -69,6 +70,14 @@ def test_a_truncated_index_is_refused(copy, size):
 def test_a_changed_byte_of_the_index_is_refused(copy, position):
     flip(copy / INDEX, position)
     with pytest.raises(UserError, match="expected the whole index"):
+        read_checkpoint(copy / "bert_model.ckpt")
+
+
+def test_big_endian_numbers_are_refused(copy, monkeypatch):
+    """The header has 1 shard and the byte order 1."""
+    header = [(b"", b"\x08\x01\x10\x01")]
+    monkeypatch.setattr(tensorflow, "_read_table", lambda _: header)
+    with pytest.raises(UserError, match=f"{INDEX} is damaged.*big-endian"):
         read_checkpoint(copy / "bert_model.ckpt")
 
 

@@ -1,4 +1,5 @@
 import collections
+import io
 import os
 import pickle
 import struct
@@ -224,6 +225,26 @@ def test_objects_other_than_tensors_are_refused(tmp_path):
         path = archive(tmp_path / "a.bin", pickle.dumps(value, 2))
         with pytest.raises(UserError, match=message):
             read_torch(path)
+
+
+@pytest.mark.parametrize("form", ["zip", "stream"])
+def test_big_endian_numbers_are_refused(folder, tmp_path, form):
+    path = tmp_path / "pytorch_model.bin"
+    content = (folder / f"{form}.bin").read_bytes()
+    if form == "stream":  # pickle's True and False
+        key = b"little_endian"
+        start = content.index(b"\x88", content.index(key) + len(key))
+        path.write_bytes(content[:start] + b"\x89" + content[start + 1 :])
+    else:
+        with (
+            zipfile.ZipFile(io.BytesIO(content)) as before,
+            zipfile.ZipFile(path, "w") as after,
+        ):
+            for name in before.namelist():
+                same = before.read(name)
+                after.writestr(name, b"big" if name.endswith("byteorder") else same)
+    with pytest.raises(UserError, match="big-endian"):
+        read_torch(path)
 
 
 def test_a_full_disk_is_a_one_line_error_with_the_file(tmp_path, monkeypatch):
