@@ -26,6 +26,10 @@ Each line has the name of a setting, its default and its meaning. On the command
 `--NAME=VALUE` changes a setting, for example `--optimizer.learning_rate=1e-4`. A config
 file names only the settings that its experiment is about. `--print_config` shows all
 settings of a run.
+
+Some meanings start with a value and a colon. Such a setting is only used with this value
+of `data.task`, `data.loss` or `data.truncation`. For example, `table:` means
+`data.task=table`.
 """
 _COMMANDS = """# Commands
 

@@ -39,11 +39,11 @@ class Phase:
     """Steps at one batch size and sequence length. All phases share one schedule."""
 
     steps: int = setting(doc="number of training steps", least=1)
-    batch_size: int = setting(doc="sequences of a step, on all devices", least=1)
+    batch_size: int = setting(doc="sequences of a step, over all devices", least=1)
     sequence_length: int = setting(
         doc="maximum number of tokens of a sequence, with [CLS] and two [SEP]", least=5
     )
-    max_predictions: int = setting(doc="maximum number of masked tokens", least=1)
+    max_predictions: int = setting(doc="maximum masked tokens of a sequence", least=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,13 +62,13 @@ class ExampleConfig:
     )
     max_ngram: int = setting(3, "maximum number of words of an ngram", least=1)
     short_sequence_rate: float = setting(
-        0.1, "share of documents with a random, shorter target length", least=0, most=1
+        0.1, "probability of a random, shorter target length", least=0, most=1
     )
     next_sentence: bool = setting(
         True, "half of the pairs have a random second text. False: single texts, no NSP"
     )
     sentence_order: bool = setting(
-        False, "half of the pairs are swapped, and none is random (SOP of ALBERT)"
+        False, "swap half of the pairs instead (SOP of ALBERT)"
     )
 
     def __post_init__(self):

@@ -63,20 +63,22 @@ ENCODERS = {
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """Sizes and options of a checkpoint. Default: the paper's (section 3, A.2)."""
+    """Sizes and options of the model. Defaults are the paper's (section 3, A.2)."""
 
     vocab_size: int = setting(doc="number of tokens of the vocabulary", least=1)
     hidden_size: int = setting(doc="width of a token's vector", least=1)
     num_layers: int = setting(doc="number of layers", least=1, below=1 << 10)
     num_heads: int = setting(doc="number of attention heads of a layer", least=1)
     intermediate_size: int = setting(doc="width of the feed-forward layer", least=1)
-    max_positions: int = setting(512, "maximum number of tokens in a row", least=1)
+    max_positions: int = setting(
+        512, "maximum length of a sequence, in tokens", least=1
+    )
     type_vocab_size: int = setting(2, "number of token types: A and B", least=1)
     causal: bool = setting(False, "no attention to later tokens, as in GPT")
     encoder: str = setting(
         "transformer",
-        "transformer, or lstm: two LSTMs (ELMo), one for each direction, each with "
-        "num_layers of intermediate_size cells, projected to hidden_size",
+        "transformer, or lstm: as ELMo, an LSTM for each direction. Its layers have "
+        "intermediate_size cells and outputs of hidden_size",
         one_of=tuple(ENCODERS),
     )
     positions: str = setting(
@@ -86,13 +88,13 @@ class BertConfig:
     )
     pre_norm: bool = setting(
         False,
-        "LayerNorm before attention and feed-forward instead of after them, and after the "
-        "last layer (MegatronBert in transformers)",
+        "LayerNorm before attention and feed-forward, not after them. The last layer has "
+        "one more after it (MegatronBert in transformers)",
     )
     pooling: str = setting(
         "token",
-        "input of a classifier: [CLS] (the last token of a left-to-right model, the last "
-        "states of LSTMs), or mean: the mean of all tokens",
+        "input of a classifier. token: [CLS], the last token if causal, or the last "
+        "states of LSTMs. mean: the mean of all tokens",
         one_of=POOLINGS,
     )
     hidden_dropout: float = setting(
@@ -105,11 +107,11 @@ class BertConfig:
         one_of=ACTIVATIONS,
     )
     layer_norm_epsilon: float = setting(
-        1e-12, "number that LayerNorm adds to the variance", above=0, below=1
+        1e-12, "added to the variance in LayerNorm", above=0, below=1
     )
     initializer_range: float = setting(
         0.02,
-        "standard deviation of new kernels and embeddings, which are cut at twice it",
+        "standard deviation of new weights and embeddings, truncated at twice it",
         least=0,
         below=1e3,
     )
@@ -202,13 +204,16 @@ class BertConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Number of devices along each axis. One axis may be -1: all other devices."""
+    """Devices form a grid, the mesh. Each setting is the size of an axis.
 
-    replica: int = setting(1, "number of slices in a data-center network")
-    data: int = setting(-1, "devices that split the batch; -1: all other devices")
-    model: int = setting(1, "devices that split heads, layer widths and vocabulary")
+    The product is the number of devices. One size may be -1: it takes all that are left.
+    """
+
+    replica: int = setting(1, "number of TPU slices, which split the batch")
+    data: int = setting(-1, "devices that split the batch (data parallelism)")
+    model: int = setting(1, "devices that split each layer (tensor parallelism)")
     fsdp: bool = setting(
-        False, "split parameters and optimizer state over the devices along data too"
+        False, "split parameters and optimizer state over the devices of data"
     )
 
 
@@ -222,24 +227,24 @@ class ComputeConfig:
 
     dtype: str = setting(
         "float32",
-        "dtype of the activations: float32, bfloat16, or auto: bfloat16 on TPUs, NVIDIA "
-        "GPUs from Ampere on, CPUs with AMX and AMD CPUs from Zen 4 on",
+        "dtype of the activations: float32, bfloat16 or auto. auto is bfloat16 on TPUs, "
+        "NVIDIA GPUs since Ampere, CPUs with AMX and AMD CPUs since Zen 4",
         one_of=DTYPES,
     )
     attention_impl: str = setting(
         "auto",
-        "attention: plain (the formula), xla (all devices), splash (TPU), cudnn (GPU), or "
-        "auto: the fastest that fits. Only plain and xla have dropout",
+        "kernel of attention: plain (the formula), xla (all devices), splash (TPU), cudnn "
+        "(GPU), or auto: the fastest that fits. Only plain and xla have dropout",
         one_of=("auto", "plain", "xla", "splash", "cudnn"),
     )
     remat: bool = setting(
         False,
-        "compute each layer again in the backward pass. Needs less memory and a third "
-        "more operations",
+        "gradient checkpointing: the backward pass computes each layer again. Needs less "
+        "memory and a third more operations",
     )
     scan_layers: bool = setting(
         False,
-        "compile one layer for all layers, whose parameters are stacked. Compiles faster",
+        "stack the parameters of all layers and loop over one layer. Compiles faster",
     )
     float32_gradients: bool = setting(
         False,
@@ -257,11 +262,11 @@ class FeatureConfig:
 
     layers: tuple[int, ...] = setting(
         (),
-        "layers of a frozen encoder whose outputs the BiLSTM reads, for tagging: 0 for the "
-        "embeddings, -1 for the last layer. Empty: the encoder is fine-tuned",
+        "for tagging: freeze the encoder and train a BiLSTM on these layers' outputs. 0: "
+        "the embeddings, -1: the last layer. Empty: fine-tune the encoder",
     )
     bilstm: bool = setting(
-        False, "fine-tune a BiLSTM between encoder and output. Not needed with layers"
+        False, "add a BiLSTM to an encoder that is fine-tuned, if layers is empty"
     )
     lstm_layers: int = setting(2, "number of layers of the BiLSTM", least=1)
     # The paper's "768-dimensional" may mean both directions together. It has no dropout.

@@ -49,11 +49,11 @@ class MultipleChoiceConfig(DataConfig):
 
     task: str = setting(
         "table",
-        "swag or codah (their files), or table: context, choices (two or more) and label",
+        "swag or codah (their files), or table: context, two or more choices, and label",
         one_of=("swag", "codah", "table"),
     )
     fold: int = setting(
-        0, "codah: number of the fold for test; the next fold is dev", least=0, below=5
+        0, "codah: number of the test fold; the next fold is dev", least=0, below=5
     )
     max_length: int = setting(128, "maximum number of tokens of a sequence", least=5)
 

@@ -36,20 +36,21 @@ class SquadConfig(DataConfig):
     """SQuAD's files, and how questions are answered. Defaults are run_squad.py's."""
 
     train_articles: str = setting("", "slice of the file's articles, such as 0:36")
-    dev_articles: str = setting("", "slice as train_articles; dev may be the same file")
-    version_2: bool = setting(False, "whether a question may have no answer")
+    dev_articles: str = setting("", "slice of the dev file's articles, such as 36:")
+    version_2: bool = setting(False, "SQuAD 2.0: a question may have no answer")
     max_length: int = setting(384, "maximum number of tokens of a window", least=8)
     stride: int = setting(128, "tokens between the starts of two windows", least=1)
     max_question_length: int = setting(64, "maximum tokens of a question", least=1)
     max_answer_length: int = setting(30, "maximum tokens of an answer", least=1)
-    n_best: int = setting(20, "number of answers in the list of the best", least=1)
+    n_best: int = setting(20, "number of best answers to list", least=1)
     null_threshold: float = setting(
         0.0,
-        "version_2: margin by which no answer must win; tuned on dev for the best F1",
+        'version_2: "no answer" wins if its score is higher by more than this. A run tunes '
+        "it on dev for the best F1",
     )
     bad_answers: str = setting(
         "refuse",
-        "refuse or skip (with a warning) an answer that is not at its answer_start",
+        "refuse or skip (with a warning) a row whose answer is not at its answer_start",
         one_of=("refuse", "skip"),
     )
 

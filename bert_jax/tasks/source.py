@@ -28,14 +28,14 @@ HUB = "hf:"
 class DataConfig:
     """The files of a task."""
 
-    dir: str = setting("", "folder of files, or data set: hf:NAME[:CONFIG], tfds:NAME")
+    dir: str = setting("", "folder of the files, or hf:NAME[:CONFIG] or tfds:NAME")
     train: str = setting(
         "",
-        "training file in dir, or split of a data set; empty: the usual name, such as "
-        "train-v1.1.json for SQuAD, and train.csv or train.jsonl for a table",
+        "training file in dir, or split of a data set. Empty: the usual name, such as "
+        "train.csv or train.jsonl of a table, or train-v1.1.json of SQuAD",
     )
-    dev: str = setting("", "dev file or split, named as train")
-    test: str = setting("", "test file or split; without labels it is predicted")
+    dev: str = setting("", "dev file or split, as for train")
+    test: str = setting("", "test file or split. Its labels may be missing")
 
     def __post_init__(self):
         check_ranges(self, "data.")

@@ -43,7 +43,7 @@ class TableConfig(DataConfig):
     text_a: str = setting("text", "table: column of the text")
     text_b: str = setting("", "table: column of the second text; empty: no pairs")
     label: str = setting("label", "table: column of the label")
-    id: str = setting("id", "table: column of the id; a table may lack it")
+    id: str = setting("id", "table: column of the id, which may be missing")
     max_length: int = setting(128, "maximum number of tokens of a sequence", least=5)
 
     @property
@@ -66,12 +66,12 @@ class TextConfig(TableConfig):
     )
     truncation: str = setting(
         "head",
-        "part of a long text that is read: head, tail, head_tail (both), or windows: "
-        "overlapping sequences with the label of the row, whose logits are averaged",
+        "tokens kept of a long text: head, tail, head_tail (both), or windows (all, in "
+        "overlapping sequences with the row's label, whose logits are averaged)",
         one_of=("head", "tail", "head_tail", "windows"),
     )
-    head_tokens: int = setting(128, "head_tail: tokens from the start", least=1)
-    stride: int = setting(64, "windows: tokens from one start to the next", least=1)
+    head_tokens: int = setting(128, "head_tail: tokens of the head", least=1)
+    stride: int = setting(64, "windows: tokens between window starts", least=1)
 
     def __post_init__(self):
         super().__post_init__()
@@ -92,14 +92,14 @@ class ClassificationConfig(TextConfig):
         "a task of GLUE, sick_entailment or sick_relatedness; or table: CSV, TSV, JSONL",
         one_of=LAYOUTS,
     )
-    regression: bool = setting(False, "table: whether labels are numbers")
+    regression: bool = setting(False, "table: the labels are numbers to predict")
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabelConfig(TextConfig):
     """A table with any number of labels for each row, and how a cell contains them."""
 
-    separator: str = setting(",", "text between labels, if a cell is no list in []")
+    separator: str = setting(",", "text between labels; a cell may also be a list")
     threshold: float = setting(0.5, "minimum probability of a label", above=0, below=1)
 
 

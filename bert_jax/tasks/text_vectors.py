@@ -41,28 +41,28 @@ class SentenceVectorsConfig(TableConfig):
     task: str = setting(TABLE, "stsb, sick_relatedness or table", one_of=TASKS)
     loss: str = setting(
         "cosine",
-        "cosine: the cosine of a pair learns the label, scaled to 0 to 1 over the training "
-        "rows; contrastive: a text finds its partner among all texts of the batch; "
-        "triplet: a text is closer to its partner than to the negatives of the row",
+        "cosine: the cosine of a pair learns its label, scaled to 0 to 1. contrastive: a "
+        "text finds its partner among all texts of the batch. triplet: a text is closer to "
+        "its partner than to the negatives of its row",
         one_of=("cosine", "contrastive", "triplet"),
     )
     positive_from: float = setting(
         0.0,
-        "contrastive, triplet: minimum label of a training pair; 0: no label is read",
+        "contrastive, triplet: train on pairs with at least this label; 0: on all pairs",
     )
     margin: float = setting(
-        0.5, "triplet: minimum of the cosine minus a negative's cosine", least=0, most=2
+        0.5, "triplet: how far the cosine must exceed a negative's", least=0, most=2
     )
     matryoshka: tuple[int, ...] = setting(
         (),
-        "widths such as (384, 128, 64): the loss is the sum of the losses of vectors that "
-        "are cut to each width and scaled to length 1; empty: the loss of whole vectors",
+        "train vectors that can be cut to these widths, such as (384, 128, 64): the loss "
+        "is summed over the widths. Empty: only whole vectors",
         least=1,
     )
     pooling: str = setting(
         "",
-        "vector of a text in the last layer: mean of all tokens, or cls for [CLS]; empty: "
-        "the pooling of the checkpoint, or mean if it has none",
+        "vector of a text: mean of all tokens, or cls for [CLS], in the last layer. Empty: "
+        "as in the checkpoint, or mean",
         one_of=("", *POOLINGS),
     )
 

@@ -59,17 +59,17 @@ class TaggingConfig(DataConfig):
         "recognised from the training tags",
         one_of=("auto", *formats.SCHEMES),
     )
-    column: int = setting(-1, "column of the tag, from 0 (the word), or from the end")
+    column: int = setting(-1, "column of the tag; 0: the word, -1: the last column")
     labels: tuple[str, ...] = setting((), "all tags; empty: the tags of train, sorted")
     max_length: int = setting(128, "maximum number of tokens of a sequence", least=3)
     stride: int = setting(0, "tokens between window starts; 0: half a window", least=0)
     document_context: bool = setting(
-        False, "fill each sequence with the sentences around it in its document"
+        False, "fill each sequence with the sentences before and after its sentence"
     )
     words: str = setting(
         "treebank",
         "how predict splits a text: treebank (punctuation marks, 's and n't are words, as "
-        "in the Penn Treebank) or blanks; auto, punctuation and clitics mean treebank",
+        "in the Penn Treebank) or blanks; auto, punctuation, clitics: older names for treebank",
         one_of=("treebank", "blanks", "auto", "punctuation", "clitics"),
     )
 

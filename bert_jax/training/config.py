@@ -38,25 +38,26 @@ _SEED = {"least": 0, "below": 1 << 32}  # jax.random.key uses 32 bits
 class OptimizerConfig:
     """Paper, A.2: learning rate 1e-4, 10,000 warmup steps, weight decay 0.01, linear decay.
 
-    LAMB: You et al. (2020), algorithm 2. Muon: Jordan (2024), with Liu et al.'s scale.
+    LAMB: You et al. (2020), algorithm 2. Muon: Jordan (2024), with the update scale of Liu
+    et al. (2025).
     """
 
     layer_decay: ClassVar[float] = 1.0  # a setting of fine-tuning
-    learning_rate: float = setting(doc="highest learning rate, after warmup", least=0)
-    warmup_steps: int = setting(0, "number of warmup steps; 0: see warmup", least=0)
-    warmup: float = setting(0.0, "share of all steps for warmup", least=0, below=1)
-    beta1: float = setting(0.9, "decay of Adam's mean gradient", least=0, below=1)
-    beta2: float = setting(0.999, "decay of the mean square gradient", least=0, below=1)
-    epsilon: float = setting(1e-6, "number that Adam adds to each divisor", above=0)
-    weight_decay: float = setting(0.01, "decay of kernels and embeddings", least=0)
+    learning_rate: float = setting(doc="peak learning rate, after warmup", least=0)
+    warmup_steps: int = setting(0, "number of warmup steps; 0: use warmup", least=0)
+    warmup: float = setting(0.0, "warmup as a share of all steps", least=0, below=1)
+    beta1: float = setting(0.9, "decay rate of Adam's first moment", least=0, below=1)
+    beta2: float = setting(0.999, "decay rate of the second moment", least=0, below=1)
+    epsilon: float = setting(1e-6, "added to the divisor of Adam's update", above=0)
+    weight_decay: float = setting(0.01, "decay of matrices and embeddings", least=0)
     clip_norm: float = setting(
-        1.0, "maximum norm of all gradients; inf: no clipping", above=0, most=math.inf
+        1.0, "maximum global gradient norm; inf: no clipping", above=0, most=math.inf
     )
     bias_correction: bool = setting(
-        False, "correct Adam's means in the first steps. Helps with small tasks"
+        False, "Adam's bias correction, which the original lacks. Helps on few rows"
     )
     spike_norm: float = setting(
-        0.0, "gradient norm that stops the run; 0: only NaN and infinity do", least=0
+        0.0, "stop if the gradient norm is larger; 0: only for NaN or infinity", least=0
     )
     skip_spikes: bool = setting(False, "skip batches over spike_norm, and continue")
     name: str = setting(
@@ -79,8 +80,8 @@ class RunConfig:
     optimizer: OptimizerConfig
     init_from: str = setting(
         "",
-        "checkpoint to start from: a Hugging Face folder, Google's bert_model.ckpt, a "
-        "workdir, or a name on a hub, such as org/name or org/name@revision",
+        "checkpoint to start from: a Hugging Face folder, Google's bert_model.ckpt, the "
+        "workdir of a run, or a name on the Hub, such as org/name or org/name@revision",
     )
     compute: ComputeConfig = setting(factory=ComputeConfig)
     mesh: MeshConfig = setting(factory=MeshConfig)
@@ -88,18 +89,18 @@ class RunConfig:
         0, "random seed of parameters, example order, masks and dropout", **_SEED
     )
     accumulation: int = setting(
-        1, "microbatches of a step. More microbatches need less memory", least=1
+        1, "parts of a batch, computed in turn. More parts need less memory", least=1
     )
     data_timeout: int = setting(
-        300, "seconds without a batch after which the run stops; 0: never", least=0
+        300, "stop if no batch arrives for this many seconds; 0: wait forever", least=0
     )
     log_every: int = setting(100, "steps between lines of the log", least=1)
     checkpoint_every: int = setting(10_000, "steps between checkpoints", least=1)
     profile_steps: str = setting(
-        "", "first and last step of a profile for TensorBoard, such as 10:20"
+        "", "first and last step to profile for TensorBoard, such as 10:20"
     )
     tracker: str = setting(
-        "", "experiment tracker of the metrics", one_of=("", "wandb", "trackio")
+        "", "experiment tracker that gets the metrics", one_of=("", "wandb", "trackio")
     )
 
     def __post_init__(self):
@@ -116,22 +117,22 @@ class DataConfig:
     """The text of pretraining, and how examples are made from it."""
 
     path: str = setting("", "output folder of bert_jax prepare, instead of corpus")
-    corpus: tuple[str, ...] = setting((), "text to prepare: files, folders or patterns")
-    language: str = setting("en", "language code of corpus, which splits sentences")
+    corpus: tuple[str, ...] = setting((), "text to prepare: files, folders or globs")
+    language: str = setting("en", "language of corpus, to split its sentences")
     vocabulary_size: int = setting(
-        30_522, "tokens of the vocabulary trained on corpus, without init_from", least=1
+        30_522, "size of the vocabulary to train; unused with init_from", least=1
     )
-    lower_case: bool = setting(True, "train a vocabulary without capitals")
+    lower_case: bool = setting(True, "train a lower-case vocabulary")
     keep_accents: bool = setting(
-        False, "train a lower-case vocabulary with accents and vowel signs"
+        False, "keep accents and vowel signs in a lower-case vocabulary"
     )
     holdout: float = setting(0.01, "share of the text for evaluation", least=0, below=1)
     examples: ExampleConfig = setting(factory=ExampleConfig)
     packing: bool = setting(
         False, "put several pairs into a row, which saves padding; off for LSTMs"
     )
-    threads: int = setting(2, "threads of each host that make batches", least=1)
-    prefetch: int = setting(8, "number of batches made before they are used", least=1)
+    threads: int = setting(2, "threads that make batches, on each host", least=1)
+    prefetch: int = setting(8, "number of batches to make in advance", least=1)
 
     def check_text(self) -> None:
         """Raises UserError unless there is one text, before JAX is imported."""
@@ -153,7 +154,7 @@ class TrainConfig(RunConfig):
     data: DataConfig
     phases: tuple[Phase, ...]
     objective: str = setting(
-        "bert_jax.objectives.mlm_nsp", "module of the loss, with a function pretraining"
+        "bert_jax.objectives.mlm_nsp", "Python module that defines the loss"
     )
     eval_every: int = setting(
         10_000,
@@ -195,16 +196,16 @@ class ModelSettings:
     hidden_dropout: float = setting_like(BertConfig, "hidden_dropout", 0.1)
     attention_dropout: float = setting_like(BertConfig, "attention_dropout", 0.1)
     activation: str = setting(
-        "", "gelu_tanh for Google's checkpoints since 2019; empty: the checkpoint's"
+        "", "empty: as in the checkpoint. Google's since 2019 need gelu_tanh"
     )
     pooling: str = setting(
-        "", "input of a classifier; empty: the checkpoint's", one_of=("", *POOLINGS)
+        "", "input of a classifier; empty: as in the checkpoint", one_of=("", *POOLINGS)
     )
     max_positions: int = setting(
-        0, "size of a larger position table; 0: the checkpoint's", least=0
+        0, "number of positions, to add some; 0: as in the checkpoint", least=0
     )
     initializer_range: float = setting(
-        0.0, "standard deviation of a new head; 0: the checkpoint's", least=0
+        0.0, "standard deviation of a new head; 0: as in the checkpoint", least=0
     )
 
     def changes(self) -> dict[str, Any]:
@@ -217,10 +218,10 @@ class ModelSettings:
 class FineTuneOptimizer(OptimizerConfig):
     """Paper, A.3: the pretraining optimizer, peak learning rate 5e-5, 3e-5 or 2e-5."""
 
-    learning_rate: float = setting(5e-5, "highest learning rate, after warmup", above=0)
+    learning_rate: float = setting(5e-5, "peak learning rate, after warmup", above=0)
     warmup: float = setting_like(OptimizerConfig, "warmup", 0.1)
     layer_decay: float = setting(
-        1.0, "factor of the updates from each layer to the layer below", above=0, most=1
+        1.0, "learning rate of a layer, relative to the layer above", above=0, most=1
     )
 
 
@@ -235,7 +236,7 @@ class SweepConfig:
     epochs: tuple[int, ...] = setting((3, 4), "numbers of epochs to try", least=1)
     seeds: tuple[int, ...] = setting((0, 1, 2), "random seeds of each point", **_SEED)
     folds: int = setting(
-        0, "folds of the training rows for cross-validation; 0: the task's dev", least=0
+        0, "cross-validation folds of the training rows; 0: score on dev", least=0
     )
 
 
@@ -246,34 +247,34 @@ class FineTuneConfig(RunConfig):
     family: str = setting(doc="kind of task, such as classification or tagging")
     data: Any  # the config of the family
     optimizer: FineTuneOptimizer = setting(factory=FineTuneOptimizer)
-    fresh_head: bool = setting(False, "ignore the head of the checkpoint")
+    fresh_head: bool = setting(False, "start with a new head, not the checkpoint's")
     freeze: bool = setting(False, "train the head and the pooler, not the encoder")
     freeze_layers: int = setting(
-        -1, "number of first layers to freeze; 0: the embeddings; -1: none", least=-1
+        -1, "freeze the embeddings and this many first layers; -1: nothing", least=-1
     )
     class_weights: dict[str, float] | str = setting(
-        factory=dict, doc="weights of labels in the loss, 1 if left out; or balanced"
+        factory=dict, doc="weight of each label in the loss (default 1), or balanced"
     )
     label_smoothing: float = setting(
-        0.0, "share of a label that the loss spreads over all labels", least=0, below=1
+        0.0, "share of the target spread evenly over all labels", least=0, below=1
     )
     model: ModelSettings = setting(factory=ModelSettings)
     features: FeatureConfig = setting(factory=FeatureConfig)
     sweep: SweepConfig = setting(factory=SweepConfig)
     batch_size: int = setting(32, "number of sequences of a step", least=1)
     eval_batch_size: int = setting(
-        64, "rows of 32 tokens of an evaluation batch; longer rows: fewer", least=1
+        64, "batch size of evaluation at length 32; smaller at longer lengths", least=1
     )
-    epochs: int = setting(3, "number of times that each example is used", least=1)
-    evaluations: int = setting(1, "number of evaluations on dev in an epoch", least=1)
+    epochs: int = setting(3, "number of passes over the training rows", least=1)
+    evaluations: int = setting(1, "evaluations on dev in each epoch", least=1)
     patience: int = setting(
-        0, "evaluations without a better score that end the run; 0: never", least=0
+        0, "stop after this many evaluations without a better score; 0: never", least=0
     )
     main_metric: str = setting(
         "", "dev score that picks the best model; empty: the task's main score"
     )
     buckets: int = setting(
-        2, "maximum number of length buckets. Each bucket compiles a program", least=1
+        2, "maximum number of lengths to pad to. Each compiles a program", least=1
     )
     train_rows: int = setting(0, "number of training rows to use; 0: all", least=0)
     log_every: int = setting_like(RunConfig, "log_every", 50)
@@ -292,20 +293,21 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class StudyConfig:
-    """The result of ``get_study`` in a study's file: variants times tasks times seeds.
+    """The settings of a study, which ``get_study`` of its file returns.
 
-    All variants are compared with the first variant.
+    The study pretrains each variant with each seed, and fine-tunes it on each task. All
+    variants are compared with the first variant.
     """
 
     variants: dict[str, Variant] = setting(doc="the variants by name")
     tasks: dict[str, Any] = setting(
-        factory=dict, doc="settings of each fine-tuning by name, without init_from"
+        factory=dict, doc="fine-tunings by name: settings without init_from"
     )
     seeds: tuple[int, ...] = setting((0, 1, 2), "random seeds of each variant", **_SEED)
     pairs: tuple[str, ...] = setting((), "files of minimal pairs, as for score --pairs")
-    pairs_per_set: int = setting(0, "pairs to use of each set; 0: all", least=0)
+    pairs_per_set: int = setting(0, "number of pairs of each set; 0: all", least=0)
     equal_compute: bool = setting(
-        False, "scale the steps of each pretraining to the FLOPs of the first"
+        False, "change the steps so that all variants compute as much as the first"
     )
 
     def __post_init__(self):
