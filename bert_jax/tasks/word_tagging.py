@@ -68,8 +68,8 @@ class TaggingConfig(DataConfig):
     )
     words: str = setting(
         "treebank",
-        "how predict splits a text: treebank (punctuation marks, 's and n't are words, as "
-        "in the Penn Treebank) or blanks; auto, punctuation, clitics: older names for treebank",
+        "how predict splits a text: treebank (as the Penn Treebank: punctuation marks, 's "
+        "and n't are words) or blanks. Older names for treebank: auto, punctuation, clitics",
         one_of=("treebank", "blanks", "auto", "punctuation", "clitics"),
     )
 

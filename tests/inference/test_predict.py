@@ -227,9 +227,7 @@ def test_a_pair_is_refused_by_a_model_of_one_text(tmp_path):
         assert answers == [{"id": 7} | expected]
     rows = [{"text": "a cat", "review": "a man"}, {"text": "a cat"}]
     for same in (rows, rows[::-1]):
-        with pytest.raises(
-            UserError, match=r"row 1: column review or text is"
-        ):
+        with pytest.raises(UserError, match=r"row 1: column review or text is"):
             predict(same)
     with pytest.raises(UserError, match='row 0: "review" is missing'):
         predict([rows[0] | {"review": None}])
