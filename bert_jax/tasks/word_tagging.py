@@ -69,7 +69,7 @@ class TaggingConfig(DataConfig):
     words: str = setting(
         "treebank",
         "how predict splits a text: treebank (as the Penn Treebank: punctuation marks, 's "
-        "and n't are words) or blanks. Older names for treebank: auto, punctuation, clitics",
+        "and n't are words) or blanks. Older names of treebank: auto, punctuation, clitics",
         one_of=("treebank", "blanks", "auto", "punctuation", "clitics"),
     )
 
