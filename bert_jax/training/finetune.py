@@ -97,11 +97,11 @@ def prepare(
     task = task or FAMILIES[config.family](config.data)
     task = task.fitted(positions, modules.get("pooling", "mean"))
     checks.check_length(task.config.max_length, checkpoint, "data.max_length")
-    most = 1 if task.whole_batch else config.batch_size
-    if config.accumulation > most:
-        why = "the contrastive loss" if task.whole_batch else f"batch_size={most}"
-        expected = f"expected at most {most} for {why}"
-        raise UserError(f"accumulation={config.accumulation}, {expected}")
+    expected = f"at most batch_size={config.batch_size}"
+    if task.whole_batch:
+        expected = "1, because the contrastive loss needs the whole batch"
+    if config.accumulation > (1 if task.whole_batch else config.batch_size):
+        raise UserError(f"accumulation={config.accumulation}, expected {expected}")
     has_classes = task.head in ("sequence", "token") and not task.problem_type
     if (config.class_weights or config.label_smoothing) and not has_classes:
         tasks = "tasks with one class for each text or word"

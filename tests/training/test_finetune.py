@@ -461,7 +461,7 @@ def test_a_run_starts_from_the_head_of_its_checkpoint(short, settings, tmp_path)
             {"data": {"max_length": 33}},
             "max_length=33 exceeds the model's 32 positions",
         ),
-        ({"accumulation": 99}, "accumulation=99, expected at most 8 for batch_size=8"),
+        ({"accumulation": 99}, "accumulation=99, expected at most batch_size=8"),
         ({"mesh": {"data": 3, "model": 2}}, "does not use exactly the 8 devices"),
         (
             {"data": {"regression": True}, "label_smoothing": 0.1},
