@@ -1,4 +1,16 @@
-"""BertModel, and BertForPreTraining with its two heads."""
+"""BertModel, and BertForPreTraining with its two heads.
+
+A Flax module has no parameters of its own: ``init`` makes them, and ``apply`` takes them.
+
+    >>> model = BertModel(BertConfig.base())
+    >>> inputs = input_ids_BL, token_type_ids_BL, attention_mask_BL
+    >>> variables = model.init(jax.random.key(0), *inputs, deterministic=True)
+    >>> output = model.apply(variables, *inputs, deterministic=True)
+
+Names of arrays end in their shape, such as x_BLD for (B, L, D). model/config.py explains
+the letters. ``split(x_BLD, "BLD")`` sets how an array is split over devices. It changes no
+values, and does nothing without a mesh.
+"""
 
 from typing import Any, NamedTuple
 
@@ -24,22 +36,22 @@ from bert_jax.model.layers import (
 from bert_jax.model.lstm import LayerMix, TwoWayLstm
 from bert_jax.model.tokens import Tokens, take_positions
 
-PADDING_LOGIT = -1e9  # logit of the rows that pad the word table
+# The word table has more rows than tokens, see BertConfig.word_rows. Logit of the others:
+PADDING_LOGIT = -1e9
 
 
 @flax.struct.dataclass
 class EncoderOutput:
     """The output of BertModel, in the dtype of the activations.
 
-    sequence_BLD: output of the last layer. Of an LSTM the weighted mean of all layers,
-      (B, L, 2 D). With positions_BQ it is (B, Q, D).
+    sequence_BLD: output of the last layer, (B, Q, D) if positions_BQ is given. An LSTM
+      returns the weighted mean of all its layers, (B, L, 2 D).
     pooled_BD: tanh of a dense layer on [CLS], on the last token of a causal model, or on
-      the mean of all tokens (config.pooling). ``BertModel.encode`` returns a vector for
-      each sequence, (B, S, D). None without pool.
+      the mean of all tokens (config.pooling). None if pool is False. Its shape is (B, S, D)
+      if ``encode`` returns it: a vector for each sequence.
     hidden_states: the embeddings and the output of each layer. Empty by default.
-    sides: arrays (B, Q, D) from which the MLM head predicts the token at each position.
-      A Transformer has one array. A two-way LSTM has two arrays: the states before the
-      token and the states after it.
+    sides: inputs of the MLM head, each (B, Q, D). A Transformer has one: its output. A
+      two-way LSTM has two: the states before and after each token.
     """
 
     sequence_BLD: jax.Array
@@ -52,10 +64,10 @@ class PreTrainingOutput(NamedTuple):
     """float32 logits of masked LM and of next sentence prediction.
 
     mlm_logits_BMW: one logit for each row of the word table. The rows that pad the table
-      have PADDING_LOGIT, so their probability is 0. A loss uses the logits with this
-      padding, because removing it would copy them.
-    nsp_logits_B2: class 0 is IsNext, class 1 NotNext. ``BertForPreTraining.logits``
-      returns the logits of each sequence, (B, S, 2).
+      have PADDING_LOGIT, so their probability is 0. Losses keep these rows, because a
+      smaller array would be a copy.
+    nsp_logits_B2: class 0 is IsNext, class 1 is NotNext. The shape is (B, S, 2) if
+      ``BertForPreTraining.logits`` returns them: two logits for each pair.
     """
 
     mlm_logits_BMW: jax.Array
@@ -85,7 +97,7 @@ class Embeddings(nn.Module):
             x_BLD += self.position(tokens.positions)
         elif self.config.positions == "sinusoidal":
             x_BLD += jnp.take(sinusoids(self.config), tokens.positions, axis=0)
-        # Cast after the lookups, so that the tables sum their gradients in float32.
+        # Cast after the lookups, so that gradients of the tables are summed in float32.
         x_BLD = x_BLD.astype(activation_dtype(self.compute.dtype))
         if not self.config.pre_norm:
             x_BLD = self.norm(x_BLD)
@@ -115,7 +127,7 @@ class BertModel(nn.Module):
         attention_mask_BL: jax.Array,
         **options: Any,
     ) -> EncoderOutput:
-        """Encodes rows of one sequence each. options: see :meth:`encode`.
+        """Encodes rows with one sequence in each row. options: see :meth:`encode`.
 
         attention_mask_BL: 1 for tokens, 0 for padding.
         """
@@ -136,16 +148,16 @@ class BertModel(nn.Module):
     ) -> EncoderOutput:
         """Encodes rows that may pack several sequences.
 
-        deterministic: whether there is no dropout. Otherwise the rng "dropout" is needed.
+        deterministic: True for no dropout. False needs ``rngs={"dropout": key}``.
         positions_BQ: positions of the returned output. The last layer is computed only at
           these positions and at the pooled tokens. None for all positions.
-        pool: whether to compute pooled_BD. Parameters that are initialised with pool=False
-          have no pooler.
+        pool: whether to compute pooled_BD. ``init`` with pool=False makes no parameters of
+          the pooler.
         hidden_states: whether to return the output of every layer.
         """
         config = self.config
-        # Positions at which the last layer is computed: the pooled tokens, then
-        # positions_BQ. None for all positions, which a mean and LSTMs need.
+        # The last layer is computed at the pooled tokens and at positions_BQ, in this
+        # order. None means at all positions: a mean and LSTMs need the whole sequence.
         computed_BQ = positions_BQ
         if pool and positions_BQ is not None:
             pools_token = config.pooling == "token" and config.kind.attends
@@ -201,7 +213,7 @@ class MlmHead(nn.Module):
 
 
 class BertForPreTraining(nn.Module):
-    """BERT with the MLM and the NSP head (run_pretraining.py)."""
+    """BERT with the heads of MLM and NSP (run_pretraining.py)."""
 
     config: BertConfig
     compute: ComputeConfig = ComputeConfig()
@@ -220,7 +232,7 @@ class BertForPreTraining(nn.Module):
         *,
         deterministic: bool,
     ) -> PreTrainingOutput:
-        """:meth:`logits` of rows of one sequence each. Arguments: see BertModel."""
+        """:meth:`logits` of rows with one sequence each. Arguments: see BertModel."""
         tokens = Tokens.of_mask(input_ids_BL, token_type_ids_BL, attention_mask_BL)
         output = self.logits(tokens, mlm_positions_BM, deterministic=deterministic)
         return output._replace(nsp_logits_B2=output.nsp_logits_B2[:, 0])
@@ -247,7 +259,7 @@ class BertForPreTraining(nn.Module):
 
         Returns float32 logits (B, Q, W). A two-way LSTM has a second array, which predicts
         the tokens from the tokens after them. Ignore the logits of the first token of a
-        sequence, and of the last token in the second array.
+        sequence, which has no token before it. In the second array, ignore the last token.
         """
         before_BQ = jnp.maximum(positions_BQ - int(self.config.causal), 0)
         encoded = self.bert.encode(

@@ -3,12 +3,11 @@
 A workdir contains config.json, the vocabulary, metrics.jsonl, tensorboard/ and
 checkpoints/. The same command on the same workdir resumes from the newest checkpoint. On
 the same kind and number of devices the results are the same, bit for bit. On other devices
-or processes the run learns from the same examples in the same order, and rounds
-differently.
+the run uses the same examples in the same order, and only rounding errors differ.
 
-config.json contains the settings of the newest steps. If a run was resumed with other
-settings, its list "changes" has an entry for each time: the step after which the settings
-changed, and the old and new value of each.
+config.json contains the settings that the run uses now. If a run is resumed with other
+settings, the list "changes" gets an entry: the last step with the old settings, and the old
+and the new value of each changed setting.
 """
 
 import collections
@@ -49,8 +48,8 @@ from bert_jax.training.state import (
 from bert_jax.training.step import Sums, compile_step
 from bert_jax.training.workdir import RunFolder
 
-# Checksums in config.json that change_settings may not change. The parameters belong to
-# the vocabulary, and the best score belongs to the rows and labels.
+# Checksums in config.json that may not change, not even with change_settings: with another
+# vocabulary the parameters have no meaning, and with other rows the best score has none.
 _FIXED = ("text.vocabulary", "rows")
 
 HostBatch = dict[str, np.ndarray]
@@ -61,10 +60,10 @@ Log = Callable[[str], None]
 class Job:
     """A run: its objective, its data and its settings.
 
-    batches: item t contains this process's rows of the batch of step t, for all steps of
-      the run. It is a pure function of t.
-    evaluates: function of a step; whether the engine calls ``evaluate`` after the step.
-      Step 0 is before the first step.
+    batches: one batch for each step. Item t contains this process's rows of the batch of
+      step t, and depends only on t.
+    evaluates: function of the step number. If it returns True, ``evaluate`` runs after that
+      step. Number 0 means the state before the first step.
     evaluate: function of (step, params, reporter). If it returns True in all processes, the
       run ends after this step. ``reporter.progress`` is a dictionary of JSON values that
       is saved in checkpoints. Put values there that a resumed run needs, such as the best
@@ -98,7 +97,7 @@ def open_workdir(
 ) -> Iterator[tuple[RunFolder, Log]]:
     """Locks a workdir for one run, and copies its small files from a bucket.
 
-    Yields the folder and a ``log`` that only process 0 prints.
+    Yields the folder, and a ``log`` that prints in process 0 only.
     Raises UserError that names the other process if another run has the lock.
     """
     folder = RunFolder(workdir)
@@ -110,16 +109,16 @@ def open_workdir(
 def run(
     job: Job, folder: RunFolder, log: Log
 ) -> tuple[TrainState, dict[str, Any], int]:
-    """Trains from the newest undamaged checkpoint to the last step, or an early end.
+    """Trains from the newest undamaged checkpoint, until the last step or an early end.
 
-    ``progress["stopped_at"]`` is the step after which an evaluation ended the run early.
-    Returns the state, the progress, and the step of that checkpoint (0 without one).
-    Writes nothing before all checks have passed, and nothing if no step is left. A workdir
+    Returns the state, the progress, and the step at which this call started. If an
+    evaluation ended the run early, ``progress["stopped_at"]`` is its last step.
+    Nothing is written before all checks have passed, or if no step is left. A workdir
     without checkpoints or results can be reused.
 
     Raises UserError if the workdir belongs to a run with other settings and
     ``job.change_settings`` is False. Raises DivergenceError if a number is not finite.
-    Raises Preempted after a stop request, when the state is saved.
+    Raises Preempted after a stop request, once the state is saved.
     """
     config, total = job.config, len(job.batches)
     check_same(job.identity, "config or data; start all with the same command")
@@ -164,7 +163,7 @@ def run(
         def open_writer() -> MetricWriter:
             if job.tokenizer is not None:
                 job.tokenizer.save(folder.local)
-            if not changes:  # with changes the first save of a checkpoint writes it
+            if not changes:  # changed settings are written with the first checkpoint
                 write_json(folder.local / "config.json", identity)
             tracker = None
             if name := config.tracker:
@@ -208,8 +207,8 @@ def _loop(
 ) -> TrainState:
     """Runs all steps that are left.
 
-    The order of each step is: step, report, evaluation, checkpoint. So all metrics up to a
-    checkpoint are written before it, and a resumed run repeats none.
+    The order in each round is step, report, evaluation, checkpoint. A checkpoint is written
+    after the metrics of its step, so a resumed run does not write them again.
     """
     config, progress = job.config, reporter.progress
     shapes = progress.setdefault("shapes", {})
@@ -263,19 +262,20 @@ def _loop(
             if step % config.log_every == 0 or last:
                 reporter.report(step, sums)
             evaluates = job.evaluates(step)
-            # A run also stops after its last step: scores or other runs may follow.
+            # A stop request counts after the last step as well: the caller may still have
+            # to score the model or start further runs.
             stops = stop_requested()
             saves = step % config.checkpoint_every == 0 or last or stops
             if evaluates or saves:
                 # A state that is not finite must not be saved. The sums are computed with
-                # the parameters before this step, so the new parameters are checked too.
+                # the parameters before this step, so the new parameters are also checked.
                 norm = {"norm of the parameters": norm_fn(state.params)}
                 metrics.check_finite(step, jax.device_get(sums | norm))
             ends = evaluates and job.evaluate(step, state.params, reporter) and not last
             if ends:
                 progress["stopped_at"] = step
             if ends and step % config.log_every:
-                reporter.start_window()  # its time includes the evaluation's
+                reporter.start_window()  # the evaluation is not counted as training time
                 reporter.report(step, sums)
             if saves or ends:
                 progress["seconds"] = reporter.seconds
@@ -331,7 +331,7 @@ def check_owner(
         changes = changed_settings(read_json(path, expected), identity, free)
     if changes:
         advice = (
-            "use its settings, another workdir, or change_settings for further steps"
+            "use its settings, another workdir, or change_settings to change the run"
         )
         if (workdir / RESULTS).exists():
             advice = (

@@ -26,10 +26,11 @@ Sums = dict[str, jax.Array]
 def gradients(
     state: TrainState, batch: Batch, *, objective: Objective, accumulation: int
 ) -> tuple[Params, Sums]:
-    """Gradients of the loss of a batch, and the sums of the batch.
+    """Gradients of the loss of a batch, and the sums that metrics are computed from.
 
-    accumulation: number of microbatches. The loss divides by the weights of the global
-    batch, so it does not depend on the sharding or on the number of microbatches.
+    accumulation: number of microbatches. Each loss is a sum over the batch, divided by its
+    weight, such as the number of masked tokens. The weight is counted over the global
+    batch, so devices and microbatches do not change the loss.
     """
     weights = objective.weights(batch)
     frozen = getattr(objective, "frozen", "")
@@ -63,10 +64,10 @@ def apply_gradients(
 ) -> tuple[TrainState, Sums]:
     """One optimizer update (run_pretraining.py, optimization.py).
 
-    Returns the new state and the sums since the last report. The sums in the new state are
-    set to 0 every ``log_every`` steps.
+    Returns the new state, and the sums of all steps since the last report. Every
+    ``log_every`` steps the sums of the new state start again at 0.
     largest_norm: a batch is skipped if its gradient norm is larger, or if its loss or
-    gradients are not finite. A skipped batch changes no parameters, and of the sums only
+    gradients are not finite. A skipped batch changes no parameters. Its sums are 0, except
     "skipped".
     """
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -105,11 +106,16 @@ def compile_step(
     accumulation: int = 1,
     log_every: int = 1,
 ) -> Callable[[TrainState, Batch, Schedule], tuple[TrainState, Sums]]:
-    """The compiled step. It donates its state; the new state has the same shardings.
+    """The compiled step: (state, batch, schedule) to (new state, sums).
 
-    Calls with equal arguments share their programs: all runs of a sweep compile once.
+    abstract: shapes and shardings of the state. A sharding is the layout of an array on the
+      devices. The new state has the shardings of the old state, and reuses its memory: the
+      caller must not use the old state again.
+
+    Two calls with equal arguments return the same program, so a sweep compiles once.
     """
-    # The schedule is an argument of the step, so programs do not depend on its settings.
+    # The step gets the learning rate as an argument, the schedule. Its settings are reset
+    # here, so that runs with different learning rates share a program.
     optimizer = dataclasses.replace(
         optimizer, learning_rate=1.0, warmup_steps=0, warmup=0.0
     )
@@ -142,8 +148,8 @@ def _compiled(
             largest_norm=optimizer.largest_norm,
         )
 
-    # jit would compile each shape twice if the compiler chose the shardings, even if it
-    # chose the same.
+    # The shardings of the new state are given. Otherwise jit compiles a second time in step
+    # two, because it does not know that the compiler chose the same shardings.
     shardings = jax.tree.unflatten(tree, leaves)
     return jax.jit(
         traced_on(shardings.step.mesh, train_step),
@@ -155,10 +161,10 @@ def _compiled(
 def _summed_gradients(
     loss_fn: Callable, params: Params, batch: Batch, key: jax.Array, parts: int
 ) -> tuple[tuple[jax.Array, Sums], Params]:
-    """((loss, sums), gradients) of ``loss_fn(params, part, key)``, summed over parts.
+    """Loss, sums and gradients of a batch, added up over its microbatches.
 
-    Microbatch i of ``parts`` has the rows i, i + parts, ... and its own key. The
-    microbatches run one after another.
+    Returns ((loss, sums), gradients). Microbatch i has the rows i, i + parts, ... and its
+    own key. The microbatches run one after another.
     """
     grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
     if parts == 1:
@@ -178,7 +184,7 @@ def _summed_gradients(
 def _split(x_B: jax.Array, parts: int) -> jax.Array:
     """(B, ...) to (parts, B/parts, ...).
 
-    Part i has the rows i, i + parts, ... The rows of a device are consecutive, so each part
-    has rows of every device, and no row moves to another device.
+    Part i has the rows i, i + parts, ... A device has consecutive rows of the batch. So it
+    has some rows of every part, and no row moves to another device.
     """
     return jnp.moveaxis(x_B.reshape(-1, parts, *x_B.shape[1:]), 1, 0)
