@@ -266,7 +266,7 @@ class FeatureConfig:
         "the embeddings, -1: the last layer. Empty: fine-tune the encoder",
     )
     bilstm: bool = setting(
-        False, "add a BiLSTM to an encoder that is fine-tuned, if layers is empty"
+        False, "fine-tune the encoder with a BiLSTM on it. Unused with layers"
     )
     lstm_layers: int = setting(2, "number of layers of the BiLSTM", least=1)
     # The paper's "768-dimensional" may mean both directions together. It has no dropout.

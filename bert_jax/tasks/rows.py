@@ -297,7 +297,7 @@ def text_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> str:
 def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None:
     """Raises UserError for an empty text.
 
-    gaps: whether some of the texts may be empty. All of them must not be empty.
+    gaps: whether some of the texts may be empty. At least one must have words.
     """
     if not (any if gaps else all)(text.strip() for text in texts):
         raise UserError(f"{where}: empty text, expected words; fix or drop the row")
@@ -334,8 +334,8 @@ def same_columns(
 ) -> Iterator[Placed]:
     """Yields the rows. Raises UserError if a column has different names in two rows.
 
-    names: for each column a tuple of its possible names. optional: columns, by the first of
-    their names, that no row needs to have. If one row has such a column, all rows need it.
+    names: for each column a tuple of its possible names. optional: the first name of each
+    column that may be missing. It must then be missing from all rows.
     """
     used: dict[tuple[str, ...], str] = {}
     for where, row in placed:

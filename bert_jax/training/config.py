@@ -129,7 +129,7 @@ class DataConfig:
     holdout: float = setting(0.01, "share of the text for evaluation", least=0, below=1)
     examples: ExampleConfig = setting(factory=ExampleConfig)
     packing: bool = setting(
-        False, "put several pairs into a row, which saves padding; off for LSTMs"
+        False, "put several pairs into a row: less padding. Not for LSTMs"
     )
     threads: int = setting(2, "threads that make batches, on each host", least=1)
     prefetch: int = setting(8, "number of batches to make in advance", least=1)
