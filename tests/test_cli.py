@@ -335,6 +335,7 @@ def test_dashes_of_a_flag_are_underscores_and_a_value_is_unchanged():
         "--runner X --job-name=a-b",
         "--runner=X --job-name a-b",
         "-- a so-so text",
+        "--a-b=3 is so-so",
     )
     for value in options:
         for words in (["--beam", value], [f"--beam={value}"]):

@@ -252,6 +252,11 @@ def test_infinity_is_a_number():
     assert config_file._value("inf", "a") == "inf"
 
 
+def test_an_empty_value_of_a_list_is_an_empty_list():
+    assert config_file._value("", ("a", "b")) == []
+    assert config_file._value("a", ()) == ["a"]
+
+
 def test_sizes_missing_in_a_config_come_from_the_checkpoint(
     golden, tmp_path, monkeypatch, capsys
 ):

@@ -139,13 +139,14 @@ class _Parser(argparse.ArgumentParser):
         return parsed
 
     def parse_known_args(self, args: Any, namespace: Any = None) -> Any:
-        """The arguments, and unknown ones. Dashes in a flag are underscores.
+        """The arguments, and unknown ones. Dashes in a known flag are underscores."""
+        known = {x.replace("_", "-"): x for x in self._option_string_actions}
 
-        A text that starts with dashes has spaces, and stays as it is.
-        """
-        name = r"(?<=^--)[^=\s]+(?==|$)"
-        flags = (re.sub(name, lambda m: m[0].replace("-", "_"), x) for x in args)
-        return super().parse_known_args([*flags], namespace)
+        def spelled(match: re.Match) -> str:
+            return known.get(match[0].replace("_", "-"), match[0])
+
+        flags = [re.sub("^--[^=]+", spelled, x) for x in args]
+        return super().parse_known_args(flags, namespace)
 
     def error(self, message: str, near: str = "") -> NoReturn:
         near = near or f"{self.prog} --help shows all arguments"

@@ -117,7 +117,7 @@ def _value(text: str, old: Any) -> Any:
         words = {"true": True, "false": False, "inf": math.inf, "nan": math.nan}
         value = words.get(text.lower(), text)
     if isinstance(old, tuple) and not isinstance(value, list | tuple):
-        return [value]
+        return [value] if text else []
     return value
 
 

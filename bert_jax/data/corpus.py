@@ -102,6 +102,8 @@ def find_sources(inputs: Sequence[str], reading: Reading) -> list[Source]:
 
 
 def _expand(text: str, reading: Reading) -> list[Source]:
+    if not text:  # not the current folder
+        raise UserError("the name of an input is empty; expected a file or a folder")
     if text == PYTHON_DOCS:
         return [Source(text, PYTHON_DOCS, python_docs.SIZE)]
     if text.startswith(TFDS):

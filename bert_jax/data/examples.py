@@ -129,9 +129,8 @@ class ExampleSource:
     def __post_init__(self):
         most = self.sequence_length - 3
         if not 1 <= self.max_predictions <= most:
-            raise UserError(
-                f"phases[0].max_predictions={self.max_predictions}, expected 1 to {most}"
-            )
+            came = f"max_predictions={self.max_predictions} of a phase with sequence_length"
+            raise UserError(f"{came}={self.sequence_length}, expected 1 to {most}")
         bounds = self.store.document_sentences
         if self.documents is None:
             self.documents = np.arange(len(bounds) - 1)

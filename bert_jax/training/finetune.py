@@ -102,6 +102,13 @@ def prepare(
         expected = "1, because the contrastive loss needs the whole batch"
     if config.accumulation > (1 if task.whole_batch else config.batch_size):
         raise UserError(f"accumulation={config.accumulation}, expected {expected}")
+    layers, decay = checkpoint.config.num_layers, config.optimizer.layer_decay
+    if config.freeze_layers > layers:
+        expected = f"at most {layers}, all layers of {config.init_from}"
+        raise UserError(f"freeze_layers={config.freeze_layers}, expected {expected}")
+    if config.freeze and (config.freeze_layers >= 0 or decay < 1):
+        useless = "freeze_layers and layer_decay have no effect with freeze=True"
+        raise UserError(f"{useless}; leave them out")
     has_classes = task.head in ("sequence", "token") and not task.problem_type
     if (config.class_weights or config.label_smoothing) and not has_classes:
         tasks = "tasks with one class for each text or word"

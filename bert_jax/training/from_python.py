@@ -246,6 +246,9 @@ def finetune(
     if not (metrics is None or callable(metrics)):
         expected = "a function of labels and answers; see main_metric for other scores"
         raise UserError(f"metrics={metrics!r:.60}, expected {expected}")
+    if not (callback is None or callable(callback)):
+        expected = "a function of the step and the scores"
+        raise UserError(f"callback={callback!r:.60}, expected {expected}")
     settings = _grouped(finetune, settings, FineTuneConfig, FineTuneOptimizer)
     if train is None and not (task.config.dir and dev is test is None):
         needed = "give train=rows (dev and test need it), or the task a dir of files"

@@ -337,6 +337,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 BAD = {
     "missing": ({}, ["no.txt"], "no.txt does not exist or has no text"),
     "glob": ({"a.txt": b"A."}, ["*.md"], "*.md does not exist or has no text"),
+    "no name": ({"a.txt": b"A."}, [""], "name of an input is empty"),
     "empty": ({"d/a.txt": b""}, ["d"], "d does not exist or has no text"),
     "utf-16": ({"a.txt": "Hi.".encode("utf-16")}, ["a.txt"], "UTF-16"),
     "latin-1": (

@@ -211,7 +211,9 @@ def test_samples_and_their_lengths_depend_only_on_their_numbers(
 
 @pytest.mark.parametrize("predictions", [0, 62])
 def test_impossible_lengths_are_refused(predictions, moby_dick, source):
-    with pytest.raises(UserError, match="expected 1 to 61"):
+    with pytest.raises(
+        UserError, match="of a phase with sequence_length=64, expected 1 to 61"
+    ):
         source(moby_dick, predictions=predictions)
 
 

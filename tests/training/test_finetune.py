@@ -462,6 +462,9 @@ def test_a_run_starts_from_the_head_of_its_checkpoint(short, settings, tmp_path)
             "max_length=33 exceeds the model's 32 positions",
         ),
         ({"accumulation": 99}, "accumulation=99, expected at most batch_size=8"),
+        ({"freeze_layers": 9}, "freeze_layers=9, expected at most 1, all layers"),
+        ({"freeze": True, "freeze_layers": 0}, "no effect with freeze=True; leave"),
+        ({"freeze": True, "optimizer": {"layer_decay": 0.9}}, "with freeze=True"),
         ({"mesh": {"data": 3, "model": 2}}, "does not use exactly the 8 devices"),
         (
             {"data": {"regression": True}, "label_smoothing": 0.1},

@@ -364,6 +364,7 @@ def test_a_string_is_not_read_as_a_file():
         ({"callbacks": [print]}, r"finetune; did you mean callback\?"),
         ({"eval_dataset": []}, r"finetune; did you mean dev\?"),
         ({"metrics": "f1"}, "^metrics='f1', expected a function of labels and answers"),
+        ({"callback": "f1"}, "^callback='f1', expected a function of the step and"),
         ({"dtype": "auto"}, "^dtype is not an argument of finetune; expected one of"),
         ({"train": [("good", "a")] * 9}, "8 rows with 1 different label"),
         *(
