@@ -16,7 +16,7 @@ flags:
   --input T [T ...]  files, folders, globs, tfds:NAME or python-docs
   --input_format F   auto, paragraphs, lines, markdown, jsonl, wikiextractor
   --text_field NAME  field of the text in JSONL and tfds rows (text)
-  --language CODE    language, for abbreviations that end no sentence (en)
+  --language CODE    language of the text, to split sentences (en)
   --beam OPTIONS     run on Apache Beam with these options
 
 [Text and data](data.md) describes the formats.

@@ -18,7 +18,7 @@ flags:
   --input T [T ...]  files, folders, globs, tfds:NAME or python-docs
   --input_format F   auto, paragraphs, lines, markdown, jsonl, wikiextractor
   --text_field NAME  field of the text in JSONL and tfds rows (text)
-  --language CODE    language, for abbreviations that end no sentence (en)
+  --language CODE    language of the text, to split sentences (en)
 
 If the output has another name than vocab.txt or spiece.model, such as NAME.txt, its
 settings are in NAME_config.json. With --extend nothing is trained: words of the text that

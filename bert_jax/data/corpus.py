@@ -68,8 +68,9 @@ class Source(NamedTuple):
 def read_documents(inputs: Sequence[str], reading: Reading | None = None) -> Documents:
     """The documents of all inputs, in a fixed order, one at a time.
 
-    A document is a list of its sentences, each stripped and none empty. Shows a progress
-    bar. Raises UserError if an input does not exist, has no text or is not text.
+    A document is a list of its sentences. No sentence is empty or has spaces around it.
+    Shows a progress bar. Raises UserError if an input does not exist, has no text or is not
+    text.
     """
     reading = reading or Reading()
     sources = find_sources(inputs, reading)
@@ -129,7 +130,7 @@ def _expand(text: str, reading: Reading) -> list[Source]:
 
 
 def _file_sources(name: str, reading: Reading) -> Iterator[Source]:
-    """The source of a file. None for an empty file. Reads the start of the file."""
+    """Yields the source of a file, or nothing if the file is empty. Reads its start."""
     with open_text(name) as file:
         head = file.read(_HEAD)
     text, format = decode(head, name, cut=True), reading.format
@@ -165,7 +166,7 @@ def fingerprint(source: Source) -> str:
 def read_source(
     source: Source, start: int, stop: int, reading: Reading
 ) -> Iterator[tuple[int, list[str]]]:
-    """Number of bytes before each document of a source, and the document.
+    """Yields each document of a source, after the number of bytes that precede it.
 
     A splittable source is read from byte ``start`` to byte ``stop``. Ranges that cover the
     source give every document exactly once. In the paragraphs format, the end of a range
@@ -258,7 +259,7 @@ def find_dataset(text: str) -> Sequence[dict[str, Any]]:
 
         builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
         return builder.as_data_source(split=split or "train")
-    except Exception as error:  # of no common type
+    except Exception as error:  # tensorflow-datasets raises errors of many types
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
             f"{text}: {reason}; pip install 'bert_jax[tfds]', set TFDS_DATA_DIR, or run "
@@ -271,7 +272,7 @@ def _read_dataset(
 ) -> Iterator[tuple[int, list[str]]]:
     """Byte offset and sentences of each document in bytes [start, stop).
 
-    The offset of a row is its number as a fraction of the source's size.
+    Rows have no known size. Each counts as the same share of the source's bytes.
     """
     rows = find_dataset(source.name)
     first, last = (-(-byte * len(rows) // source.size) for byte in (start, stop))
@@ -284,7 +285,7 @@ def _read_dataset(
 
 
 def article_sentences(text: str, reading: Reading) -> list[str]:
-    """The sentences of a row. Of text with wiki40b's markers only paragraphs are read."""
+    """The sentences of a row. If the text has wiki40b's markers, only its paragraphs."""
     if "_START_ARTICLE_" not in text:
         return text_sentences(text, reading)
     text, headings = re.subn(_WIKI40B_HEADING, "", text)

@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 # Text and settings of a preparation, until index.json is written.
 UNFINISHED = "unfinished.json"
-# Bytes of text in a shard, and number of shards: enough for the workers, few enough to
-# open, and small enough that a part of the index fits into memory.
+# Bytes of text in a shard, and number of shards. A small text has shards for all workers. A
+# large text has few files to open, each with an index that fits into memory.
 _SMALL_SHARD, _MANY_SHARDS, _LARGE_SHARD = 4 << 20, 256, 512 << 20
 # Default maximum of processes. Each needs up to 180 MiB, mostly for its cache of words.
 _MOST_WORKERS = 4
@@ -248,7 +248,7 @@ class Writer:
                 raise
 
 
-_write: Writer  # of this worker process. Its tokenizer caches words
+_write: Writer  # set in each worker process, whose tokenizer caches words
 
 
 def _start_worker(write: Writer, parent: Connection) -> None:

@@ -90,7 +90,8 @@ _DTYPES = {
 }
 
 
-# Python's unpickler: a damaged memo index makes the C version allocate up to 64 GiB.
+# The base class is Python's unpickler. In the C version a damaged memo index allocates up
+# to 64 GiB.
 class _Unpickler(pickle._Unpickler):
     """Unpickles a state dict. A pickle can call only the objects that find_class returns.
 
@@ -103,7 +104,7 @@ class _Unpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         path = f"{module}.{name}"
-        # These objects are immutable or new, so a pickle cannot change the library.
+        # A pickle can only change these objects. They are new for it, or immutable.
         allowed = {
             "collections.OrderedDict": collections.OrderedDict,
             "torch._utils._rebuild_tensor_v2": lambda *args: _view(*args[:4]),
@@ -124,7 +125,7 @@ class _Unpickler(pickle._Unpickler):
         state = dict(self.load())
         for name, value in state.items():
             if not isinstance(name, str) or not isinstance(value, np.ndarray):
-                raise ValueError(f"{name!r:.100} is no tensor")
+                raise ValueError(f"{name!r:.100} is not a tensor")
         return state
 
 

@@ -30,7 +30,7 @@ class SelfAttention(nn.Module):
     ) -> jax.Array:
         """Attention of the tokens at ``positions_BQ``, None for all tokens: (B, Q, D).
 
-        If the collection "attention" is mutable, it gets the probabilities before dropout,
+        ``apply(..., mutable=["attention"])`` also returns the probabilities before dropout,
         (B, N, Q, L).
         """
         config, compute = self.config, self.compute
@@ -104,7 +104,7 @@ class Layer(nn.Module):
 
 
 class _ScanLayer(Layer):
-    """A layer for nn.scan. Returns the carry, and the output to stack or None."""
+    """A layer for nn.scan. Returns its output, and again to stack it, or None."""
 
     stack: bool = False  # whether to stack the outputs of all layers
 
@@ -114,7 +114,7 @@ class _ScanLayer(Layer):
 
 
 class Encoder(nn.Module):
-    """num_layers layers: ``layer_0``, ``layer_1``, ... or, scanned, ``layers``.
+    """All layers, with parameters ``layer_0``, ``layer_1``, ..., or stacked, ``layers``.
 
     Every encoder has the methods ``__call__``, ``ends`` and ``sides``, for BertModel.
     """

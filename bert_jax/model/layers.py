@@ -32,8 +32,8 @@ def kernel_init(config: BertConfig) -> Initializer:
 def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:
     """Casts a float32 parameter to the dtype in which devices sum its gradient.
 
-    The gradient of a parameter has the parameter's dtype. The cast changes no product,
-    because a product rounds both factors to the dtype of the activations.
+    The gradient of the result has the dtype of the result. The cast changes no product,
+    because a product rounds both factors to the dtype of the activations anyway.
     """
     if compute.float32_gradients:
         return parameter
@@ -65,8 +65,8 @@ def dense(
 ) -> nn.DenseGeneral:
     """A kernel and a bias, in the compute dtype.
 
-    features: dimensions of the result instead of ``axis``. The kernel keeps all dimensions,
-    so a mesh can split attention's kernels by heads.
+    features: dimensions of the result, which replace the dimensions ``axis`` of the input.
+    The kernel has all these dimensions, so a mesh can split attention's kernels by heads.
     """
 
     def cast(x, kernel, bias, *, dtype):

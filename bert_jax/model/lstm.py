@@ -104,7 +104,7 @@ def lstm(
 
 
 class TwoWayLstm(nn.Module):
-    """An LSTM of several layers in each direction (ELMo). Neither reads the other one.
+    """An LSTM of several layers in each direction (ELMo), independent of the other one.
 
     Each layer's output is projected to D. From the second layer on, the layer's input is
     added. Methods and arguments are the same as in model/encoder.py.
@@ -124,10 +124,10 @@ class TwoWayLstm(nn.Module):
         deterministic: bool,
         **_: Any,
     ) -> tuple[jax.Array, list[jax.Array]]:
-        """Returns the mix of all states at some positions, and the states, (B, L, 2 D).
+        """Returns ``mix`` of all states at positions_BQ, and the states, (B, L, 2 D).
 
-        The first state is ``x_BLD`` twice. Each further state has a layer's forward and
-        backward output.
+        The first state is ``x_BLD`` twice. Each further state is the forward and the
+        backward output of a layer.
         """
         check_one_sequence(tokens)
         config = self.config

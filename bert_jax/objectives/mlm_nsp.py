@@ -57,7 +57,7 @@ class MlmNsp:
         return self.model.init(key, *inputs, deterministic=True)["params"]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """The number of masked tokens, plus 1e-5 as in the original, and of pairs."""
+        """Numbers of masked tokens, plus 1e-5 as in the original, and of pairs."""
         totals = {
             f"{part}_loss": jnp.sum(label_weights)
             for part, (_, label_weights) in self._answers(batch).items()

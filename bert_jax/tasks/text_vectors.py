@@ -73,7 +73,8 @@ class SentenceVectors(Classification):
     family = "sentence_vectors"
     config_class = SentenceVectorsConfig
     problem_type = None
-    # A row may lack a label, and a cosine has another scale than a label.
+    # No comparison of labels and answers: a row may lack a label, and cosines have another
+    # scale than labels.
     golds, outcomes = base.Task.golds, base.Task.outcomes
 
     def __init__(self, config: SentenceVectorsConfig):
@@ -115,8 +116,8 @@ class SentenceVectors(Classification):
     def values(self, where: str, row: read.Row, *, labelled: bool) -> dict[str, Any]:
         """The values of a row by name.
 
-        In a tuple the texts after the second, or a list, are negatives. A number is a
-        label. Raises UserError for a third text such as "7", which may be either.
+        A tuple has two texts. After them a number is a label, and texts or a list are
+        negatives. Raises UserError for a third text such as "7", which may be either.
         """
         if isinstance(row, str):
             needed = "expected two texts; for vectors of single texts use model.encode"
@@ -157,7 +158,9 @@ class SentenceVectors(Classification):
             return [row for row in rows if row.label is None or row.label >= least]
         if split == "train" and len({row.label for row in rows}) < 2:
             came = f"{self.config.dir}: all training pairs have one label"
-            raise UserError(f"{came}; expected two at least, or data.loss=contrastive")
+            raise UserError(
+                f"{came}; expected two different labels, or data.loss=contrastive"
+            )
         return rows
 
     def encode(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
@@ -167,7 +170,7 @@ class SentenceVectors(Classification):
         if len(counts) > 1:
             first, other = (f"{n - 2} ({where})" for n, where in [*counts.items()][:2])
             came = f"rows have {first} and {other} negatives"
-            raise UserError(f"{came}; expected as many negatives in all rows")
+            raise UserError(f"{came}; expected the same number in all rows")
         texts = [text for row in rows for text in (*row.texts, *row.negatives)]
         parts, (count,) = tokenizer.encode_batch(texts), counts
         joined = [sequences.join(tokenizer, part[:room]) for part in parts]

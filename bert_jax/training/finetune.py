@@ -226,7 +226,7 @@ class _FineTuning:
         if self.frozen:  # the features contain the encoder's vectors
             params = {name: part for name, part in params.items() if name == "bilstm"}
         steps, count = self.batches.steps_per_epoch, self.config.evaluations
-        # An evaluation before the first step finds a mistake in them early.
+        # Own metrics are computed before the first step: a mistake in them shows early.
         early = bool(self.task.own_metrics or self.config.main_metric)
         return Job(
             config=self.config,
@@ -282,7 +282,7 @@ class _FineTuning:
         started, progress = time.perf_counter(), reporter.progress
         dev, metric = self.prepared.splits[0], self.main_metric
         task, evaluation = evaluate_tuned(self.task, dev, self._outputs(params, dev))
-        # Equal in all processes, which take the same decisions.
+        # All processes get the scores of process 0, so that they decide the same.
         scores = from_leader(lambda: evaluation.scores)
         epoch = step / self.batches.steps_per_epoch
         reporter.write(step, dev.name, scores)
@@ -311,7 +311,7 @@ class _FineTuning:
         why = ""
         if 0 < self.config.patience <= since:
             why = f"{counted(since, 'evaluation')} without a better {self.main_metric}"
-        # A copy, which the callback may change.
+        # The callback gets a copy of the scores, which it may change.
         if self.callback and from_leader(lambda: bool(self.callback(step, {**scores}))):
             why = "the callback returned True"
         if why and step < len(self.batches):
@@ -422,10 +422,11 @@ def first_layers(count: int) -> str:
 
 
 def is_evaluated(step: int, steps: int, evaluations: int) -> bool:
-    """Whether dev is scored after a step: ``evaluations`` times an epoch, evenly.
+    """Whether dev is scored after a step.
 
-    step: counted over all epochs, from 1; step 0 is not scored. steps: steps of an epoch,
-    whose last step is scored.
+    Each epoch has ``evaluations`` evaluations at equal distances. The last one follows the
+    last step. step: number of the step over all epochs, from 1. Step 0 has no evaluation.
+    steps: number of steps of an epoch.
     """
     return step * evaluations // steps > (step - 1) * evaluations // steps >= 0
 
