@@ -110,7 +110,7 @@ def valid_text(text: str) -> str:
 def reading(where: object, expected: str) -> Iterator[None]:
     """Turns any exception of a parser into a UserError of one line.
 
-    where: the file, or its line. expected: description of a right file.
+    where: the file, or its line. expected: description of a correct file.
     """
     try:
         yield
@@ -132,13 +132,13 @@ def reading(where: object, expected: str) -> Iterator[None]:
 
 
 def read_text(path: Path, expected: str) -> str:
-    """The text of a UTF-8 file. expected: description of a right file, for errors."""
+    """The text of a UTF-8 file. expected: description of a correct file, for errors."""
     with reading(path, expected), Path(path).open("rb") as file:
         return "".join(line for _, line in decode_lines(file, path))
 
 
 def read_json(path: Path, expected: str) -> dict[str, Any]:
-    """The object in a JSON file. expected: description of a right file, for errors."""
+    """The object in a JSON file. expected: description of a correct file, for errors."""
     with reading(path, expected):
         return parse_json(Path(path).read_bytes(), path, expected)
 
@@ -176,7 +176,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def check_output(output: Path | str, *inputs: str | None) -> None:
     """Raises UserError for an output that is an input file, or is in an input folder."""
     for path in map(Path, filter(None, inputs)):
-        exists = path.is_file() or path.is_dir()  # a terminal is neither
+        exists = path.is_file() or path.is_dir()  # a terminal is no file and no folder
         if exists and Path(output).resolve().is_relative_to(path.resolve()):
             raise UserError(
                 f"--output={output} is the input {path} or in it; expected another name"

@@ -7,8 +7,8 @@ usage:
 
 flags:
   --checkpoint C       workdir, Hugging Face folder or name, or Google's file
-  --batch_size N       rows of 32 tokens; longer rows are fewer (32)
-  --max_length N       most tokens of a row (as trained, or all positions)
+  --batch_size N       rows in a batch at length 32; fewer if longer (32)
+  --max_length N       maximum tokens of a row (as trained, or all positions)
   --dtype D            float32, bfloat16, auto (as the workdir, or float32)
   --input FILE         table (.csv, .tsv, .jsonl, .json, .parquet), lines, or -
   --output X.npz       file of the vectors

@@ -7,8 +7,8 @@ usage:
 
 flags:
   --checkpoint C         workdir, Hugging Face folder or name, or Google's file
-  --batch_size N         rows of 32 tokens; longer rows are fewer (32)
-  --max_length N         most tokens of a row (as trained, or all positions)
+  --batch_size N         rows in a batch at length 32; fewer if longer (32)
+  --max_length N         maximum tokens of a row (as trained, or all positions)
   --dtype D              float32, bfloat16, auto (as the workdir, or float32)
   --text T [T ...]       one row: a text, or two; may be repeated
   --input FILE           table (.csv, .tsv, .jsonl, .json, .parquet), lines, -
@@ -16,7 +16,7 @@ flags:
   --output FILE          a .csv file, or another for JSON lines (stdout)
   --json                 print JSON lines instead of lines to read
   --pairs F [F ...]      sets of a good and a bad sentence: files or folders
-  --rest_of_word         mask the tokens that follow in the word, too
+  --rest_of_word         also mask the later tokens of the word
 
 The checkpoint needs an MLM head. An answer has "text", "log_probability" (natural, summed
 over the tokens, each masked in turn), "tokens", and "id" of a table. An empty text has 0

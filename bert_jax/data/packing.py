@@ -51,7 +51,10 @@ def best_fit(lengths: np.ndarray, length: int, slots: int) -> list[list[int]]:
 
 
 class Places(NamedTuple):
-    """The n sequences of some rows, row by row: their numbers and places, (n,)."""
+    """Where n sequences are, row by row. Each array is (n,).
+
+    sequences: numbers of the sequences. rows, slots: the row, and the place in this row.
+    """
 
     sequences: np.ndarray
     rows: np.ndarray

@@ -56,10 +56,10 @@ def run_model(
     Every process makes the whole batch and puts its own rows on its devices. It makes the
     next batches while an accelerator computes.
 
-    forward: function of (params, batch) that returns float32 on every device. For R rows of
-      L tokens and S slots it returns (R, S, ...), and a sequence gets the values of its
-      slot, or (R, L, ...), and a sequence gets the values of its tokens (L_i, ...).
-    done: function that is called with the share of the sequences that is done.
+    forward: function of (params, batch) that returns float32 on every device. The batch has
+      R rows of L tokens, with S slots for sequences. The result is (R, S, ...), one value
+      for each sequence, or (R, L, ...), one value for each token.
+    done: function that is called with the share of sequences that are finished.
     batching: batch_size, limit, pad_id and packed of inference_batches().
     """
     outputs, pending = {}, collections.deque()
@@ -158,7 +158,7 @@ class Options:
     """The options of every Inference."""
 
     batch_size: int = setting(
-        32, "number of rows of 32 tokens in a batch; longer rows are fewer", least=1
+        32, "rows in a batch at length 32; fewer at longer lengths", least=1
     )
     max_length: int = setting(
         0, "maximum number of tokens of a sequence; 0: as trained, or all positions"

@@ -16,7 +16,7 @@ from bert_jax.inference.evaluation import CHUNK, Answers, Inference
 from bert_jax.tasks.rows import Placed, line_rows
 
 STANDARD = "-"  # stdin, or stdout
-PREFIX = "predicted_"  # of the names of an answer beside the values of its row
+PREFIX = "predicted_"  # of answer columns in a table that has the row's columns
 
 
 def given_rows(

@@ -80,7 +80,7 @@ def _local_files(path: os.PathLike | str) -> Path:
 
 
 def _read(local: Path, run: os.PathLike, changes: dict[str, Any]) -> Checkpoint:
-    """run: ``local``, or the remote workdir whose small files ``local`` is a copy of."""
+    """run: ``local``, or the remote workdir if ``local`` is a copy of its small files."""
     source, path = find_files(local, run)
     if source == "bert_jax":
         return _read_workdir(path, run / CHECKPOINTS, changes)

@@ -223,8 +223,8 @@ def finetune(
     train, dev, test: rows, see :mod:`bert_jax.tasks.rows`; the Path of a file; or
       "hf:NAME" or "hf:NAME:CONFIG", a data set of the Hugging Face Hub (pip install
       datasets). Without ``train`` the files in the task's ``dir`` are read. dev may be the
-      share of the training rows that becomes dev (default 0.1). A test split without labels
-      is predicted.
+      share of the training rows that becomes dev (default 0.1). Without labels
+      ``test`` gets predictions only.
     workdir: folder of the run. The same call resumes an interrupted run, and does not
       repeat a finished run. None: a new temporary folder.
     log: function that receives each line of the log, in process 0.
