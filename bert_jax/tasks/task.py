@@ -142,8 +142,8 @@ class Task(abc.ABC):
 
         splits: "train", "dev" and "test". Each is a list of rows, or the Path of a file. A
           row is a dictionary with the task's ``columns``, or a tuple in their order; see
-          :func:`rows.placed_rows`. Without labels a test split gets predictions only. If all
-          labels of a split are -1, the split has no labels.
+          :func:`rows.placed_rows`. Without labels a test split gets predictions only.
+          If all labels of a split are -1, the split has no labels.
         held_out: share of the training rows that become dev, chosen with ``seed``. Each
           class of a classification keeps its share.
         """
