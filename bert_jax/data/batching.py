@@ -1,8 +1,8 @@
 """Batches of sequences of many lengths, in few shapes and with little padding.
 
-Several sequences share a row. The compiler takes as long for each shape as some tens of
-steps, so there are few shapes. The examples of a step depend only on the data, the seed,
-the epoch and the settings. Their rows also depend on the devices.
+Several sequences share a row. Each shape needs a program of its own, which takes as long to
+compile as some tens of steps, so there are few shapes. The examples of a step depend only
+on the data, the seed, the epoch and the settings. Their rows also depend on the devices.
 """
 
 import dataclasses

@@ -22,8 +22,8 @@ from bert_jax.settings import check_ranges, setting
 
 MASKINGS = ("token", "whole_word", "ngram")
 
-# Purposes of an example's random words. _PLACES: document and sentence of B, which every
-# host needs for all examples. _CONTENT: cuts and masks, which a host needs for its own.
+# Purposes of an example's random words (uint64). _PLACES: document and sentence of B, which
+# every host needs for all examples. _CONTENT: cuts and masks, for a host's own examples.
 _PLACES, _CONTENT = 2, 1
 _PLACE_WORDS = 2
 # _CONTENT has words of bits that cut A and B, a key for each position, and two words for
@@ -364,7 +364,9 @@ def stops_at(
     ends: np.ndarray,
     tokens: np.ndarray,
 ) -> np.ndarray:
-    """The sentence after the sentence that reaches ``tokens`` from each start, or the end.
+    """The stop of the shortest run of sentences from each start with ``tokens`` tokens.
+
+    A run that does not reach this number stops at the end.
 
     starts, ends: numbers of sentences, starts < ends. tokens: at least 1. A binary search
     for all starts together. It reads the index only near the starts, because no sentence

@@ -28,8 +28,8 @@ def pair_lengths(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Lengths of A and B if the longer text loses one token at a time until both fit.
 
-    Of texts of the same length B loses a token (truncate_seq_pair of the original). first,
-    second: lengths, arrays or integers.
+    If both texts have the same length, B loses a token (truncate_seq_pair of the original).
+    first, second: lengths, arrays or integers.
     """
     excess = np.maximum(first + second - room, 0)
     # First the longer text is cut to the length of the other text, then both in turns.
@@ -80,9 +80,9 @@ def token_windows(tokens: int, capacity: int, stride: int) -> list[Window]:
 def owners(offsets: np.ndarray, words: Window, windows: list[Window]) -> np.ndarray:
     """The window with the most context around each word: int (words,), from 0.
 
-    The shorter of the word's two contexts, in tokens, is longest in this window. Of equal
-    windows, both contexts together are longest, or else the window is the first one
-    (run_squad.py, _check_is_max_context).
+    A word has a context on each side, counted in tokens. In this window the shorter context
+    is longest. If several windows are equal, both contexts together are longest, or else
+    the window is the first one (run_squad.py, _check_is_max_context).
     """
     first, last = words
     best, owner = np.full(last - first, -1), np.full(last - first, -1)

@@ -71,7 +71,7 @@ def partition_spec(
 
 
 def _split_over_data(spec: P, shape: tuple[int, ...], split: int) -> P:
-    """``spec`` with its longest whole dimension, if ``split`` divides one, over data."""
+    """``spec`` with one more dimension over data: the longest that ``split`` divides."""
     free = [
         i
         for i, (axis, size) in enumerate(zip(spec, shape, strict=True))

@@ -91,8 +91,8 @@ def pretrain(
     [[('museum', 0.12), ...]]
 
     config: settings that differ from the defaults below, as ``get_config`` of a config
-      file returns them, or a TrainConfig. The other arguments replace its settings. A
-      group "optimizer" of it needs a learning_rate.
+      file returns them, or a TrainConfig. The other arguments replace its settings. If
+      it has a group "optimizer", this group needs a learning_rate.
     workdir: folder of the run. The same call resumes an interrupted run. None: a new
       temporary folder.
     text: a file, a folder, a pattern such as "notes/*.txt", or a list of them; or the
