@@ -36,7 +36,7 @@ from bert_jax.model.layers import (
 from bert_jax.model.lstm import LayerMix, TwoWayLstm
 from bert_jax.model.tokens import Tokens, take_positions
 
-# The word table has more rows than tokens, see BertConfig.word_rows. Logit of the others:
+# Logit of the rows of the word table that belong to no token; see BertConfig.word_rows.
 PADDING_LOGIT = -1e9
 
 
