@@ -17,9 +17,10 @@ flags:
   --num_slices N   number of slices; mesh.replica must be the same (1)
   --json           print a JSON object for each topology and phase
 
-The roofline time is the longer of the model's FLOPs at the chip's peak and the memory
-traffic at its bandwidth. It is unknown with scan_layers or accumulation, because the
-compiler does not count all traffic. The data-center network joins several slices.
+The roofline time is the larger of two times: the model's FLOPs at the peak speed of the
+chip, and the memory traffic at the chip's bandwidth. It is unknown with scan_layers or
+accumulation, because the compiler does not count all traffic. The
+data-center network joins several slices.
 """
 
 import json

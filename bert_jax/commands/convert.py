@@ -1,6 +1,6 @@
-"""Converts a BERT between Hugging Face's, Google's and our own form.
+"""Converts a checkpoint to a folder for transformers, or for bert_jax.
 
-No value changes.
+No number changes.
 
 usage:
   bert_jax convert --checkpoint runs/tiny --output exported
@@ -15,7 +15,7 @@ flags:
 
 transformers loads the folder that is written. With --to bert_jax only bert_jax reads it;
 this also works for a model that transformers has no class for. Google's checkpoints since
-February 2019 mean gelu_tanh where bert_config.json has gelu: give --activation gelu_tanh.
+February 2019 need --activation gelu_tanh, although their bert_config.json has gelu.
 """
 
 from pathlib import Path

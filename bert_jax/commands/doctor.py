@@ -1,7 +1,7 @@
 """Checks whether this machine, or a job of several, can train.
 
-Run it before a long run, and paste its lines into a bug report. The last line
-is "ready", or the first failed check, and then the exit code is 2.
+Run it before a long run, and paste its lines into a bug report. The last
+line is "ready", or "not ready: ..." with exit code 2.
 
 usage:
   bert_jax doctor
@@ -10,12 +10,12 @@ usage:
 
 flags:
   --distributed              join the hosts of Cloud TPU, GKE, Slurm or MPI
-  --coordinator_address A:P  elsewhere: host and port of process 0
-  --num_processes N          elsewhere: number of processes
-  --process_id I             elsewhere: number of this process, from 0
+  --coordinator_address A:P  other systems: host and port of process 0
+  --num_processes N          other systems: number of processes
+  --process_id I             other systems: number of this process, from 0
   --join_timeout S           seconds until all processes are connected (300)
   --heartbeat_timeout S      a process is lost after S seconds of silence (30)
-  --step_timeout S           a check without an end fails after S seconds (120)
+  --step_timeout S           a check fails after S seconds (120)
   --workdir DIR              folder or bucket of the runs to come (runs)
 
 Each check prints a line: versions, the devices that JAX sees, the speed of a matrix

@@ -1,4 +1,4 @@
-"""Writes the vectors of texts: one for each text, or of every token and layer.
+"""Writes vectors of texts: one for each text, or one for each token.
 
 usage:
   bert_jax embed --checkpoint C --input texts.txt --output vectors.npz
@@ -17,12 +17,12 @@ flags:
   --layers I,J         layers to concatenate, 0: embeddings (--layers=-1)
   --normalize          scale every vector to length 1 (as the model does)
 
-A row is a text, or two with a tab between them; an empty line is an empty text. The file
-has "embeddings", float32 (rows, width). With --pooling none it has "values", float32
-(tokens of all rows, width), "input_ids", int32 (tokens,), and "offsets", int64 (rows + 1,):
-row i has the tokens offsets[i] to offsets[i + 1]. The mean is over all tokens, [CLS] and
-[SEP] included. Inputs may be larger than memory. The disk of --output holds the arrays
-twice for a while.
+A row is a text, or two texts with a tab between them. An empty line is an empty text. The
+file contains "embeddings", float32 (rows, width). With --pooling none it contains
+"values", float32 (tokens of all rows, width), "input_ids", int32 (tokens,), and "offsets",
+int64 (rows + 1,). The tokens of row i are offsets[i] to offsets[i + 1]. The mean is over
+all tokens, [CLS] and [SEP] included. Inputs may be larger than memory. The disk of
+--output needs space for two copies of the arrays.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Scores texts by a pretrained model, or finds the better sentence of pairs.
+"""Computes how likely texts are, and which sentence of a pair is more likely.
 
 usage:
   bert_jax score --checkpoint runs/tiny --text "The function returns a list."
@@ -14,12 +14,13 @@ flags:
   --input FILE           table (.csv, .tsv, .jsonl, .json, .parquet), lines, -
   --columns C [C ...]    columns of a table with the texts (as trained, or text)
   --output FILE          a .csv file, or another for JSON lines (stdout)
-  --json                 print JSON lines instead of lines to read
-  --pairs F [F ...]      sets of a good and a bad sentence: files or folders
-  --rest_of_word         also mask the later tokens of the word
+  --json                 print JSON lines instead of readable lines
+  --pairs F [F ...]      files or folders of pairs: a good and a bad sentence
+  --rest_of_word         also mask the tokens that follow in the same word
 
-The checkpoint needs an MLM head. An answer has "text", "log_probability" (natural, summed
-over the tokens, each masked in turn), "tokens", and "id" of a table. An empty text has 0
+The checkpoint needs an MLM head. An answer has "text", "log_probability", "tokens", and
+the "id" of a table's row. Each token is masked in turn, and the natural logarithms of the
+probabilities of the right tokens are added. An empty text has 0
 tokens and the log probability 0.
 
 A set of pairs is a table (.jsonl, .csv, .tsv) with the good and the bad sentence in two

@@ -14,9 +14,9 @@ flags:
   --help_settings            list the settings with their meaning, and exit
   --change_settings          resume with other settings, such as more steps
   --distributed              join the hosts of Cloud TPU, GKE, Slurm or MPI
-  --coordinator_address A:P  elsewhere: host and port of process 0
-  --num_processes N          elsewhere: number of processes
-  --process_id I             elsewhere: number of this process, from 0
+  --coordinator_address A:P  other systems: host and port of process 0
+  --num_processes N          other systems: number of processes
+  --process_id I             other systems: number of this process, from 0
   --join_timeout S           seconds until all processes are connected (300)
   --heartbeat_timeout S      a process is lost after S seconds of silence (30)
   --step_timeout S           exit after S seconds without progress (600; 0: no)

@@ -68,7 +68,7 @@ class ExampleConfig:
         True, "half of the pairs have a random second text. False: single texts, no NSP"
     )
     sentence_order: bool = setting(
-        False, "swap half of the pairs instead (SOP of ALBERT)"
+        False, "swap half of the pairs, none is random (SOP of ALBERT)"
     )
 
     def __post_init__(self):

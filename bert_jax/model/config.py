@@ -111,7 +111,7 @@ class BertConfig:
     )
     initializer_range: float = setting(
         0.02,
-        "standard deviation of new weights and embeddings, truncated at twice it",
+        "standard deviation of new weights and embeddings, cut at two deviations",
         least=0,
         below=1e3,
     )
@@ -206,7 +206,7 @@ class BertConfig:
 class MeshConfig:
     """Devices form a grid, the mesh. Each setting is the size of an axis.
 
-    The product is the number of devices. One size may be -1: it takes all that are left.
+    The product is the number of devices. One size may be -1, for all other devices.
     """
 
     replica: int = setting(1, "number of TPU slices, which split the batch")

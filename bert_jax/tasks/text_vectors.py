@@ -51,7 +51,10 @@ class SentenceVectorsConfig(TableConfig):
         "contrastive, triplet: train on pairs with at least this label; 0: on all pairs",
     )
     margin: float = setting(
-        0.5, "triplet: how far the cosine must exceed a negative's", least=0, most=2
+        0.5,
+        "triplet: by how much the cosine of a pair must be above a negative's",
+        least=0,
+        most=2,
     )
     matryoshka: tuple[int, ...] = setting(
         (),
