@@ -48,8 +48,9 @@ from bert_jax.training.state import (
 from bert_jax.training.step import Sums, compile_step
 from bert_jax.training.workdir import RunFolder
 
-# Checksums in config.json that may not change, not even with change_settings: with another
-# vocabulary the parameters have no meaning, and with other rows the best score has none.
+# Checksums in config.json that must not change, not even with change_settings. With
+# another vocabulary the parameters have no meaning. With other rows the best score has no
+# meaning.
 _FIXED = ("text.vocabulary", "rows")
 
 HostBatch = dict[str, np.ndarray]
@@ -262,8 +263,8 @@ def _loop(
             if step % config.log_every == 0 or last:
                 reporter.report(step, sums)
             evaluates = job.evaluates(step)
-            # A stop request counts after the last step as well: the caller may still have
-            # to score the model or start further runs.
+            # A run also obeys a stop request after its last step, because the caller may
+            # still score the model or start more runs.
             stops = stop_requested()
             saves = step % config.checkpoint_every == 0 or last or stops
             if evaluates or saves:

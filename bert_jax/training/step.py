@@ -114,8 +114,8 @@ def compile_step(
 
     Two calls with equal arguments return the same program, so a sweep compiles once.
     """
-    # The step gets the learning rate as an argument, the schedule. Its settings are reset
-    # here, so that runs with different learning rates share a program.
+    # The learning rate is an argument of the step (schedule). Its settings are reset here,
+    # so that runs with different learning rates share a program.
     optimizer = dataclasses.replace(
         optimizer, learning_rate=1.0, warmup_steps=0, warmup=0.0
     )
