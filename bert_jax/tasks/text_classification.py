@@ -66,8 +66,8 @@ class TextConfig(TableConfig):
     )
     truncation: str = setting(
         "head",
-        "tokens kept of a long text: head, tail, head_tail (both), or windows (all, in "
-        "overlapping sequences with the row's label, whose logits are averaged)",
+        "tokens kept of a long text: head, tail, head_tail (both), or windows: all tokens, "
+        "in overlapping sequences. Each has the label, and their logits are averaged",
         one_of=("head", "tail", "head_tail", "windows"),
     )
     head_tokens: int = setting(128, "head_tail: tokens of the head", least=1)

@@ -57,7 +57,7 @@ class OptimizerConfig:
         False, "Adam's bias correction, which the original lacks. Helps on few rows"
     )
     spike_norm: float = setting(
-        0.0, "stop if the gradient norm is larger; 0: only for NaN or infinity", least=0
+        0.0, "stop at a larger gradient norm; 0: only at NaN or infinity", least=0
     )
     skip_spikes: bool = setting(False, "skip batches over spike_norm, and continue")
     name: str = setting(
