@@ -169,7 +169,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The dictionary of the pairs. Raises ValueError for a key that occurs twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ValueError(f"a key of {[*values]} occurs twice")
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {max(names, key=names.count)!r} occurs twice")
     return values
 
 

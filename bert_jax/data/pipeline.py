@@ -146,7 +146,8 @@ def drawn_ahead(
             yield batch
     except TimeoutError as error:
         raise StalledError(
-            f"no batch for {timeout:g} s: a thread hangs; start the run again"
+            f"no batch for {timeout:g} s: a thread hangs; start the run again, or raise "
+            "data_timeout if the disk is slow"
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -118,7 +118,8 @@ def _read_workdir(
         missing = check_params(params, config, head)
     tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None
     if tokenizer and trained_with and not tokenizer.has_fingerprint(trained_with):
-        raise UserError(f"{workdir} has another vocabulary than its run")
+        needed = "copy the vocabulary of the run to it"
+        raise UserError(f"{workdir} has another vocabulary than its run; {needed}")
     return Checkpoint(
         config=config,
         compute=compute,

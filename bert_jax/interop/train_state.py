@@ -243,7 +243,8 @@ def _load(path: epath.Path, abstract: Any) -> tuple[Any, dict[str, Any]]:
     else:
         shapes = {name: tuple(shape) for name, (shape, _) in arrays.items()}
         if wrong := shape_differences(shapes, array_shapes(abstract)):
-            raise UserError(f"{path} does not fit the config: {wrong[0]}")
+            needed = "use the settings of the run, or another workdir"
+            raise UserError(f"{path} does not fit the config: {wrong[0]}; {needed}")
     context = ocp.Context()
     context.pytree.loading.partial_load = True
     with context, unwatched():  # Orbax reports no progress

@@ -220,7 +220,8 @@ def open_text(
     tokenizer = load_tokenizer(directory)
     if not tokenizer.has_fingerprint(store.info.vocabulary_fingerprint):
         raise UserError(
-            f"{directory} was prepared with another vocabulary; do it again"
+            f"{directory} was prepared with another vocabulary than it has; prepare the "
+            "text again"
         )
     settings = store.info.settings
     inputs, language = tuple(settings["inputs"]), settings.get("language", "en")

@@ -63,7 +63,8 @@ def choose_attention(
     without_dropout = (not dropout_rate, "model.attention_dropout=0")
     unmet = [need for met, need in (*needs, without_dropout) if not met]
     if unmet and required and implementation != "auto":
-        raise UserError(f"attention_impl={implementation!r} needs {unmet[0]}; set auto")
+        name = "compute.attention_impl"
+        raise UserError(f"{name}={implementation} needs {unmet[0]}; or set {name}=auto")
     takes_length = length % {"splash": LANES, "cudnn": 2}[kernel] == 0
     return kernel if takes_length and not unmet else "xla"
 
