@@ -206,10 +206,7 @@ def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _objects(path: Path) -> Iterator[Record]:
     """Yields the rows of a JSON list, or of a file with a JSON object on each line."""
-    lines, expected = (
-        read_lines(path),
-        "an object on each line, or in .json a list of objects",
-    )
+    lines, expected = read_lines(path), "an object on each line, or a list in .json"
     if ending(path) == ".json":
         lines = [*lines]
         text = "".join(line for _, line in lines)
