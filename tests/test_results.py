@@ -43,6 +43,8 @@ def test_marks_of_the_pages_are_complete(made):
         for kind in ("result", "table"):
             opened = len(re.findall(rf"<!-- {kind}: [\w.]+ -->", text))
             assert opened == text.count(f"<!-- /{kind} -->"), page
+            # Also marks that contain a line break, which nothing fills.
+            assert opened == len(re.findall(rf"<!--\s*{kind}:", text)), page
         # A line that starts with a comment is HTML in Markdown.
         assert not re.search(r"^[\s>*-]*<!-- /?result", text, flags=re.M), page
 
