@@ -427,6 +427,9 @@ def _label_in(answer: Answer) -> Any:
 def _class_name(where: str, value: Any) -> str:
     """The name of a class: a text, or a whole number."""
     if not isinstance(value, str | int) or not str(value).strip():
-        needed = "expected a text or a whole number; regression=True learns numbers"
+        needed = (
+            "expected a text or a whole number (pandas writes whole numbers as floats "
+        )
+        needed += "if a label is missing); regression=True learns numbers"
         raise UserError(f"{where}: the label is {value!r}; {needed}")
     return str(value)
