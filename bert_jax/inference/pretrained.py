@@ -326,7 +326,8 @@ def read_sets(
     Raises UserError with the file and line of a row that is not a pair.
     """
     if len(columns) != 2:
-        raise UserError(f"columns={columns}, expected the good and the bad sentence's")
+        expected = "expected the good and the bad sentence, two names"
+        raise UserError(f"columns={columns}, {expected}")
     for path in map(Path, paths):
         files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
         if not files:

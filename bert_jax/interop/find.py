@@ -71,7 +71,8 @@ def find_files(
             return "huggingface", folder
     if (prefix := find_prefix(path)) is not None:
         return "tensorflow", prefix
-    what = "contains no weights" if path.exists() else "does not exist"
+    what = "is a file" if path.is_file() else "contains no weights"
+    what = what if path.exists() else "does not exist"
     raise UserError(f"{path} {what}; {_EXPECTED}")
 
 

@@ -194,7 +194,7 @@ def test_a_path_without_a_checkpoint_is_a_one_line_error(tmp_path, workdir):
     with pytest.raises(UserError, match=rf"empty contains no weights; {expected}"):
         bert_jax.load(tmp_path / "empty")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match=rf"file contains no weights; {expected}"):
+    with pytest.raises(UserError, match=rf"file is a file; {expected}"):
         bert_jax.load(tmp_path / "file")
     (tmp_path / "config").mkdir()
     shutil.copy(workdir / "config.json", tmp_path / "config")
