@@ -40,7 +40,7 @@ except ImportError as missing:
     raise UserError("pictures need matplotlib; pip install matplotlib") from missing
 
 if TYPE_CHECKING:  # pictures of runs work without JAX, which this module imports
-    from bert_jax.inference.model import Bert, Text
+    from bert_jax.inference.model import Bert
 
 _COLOURS = ("#0072B2", "#E69F00", "#000000", "#56B4E9", "#009E73", "#D55E00", "#CC79A7")
 _LINES = ("-", "--", "-.", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1)))
@@ -244,7 +244,7 @@ def _label_cells(
 
 
 @_styled
-def attention_heads(model: "Bert", text: "Text", layer: int) -> Picture:
+def attention_heads(model: "Bert", text: str | tuple[str, str], layer: int) -> Picture:
     """A heat map for each head of a layer: how much tokens attend to each other.
 
     model: a model of ``bert_jax.load``. text: a text or a pair of texts. layer: index of
@@ -270,7 +270,9 @@ def attention_heads(model: "Bert", text: "Text", layer: int) -> Picture:
 
 
 @_styled
-def attention_lines(model: "Bert", text: "Text", layer: int, head: int) -> Picture:
+def attention_lines(
+    model: "Bert", text: str | tuple[str, str], layer: int, head: int
+) -> Picture:
     """The attention of a head as lines from each word, left, to each word, right.
 
     A wide line is a high probability. The attention to the tokens of a word is added up,
