@@ -188,7 +188,7 @@ def _draw_metric(
         if steps:
             label, values = f"{label}, baseline", np.multiply(values, percent)
             axes.plot(place(steps), values, label=label, **look | _BASELINE)
-    for x in place(run.longer):
+    for x in place([step for step, is_longer in run.new_lengths if is_longer]):
         axes.axvline(x, color="gray", linewidth=0.6, zorder=1)
         if metric == "loss":
             how = {"transform": axes.get_xaxis_transform(), "fontsize": 7}

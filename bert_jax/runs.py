@@ -92,14 +92,13 @@ class Run:
         return self.series(split, metric.removesuffix("_accuracy") + _BASELINE)
 
     @property
-    def longer(self) -> list[int]:
-        """The steps after which a phase of longer sequences starts."""
+    def new_lengths(self) -> list[tuple[int, bool]]:
+        """The steps after which the sequence length changes, and whether it is larger."""
         phases = self.config.get("phases", ())
         ends = itertools.accumulate(phase["steps"] for phase in phases)
         lengths = itertools.pairwise(phase["sequence_length"] for phase in phases)
-        return [
-            end for end, (old, new) in zip(ends, lengths, strict=False) if new > old
-        ]
+        both = zip(ends, lengths, strict=False)
+        return [(end, new > old) for end, (old, new) in both if new != old]
 
 
 def read_metrics(path: Path) -> list[Values]:
@@ -190,8 +189,9 @@ def compare(runs: Sequence[Run]) -> list[Values]:
 
 def _outcome(run: Run) -> Iterator[tuple[str, Any]]:
     """The losses, scores and times of a run by the names of :func:`compare`."""
-    # Scores of shorter sequences are not compared: they are scores of another task.
-    start = max((s for s in run.longer if s < run.metrics[-1]["step"]), default=-1)
+    # Scores at another sequence length are not compared: they are of another task.
+    last = run.metrics[-1]["step"]
+    start = max((step for step, _ in run.new_lengths if step < last), default=-1)
     for split, name in itertools.product(run.splits, [*run.losses, *run.scores]):
         lines = zip(*run.series(split, name), strict=True)
         if lines := [(value, step) for step, value in lines if step > start]:

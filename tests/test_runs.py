@@ -100,11 +100,12 @@ def test_a_comparison_has_differing_settings_and_last_and_best_metrics(two):
     assert second["eval mlm_accuracy"]["best"] == 0.4
 
 
-def test_the_best_score_is_a_score_of_the_last_length(tmp_path):
+@pytest.mark.parametrize("length", [4, 16])
+def test_the_best_score_is_a_score_of_the_last_length(tmp_path, length):
     config, lines = pretraining(1e-3, 0.25)
-    longer = {"steps": 5, "sequence_length": 16}
+    other = {"steps": 5, "sequence_length": length}
     for first, best in ((12, 0.25), (20, 0.3)):
-        phases = [{"steps": first, "sequence_length": 8}, longer]
+        phases = [{"steps": first, "sequence_length": 8}, other]
         run = write_run(tmp_path / str(first), config | {"phases": phases}, lines)
         (change,) = compare(read_runs([run]))
         assert change["eval mlm_accuracy"]["best"] == best
