@@ -174,8 +174,11 @@ def _pretrain(
     model = getattr(objective, "model", None)
     if config.prompts and isinstance(model, BertForPreTraining):
         params = on_every_host(state.params)
-        for line in _filled(config, model, params, tokenizer):
-            log(line)
+        try:
+            for line in _filled(config, model, params, tokenizer):
+                log(line)
+        except UserError as error:  # the training is finished and saved
+            log(f"prompts: {error}")
     if not finished:
         on_leader(lambda: draw_run(folder, log))
     return evaluations[-1] if evaluations else None

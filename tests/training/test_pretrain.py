@@ -429,6 +429,7 @@ def test_a_small_text_has_a_small_vocabulary(tmp_path):
     text.write_text("The sea was calm.\nThe whale slept.\n\n" * 9)
     sizes = dict(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
     settings = {"model": sizes, "data": {"threads": 1}, "eval_every": 0}
+    settings["prompts"] = ["the sea was [MASK].", "no blank"]
     lines = []
     model = bert_jax.pretrain(
         settings, tmp_path / "run", text=[text], steps=1, log=lines.append,
@@ -437,6 +438,7 @@ def test_a_small_text_has_a_small_vocabulary(tmp_path):
     assert model.config.vocab_size == model.tokenizer.vocab_size < 2000
     assert f"gives a vocabulary of {model.config.vocab_size:,} tokens only" in lines[2]
     assert model.scores == {}
+    assert any(line.startswith("prompts: row 1: no [MASK] in") for line in lines)
     written = json.loads((tmp_path / "run/config.json").read_text())["optimizer"]
     assert (written["learning_rate"], written["warmup"]) == (1e-4, 0.1)
 
