@@ -39,7 +39,7 @@ def linen_losses(module, params, inputs, labels, optimizer):
 
 
 def nnx_losses(module, params, inputs, labels, optimizer):
-    """Losses and final parameters of the loop in docs/guides/nnx.md."""
+    """Losses and final parameters of the NNX loop in docs/guides/training_loop.md."""
 
     @nnx.jit
     def step(model, optimizer):
