@@ -57,7 +57,7 @@ NO_MLM = "has no MLM head"
 REFUSALS = {
     "convert": "transformers has no BERT with LSTMs",
     "predict": "an encoder without a head",
-    "evaluate": "a pretrained checkpoint has no task|an encoder without a head",
+    "evaluate": "only pretrained|an encoder without a head",
     "embed pooler": "has no pooler",
     "score": NO_MLM,
     "minimal_pairs": NO_MLM,

@@ -67,9 +67,10 @@ class Predictor(base.Inference):
     def __init__(self, checkpoint: Stored, *, top: int | None = None, **options: Any):
         super().__init__(checkpoint, **options)
         checkpoint, path, self._top = self.checkpoint, self._name, top
-        if checkpoint.head in ("none", "pretraining"):
-            needed = "fine-tune it with bert_jax finetune, or use bert_jax embed"
-            raise UserError(f"{path} is an encoder without a head; {needed}")
+        kinds = {"none": "an encoder without a head", "pretraining": "only pretrained"}
+        if kind := kinds.get(checkpoint.head):
+            needed = "fine-tune it with finetune, or use embed, fill_mask or score"
+            raise UserError(f"{path} is {kind}; {needed}")
         self.task = task = _task(checkpoint, path, self.max_length)
         ranked = {"sequence": task.labels, "choice": True, "span": True}
         if top is not None:

@@ -151,9 +151,12 @@ class Source:
             return path
         files = sorted(x.name for x in folder.iterdir()) if folder.is_dir() else []
         there = f"it has {listed(files)}" if files else "it is empty or does not exist"
+        if folder.is_file():
+            there = "it is a file"
+        where = self.config.dir or "the current folder"
         raise UserError(
-            f"{self.config.dir or 'data.dir'} has no {listed(names)} ({there}); set "
-            "data.dir to the folder, or data.train, data.dev and data.test to its files"
+            f"{where} has no {listed(names)} ({there}); set data.dir to the folder, or "
+            "data.train, data.dev and data.test to its files"
         )
 
     def check(self) -> None:

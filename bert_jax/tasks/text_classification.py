@@ -270,8 +270,11 @@ class Classification(base.Task):
         """The class with this name, or with this number from 0."""
         name = _class_name(where, label_of(value, self.labels))
         if name not in self.label_ids:
-            known = ", ".join(self.labels)
-            raise UserError(f"{where}: label {name!r} is not in the label set {known}")
+            known = listed(self.labels, 10)
+            came = f"{where}: label {name!r} is not in the label set {known}"
+            if re.fullmatch(r"-?\d+\.\d+", name):
+                came += "; regression=True learns numbers"
+            raise UserError(came)
         return name
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
@@ -426,7 +429,9 @@ def _label_in(answer: Answer) -> Any:
 
 def _class_name(where: str, value: Any) -> str:
     """The name of a class: a text, or a whole number."""
-    if not isinstance(value, str | int) or not str(value).strip():
+    if isinstance(value, str) and not value.strip():
+        raise UserError(f"{where}: the label is empty; fill it in or drop the row")
+    if not isinstance(value, str | int):
         needed = (
             "expected a text or a whole number (pandas writes whole numbers as floats "
         )

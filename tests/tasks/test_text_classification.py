@@ -109,7 +109,17 @@ def test_regression_reads_numbers(make, tokenizer):
         (
             {"dev.csv": "text,label\na,maybe\n"},
             {},
-            r"dev\.csv:2: label 'maybe' is not in the label set bad, good",
+            r"dev\.csv:2: label 'maybe' is not in the label set bad, good$",
+        ),
+        (
+            {"dev.csv": "text,label\na,0.5\n"},
+            {"labels": [*"abcdefghijkl"]},
+            "the label set a, .* j and 2 more; regression=True learns numbers",
+        ),
+        (
+            {"dev.csv": "text,label\na, \n"},
+            {},
+            r"dev\.csv:2: the label is empty; fill it in or drop the row",
         ),
         ({"dev.csv": "text\na\n"}, {}, r"dev\.csv:2: no column 'label'; .* are text"),
         ({"dev.csv": "text,label\n ,bad\n"}, {}, r"dev\.csv:2: empty text"),
@@ -129,6 +139,8 @@ def test_regression_reads_numbers(make, tokenizer):
             r"dev\.csv:2: label 'nan'; expected a number",
         ),
         ({}, {}, r"has no dev\.csv, dev\.csv\.gz, .*data\.dir"),
+        ({}, {"dir": __file__}, r"classification\.py has no .* \(it is a file\); set"),
+        ({}, {"dir": ""}, r"^the current folder has no dev\.csv"),
         ({}, {"dev": "valid.csv"}, r"has no valid\.csv \(it has train\.csv\); set"),
     ],
 )
@@ -352,7 +364,7 @@ def test_no_other_column_replaces_a_missing_value(form, tmp_path):
                 read(rows)
 
 
-@pytest.mark.parametrize("label", [datetime.date(2020, 1, 1), 1.0, " "])
+@pytest.mark.parametrize("label", [datetime.date(2020, 1, 1), 1.0])
 def test_a_label_is_a_text_or_a_whole_number(label):
     good, make = [("a", "x"), ("b", "y")], bert_jax.tasks.classification
     bad = [*good, ("c", label)]
