@@ -6,11 +6,13 @@ date, commit and command. A page has marks, and this command writes what is betw
   <!-- result: NAME -->3.02 s<!-- /result -->          the value with its unit
   <!-- result: NAME.ratio -->1.6<!-- /result -->       another field of NAME
   <!-- table: NAME --> ... <!-- /table -->             a table
+  <!-- table: runs --> ... <!-- /table -->             how the tables above were measured
 
-The NAME of a table is a file with rows, or the "table" of several figures.
+The NAME of a table is a file with rows, or the "table" of several figures. A
+figure or table of several runs lists the other runs in "others".
 
-A figure is marked "older than the code" if a commit after its own changed its "sources".
-The mark depends on the checkout, so the tests compare pages without it.
+A run is marked "current" if no commit after its own changed its "sources". The mark
+depends on the checkout, so the tests compare pages without it.
 
 usage:
   python docs/make_results.py
@@ -26,7 +28,7 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-MARK = " (older than the code)"
+MARK = " (current)"
 COLUMNS = {
     "what": "what",
     "metric": "metric",
@@ -56,15 +58,16 @@ def pages() -> list[Path]:
 
 
 @functools.cache
-def is_older(commit: str, *sources: str) -> bool:
-    """Whether a later commit changed the sources. False without git."""
+def is_current(commit: str, *sources: str) -> bool:
+    """Whether no later commit changed the sources. False without git."""
     command = ["git", "log", "-1", "--format=%h", f"{commit}..HEAD", "--", *sources]
-    return bool(subprocess.run(command, cwd=ROOT, capture_output=True).stdout)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True)
+    return done.returncode == 0 and not done.stdout
 
 
-def source(result: dict[str, Any]) -> str:
-    """Date, commit, machine and command, with the mark if the code is newer."""
-    mark = MARK if is_older(result["commit"], *result["sources"]) else ""
+def run_line(result: dict[str, Any]) -> str:
+    """Date, commit, machine and command, with a mark if the code has not changed."""
+    mark = MARK if is_current(result["commit"], *result["sources"]) else ""
     command = result["command"]
     if "`" not in command:
         command = f"`{command}`"
@@ -81,7 +84,7 @@ def shown(result: dict[str, Any], field: str = "value") -> str:
     if unit == "s" and isinstance(value, int) and "peer" not in result:
         return f"{value // 60} min {value % 60} s"
     if isinstance(value, float) and abs(value) < 1e-3:
-        value = f"{value:.1e}".replace("e-0", "e-")
+        value = f"{value:.1e}".replace("e-0", "e\N{NON-BREAKING HYPHEN}")
     elif not isinstance(value, str):
         value = f"{value:,}"
     return value + (unit if unit in ("", "%") else f" {unit}")
@@ -93,41 +96,49 @@ def markdown(columns: list[str], rows: list[list]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def table(name: str) -> str:
-    """A result with rows, or all figures of a table, and how they were measured."""
+def table(name: str, runs: list[str]) -> str:
+    """A result with rows, or all figures of a table. New runs are added to ``runs``."""
+
+    def numbers(result: dict[str, Any]) -> str:
+        lines = [run_line(run) for run in (result, *result.get("others", []))]
+        runs.extend(line for line in lines if line not in runs)
+        return ", ".join(str(runs.index(line) + 1) for line in lines)
+
+    if name == "runs":
+        return "\n".join(f"{number}. {line}" for number, line in enumerate(runs, 1))
     if name in results():
         result = results()[name]
-        rows = markdown(result["columns"], result["rows"])
-        parts = [f"**{result['what']}**", rows, result.get("note"), source(result)]
-        return "\n\n".join(filter(None, parts))
-    rows, runs = [], []
-    for result in results().values():
-        if result.get("table") == name:
-            run = source(result)
-            runs += [run] * (run not in runs)
-            row = {field: shown(result, field) for field in COLUMNS}
-            rows.append(row | {"run": str(runs.index(run) + 1)})
+        word = "runs" if "others" in result else "run"
+        head = f"**{result['what']}** ({word} {numbers(result)})"
+        text = ". ".join(filter(None, [head, result.get("note")]))
+        return f"{text}\n\n{markdown(result['columns'], result['rows'])}"
+    rows = [
+        {field: shown(result, field) for field in COLUMNS} | {"run": numbers(result)}
+        for result in results().values()
+        if result.get("table") == name
+    ]
     if not rows:
         raise KeyError(f"table {name}")
-    fields = [field for field in COLUMNS if any(row[field] for row in rows)]
+    one_peer = len({row["peer"] for row in rows}) == 1  # the text names it
+    fields = [
+        field
+        for field in COLUMNS
+        if any(row[field] for row in rows) and not (field == "peer" and one_peer)
+    ]
     cells = [[row[field] for field in fields] for row in rows]
-    lines = [f"{number}. {run}" for number, run in enumerate(runs, 1)]
-    return (
-        markdown([COLUMNS[field] for field in fields], cells)
-        + "\n\nRuns:\n\n"
-        + "\n".join(lines)
-    )
+    return markdown([COLUMNS[field] for field in fields], cells)
 
 
 def fill(text: str) -> str:
     """A page with the figures and tables of its marks."""
+    runs: list[str] = []
 
     def span(match: re.Match) -> str:
         name, _, field = match[2].partition(".")
         return match[1] + shown(results()[name], field or "value") + match[3]
 
     def block(match: re.Match) -> str:
-        return f"{match[1]}\n\n{table(match[2])}\n\n{match[3]}"
+        return f"{match[1]}\n{table(match[2], runs)}\n{match[3]}"
 
     text = re.sub(
         r"(<!-- result: ([\w.]+) -->)[^<]*(<!-- /result -->)", span, text, flags=re.S
@@ -180,9 +191,8 @@ def charts() -> dict[Path, str]:
             f"{result['what']}, {result['peer']}",
             [(result["ratio"], f"{result['ratio']}", BLUE)],
         )
-        for table in ("steps", "embedding")
         for result in results().values()
-        if result.get("table") == table and "ratio" in result
+        if result.get("table") == "speed"
     ]
     scores = [
         (

@@ -28,7 +28,7 @@ def made():
 
 
 def test_pages_and_charts_are_up_to_date(made):
-    """Marks of outdated results are ignored, since they change with every commit."""
+    """Marks of current runs are ignored, since they change with every commit."""
     old = [
         str(path.relative_to(ROOT))
         for path, text in made.files().items()
@@ -61,8 +61,9 @@ def test_results_are_complete(made):
         else:
             assert {"value", "unit"} < set(result), name
         assert result.get("table", name) in tables, name
-        for source in result["sources"]:
-            assert (ROOT / source).exists(), f"{name}: {source}"
+        for run in (result, *result.get("others", [])):
+            for source in run["sources"]:
+                assert (ROOT / source).exists(), f"{name}: {source}"
 
 
 def test_spans_and_tables_are_filled_from_results(made, monkeypatch):
@@ -71,27 +72,35 @@ def test_spans_and_tables_are_filled_from_results(made, monkeypatch):
     other = one | dict(what="a start", value=2e-6, unit="", command="see the log")
     other["commit"] = "7654321"
     rows = one | dict(columns=["a", "b"], rows=[[1, "x"]], note="Two.")
+    rows["others"] = [other | {"date": "2026-01-03", "sources": []}]
     published = {"one": one, "other": other, "rows": rows | {"table": None}}
     published = {name: result | {"sources": []} for name, result in published.items()}
     monkeypatch.setattr(made, "results", lambda: published)
-    monkeypatch.setattr(made, "is_older", lambda commit, *sources: commit == "1234567")
+    monkeypatch.setattr(
+        made, "is_current", lambda commit, *sources: commit == "1234567"
+    )
     span = "It took <!-- result: {} -->{}<!-- /result -->."
     assert made.fill(span.format("one", "?")) == span.format("one", "2 min 30 s")
     assert made.fill(span.format("one.ratio", "9")) == span.format("one.ratio", "1.5")
-    filled = made.fill("<!-- table: times -->old<!-- /table -->")
+    assert made.fill(span.format("other", "")) == span.format("other", "2.0e\u20116")
+    tables = [f"<!-- table: {name} -->" for name in ("times", "rows", "runs")]
+    filled = made.fill("old<!-- /table -->\n".join([*tables, ""]))
     assert "| a step | 2 min 30 s | 1.5 | 1 |" in filled
-    assert "| a start | 2.0e-6 | 1.5 | 2 |" in filled
-    line = "2026-01-02, `1234567` (older than the code), a core: `make it`"
-    assert f"1. {line}\n2. 2026-01-02, `7654321`, a core: `see the log`\n" in filled
+    assert "| a start | 2.0e\u20116 | 1.5 | 2 |\n<!-- /table -->" in filled
+    assert "**a step** (runs 1, 3). Two.\n\n| a | b |\n" in filled
+    assert filled.endswith("""<!-- table: runs -->
+1. 2026-01-02, `1234567` (current), a core: `make it`
+2. 2026-01-02, `7654321`, a core: `see the log`
+3. 2026-01-03, `7654321`, a core: `see the log`
+<!-- /table -->
+""")
     assert made.fill(filled) == filled
-    filled = made.fill("<!-- table: rows --><!-- /table -->")
-    assert f"| 1 | x |\n\nTwo.\n\n{line}\n" in filled
     for text in (span.format("nothing", ""), "<!-- table: none --><!-- /table -->"):
         with pytest.raises(KeyError):
             made.fill(text)
 
 
-def test_a_figure_is_older_than_changed_code(made, monkeypatch, tmp_path):
+def test_a_run_is_current_until_its_code_changes(made, monkeypatch, tmp_path):
     def git(*words):
         words = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
@@ -101,15 +110,15 @@ def test_a_figure_is_older_than_changed_code(made, monkeypatch, tmp_path):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     for name in ("measured.py", "other.py"):
         (tmp_path / name).write_text("1")
-    assert not made.is_older("1234567", "measured.py")  # without git
+    assert not made.is_current("1234567", "measured.py")  # without git
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "a")
     commit = git("rev-parse", "HEAD")
     (tmp_path / "other.py").write_text("2")
     git("commit", "-qam", "b")
-    assert not made.is_older(commit[:7], "measured.py")
-    assert made.is_older(commit[:7], "measured.py", "other.py")
+    assert made.is_current(commit[:7], "measured.py")
+    assert not made.is_current(commit[:7], "measured.py", "other.py")
 
 
 def test_pages_have_no_commits_dates_and_counts_of_tests(made):
