@@ -91,9 +91,10 @@ def shown(result: dict[str, Any], field: str = "value") -> str:
 
 
 def markdown(columns: list[str], rows: list[list]) -> str:
-    """A table."""
+    """A table. A line of a cell does not end at a plus-minus sign."""
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    text = "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
 def table(name: str, runs: list[str]) -> str:
