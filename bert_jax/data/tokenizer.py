@@ -435,7 +435,7 @@ class LibraryTokenizer(Tokenizer):
         ids = self.library.get_vocab(with_added_tokens=True)
         tokens = sorted(ids, key=ids.__getitem__)
         if [ids[token] for token in tokens] != list(range(len(tokens))):
-            raise UserError(f"its token ids are not 0 to {len(ids) - 1}")
+            raise UserError(f"its token ids are not 0 to {len(ids) - 1}, each once")
         added = self.parts.get("added_tokens") or ()
         self.added = {token["content"] for token in added}
         if prefix := self.parts["model"].get("continuing_subword_prefix"):

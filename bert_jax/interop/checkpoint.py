@@ -142,7 +142,8 @@ def check_types(token_type_ids: Iterable[np.ndarray], config: BertConfig) -> Non
     """Raises UserError if the model has no token type for the second text of a pair."""
     types = config.type_vocab_size
     if any(ids.max(initial=0) >= types for ids in token_type_ids):
-        raise UserError(f"type_vocab_size={types}, but pairs of texts need 2")
+        needed = "use another checkpoint, or single texts"
+        raise UserError(f"type_vocab_size={types}, but pairs of texts need 2; {needed}")
 
 
 def check_vocabulary(checkpoint: Checkpoint, path: object) -> None:

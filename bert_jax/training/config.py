@@ -138,6 +138,7 @@ class DataConfig:
         """Raises UserError unless there is one text, before JAX is imported."""
         if bool(self.path) == bool(self.corpus):
             both = f"data.path={self.path} and data.corpus are both given"
+            both += " (--data.corpus= empties it)"
             raise UserError(
                 f"{both if self.path else 'the config names no text'}; set either "
                 "data.path, the output of bert_jax prepare, or data.corpus, files of text"
