@@ -35,32 +35,15 @@ _COMMANDS = """# Commands
 
 <!-- Made by: python docs/make_reference.py -->
 
-`bert_jax` lists the commands. `bert_jax NAME --help` explains one. `python -m bert_jax
-NAME` is the same as `bert_jax NAME`, and `python -m bert_jax.train --config
-experiments/base.py` is the same as `bert_jax train --config base`.
-
-A wrong flag, name or file ends the command with one line and exit code 2. The line names
-the nearest flag, setting or config. A dash in a flag means an underscore. A long piece of
-work shows its progress on one line of a terminal. Training logs a line every `log_every`
-steps instead, with the time that is left.
-
-An output file replaces an existing file when it is complete. After an error the existing
-file is unchanged. An output folder must be new or empty.
-
-## Configs and settings
-
-`--config` takes a file or one of these names:
+`bert_jax NAME --help` shows all flags of a command. Below, flags that an earlier command
+has too are only named. `--config` takes a file, or a name with an optional argument, such
+as `base:lamb`:
 {names}.
-An argument may follow, such as `base:lamb` or `glue:sst2`.
 
-Each [setting](settings.md) is a flag with its whole name, such as
-`--optimizer.learning_rate=1e-4`. `--help_settings` lists the settings, and `--print_config`
-prints their values in a run. Two settings for looking at a run:
-
-- `--profile_steps 10:20` writes a profile of these steps into the workdir's `tensorboard/`.
-  `tensorboard --logdir WORKDIR/tensorboard` or `xprof` (both from PyPI) shows it.
-- `--tracker wandb` or `--tracker trackio` also sends the metrics to Weights & Biases or
-  Trackio. The library has to be installed.
+Each [setting](settings.md) is a flag, such as `--optimizer.learning_rate=1e-4`. A dash
+in a flag means an underscore. A wrong flag, name or file ends the command with one line and
+exit code 2. An output file replaces an existing file when it is complete. An output folder
+must be new or empty.
 """
 
 
@@ -145,17 +128,34 @@ def settings_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+def without_known(shown: str, name: str, known: dict[str, str]) -> str:
+    """The help of a command. Flags of earlier commands are only named.
+
+    known: the first command of each line of a flag. Lines of this command are added.
+    """
+    about, mark, flags = shown.partition("\nflags:\n")
+    lines = {" ".join(line.split()): line for line in flags.split("\n")}
+    new = [line for words, line in lines.items() if words not in known]
+    for first in dict.fromkeys(known[words] for words in lines if words in known):
+        same = [words.split()[0] for words in lines if known.get(words) == first]
+        text = f"as in {first}: {', '.join(same)}"
+        new.append(
+            textwrap.fill(text, 78, initial_indent="  ", subsequent_indent="    ")
+        )
+    for words in lines:
+        known.setdefault(words, name)
+    return f"{about}{mark}" + "\n".join(new)
+
+
 def commands_page() -> str:
     """The help of each command, and the details below it."""
     names = textwrap.fill(", ".join(f"`{name}`" for name in named_configs()), 98)
-    parts = [_COMMANDS.format(names=names)]
+    parts, known = [_COMMANDS.format(names=names)], {}
     for name in COMMANDS:
         module = importlib.import_module(f"bert_jax.commands.{name}")
         shown, details = cli.help_and_details(module.__doc__)
-        parts.append(
-            "\n\n".join(filter(None, [f"## {name}", f"```text\n{shown}\n```", details]))
-            + "\n"
-        )
+        block = f"```text\n{without_known(shown, name, known)}\n```"
+        parts.append("\n\n".join(filter(None, [f"## {name}", block, details])) + "\n")
     return "\n".join(parts)
 
 

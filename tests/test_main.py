@@ -121,3 +121,13 @@ def test_the_reference_pages_are_up_to_date(name):
     pages = runpy.run_path(str(REPOSITORY / "docs" / "make_reference.py"))
     page = (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert page == pages[f"{name}_page"](), "run python docs/make_reference.py"
+
+
+def test_the_page_of_commands_names_the_flags_of_earlier_commands():
+    pages = runpy.run_path(str(REPOSITORY / "docs" / "make_reference.py"))
+    known = {}
+    help_of = "About.\n\nflags:\n  {}\n  --b  second"
+    first, other = help_of.format("--a N  first (1)"), help_of.format("--a  first (2)")
+    assert pages["without_known"](first, "one", known) == first
+    shown = pages["without_known"](other, "two", known)
+    assert shown == "About.\n\nflags:\n  --a  first (2)\n  as in one: --b"

@@ -19,8 +19,7 @@ flags:
 
 The roofline time is the larger of two times: the model's FLOPs at the peak speed of the
 chip, and the memory traffic at the chip's bandwidth. It is unknown with scan_layers or
-accumulation, because the compiler does not count all traffic. The
-data-center network joins several slices.
+accumulation, because the compiler does not count all traffic.
 """
 
 import json

@@ -13,9 +13,9 @@ flags:
   --to {hf,bert_jax}  form of the folder (hf: transformers loads it)
   --activation A      gelu, gelu_tanh, relu (as in the file)
 
-transformers loads the folder that is written. With --to bert_jax only bert_jax reads it;
-this also works for a model that transformers has no class for. Google's checkpoints since
-February 2019 need --activation gelu_tanh, although their bert_config.json has gelu.
+With --to bert_jax only bert_jax reads the folder. This also works for a model that
+transformers has no class for. Google's checkpoints since February 2019 need --activation
+gelu_tanh, although their bert_config.json has gelu.
 """
 
 from pathlib import Path

@@ -18,9 +18,7 @@ flags:
   --step_timeout S           a check fails after S seconds (120)
   --workdir DIR              folder or bucket of the runs to come (runs)
 
-Each check prints a line: versions, the devices that JAX sees, the speed of a matrix
-product, the chosen attention, a sum over all devices, a training step whose numbers are
-known, a save and a restore. The files in the workdir stay as they were. On several hosts
+[Hardware](guides/hardware.md#check-the-machine-first) explains each line. On several hosts
 start the command on each host. Process 0 prints all lines, and the others print their
 failed checks.
 """

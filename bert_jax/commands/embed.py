@@ -18,11 +18,8 @@ flags:
   --normalize          scale every vector to length 1 (as the model does)
 
 A row is a text, or two texts with a tab between them. An empty line is an empty text. The
-file contains "embeddings", float32 (rows, width). With --pooling none it contains
-"values", float32 (tokens of all rows, width), "input_ids", int32 (tokens,), and "offsets",
-int64 (rows + 1,). The tokens of row i are offsets[i] to offsets[i + 1]. The mean is over
-all tokens, [CLS] and [SEP] included. Inputs may be larger than memory. The disk of
---output needs space for two copies of the arrays.
+mean is over all tokens, [CLS] and [SEP] included. Inputs may be larger than memory. The
+disk needs space for two copies of the [arrays](checkpoints.md#the-folder-that-is-written).
 """
 
 import sys

@@ -15,9 +15,9 @@ flags:
   --output DIR         new folder for predictions, errors and scores
   --columns C [C ...]  columns of a table with the texts (as trained, or text)
 
-Without --input the command scores all labelled splits of the task, from the folder that
-the run read, or from --data.dir. --output gets the predictions in the task's official form,
-the worst errors, the confusion matrix as numbers and as a picture, and scores.json.
+Without `--input` the command scores all labelled splits of the run's folder, or of
+`--data.dir`. `--output` gets scores.json and the
+[predictions](tasks.md#files-of-predictions).
 """
 
 import contextlib

@@ -18,11 +18,9 @@ flags:
   --top K              likeliest tokens of a [MASK] (5), labels or spans (all)
   --next_sentence      probability that the second text follows the first
 
-A row is a text, two texts, words to tag, a question and its context, or a context and its
-choices. --input is a table with the columns that the checkpoint was trained with, a SQuAD
-file, a file with a word and its tag on each line (.conll), or UTF-8 lines with a tab
-between the texts of a row. A table's answers are written beside its columns, with names
-such as predicted_label. Other answers have the id of their row.
+[Tasks](tasks.md#forms-of-data) describes the rows and the answers. `--input` also reads a
+SQuAD file, and a .conll file with a word and its tag on each line. Rows without columns
+have the id of their row in the answer.
 """
 
 from pathlib import Path

@@ -18,16 +18,10 @@ flags:
   --pairs F [F ...]      files or folders of pairs: a good and a bad sentence
   --rest_of_word         also mask the tokens that follow in the same word
 
-The checkpoint needs an MLM head. An answer has "text", "log_probability", "tokens", and
-the "id" of a table's row. Each token is masked in turn, and the natural logarithms of the
-probabilities of the right tokens are added. An empty text has 0
-tokens and the log probability 0.
-
-A set of pairs is a table (.jsonl, .csv, .tsv) with the good and the bad sentence in two
---columns (sentence_good and sentence_bad), lines of text with a tab between the two, or a
-folder of .jsonl files, such as BLiMP's data. The command prints how often the good sentence
-is more likely. With --json it prints one object with "accuracy" (a share of 1), "by_set"
-(the accuracy of each set by its path) and "pairs".
+[Score sentences](guides/vectors.md#score-sentences) explains the scores and the files of
+pairs. Logarithms are natural. With --json the answer to a text has "text",
+"log_probability", "tokens" and the "id" of a table's row, and the answer to pairs has
+"accuracy" (a share of 1), "by_set" (the accuracy of each set by its path) and "pairs".
 """
 
 import json
