@@ -87,7 +87,7 @@ def shown(result: dict[str, Any], field: str = "value") -> str:
         value = f"{value:.1e}".replace("e-0", "e\N{NON-BREAKING HYPHEN}")
     elif not isinstance(value, str):
         value = f"{value:,}"
-    return value + (unit if unit in ("", "%") else f" {unit}")
+    return value + (unit if unit in ("", "%") else f"\N{NO-BREAK SPACE}{unit}")
 
 
 def markdown(columns: list[str], rows: list[list]) -> str:
