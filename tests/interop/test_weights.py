@@ -220,7 +220,7 @@ def test_a_truncated_file_is_a_one_line_error(folder, tmp_path, form, share):
 def test_objects_other_than_tensors_are_refused(tmp_path):
     for value, message in (
         ([1, 2], "is damaged"),
-        ({"a": 1}, "'a' is no tens"),
+        ({"a": 1}, "'a' is not a tens"),
     ):
         path = archive(tmp_path / "a.bin", pickle.dumps(value, 2))
         with pytest.raises(UserError, match=message):
