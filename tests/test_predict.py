@@ -218,7 +218,7 @@ def test_an_output_file_is_replaced_by_a_complete_file(
 @pytest.mark.parametrize(
     ("name", "lines", "arguments", "message"),
     [
-        ("encoder", ["a"], [], "finetune.*bert_jax embed"),
+        ("encoder", ["a"], [], "finetune.*embed"),
         ("classes", ["a"], ["--max_length", "81"], "exceeds the model's 80 positions"),
         ("classes", ["a"], ["--batch_size", "0"], "batch_size=0"),
         ("choice", ["a\tb"], [], "input.txt:1: 'choices' are no list of two"),
