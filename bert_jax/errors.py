@@ -99,9 +99,9 @@ def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> 
     leaves = {other.rpartition(".")[2]: other for other in reversed(known)}
     same = [other for other in known if other.startswith(group + dot)]
     leaves |= {other.removeprefix(group + dot): other for other in same}
-    plain = {_plain(own): own for own in leaves}
+    plain = {_plain(name): name for name in leaves}
     similar = [plain[x] for x in difflib.get_close_matches(_plain(leaf), plain, n=1)]
-    near = [own for own in [*_OTHER_NAMES.get(leaf, []), *similar] if own in leaves]
+    near = [name for name in [*_OTHER_NAMES.get(leaf, []), *similar] if name in leaves]
     return f"did you mean {shown(leaves[near[0]])}?" if near else ""
 
 

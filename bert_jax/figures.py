@@ -226,9 +226,9 @@ def confusion_matrix(
 def save_confusions(folder: os.PathLike | str) -> None:
     """Draws each SPLIT.confusion.json in the folder of a run's or evaluation's output."""
     for path in sorted(Path(folder).glob("*.confusion.json")):
-        found = read_json(path, "counts of gold and predicted labels")
-        title = f"{found['split']} {found['of']}"
-        picture = confusion_matrix(found["labels"], found["counts"], title)
+        confusion = read_json(path, "counts of gold and predicted labels")
+        title = f"{confusion['split']} {confusion['of']}"
+        picture = confusion_matrix(confusion["labels"], confusion["counts"], title)
         save(picture, path.with_suffix(".png"))
 
 

@@ -39,8 +39,8 @@ _SMALLER = (
 
 def main(argv: list[str]) -> int:
     """Parses the command line, compiles, and prints the reports."""
-    own = {"topology": "", "num_slices": 1, "json": False}
-    config, _, flags = parse(argv, __doc__, train_config, own)
+    defaults = {"topology": "", "num_slices": 1, "json": False}
+    config, _, flags = parse(argv, __doc__, train_config, defaults)
     if not flags["topology"]:
         raise UserError("--topology is missing, such as v2:4x4")
     import jax
@@ -71,8 +71,8 @@ def text(report: dict[str, Any]) -> str:
             shown[name] = f"{value:.4f} s"
     shown["flops"] = f"{report['flops'] / 1e12:.3g} TFLOP"
     shown["collectives"] = ", ".join(
-        f"{own['count']} {kind} {own['bytes'] / 1e6:,.0f} MB"
-        for kind, own in sorted(report["collectives"].items())
+        f"{sums['count']} {kind} {sums['bytes'] / 1e6:,.0f} MB"
+        for kind, sums in sorted(report["collectives"].items())
     )
     shown["fits"] = "yes" if report["fits"] else f"no; try in this order: {_SMALLER}"
     return "\n".join(f"{name:18} {line}" for name, line in shown.items())

@@ -60,8 +60,8 @@ def parse(
     continues a checkpoint has the checkpoint's sizes; see :func:`with_architecture`. Raises
     UserError for a missing file, an unknown setting and a value of the wrong type.
     """
-    own = {"config": "", "workdir": "", "print_config": False, "help_settings": False}
-    parser = argument_parser(usage, own | {**(flags or {})})
+    base = {"config": "", "workdir": "", "print_config": False, "help_settings": False}
+    parser = argument_parser(usage, base | {**(flags or {})})
     first, _ = parser.parse_known_args(argv)
     given = first.config
     if not given and first.help_settings:

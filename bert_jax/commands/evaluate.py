@@ -43,10 +43,10 @@ def main(argv: list[str]) -> None:
         predictor = Predictor(args.checkpoint, **cli.model_options(args))
         columns, data = tuple(args.columns), Path(args.input) if args.input else None
         directory = vars(args)["data.dir"]
-        found = [*predictor.evaluate(data, directory=directory, columns=columns)]
-        scores = {split.name: evaluation.scores for _, split, evaluation in found}
+        evaluations = [*predictor.evaluate(data, directory=directory, columns=columns)]
+        scores = {split.name: evaluation.scores for _, split, evaluation in evaluations}
         if folder:
-            for task, split, evaluation in found:
+            for task, split, evaluation in evaluations:
                 content = split.rows, evaluation.predictions
                 task.write(*content, split.name, folder)
                 write_mistakes(folder, task, split.name, *content)

@@ -35,8 +35,8 @@ from bert_jax.training.config import finetune_config
 
 def main(argv: list[str]) -> None:
     """Parses the command line and fine-tunes."""
-    own = cli.JOB_FLAGS | {"sweep": False, "change_settings": False}
-    config, workdir, flags = parse(argv, __doc__, finetune_config, own)
+    defaults = cli.JOB_FLAGS | {"sweep": False, "change_settings": False}
+    config, workdir, flags = parse(argv, __doc__, finetune_config, defaults)
     # A finished run is reported from what it wrote.
     if not any(Path(workdir, name).exists() for name in ("results.json", "sweep.json")):
         check_checkpoint(config.init_from, "init_from")

@@ -33,5 +33,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("path", metavar="PATH")
     options = vars(parser.parse_args(argv))
     as_json = options.pop("json")
-    found = inspect(options.pop("path"), **options)
-    print_line(json.dumps(found, indent=2) if as_json else "\n".join(describe(found)))
+    summary = inspect(options.pop("path"), **options)
+    text = json.dumps(summary, indent=2) if as_json else "\n".join(describe(summary))
+    print_line(text)

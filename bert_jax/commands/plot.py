@@ -35,8 +35,8 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     known = named_references()
     references = [known.get(name, name) for name in args.reference]
-    found = [*runs.read_runs(args.runs), *runs.read_references(references)]
-    compared = runs.compare(found)
+    all_runs = [*runs.read_runs(args.runs), *runs.read_references(references)]
+    compared = runs.compare(all_runs)
     table = "\n".join(runs.table(compared))
     print_line(json.dumps(compared, indent=2) if args.json else table)
     from bert_jax import figures

@@ -36,8 +36,8 @@ from bert_jax.progress import print_line
 
 def main(argv: list[str]) -> None:
     """Parses the command line and prepares."""
-    own = {"vocabulary": str, "output": str, "workers": 0, "shards": 0}
-    flags = cli.CORPUS_FLAGS | own | {"segmenter": "", "beam": {}}
+    defaults = {"vocabulary": str, "output": str, "workers": 0, "shards": 0}
+    flags = cli.CORPUS_FLAGS | defaults | {"segmenter": "", "beam": {}}
     settings = vars(cli.argument_parser(__doc__, flags).parse_args(argv))
     inputs, output, beam = (settings.pop(name) for name in ("input", "output", "beam"))
     settings["format"] = settings.pop("input_format")

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> None:
 
     form = lines.output_format(args.output, as_json=args.json)
     check_output(args.output, args.input)
-    # A wrong pair is found before any score.
+    # A wrong pair is an error before any score.
     sets = list(read_sets(args.pairs or (), args.columns or COLUMNS))
     watched = lines.on_screen(args.output) and not args.pairs
     cli.start()
@@ -71,8 +71,8 @@ def main(argv: list[str]) -> None:
         line = f"{right.mean():7.1%}  {len(right):6,}  {name}"
         print_line(line, sys.stderr if args.json else sys.stdout)
 
-    found = accuracy(scorer, sets, report)
+    result = accuracy(scorer, sets, report)
     if args.json:
-        print_line(json.dumps(found._asdict(), indent=2))
+        print_line(json.dumps(result._asdict(), indent=2))
     else:
-        print_line(f"{found.accuracy:.1%} of {counted(found.pairs, 'pair')}")
+        print_line(f"{result.accuracy:.1%} of {counted(result.pairs, 'pair')}")

@@ -32,8 +32,8 @@ from bert_jax.training.config import TrainConfig, train_config
 
 def main(argv: list[str]) -> None:
     """Parses the command line and trains."""
-    own = cli.JOB_FLAGS | {"change_settings": False}
-    config, workdir, flags = parse(argv, __doc__, train_config, own)
+    defaults = cli.JOB_FLAGS | {"change_settings": False}
+    config, workdir, flags = parse(argv, __doc__, train_config, defaults)
     config.data.check_text()
     # A resumed run has its own parameters.
     if config.init_from and not Path(workdir, CHECKPOINTS).is_dir():

@@ -129,8 +129,9 @@ class ExampleSource:
     def __post_init__(self):
         most = self.sequence_length - 3
         if not 1 <= self.max_predictions <= most:
-            came = f"max_predictions={self.max_predictions} of a phase with sequence_length"
-            raise UserError(f"{came}={self.sequence_length}, expected 1 to {most}")
+            phase = f"a phase with sequence_length={self.sequence_length}"
+            actual = f"max_predictions={self.max_predictions} of {phase}"
+            raise UserError(f"{actual}, expected 1 to {most}")
         bounds = self.store.document_sentences
         if self.documents is None:
             self.documents = np.arange(len(bounds) - 1)

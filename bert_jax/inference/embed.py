@@ -135,8 +135,8 @@ class Embedder(base.Inference):
             bias = jnp.broadcast_to(layer.get("bias", 0), vectors.shape)
             vectors = ACTIVATIONS[activation](vectors + bias)
         if not 0 <= self._dimensions <= (width := vectors.shape[-1]):
-            came = f"dimensions={self._dimensions}, expected at most {width}"
-            raise UserError(f"{came}, the width of the vectors")
+            actual = f"dimensions={self._dimensions}, expected at most {width}"
+            raise UserError(f"{actual}, the width of the vectors")
         vectors = vectors[..., : self._dimensions or None]
         return normalized(vectors) if self._normalize else vectors
 

@@ -109,8 +109,8 @@ def csv_texts(parts: Iterable[Answers]) -> Iterator[str]:
         columns = dict.fromkeys(name for row in rows for name in row)
         header, names = not names, names or columns
         if more := [name for name in columns if name not in names]:
-            came = f"column {more[0]!r} is missing in the first {CHUNK:,} rows"
-            raise UserError(f"{came}; write --output in .jsonl")
+            actual = f"column {more[0]!r} is missing in the first {CHUNK:,} rows"
+            raise UserError(f"{actual}; write --output in .jsonl")
         writer = csv.DictWriter(file, [*names], lineterminator="\n")
         if header:
             writer.writeheader()

@@ -81,9 +81,9 @@ def majority_warning(counts: Sequence[Sequence[int]]) -> str:
     if sum(total > 0 for total in totals) < 2 or right > max(totals):
         return ""
     share, largest = right / sum(totals), max(totals) / sum(totals)
-    came = f"{share:.1%} are right, and the largest class alone has {largest:.1%}"
+    actual = f"{share:.1%} are right, and the largest class alone has {largest:.1%}"
     needed = "try another seed, more epochs or optimizer.bias_correction=True"
-    return f"{came}: the run has learned nothing; {needed}"
+    return f"{actual}: the run has learned nothing; {needed}"
 
 
 def write_mistakes(

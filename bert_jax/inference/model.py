@@ -235,8 +235,8 @@ class Bert(Checkpoint):
             raise UserError("there is one text; expected several, or their vectors")
         vectors = data if numbers else self.encode(data, columns=columns)
         if not least <= vectors.ndim <= 2:
-            came = f"vectors have the shape {vectors.shape}"
-            raise UserError(f"{came}; expected (texts, W), or (W,) for a single text")
+            actual = f"vectors have the shape {vectors.shape}"
+            raise UserError(f"{actual}; expected (texts, W), or (W,) for a single text")
         return vectors
 
     @with_arguments(Options)

@@ -76,16 +76,18 @@ class Predictor(base.Inference):
         if top is not None:
             base.check_top(top)
             if not ranked.get(task.head):
-                came = f"top={top}, but a model for {task.family} ranks no answers"
-                raise UserError(f"{came}; leave top out")
+                actual = f"top={top}, but a model for {task.family} ranks no answers"
+                raise UserError(f"{actual}; leave top out")
         features = checkpoint.extra.get("features", {})
         features = from_settings(FeatureConfig, features, "features")
         sizes = task.head, task.outputs, features, checkpoint.compute
         model = make_model(checkpoint.config, *sizes)
         params, missing = head_params(checkpoint, model, task.head, task.labels)
         if missing:
-            came = f"{path} lacks {', '.join(missing)}, which a {task.head} head needs"
-            raise UserError(f"{came}; fine-tune it with bert_jax finetune")
+            actual = (
+                f"{path} lacks {', '.join(missing)}, which a {task.head} head needs"
+            )
+            raise UserError(f"{actual}; fine-tune it with bert_jax finetune")
         self.tabs, self.max_length = task.tabs, task.config.max_length
         check_length(self.max_length, checkpoint, "max_length")
         self._run = self._runner(model, params, packed=packs(model))
@@ -197,9 +199,11 @@ class Predictor(base.Inference):
         if task.head == trained.head and trained.labels and not known:
             task = type(task)(task.changed(labels=trained.labels).config)
         if (task.head, task.outputs) != (trained.head, trained.outputs):
-            came = f"the {trained.head} head of the checkpoint gives {trained.outputs} "
-            came += f"numbers, the task needs {task.outputs} of a {task.head} head"
-            raise UserError(f"{came}; give the task that it was trained for")
+            actual = (
+                f"the {trained.head} head of the checkpoint gives {trained.outputs} "
+            )
+            actual += f"numbers, the task needs {task.outputs} of a {task.head} head"
+            raise UserError(f"{actual}; give the task that it was trained for")
         if task.labels:
             changes |= {"labels": in_order_of(trained.labels, task.labels)}
         return type(task)(task.changed(**changes).config)
@@ -248,8 +252,8 @@ def _task(checkpoint: Checkpoint, path: str, max_length: int) -> Task:
         if checkpoint.extra.keys() - {MODULES}:
             family, data = (checkpoint.extra.get(name) for name in ("family", "data"))
             if family not in FAMILIES:
-                came = f"'bert_jax' in config.json has the family {family!r}"
-                raise UserError(f"{came}, expected one of {', '.join(FAMILIES)}")
+                actual = f"'bert_jax' in config.json has the family {family!r}"
+                raise UserError(f"{actual}, expected one of {', '.join(FAMILIES)}")
             kind = FAMILIES[family]
             task = kind(from_settings(kind.config_class, data, "data"))
         else:

@@ -81,8 +81,8 @@ class _TokenInference(base.Inference):
             ids = tokenizer.encode(text, allow_mask=self.mask)
             ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
             if len(ids) > self.max_length:
-                came = f"{where} has {len(ids)} tokens, at most {self.max_length} fit"
-                raise UserError(f"{came}; shorten it")
+                actual = f"{where} has {len(ids)} tokens, at most {self.max_length} fit"
+                raise UserError(f"{actual}; shorten it")
             yield TokenizedText(text, ids, row_id)
 
 
@@ -238,8 +238,8 @@ class Scorer(_TokenInference):
         reads = self.checkpoint.config.reads
         self._rest_of_word, self._directed = rest_of_word, reads != "both sides"
         if self._directed and rest_of_word:
-            came = f"{self._name} reads {reads} and never sees the rest of a word"
-            raise UserError(f"{came}; leave rest_of_word out")
+            actual = f"{self._name} reads {reads} and never sees the rest of a word"
+            raise UserError(f"{actual}; leave rest_of_word out")
         function = self._given_one_side if self._directed else self._given_all_others
         self._run = self._runner(function, mlm_params(self.checkpoint))
 

@@ -26,8 +26,8 @@ def cosines(a: Any, b: Any) -> jax.Array:
     Raises UserError for vectors of another width.
     """
     if a.shape[-1] != b.shape[-1]:
-        came = f"the vectors have {a.shape[-1]} and {b.shape[-1]} dimensions"
-        raise UserError(f"{came}; expected vectors of one model and one dimensions=")
+        actual = f"the vectors have {a.shape[-1]} and {b.shape[-1]} dimensions"
+        raise UserError(f"{actual}; expected vectors of one model and one dimensions=")
     a, b = (normalized(x.astype(jnp.float32)) for x in (a, b))
     return jnp.matmul(a, b.T, precision="highest")
 

@@ -154,8 +154,8 @@ class Squad(base.Task):
         rows, ids = [], set()
         for row in super().read(split):
             if row.id in ids and split != "train":  # predictions.json has it as a key
-                came = f"{row.where}: the id {row.id!r} occurs twice"
-                raise UserError(f"{came}; expected every id once")
+                actual = f"{row.where}: the id {row.id!r} occurs twice"
+                raise UserError(f"{actual}; expected every id once")
             ids.add(row.id)
             known = row.answers or (row.impossible and self.config.version_2)
             if known or not self.labelled(split):
@@ -198,8 +198,8 @@ class Squad(base.Task):
             if there == answer and answer.strip():
                 right.append((answer, start))
             else:
-                came = f"the answer {answer!r} is not in the context at {start}"
-                self._skip(f"{where}: {came}, which has {there!r} there")
+                actual = f"the answer {answer!r} is not in the context at {start}"
+                self._skip(f"{where}: {actual}, which has {there!r} there")
         row_id = "" if values.get("id") is None else str(values["id"])
         return Question(row_id, *texts, where, tuple(right), impossible)
 
@@ -370,9 +370,8 @@ def _answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int]:
 
 def _answers(value: Any, context: str) -> Iterator[tuple[str, int]]:
     """Yields the answers in any of their forms, with their starts."""
-    if isinstance(
-        value, Mapping
-    ):  # Hugging Face has a list of texts and a list of starts
+    # Hugging Face has a list of texts and a list of starts.
+    if isinstance(value, Mapping):
         pairs = zip(value["text"], value["answer_start"], strict=True)
         value = [{"text": text, "answer_start": start} for text, start in pairs]
     for answer in [value] if isinstance(value, str) else value:

@@ -97,8 +97,8 @@ def _rows(data: Any, name: str) -> Iterable[Any]:
     unordered = bytes | bytearray | set | frozenset
     if isinstance(data, Iterable) and not isinstance(data, unordered):
         return data
-    came = f"{name} is of type {type(data).__name__}"
-    raise UserError(f"{came}; {_ROW}, a list of rows, a data frame or a Path")
+    actual = f"{name} is of type {type(data).__name__}"
+    raise UserError(f"{actual}; {_ROW}, a list of rows, a data frame or a Path")
 
 
 def _numbered(rows: Iterable[Any], name: str) -> Iterator[Placed]:
@@ -180,11 +180,13 @@ def _records(path: Path, header: Sequence[str], skip_short: bool) -> Iterator[Re
             cells = zip(header, row, strict=True)
             yield f"{path}:{line}", {name: cell for name, cell in cells if name}
             continue
-        came = f"{path}:{line}: row has {counted(len(row), 'column')}, the header has "
-        came += f"{len(header)} ({', '.join(header)})"
+        actual = (
+            f"{path}:{line}: row has {counted(len(row), 'column')}, the header has "
+        )
+        actual += f"{len(header)} ({', '.join(header)})"
         if len(row) > len(header) or not skip_short:
-            raise UserError(f"{came}; fix the row, or add a header")
-        logger.warning(f"{came}; the row is left out")
+            raise UserError(f"{actual}; fix the row, or add a header")
+        logger.warning(f"{actual}; the row is left out")
 
 
 def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -312,8 +314,8 @@ def by_position(
         return row
     values = (row,) if isinstance(row, str) else row
     if len(values) > len(names) or not (values if fewer else len(values) == len(names)):
-        came = f"{where} has {counted(len(values), 'value')}"
-        raise UserError(f"{came}; expected {', '.join(names) or 'an object'}")
+        actual = f"{where} has {counted(len(values), 'value')}"
+        raise UserError(f"{actual}; expected {', '.join(names) or 'an object'}")
     return dict(zip(names, values, strict=False))
 
 

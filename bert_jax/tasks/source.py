@@ -255,9 +255,9 @@ def in_order_of(outputs: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str,
     numbers = [*map(str, range(len(outputs)))]
     names = ([x.upper().removeprefix("LABEL_") for x in n] for n in (outputs, labels))
     if numbers not in names or len(outputs) != len(labels):
-        came = f"the classes are {', '.join(outputs)}, the labels of the task "
+        actual = f"the classes are {', '.join(outputs)}, the labels of the task "
         needed = "give the task labels= with the names of the classes"
-        raise UserError(f"{came}{', '.join(labels)}; {needed}")
+        raise UserError(f"{actual}{', '.join(labels)}; {needed}")
     shown = ", ".join(map(" is ".join, zip(outputs, labels, strict=True)))
     logger.warning(f"classes are matched by position: {shown}")
     return tuple(labels)

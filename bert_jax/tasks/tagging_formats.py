@@ -79,10 +79,10 @@ def read_columns(path: Path, column: int) -> Iterator[Record]:
             width = width or len(fields)
             inside = column and -width < column < width == len(fields)
             if not (inside and fields[0] and fields[column]):
-                came = counted(sum(map(bool, fields)), "column")
+                actual = counted(sum(map(bool, fields)), "column")
                 needed = f"{max(width, 2)} separated by {'tabs' if tabs else 'blanks'}"
                 needed += f", with the tag in column {column} (data.column)"
-                raise UserError(f"{path}:{number} has {came}; expected {needed}")
+                raise UserError(f"{path}:{number} has {actual}; expected {needed}")
             where = where if sentence else f"{path}:{number}"
             sentence.append([fields[0], fields[column]])
         elif sentence:

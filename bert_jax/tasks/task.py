@@ -150,8 +150,8 @@ class Task(abc.ABC):
         records = {}
         for split, data in splits.items():
             if read.is_single(data):
-                came = f"{split} is a {type(data).__name__}, which is one row"
-                raise UserError(f"{came}; expected a list of rows, or a Path")
+                actual = f"{split} is a {type(data).__name__}, which is one row"
+                raise UserError(f"{actual}; expected a list of rows, or a Path")
             is_file = isinstance(data, Path)
             reader = self.source.read_file if is_file else self.source.rows_of
             records[split] = self._records(reader(data, split))

@@ -79,8 +79,8 @@ class TextConfig(TableConfig):
         if self.truncation == "windows" and self.pair:
             raise UserError("truncation=windows is for single texts, not for pairs")
         if self.truncation == "head_tail" and self.head_tokens >= room:
-            came = f"head_tokens={self.head_tokens}, expected 1 to {room - 1}"
-            raise UserError(f"{came} at max_length={self.max_length}")
+            actual = f"head_tokens={self.head_tokens}, expected 1 to {room - 1}"
+            raise UserError(f"{actual} at max_length={self.max_length}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,8 +195,8 @@ class Classification(base.Task):
         if checkpoint.head != cls.head or several != (cls is MultiLabel):
             return None
         if problem == "regression" and labels:
-            came = f"the head gives {len(labels)} numbers (regression)"
-            raise UserError(f"{came}; expected one number for a text")
+            actual = f"the head gives {len(labels)} numbers (regression)"
+            raise UserError(f"{actual}; expected one number for a text")
         settings = {"task": TABLE, "max_length": checkpoint.config.max_positions}
         settings |= {"labels": labels} if labels else {"regression": True}
         task = cls(cls.config_class(**settings))
@@ -271,10 +271,10 @@ class Classification(base.Task):
         name = _class_name(where, label_of(value, self.labels))
         if name not in self.label_ids:
             known = listed(self.labels, 10)
-            came = f"{where}: label {name!r} is not in the label set {known}"
+            actual = f"{where}: label {name!r} is not in the label set {known}"
             if re.fullmatch(r"-?\d+\.\d+", name):
-                came += "; regression=True learns numbers"
-            raise UserError(came)
+                actual += "; regression=True learns numbers"
+            raise UserError(actual)
         return name
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:

@@ -134,8 +134,8 @@ class SentenceVectors(Classification):
             and isinstance(third, str)
             and has_number([third])
         ):
-            came = f"{where}: the text {third!r} may be a label or a negative"
-            raise UserError(f"{came}; expected a number, or a list of negatives")
+            actual = f"{where}: the text {third!r} may be a label or a negative"
+            raise UserError(f"{actual}; expected a number, or a list of negatives")
         pair = super().values(where, row[:2], labelled=False)
         return pair | {"negative": third if isinstance(third, list) else [*row[2:]]}
 
@@ -160,9 +160,9 @@ class SentenceVectors(Classification):
         if split == "train" and not self.cosine:
             return [row for row in rows if row.label is None or row.label >= least]
         if split == "train" and len({row.label for row in rows}) < 2:
-            came = f"{self.config.dir}: all training pairs have one label"
+            actual = f"{self.config.dir}: all training pairs have one label"
             raise UserError(
-                f"{came}; expected two different labels, or data.loss=contrastive"
+                f"{actual}; expected two different labels, or data.loss=contrastive"
             )
         return rows
 
@@ -172,8 +172,8 @@ class SentenceVectors(Classification):
         counts = {2 + len(row.negatives): row.where for row in rows} or {2: ""}
         if len(counts) > 1:
             first, other = (f"{n - 2} ({where})" for n, where in [*counts.items()][:2])
-            came = f"rows have {first} and {other} negatives"
-            raise UserError(f"{came}; expected the same number in all rows")
+            actual = f"rows have {first} and {other} negatives"
+            raise UserError(f"{actual}; expected the same number in all rows")
         texts = [text for row in rows for text in (*row.texts, *row.negatives)]
         parts, (count,) = tokenizer.encode_batch(texts), counts
         joined = [sequences.join(tokenizer, part[:room]) for part in parts]

@@ -203,9 +203,9 @@ class Tagging(base.Task):
             if isinstance(tags, list):
                 tags = tuple(label_of(tag, self.config.labels) for tag in tags)
             if not _is_texts(tags) or len(tags) != len(words):
-                came = f"{where} has {counted(len(words), 'word')} and the tags"
+                actual = f"{where} has {counted(len(words), 'word')} and the tags"
                 expected = "a tag for each word, or its number in data.labels"
-                raise UserError(f"{came} {tags!r:.200}; expected {expected}")
+                raise UserError(f"{actual} {tags!r:.200}; expected {expected}")
         document, key = values.get("document"), values.get("id")
         return Sentence(tuple(words), tags, document, where, text, offsets, key)
 

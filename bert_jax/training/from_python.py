@@ -157,8 +157,8 @@ def _path(init_from: Any) -> str:
     """The path of a checkpoint. A model has none before it is saved."""
     if isinstance(init_from, str | os.PathLike):
         return os.fspath(init_from)
-    came = f"init_from is of type {type(init_from).__name__}"
-    raise UserError(f"{came}, expected a path; save a model with model.save(folder)")
+    actual = f"init_from is of type {type(init_from).__name__}"
+    raise UserError(f"{actual}, expected a path; save a model with model.save(folder)")
 
 
 def _without_none(**values: Any) -> dict[str, Any]:
