@@ -91,7 +91,7 @@ _HINTS = {
 def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> str:
     """A suggestion for an unknown name; empty if no known name is similar.
 
-    A name of the same group comes first. shown: how a message writes a known name.
+    A name of the same group has precedence. shown: how a message writes a known name.
     """
     group, dot, leaf = name.rpartition(".")
     if leaf in _HINTS:

@@ -73,7 +73,7 @@ class Features:
     def lengths_UC(self) -> np.ndarray:
         """Number of tokens of each sequence, (U, choices).
 
-        A unit, of which there are U, is a sequence, or all choices of an example.
+        U is the number of units. A unit is a sequence, or all choices of an example.
         """
         lengths = [len(ids) for ids in self.input_ids]
         return np.array(lengths, np.int64).reshape(-1, self.choices)

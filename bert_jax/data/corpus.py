@@ -1,6 +1,6 @@
 """Inputs to documents: files, folders, globs, tensorflow-datasets and python-docs.
 
-An input is one of these:
+The forms of an input:
   a file, a folder (every file below it) or a glob, on this machine or in an object store
     (gs://). fsspec reads them, also if they are compressed (.gz, .bz2, .xz);
   ``tfds:NAME[/CONFIG][:SPLIT]``, a data set that tensorflow-datasets has prepared;

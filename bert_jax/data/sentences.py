@@ -1,10 +1,9 @@
 """Text to sentences.
 
-The boundaries come from sentencex (Wikimedia), which has its rules and abbreviation
-lists in its wheel. Two of its rules are wrong for text with much direct speech, and are
-corrected here: it never splits between two quotation marks, and it splits after every
-"!" and "?", also in
-'"Stop!" cried the captain'.
+sentencex (Wikimedia) gives the boundaries. Its wheel contains its rules and lists of
+abbreviations. Two of its rules are wrong for text with much direct speech, and are
+corrected here. It never splits between two quotation marks. And it splits after every "!"
+and "?", also in '"Stop!" cried the captain'.
 """
 
 import locale

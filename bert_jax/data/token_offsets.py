@@ -122,7 +122,7 @@ def encode_words(
         # Number of words that start before each character.
         before = np.append(0, np.cumsum(_word_starts(sentence, segmenter)))
         continues = before[ends] == before[starts]
-        # A token after the mark of a space, which covers no character, continues too.
+        # A token after the mark of a space, which covers no character, also continues.
         continues[1:] |= starts[1:] == starts[:-1]
         yield ids, continues | tokenizer.continuation[ids]
 

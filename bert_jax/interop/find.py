@@ -122,7 +122,8 @@ def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
 
     Downloads missing files: config and vocabulary, and with ``weights`` the folders in
     modules.json and the weights as safetensors, or else PyTorch's or Google's files. Uses
-    the cache if the hub does not answer. Raises UserError that says how to get the files.
+    the cache if the hub does not answer. If a file is missing, the UserError contains the
+    command that downloads it.
     """
     folder = _download(path, _SMALL)
     if (folder / "config.json").is_file():

@@ -154,8 +154,8 @@ def save_huggingface(
     sentence-transformers.
     card: Markdown about the origin of the weights, for the model card. own: whether a model
     without a class in transformers is written under our names, which only
-    ``bert_jax.load`` reads. Raises UserError for such a model without ``own``, and for a
-    ``directory`` that is not empty unless ``overwrite``.
+    ``bert_jax.load`` reads; without ``own`` this model is a UserError. A ``directory`` that
+    is not empty is a UserError unless ``overwrite``.
     """
     config, tokenizer, head = checkpoint.config, checkpoint.tokenizer, checkpoint.head
     params = jax.device_get(dict(checkpoint.params))
