@@ -59,7 +59,8 @@ def open_remote(path: str | os.PathLike) -> "epath.Path":
         remote.exists()
     except (ImportError, ValueError, KeyError) as error:  # KeyError: an unknown scheme
         raise UserError(
-            f"{path} needs a library ({error}); for gs:// pip install 'bert_jax[gcs]'"
+            f"{path} needs a library ({error}); for gs:// pip install -e '.[gcs]' in the "
+            "folder of bert_jax"
         ) from error
     return remote
 

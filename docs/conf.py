@@ -38,6 +38,8 @@ extensions = [
 
 suppress_warnings = ["toc.not_included"]  # log.md is for maintainers
 
+smartquotes = False  # copied values keep their straight quotes
+
 html_theme = "furo"
 html_title = f"bert_jax {version}"
 html_static_path = ["style.css"]

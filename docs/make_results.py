@@ -4,7 +4,7 @@ results/NAME.json has one figure (value, unit) or one table (columns, rows), wit
 date, commit and command. A page has marks, and this command writes what is between them:
 
   <!-- result: NAME -->3.02 s<!-- /result -->          the value with its unit
-  <!-- result: NAME.ratio -->1.6<!-- /result -->       another field of NAME
+  <!-- result: NAME.ratio -->1.6<!-- /result -->       another field of NAME, such as date
   <!-- table: NAME --> ... <!-- /table -->             a table
   <!-- table: runs --> ... <!-- /table -->             how the tables above were measured
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax
 import pytest
 
-from bert_jax.commands import cli
+from bert_jax.commands import cli, convert
 from bert_jax.commands.config_file import named_references
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.interop.checkpoint import Checkpoint
@@ -141,6 +141,51 @@ def test_every_page_is_in_the_table_of_contents():
     linked = {(DOCS / x).resolve() for x in re.findall(r"\]\(([^)]+\.md)\)", index)}
     known = {DOCS / "index.md", DOCS / "log.md", ROOT / "launch/README.md"}
     assert set(PAGES) - linked - known == set(), "link them in docs/index.md"
+
+
+def test_every_picture_is_named_by_a_page():
+    """A picture without a page gets old, and nobody draws it again."""
+    named = {
+        (page.parent / target).resolve()
+        for page in PAGES
+        for target in re.findall(r"!\[[^]]*\]\(([^)\s]+)\)", page.read_text())
+    }
+    pictures = {
+        path
+        for folder in ("pictures", "images")
+        for path in (DOCS / folder).iterdir()
+        if path.suffix in (".png", ".svg")
+    }
+    assert len(pictures) >= 9
+    assert pictures - named == set()
+
+
+def test_extras_are_installed_from_the_clone():
+    """No registry has bert_jax, so an extra is '.[gcs]' or has the repository's address.
+
+    Pages, messages, comments of requirements, launch files and notebooks.
+    """
+    suffixes = ("*.py", "*.md", "*.txt", "*.sh", "*.yaml", "*.ipynb", "Dockerfile")
+    folders = ("bert_jax", "benchmarks", "docs", "experiments", "launch", "notebooks")
+    files = [*ROOT.glob("*.md"), *ROOT.glob("*.txt")]
+    for folder in folders:
+        for suffix in suffixes:
+            files += (ROOT / folder).rglob(suffix)
+    installed = re.compile(r"bert_jax\[[\w,{}]+\](?! @ git\+)|pip install '?bert_jax")
+    wrong = {str(file): installed.findall(file.read_text()) for file in files}
+    assert {file: words for file, words in wrong.items() if words} == {}
+
+
+def test_the_comparison_names_the_checkpoints_that_convert_writes():
+    forms = re.search(r"--to {([\w,]+)}", convert.__doc__)[1].split(",")
+    table = (ROOT / "README.md").read_text().partition("## Comparison")[2]
+    cells = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", table, flags=re.M))
+    rows = {
+        "Hugging Face checkpoints of BERT": "hf",
+        "Google's TensorFlow checkpoints": "tensorflow",
+    }
+    for row, form in rows.items():
+        assert cells[row] == ("reads, writes" if form in forms else "reads")
 
 
 def commands(block):

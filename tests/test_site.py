@@ -47,3 +47,7 @@ def test_a_notebook_is_a_page_with_its_outputs(site):
     page = site["as_page"](notebook, "notebook_finetune")
     assert page.endswith("````text\none\ntwo\n````\n")
     assert "".join(notebook["cells"][1]["source"]) in page
+
+
+def test_copied_values_keep_their_quotes(site):
+    assert site["smartquotes"] is False

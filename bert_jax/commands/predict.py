@@ -1,7 +1,7 @@
 """Predicts labels, tags, answers or choices for texts; fills in each [MASK].
 
 usage:
-  bert_jax predict --checkpoint runs/tiny --text "The [MASK] is called once."
+  bert_jax predict --checkpoint runs/tiny --text "Returns a [MASK] of names."
   bert_jax predict --checkpoint runs/table --input new.csv --output out.csv
   bert_jax predict --checkpoint runs/tiny --next_sentence --text "Stay." "I go."
 

@@ -36,7 +36,9 @@ def prepare_with_beam(
     try:
         import apache_beam  # noqa: F401
     except ImportError as error:
-        raise UserError("--beam needs pip install 'bert_jax[beam]'") from error
+        raise UserError(
+            "--beam needs pip install -e '.[beam]' in the folder of bert_jax"
+        ) from error
     run = functools.partial(_run, options=list(options), output=output)
     if not is_remote(output):
         return prepare(inputs, tokenizer, Path(output), run=run, **settings)

@@ -262,8 +262,8 @@ def find_dataset(text: str) -> Sequence[dict[str, Any]]:
     except Exception as error:  # tensorflow-datasets raises errors of many types
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
-            f"{text}: {reason}; pip install 'bert_jax[tfds]', set TFDS_DATA_DIR, or run "
-            f"tfds build {name} --file_format=array_record"
+            f"{text}: {reason}; pip install -e '.[tfds]' in the folder of bert_jax, set "
+            f"TFDS_DATA_DIR, or run tfds build {name} --file_format=array_record"
         ) from error
 
 

@@ -103,7 +103,7 @@ def open_segmenter(name: str) -> Segmenter:
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(
             f"there is no segmenter {name} ({error}); expected MODULE:FUNCTION, or jieba "
-            "(pip install 'bert_jax[chinese]')"
+            "(pip install -e '.[chinese]' in the folder of bert_jax)"
         ) from error
     logging.getLogger("jieba").setLevel(logging.WARNING)
     return segmenter

@@ -68,10 +68,10 @@ class Bert(Checkpoint):
     """A checkpoint with methods to predict, encode, score and save.
 
     >>> model = bert_jax.load("runs/tiny")
-    >>> model.fill_mask("The [MASK] is called once.", top=2)
-    [[('function', 0.31), ('method', 0.17)]]
+    >>> model.fill_mask("Returns a [MASK] of all names.", top=2)
+    [[('list', 0.41), ('tuple', 0.09)]]
     >>> model.encode(["A man eats.", "Someone has a meal."], normalize=True).shape
-    (2, 768)
+    (2, 128)
 
     Methods take one text, or rows: a list, generator or array of texts; a pandas or polars
     data frame, a data set of Hugging Face, dictionaries; or the Path of a file. A pair is a
@@ -426,8 +426,8 @@ def load(path: os.PathLike | str, **changes: Any) -> Bert:
     """Loads a BERT and its tokenizer. ``Bert`` has methods to predict, encode, score, save.
 
     >>> model = bert_jax.load("runs/tiny", dtype="float32")
-    >>> model.fill_mask("The [MASK] is called once.", top=2)
-    [[('function', 0.31), ('method', 0.17)]]
+    >>> model.fill_mask("Returns a [MASK] of all names.", top=2)
+    [[('list', 0.41), ('tuple', 0.09)]]
 
     path: a workdir of pretraining (its newest checkpoint) or of fine-tuning (its best
       model), a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, a URL

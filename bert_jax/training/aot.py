@@ -83,7 +83,7 @@ def named_topology(name: str, num_slices: int = 1) -> Topology:
         raise UserError(
             f"--topology={name} failed ({reason}); expected one of {', '.join(CHIPS)} and "
             "a shape that exists, such as v2:4x4 or v4:2x2x4, and the compiler: "
-            "pip install 'bert_jax[tpu]'"
+            "pip install -e '.[tpu]' in the folder of bert_jax"
         ) from error
     label = f"{num_slices} x {name}" if num_slices > 1 else name
     return Topology(label, chip, list(described.devices))

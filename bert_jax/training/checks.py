@@ -52,8 +52,8 @@ STORED = 5.504397, 3.164875
 TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
 _REPORT = "report it with all lines of this command"
 ADVICE = {
-    "devices": "pip install 'bert_jax[gpu]' or 'bert_jax[tpu]', update the driver, end "
-    "other programs that use the device, and start all processes",
+    "devices": "pip install -e '.[gpu]' or '.[tpu]' in the folder of bert_jax, update "
+    "the driver, end other programs that use the device, and start all processes",
     "product": "use another machine",
     "collective": "start the same command on all hosts, and open the ports between them",
     "attention": f"train with compute.attention_impl=plain, and {_REPORT}",

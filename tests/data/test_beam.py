@@ -145,6 +145,6 @@ def test_the_command_names_the_missing_requirement(text, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="in an object store, which needs --beam"):
         command.main([*line, "--output", "gs://bucket/store"])
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(UserError, match=r"pip install 'bert_jax\[beam\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[beam\]'"):
         command.main([*line, "--output", str(tmp_path / "store"), "--beam="])
     assert not (tmp_path / "store").exists()

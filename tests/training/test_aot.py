@@ -212,5 +212,5 @@ def test_slices_have_their_chips_and_devices(name, count, chips, devices, kind):
 def test_a_missing_compiler_is_a_one_line_error():
     if importlib.util.find_spec("libtpu"):
         pytest.skip("the compiler is installed")
-    with pytest.raises(UserError, match=r"pip install 'bert_jax\[tpu\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[tpu\]'"):
         aot.named_topology("v2:4x4")
