@@ -219,7 +219,7 @@ else:
 # TensorFlow, and `save` writes a Hugging Face folder. Set `GOOGLE = "download"` for the
 # smallest checkpoint (17 MB), or to a folder with `bert_model.ckpt` and
 # `bert_config.json`. These checkpoints have both heads of pretraining, so they can fill in
-# blanks.
+# blanks. The files since February 2019, such as this one, need `activation="gelu_tanh"`.
 
 # %%
 GOOGLE = os.environ.get("GOOGLE_CHECKPOINT", "")
@@ -236,7 +236,7 @@ if GOOGLE == "download":
     with urllib.request.urlopen(ADDRESS) as answer:
         zipfile.ZipFile(io.BytesIO(answer.read())).extractall(GOOGLE)
 if GOOGLE:
-    google = bert_jax.load(GOOGLE)
+    google = bert_jax.load(GOOGLE, activation="gelu_tanh")
     print(google, google.fill_mask("Paris is the [MASK] of France."), sep="\n")
     shutil.rmtree(FOLDER / "from_google", ignore_errors=True)
     google.save(FOLDER / "from_google")

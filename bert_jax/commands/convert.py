@@ -4,7 +4,7 @@ No number changes.
 
 usage:
   bert_jax convert --checkpoint runs/tiny --output exported
-  bert_jax convert --checkpoint uncased_L-2_H-128_A-2 --output bert-tiny
+  bert_jax convert --checkpoint tiny_2020 --output tiny --activation gelu_tanh
   bert_jax convert --checkpoint runs/tiny --output exported --to bert_jax
 
 flags:
@@ -14,8 +14,8 @@ flags:
   --activation A      gelu, gelu_tanh, relu (as in the file)
 
 With --to bert_jax only bert_jax reads the folder. This also works for a model that
-transformers has no class for. Google's checkpoints since February 2019 need --activation
-gelu_tanh, although their bert_config.json has gelu.
+transformers has no class for. Google's TensorFlow files since February 2019 need
+--activation gelu_tanh, although their bert_config.json has gelu (docs/weights.md).
 """
 
 from pathlib import Path

@@ -6,6 +6,7 @@ doc/table_format.md) from variable names to BundleEntryProto messages.
 (tensorflow/core/protobuf/tensor_bundle.proto). Both have CRC-32C checksums.
 """
 
+import logging
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,8 +24,22 @@ from bert_jax.files import read_json, reading
 from bert_jax.interop.checkpoint import Checkpoint, class_names
 from bert_jax.interop.config_json import config_from_dict
 from bert_jax.interop.names import guess_head, to_params
+from bert_jax.model.config import BertConfig
 from bert_jax.progress import Progress
 
+_logger = logging.getLogger(__name__)
+# Layers, width and number of tokens of the releases of 2018 that have no later release of
+# the same sizes: BASE cased, both multilingual ones and Chinese. They were trained with
+# erf. BASE uncased was trained once more for the release of 2020, and LARGE for that of May
+# 2019 (whole-word masking), with the tanh form. Their configs do not tell them apart.
+_ONLY_OF_2018 = {
+    (12, 768, 28996),
+    (12, 768, 119547),
+    (12, 768, 105879),
+    (12, 768, 21128),
+}
+# The name of all published files. Files of other names were trained by users.
+_PUBLISHED = "bert_model.ckpt"
 _FOOTER_BYTES = 48
 _MAGIC = 0xDB4775248B80FB57
 # dtypes of weights and steps by DataType of tensorflow/core/framework/types.proto.
@@ -59,6 +74,8 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
     path = folder / "bert_config.json"
     with naming(path):
         config = config_from_dict(read_json(path, "a BERT config"), **changes)
+    if config.activation == "gelu" and "activation" not in changes:
+        _warn_of_gelu(prefix, path, config)
     tensors = huggingface_names(read_checkpoint(prefix))
     head = guess_head(tensors)
     with naming(prefix):
@@ -72,6 +89,22 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
         source="tensorflow",
         missing=converted.missing,
         unexpected=converted.unexpected,
+    )
+
+
+def _warn_of_gelu(prefix: Path, path: Path, config: BertConfig) -> None:
+    """Logs that "gelu" is ambiguous, unless the files are known to be of 2018.
+
+    path: the bert_config.json of the checkpoint ``prefix``.
+    """
+    sizes = config.num_layers, config.hidden_size, config.vocab_size
+    if sizes in _ONLY_OF_2018 and prefix.name == _PUBLISHED:
+        return
+    _logger.warning(
+        f'{path} has "gelu" for both forms of GELU; erf is used, as for Google\'s files '
+        "before February 2019. Later files (whole-word masking, the small models) need "
+        "--activation gelu_tanh of convert, --model.activation=gelu_tanh of a run, or "
+        'activation="gelu_tanh" in Python'
     )
 
 

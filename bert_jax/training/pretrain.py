@@ -271,8 +271,10 @@ def _initial_params(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Para
     Raises UserError if the sizes of the checkpoint and the config differ, or if the
     vocabulary of the text neither equals nor extends the vocabulary of the checkpoint.
     """
-    path = config.init_from
-    checkpoint = load(path, scan_layers=config.compute.scan_layers)
+    path, changes = config.init_from, {"scan_layers": config.compute.scan_layers}
+    if config.model.activation == "gelu_tanh":  # the files of Google have "gelu"
+        changes["activation"] = "gelu_tanh"
+    checkpoint = load(path, **changes)
     if known := checkpoint.tokenizer:
         with naming(path):
             checkpoint = with_new_words(checkpoint, tokenizer)
@@ -284,9 +286,7 @@ def _initial_params(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Para
         checkpoint = stretched(checkpoint, positions, path)
     for name, expected in vars(checkpoint.config).items():
         value = getattr(config.model, name)
-        # The files of Google have "gelu" for both forms.
-        same = value == expected or (expected, value) == ("gelu", "gelu_tanh")
-        if name not in _FREE and not same:
+        if name not in _FREE and value != expected:
             change = f"set model.{name}={expected}"
             raise UserError(
                 f"model.{name}={value!r}, but {path} has {expected!r}; {change}"

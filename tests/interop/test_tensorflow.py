@@ -3,9 +3,11 @@ import shutil
 import numpy as np
 import pytest
 
+import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.interop import tensorflow
 from bert_jax.interop.tensorflow import read_checkpoint
+from bert_jax.model.config import BertConfig
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
 INDEX = "bert_model.ckpt.index"
@@ -91,3 +93,48 @@ def flip(path, position):
     data = bytearray(path.read_bytes())
     data[position] ^= 16
     path.write_bytes(data)
+
+
+def test_an_ambiguous_gelu_is_a_warning_that_names_the_flag(golden, caplog):
+    """Google's files have "gelu" for both forms; the numbers stay those of erf."""
+    assert bert_jax.load(golden / "google_bert").config.activation == "gelu"
+    (record,) = caplog.records
+    assert 'bert_config.json has "gelu" for both forms' in record.message
+    assert "--activation gelu_tanh" in record.message
+    assert "--model.activation=gelu_tanh" in record.message
+    assert "\n" not in record.message
+    caplog.clear()
+    for activation in ("gelu", "gelu_tanh"):  # the user decided
+        model = bert_jax.load(golden / "google_bert", activation=activation)
+        assert model.config.activation == activation
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "tokens", "prefix", "known"),
+    [
+        (12, 768, 28996, "bert_model.ckpt", True),  # BASE cased
+        (12, 768, 119547, "bert_model.ckpt", True),  # multilingual cased
+        (12, 768, 105879, "bert_model.ckpt", True),  # multilingual uncased
+        (12, 768, 21128, "bert_model.ckpt", True),  # Chinese
+        (12, 768, 28996, "model.ckpt-1000000", False),  # trained by a user
+        (12, 768, 30522, "bert_model.ckpt", False),  # also a file of 2020
+        (24, 1024, 30522, "bert_model.ckpt", False),  # also whole-word masking
+        (24, 1024, 28996, "bert_model.ckpt", False),
+        (2, 128, 30522, "bert_model.ckpt", False),
+        (12, 768, 31090, "bert_model.ckpt", False),  # another vocabulary
+    ],
+)
+def test_only_files_that_exist_of_2018_alone_need_no_warning(
+    tmp_path, caplog, layers, width, tokens, prefix, known
+):
+    config = BertConfig(
+        vocab_size=tokens,
+        hidden_size=width,
+        num_layers=layers,
+        num_heads=width // 64,
+        intermediate_size=4 * width,
+    )
+    path = tmp_path / "bert_config.json"
+    tensorflow._warn_of_gelu(tmp_path / prefix, path, config)
+    assert len(caplog.records) == (not known)
