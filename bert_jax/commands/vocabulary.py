@@ -22,7 +22,8 @@ flags:
 
 If the output has another name than vocab.txt or spiece.model, such as NAME.txt, its
 settings are in NAME_config.json. With --extend nothing is trained: words of the text that
-the vocabulary splits into several tokens are added to it.
+the vocabulary splits into several tokens, or does not know, are added to it. Only WordPiece
+vocabularies can be extended.
 """
 
 import argparse

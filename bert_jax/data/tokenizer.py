@@ -271,7 +271,8 @@ class WordPieceTokenizer(Tokenizer):
     """Greedy longest match over a vocabulary in which ## marks continuations.
 
     library: Hugging Face's library with the same rules, for the characters of each token.
-    Its ids differ for a sigma at the end of a word and for lone surrogates.
+      Its ids differ for a sigma at the end of a word and for lone surrogates.
+    longest_word: maximum number of characters of a word; a longer word is [UNK].
     """
 
     kind = "wordpiece"
@@ -287,9 +288,8 @@ class WordPieceTokenizer(Tokenizer):
         """lower_case: None means True unless a token has a capital letter.
 
         Google's files have no setting for it, and every cased vocabulary of a Latin script
-        has capital letters. strip_accents: see wordpiece.Splitter. longest_word: maximum
-        number of characters of a word; a longer word is [UNK]. Google's tokenizer has 200,
-        transformers 100.
+        has capital letters. strip_accents: see wordpiece.Splitter. longest_word:
+        Google's tokenizer has 200, transformers 100.
         """
         if lower_case is None:
             lower_case = not any(re.match(r"[^\[]*[A-Z]", token) for token in tokens)
@@ -297,6 +297,7 @@ class WordPieceTokenizer(Tokenizer):
         super().__init__(content, tokens, _continue(tokens, PREFIX), lower_case)
         self._splitter = Splitter(lower_case, strip_accents)
         self.strip_accents = self._splitter.strip_accents
+        self.longest_word = longest_word
         self._rules = lower_case, self.strip_accents, longest_word
         self._arguments = self.tokens, *self._rules
         self._model = models.WordPiece(

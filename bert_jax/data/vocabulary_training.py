@@ -67,22 +67,32 @@ def train_vocabulary(
 
 
 def extend_vocabulary(
-    tokenizer: WordPieceTokenizer, sentences: Iterable[str], count: int
+    tokenizer: Tokenizer, sentences: Iterable[str], count: int
 ) -> Tokenizer:
     """A WordPiece vocabulary with up to ``count`` words of a text as additional tokens.
 
-    Adds the words that save the largest number of tokens in the text. The old tokens keep
-    their ids, so a checkpoint can use the new vocabulary.
+    Adds the words that save the largest number of tokens in the text. A word that is [UNK]
+    saves one token each time, because it gets a meaning. The old tokens keep their ids, so
+    a checkpoint can use the new vocabulary. Raises UserError for a tokenizer of another
+    kind.
     """
+    if not isinstance(tokenizer, WordPieceTokenizer):
+        raise UserError(
+            f"--extend adds words to WordPiece vocabularies, and this is one of "
+            f"{tokenizer.kind}; use it as it is, or train a new vocabulary"
+        )
     words = count_words(
         sentences, Splitter(tokenizer.lower_case, tokenizer.strip_accents)
     )
-    saved = {
-        word: number * (len(tokenizer.encode(word)) - 1)
-        for word, number in words.items()
-        if number >= _MIN_FREQUENCY and any(map(str.isalpha, word))
-    }
-    gaining = [word for word in saved if saved[word] and word not in tokenizer.ids]
+    saved: dict[str, int] = {}
+    for word, number in words.items():
+        is_word = any(map(str.isalpha, word)) and len(word) <= tokenizer.longest_word
+        if number < _MIN_FREQUENCY or not is_word or word in tokenizer.ids:
+            continue
+        ids = tokenizer.encode(word).tolist()
+        tokens_less = 1 if tokenizer.unk_id in ids else len(ids) - 1
+        saved[word] = number * tokens_less
+    gaining = [word for word in saved if saved[word]]
     new = sorted(gaining, key=lambda word: (-saved[word], word))[: max(0, count)]
     if not new:
         raise UserError(f"the text has no frequent words for --words={count}")

@@ -100,7 +100,8 @@ class FillMask(_TokenInference):
     def __init__(self, checkpoint: Stored, *, top: int = 5, **options: Any):
         super().__init__(checkpoint, **options)
         base.check_top(top)
-        self._top = min(top, self.checkpoint.config.vocab_size)
+        # The word table may have rows without a token.
+        self._top = min(top, self._tokenizer.vocab_size)
         self._run = self._runner(self._top_tokens, mlm_params(self.checkpoint))
 
     def _encode(self, rows: list[TokenizedText]) -> Features:

@@ -120,7 +120,10 @@ class DataConfig:
     corpus: tuple[str, ...] = setting((), "text to prepare: files, folders or globs")
     language: str = setting("en", "language of corpus, to split its sentences")
     vocabulary_size: int = setting(
-        30_522, "size of the vocabulary to train; unused with init_from", least=1
+        30_522,
+        "size of the vocabulary to train, if model.vocab_size is not set; unused with "
+        "init_from",
+        least=1,
     )
     lower_case: bool = setting(True, "train a lower-case vocabulary")
     keep_accents: bool = setting(
@@ -320,14 +323,19 @@ def train_config(
 ) -> TrainConfig:
     """Builds a TrainConfig from nested mappings, checking every name and type.
 
-    A model without vocab_size has as many tokens as the vocabulary that is trained on
-    data.corpus. workdir: see :func:`with_architecture`.
+    model.vocab_size and data.vocabulary_size are one number if a vocabulary is trained on
+    data.corpus: one that is not given has the value of the other. workdir: see
+    :func:`with_architecture`.
     """
     settings = with_architecture(with_compute(settings), workdir)
     model, data = settings.get("model"), settings.get("data")
     if isinstance(model, Mapping) and isinstance(data, Mapping) and data.get("corpus"):
         size = data.get("vocabulary_size", DataConfig.vocabulary_size)
-        settings = {**settings, "model": {"vocab_size": size, **model}}
+        if "vocab_size" not in model:
+            model = {**model, "vocab_size": size}
+        elif "vocabulary_size" not in data and not settings.get("init_from"):
+            data = {**data, "vocabulary_size": model["vocab_size"]}
+        settings = {**settings, "model": model, "data": data}
     return from_settings(TrainConfig, settings, "")
 
 

@@ -66,6 +66,29 @@ def test_words_that_save_most_tokens_extend_a_vocabulary(lines):
             extend_vocabulary(small, words, count)
 
 
+def test_words_that_are_unknown_extend_a_vocabulary(lines):
+    """They need one token before and after, but had no meaning."""
+    small = train_vocabulary(lines[:300], 700)
+    text = ["a gap of 5 µm and a β-blocker"] * 4 + ["zymurgist"] * 3
+    assert small.tokenize("µm β") == ["[UNK]", "[UNK]"]
+    longer = extend_vocabulary(small, text, 100)
+    assert {"µm", "β", "zymurgist"} <= {*longer.tokens[700:]}
+    assert longer.tokenize("5 µm β-zymurgist")[1:] == ["µm", "β", "-", "zymurgist"]
+    # Four tokens are saved by each unknown word, and 3 times some by the other.
+    first = extend_vocabulary(small, [*text, *["µm"] * 90], 1)
+    assert first.tokens[700:] == ["µm"]
+    # A word beyond the limit stays unknown.
+    short = WordPieceTokenizer(small.tokens, True, True, 20)
+    with pytest.raises(UserError, match="no frequent words"):
+        extend_vocabulary(short, ["z" * 21] * 9, 1)
+
+
+def test_only_wordpiece_is_extended():
+    tokenizer = train_vocabulary(["the sea was calm"] * 9, 20, kind="sentencepiece")
+    with pytest.raises(UserError, match=r"WordPiece vocabularies, .* sentencepiece;"):
+        extend_vocabulary(tokenizer, ["µm"] * 9, 1)
+
+
 def test_an_extended_vocabulary_keeps_the_rules_of_its_tokenizer(lines):
     trained = train_vocabulary(lines[:300], 700, keep_accents=True)
     rules = (True, False, 100)  # lower_case, strip_accents, longest_word

@@ -9,7 +9,7 @@ import pytest
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import evaluation
-from bert_jax.inference.pretrained import Scorer, accuracy, read_sets
+from bert_jax.inference.pretrained import FillMask, Scorer, accuracy, read_sets
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
@@ -126,6 +126,16 @@ def test_an_empty_text_has_no_tokens_and_the_score_0(checkpoint, causal):
         0,
     ]
     assert score([]).shape == (0,)
+
+
+def test_rows_of_the_word_table_without_a_token_are_never_answers(checkpoint):
+    """A top above the number of tokens gives each token once."""
+    tokens = TOKENIZER.tokens[:-2]
+    padded = dataclasses.replace(checkpoint, tokenizer=TOKENIZER.with_tokens(tokens))
+    (answer,) = FillMask(padded, top=100)(["the [MASK] sail"])
+    (blank,) = answer["blanks"]
+    assert sorted(guess["token"] for guess in blank) == sorted(tokens)
+    assert sum(guess["probability"] for guess in blank) == pytest.approx(1, abs=1e-5)
 
 
 def test_texts_that_cannot_be_scored_are_refused(checkpoint):

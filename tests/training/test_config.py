@@ -120,6 +120,23 @@ def test_a_wrong_setting_is_a_one_line_error(settings, name, value, message):
     assert "\n" not in str(error.value)
 
 
+def test_the_vocabulary_that_is_trained_has_the_size_of_the_model(settings):
+    """model.vocab_size and data.vocabulary_size are one number; either may be given."""
+
+    def sizes(data, **changes):
+        config = train_config(settings | {"data": data} | changes)
+        return config.model.vocab_size, config.data.vocabulary_size
+
+    corpus = {"corpus": ("a.txt",)}
+    assert sizes(corpus) == (100, 100)
+    assert sizes(corpus | {"vocabulary_size": 300}) == (100, 300)  # refused later
+    assert sizes(corpus, init_from="somewhere") == (100, 30_522)  # nothing is trained
+    assert sizes({"path": "text"}) == (100, 30_522)
+    model = {name: MODEL[name] for name in MODEL if name != "vocab_size"}
+    assert sizes(corpus | {"vocabulary_size": 300}, model=model) == (300, 300)
+    assert sizes(corpus, model=model) == (30_522, 30_522)
+
+
 def test_seeds_have_32_bits(settings):
     largest = (1 << 32) - 1
     assert train_config(settings | {"seed": largest}).seed == largest
