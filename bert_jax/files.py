@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, naming
+from bert_jax.schema import check, has_kind
 
 if TYPE_CHECKING:
     from etils import epath
@@ -138,16 +139,25 @@ def read_text(path: Path, expected: str) -> str:
         return "".join(line for _, line in decode_lines(file, path))
 
 
-def read_json(path: Path, expected: str) -> dict[str, Any]:
-    """The object in a JSON file. expected: description of a correct file, for errors."""
+def read_json(path: Path, expected: str, form: Any = dict) -> Any:
+    """The value in a JSON file. expected: description of a correct file, for errors.
+
+    form: the value's type, see schema.check. Raises UserError with the name of the file and
+    of a key whose value is of another type.
+    """
     with reading(path, expected):
-        return parse_json(Path(path).read_bytes(), path, expected)
+        return parse_json(Path(path).read_bytes(), path, expected, form)
 
 
 def parse_json(
-    text: str | bytes, where: object, expected: str, *, unique: bool = False
-) -> dict[str, Any]:
-    """Parses a JSON object. where, expected: see :func:`reading`.
+    text: str | bytes,
+    where: object,
+    expected: str,
+    form: Any = dict,
+    *,
+    unique: bool = False,
+) -> Any:
+    """Parses a JSON value. where, expected: see :func:`reading`. form: see read_json.
 
     unique: whether a repeated key is an error. Otherwise its last value counts.
     """
@@ -160,9 +170,11 @@ def parse_json(
         raise UserError(
             f"{where} is not JSON ({error}); expected {expected}"
         ) from error
-    if not isinstance(value, dict):
+    if not has_kind(value, form):
         kind = type(value).__name__
         raise UserError(f"{where} contains a JSON {kind}; expected {expected}")
+    with naming(where):
+        check(value, form)
     return value
 
 

@@ -1,0 +1,109 @@
+"""Checks values that were read from JSON against types.
+
+A file's form is a TypedDict that names the keys that we read, each with its type:
+
+>>> class Pooling(TypedDict, total=False):
+...     pooling_mode: str | list[str] | None
+>>> check({"pooling_mode": 3}, Pooling)
+UserError: pooling_mode=3, expected a text, a list or null
+
+Other keys are ignored, because most files are of other programs. read_json of files.py
+checks a whole file.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from bert_jax.errors import UserError
+
+_NAMES = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    types.NoneType: "null",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def check(value: Any, form: Any, name: str = "") -> None:
+    """Raises UserError, with name and expected type, unless ``value`` has a form.
+
+    form: a TypedDict or a dataclass (an object with these keys), list[X], dict[str, X],
+      X | Y, Literal, str, int, float, bool, None or Any. float accepts whole numbers.
+    name: full name of the value, such as "prompts.query". "" for a whole file.
+    """
+    kinds = typing.get_args(form) if _is_union(form) else (form,)
+    fitting = [kind for kind in kinds if has_kind(value, kind)]
+    if not fitting:
+        *first, expected = map(_described, kinds)
+        if first:
+            expected = f"{', '.join(first)} or {expected}"
+        raise UserError(f"{name or 'the file'}={value!r:.200}, expected {expected}")
+    kind = fitting[0]
+    inner = typing.get_args(kind)
+    if _has_keys(kind):
+        _check_keys(value, kind, name)
+    elif typing.get_origin(kind) is list:
+        for i, item in enumerate(value):
+            check(item, inner[0], f"{name}[{i}]")
+    elif typing.get_origin(kind) is dict:
+        for key, item in value.items():
+            check(item, inner[1], _joined(name, key))
+
+
+def has_kind(value: Any, form: Any) -> bool:
+    """Whether a value has the type of a form, whatever its items are."""
+    if form is Any:
+        return True
+    if typing.get_origin(form) is Literal:
+        return value in typing.get_args(form)
+    if _has_keys(form):
+        return isinstance(value, Mapping)
+    kind = typing.get_origin(form) or form
+    if kind is float:
+        return type(value) in (int, float)
+    return type(value) is kind
+
+
+def _check_keys(values: Mapping[str, Any], form: Any, name: str) -> None:
+    """Checks the keys of a TypedDict or of a dataclass."""
+    hints = typing.get_type_hints(form)
+    if dataclasses.is_dataclass(form):
+        required = [
+            field.name
+            for field in dataclasses.fields(form)
+            if field.default is field.default_factory is dataclasses.MISSING
+        ]
+    else:
+        required = form.__required_keys__
+    for key, hint in hints.items():
+        if key in values:
+            check(values[key], hint, _joined(name, key))
+        elif key in required:
+            raise UserError(f"{_joined(name, key)} is missing, expected a value for it")
+
+
+def _is_union(form: Any) -> bool:
+    return typing.get_origin(form) in (types.UnionType, typing.Union)
+
+
+def _has_keys(form: Any) -> bool:
+    return typing.is_typeddict(form) or dataclasses.is_dataclass(form)
+
+
+def _joined(name: str, key: str) -> str:
+    return f"{name}.{key}" if name else key
+
+
+def _described(form: Any) -> str:
+    """A form in words, such as "a text"."""
+    if typing.get_origin(form) is Literal:
+        return f"one of {', '.join(map(repr, typing.get_args(form)))}"
+    if _has_keys(form):
+        return _NAMES[dict]
+    return _NAMES[typing.get_origin(form) or form]
