@@ -16,6 +16,7 @@ flags:
   --sequence_length N  prepared text: tokens of an example (128)
   --masking M          prepared text: token, whole_word, ngram (token)
   --seed N             prepared text: seed of the examples (0)
+  --checksums          prepared text: check its files; adds missing checksums
 """
 
 import json
@@ -29,6 +30,7 @@ from bert_jax.progress import print_line
 def main(argv: list[str]) -> None:
     """Parses the command line and prints the summary."""
     text = {"examples": 3, "sequence_length": 128, "masking": MASKINGS, "seed": 0}
+    text["checksums"] = False
     parser = cli.argument_parser(__doc__, {"json": False, **text})
     parser.add_argument("path", metavar="PATH")
     options = vars(parser.parse_args(argv))

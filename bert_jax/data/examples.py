@@ -251,7 +251,10 @@ class ExampleSource:
     def _pairs(
         self, spans: np.ndarray, random_next: np.ndarray, words_BW: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Reads A and B, cuts them to the sequence length and joins them."""
+        """Reads A and B, cuts them to the sequence length and joins them.
+
+        Raises UserError for a token id that is not in the vocabulary.
+        """
         B, L = len(spans), self.sequence_length
         lengths_B2 = self._tokens(spans)
         sizes_B2 = np.stack(pair_lengths(*lengths_B2.T, L - 3), 1)
@@ -270,6 +273,9 @@ class ExampleSource:
         for i, (begin, size, front) in enumerate(places):
             text = texts[i][front : front + size]
             input_ids_BL[i // 2, begin : begin + size] = text
+        limit = self.vocabulary.vocab_size
+        if (input_ids_BL & ~self.store.word_bit).max(initial=0) >= limit:
+            raise self.store.damaged(spans.reshape(-1, 2), limit)
         in_text_BL = np.arange(L) < totals_B[:, None]
         in_b_BL = in_text_BL & (np.arange(L) > ends_B[:, None])
         return {

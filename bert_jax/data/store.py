@@ -9,16 +9,19 @@ A folder contains:
   index/document_sentences.npy: int64 (D + 1,), the first sentence of each document, and
     the number of sentences;
   the files of the tokenizer, and index.json. index.json is written last, so a folder
-    without it is not finished.
+    without it is not finished. It contains a checksum of each file of numbers.
 
 All arrays are mapped into memory, so reading a random sentence needs no system call.
 """
 
 import contextlib
 import dataclasses
+import hashlib
+import json
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +30,10 @@ from bert_jax.errors import UserError
 from bert_jax.files import new_file, read_json, reading, write_json
 
 FORMAT = 2
+# The two arrays of the index.
+OFFSETS, SENTENCES = "index/sentence_offsets.npy", "index/document_sentences.npy"
+AGAIN = "copy it or prepare the text again"  # what a user can do about a damaged file
+_BLOCK = 1 << 20  # numbers of the index that are in memory at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +42,9 @@ class StoreInfo:
 
     vocabulary_fingerprint: Tokenizer.fingerprint. shards: name and number of tokens of
     each file. settings: text and settings of ``prepare``. word_bit: bit of the tokens that
-    continue a word; 0 if the vocabulary marks these tokens.
+    continue a word; 0 if the vocabulary marks these tokens. checksums: zlib.crc32 of the
+    numbers in each shard and in the two arrays of the index, by the name of the file;
+    empty in stores of version 0.2.0.
     """
 
     documents: int
@@ -48,6 +57,14 @@ class StoreInfo:
     settings: dict[str, Any]
     format: int = FORMAT
     word_bit: int = 0
+    checksums: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def fingerprint(self) -> str:
+        """A hash of the checksums, which identifies the text; "" without checksums."""
+        if not self.checksums:
+            return ""
+        text = json.dumps(self.checksums, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def stored_type(vocab_size: int, *, words: bool) -> tuple[np.dtype, int]:
@@ -76,12 +93,15 @@ def shard_writer(
     Yields a function that appends a document: token ids of its sentences. Empty sentences
     and empty documents are skipped.
     """
-    lengths, sizes = [], []
+    lengths, sizes, checksum = [], [], 0
 
     def write(sentences: Sequence[np.ndarray]) -> None:
+        nonlocal checksum
         filled = [len(sentence) for sentence in sentences if len(sentence)]
         if filled:
-            file.write(np.concatenate(sentences).astype(dtype, casting="unsafe").data)
+            ids = np.concatenate(sentences).astype(dtype, casting="unsafe")
+            file.write(ids.data)
+            checksum = zlib.crc32(ids, checksum)
             lengths.extend(filled)
             sizes.append(len(filled))
 
@@ -91,7 +111,11 @@ def shard_writer(
         new_file(shard_path(directory, shard, shards)) as file,
     ):
         yield write
-        arrays = {"sentence_lengths": lengths, "document_sizes": sizes}
+        arrays = {
+            "sentence_lengths": lengths,
+            "document_sizes": sizes,
+            "checksum": [checksum],
+        }
         np.savez(part, **{key: np.array(a, np.int64) for key, a in arrays.items()})
 
 
@@ -103,56 +127,91 @@ def finish_store(
     identity: "vocabulary_fingerprint" and "settings" of StoreInfo. Tokens have the bit of
     :func:`stored_type` if "words" is among the settings. Empty shards are not listed in
     index.json. Raises UserError if all shards are empty.
+
+    A preparation that version 0.2.0 started has shards without checksums. Then the store
+    has none.
     """
     settings = identity["settings"]
     shards = settings["shards"]
     parts = [part_path(directory, shard) for shard in range(shards)]
-    sentences, tokens = _write_sums(parts, "sentence_lengths", "sentence_offsets")
-    documents, _ = _write_sums(parts, "document_sizes", "document_sentences")
-    if not sentences:
+    offsets = _write_sums(parts, "sentence_lengths", directory / OFFSETS)
+    bounds = _write_sums(parts, "document_sizes", directory / SENTENCES)
+    if not offsets.count:
         raise UserError(f"no text for {directory}; check --input and --input_format")
     dtype, word_bit = stored_type(vocab_size, words="words" in settings)
-    names = (shard_path(directory, shard, shards).name for shard in range(shards))
-    named = zip(names, tokens, strict=True)
+    filled = []
+    checksums: dict[str, int] = {}
+    for shard, count in enumerate(offsets.totals):
+        if count:
+            name = shard_path(directory, shard, shards).name
+            filled.append([name, count])
+            checksums |= _shard_checksum(parts[shard], name)
+    complete = len(checksums) == len(filled)
+    checksums |= {OFFSETS: offsets.checksum, SENTENCES: bounds.checksum}
     info = StoreInfo(
-        documents=documents,
-        sentences=sentences,
-        tokens=sum(tokens),
+        documents=bounds.count,
+        sentences=offsets.count,
+        tokens=sum(offsets.totals),
         token_dtype=dtype.str,
         vocab_size=vocab_size,
-        shards=[[name, count] for name, count in named if count],
+        shards=filled,
         word_bit=word_bit,
+        checksums=checksums if complete else {},
         **identity,
     )
-    write_json(directory / "index.json", dataclasses.asdict(info))
+    write_info(directory, info)
     for path in parts:
         path.unlink()
     return info
 
 
-def _write_sums(parts: Sequence[Path], key: str, name: str) -> tuple[int, list[int]]:
-    """Writes 0 and the running sums of the array ``key`` of all parts to NAME.npy.
+class _Sums(NamedTuple):
+    """Running sums that were written.
 
-    Returns the length of the array, and its sum in each part. Only one part at a time is in
-    memory.
+    count: length of the array. totals: its sum in each part. checksum: of the numbers.
+    """
+
+    count: int
+    totals: list[int]
+    checksum: int
+
+
+def _write_sums(parts: Sequence[Path], key: str, path: Path) -> _Sums:
+    """Writes 0 and the running sums of the array ``key`` of all parts to ``path``.
+
+    Only one part at a time is in memory.
     """
     count = sum(len(_part(part, key)) for part in parts)
-    totals = [0]
-    with new_file(parts[0].with_name(f"{name}.npy")) as file:
+    totals, zero = [0], np.zeros(1, np.int64)
+    checksum = zlib.crc32(zero)
+    with new_file(path) as file:
         header = {"descr": "<i8", "fortran_order": False, "shape": (count + 1,)}
         np.lib.format.write_array_header_1_0(file, header)
-        file.write(np.zeros(1, np.int64))
+        file.write(zero)
         for part in parts:
             sums = totals[-1] + np.cumsum(_part(part, key))
             file.write(sums)
+            checksum = zlib.crc32(sums, checksum)
             totals.append(int(sums[-1]) if len(sums) else totals[-1])
-    return count, np.diff(totals).tolist()
+    return _Sums(count, np.diff(totals).tolist(), checksum)
 
 
 def _part(path: Path, key: str) -> np.ndarray:
     # NumPy does not close a damaged file that it has opened.
     with reading(path, "a part of an index"), path.open("rb") as file:
         return np.load(file)[key]
+
+
+def _shard_checksum(path: Path, name: str) -> dict[str, int]:
+    """The checksum of a shard by its name. Empty for a part of version 0.2.0."""
+    with reading(path, "a part of an index"), path.open("rb") as file:
+        arrays = np.load(file)
+        return {name: int(arrays["checksum"][0])} if "checksum" in arrays else {}
+
+
+def write_info(directory: Path, info: StoreInfo) -> None:
+    """Writes index.json."""
+    write_json(directory / "index.json", dataclasses.asdict(info))
 
 
 def read_info(directory: Path) -> StoreInfo:
@@ -163,37 +222,71 @@ def read_info(directory: Path) -> StoreInfo:
     with reading(path, expected):
         if values["format"] != FORMAT:
             raise ValueError(f"format {values['format']}")
-        # Version 0.1.0 also has checksums.
-        values["shards"] = [shard[:2] for shard in values["shards"]]
+        _read_old_checksums(values)
         known = StoreInfo.__dataclass_fields__
         return StoreInfo(**{name: values[name] for name in known if name in values})
+
+
+def _read_old_checksums(values: dict[str, Any]) -> None:
+    """Moves the checksums of version 0.1.0 from their places to "checksums"."""
+    checksums = {}
+    for shard in values["shards"]:
+        if len(shard) > 2:
+            checksums[shard[0]] = shard[2]
+            del shard[2:]
+    if "index_checksums" in values:
+        for path in (OFFSETS, SENTENCES):
+            checksums[path] = values["index_checksums"][Path(path).stem]
+    values.setdefault("checksums", checksums)
 
 
 class TokenStore:
     """Random access to the sentences of a finished store.
 
     info: StoreInfo. sentence_offsets int64 (S + 1,) and document_sentences int64 (D + 1,)
-    are mapped into memory. Opening a store checks the sizes of all files. Threads can share
-    a store.
+    are mapped into memory. files: the numbers of each file by its name, mapped. Threads can
+    share a store.
+
+    Opening a store checks the sizes of all files, and reads its index: its numbers must
+    ascend from 0 to the number of tokens or sentences. ``checksums.Check`` reads all files.
     """
 
     def __init__(self, directory: Path | str):
         self.directory = Path(directory)
         self.info = info = read_info(self.directory)
         self.word_bit = info.word_bit
-        dtype, index = np.dtype(info.token_dtype), self.directory / "index"
-        self._shards = [
-            _map(self.directory / name, dtype, n) for name, n in info.shards
-        ]
-        tokens = [count for _, count in info.shards]
-        self._ends = np.cumsum(tokens)
+        self.files: dict[str, np.ndarray] = {}
+        with reading(self.directory / "index.json", "an undamaged index"):
+            dtype = np.dtype(info.token_dtype)
+            for name, count in info.shards:
+                self.files[name] = _map(self.directory / name, dtype, count)
+            for name, count in ((OFFSETS, info.sentences), (SENTENCES, info.documents)):
+                self.files[name] = _map(self.directory / name, np.int64, count + 1)
+            if info.checksums and info.checksums.keys() != self.files.keys():
+                raise ValueError("its checksums are of other files")
+            tokens = [count for _, count in info.shards]
+            self._ends = np.cumsum(tokens)
+            if self._ends[-1] != info.tokens:
+                raise ValueError(f"{self._ends[-1]:,} tokens in all shards")
+        self._shards = [self.files[name] for name, _ in info.shards]
         self._starts = self._ends - tokens
-        self.sentence_offsets = _map(
-            index / "sentence_offsets.npy", np.int64, info.sentences + 1
+        self.sentence_offsets = self.files[OFFSETS]
+        self.document_sentences = self.files[SENTENCES]
+        _check_ascending(self.directory / OFFSETS, self.sentence_offsets, info.tokens)
+        _check_ascending(
+            self.directory / SENTENCES, self.document_sentences, info.sentences
         )
-        self.document_sentences = _map(
-            index / "document_sentences.npy", np.int64, info.documents + 1
-        )
+        self._check_ends()
+
+    def _check_ends(self) -> None:
+        """Raises UserError unless each shard ends with the end of a document."""
+        offsets, bounds = self.sentence_offsets, self.document_sentences
+        sentences = np.searchsorted(offsets, self._ends)
+        documents = np.searchsorted(bounds, sentences)
+        expected = f"shards of whole documents; {AGAIN}"
+        with reading(self.directory / "index", expected):
+            if not np.array_equal(offsets[bounds[documents]], self._ends):
+                raise ValueError("a document is in two shards")
 
     def read_sentences(self, ranges: np.ndarray) -> list[np.ndarray]:
         """An array of token ids for each range [start, stop) of sentences.
@@ -208,13 +301,30 @@ class TokenStore:
         places = zip(shards.tolist(), offsets.tolist(), strict=True)
         return [self._shards[shard][start:stop] for shard, (start, stop) in places]
 
+    def damaged(self, ranges: np.ndarray, limit: int) -> UserError:
+        """The error that names the shard of the first token id of ``limit`` or more.
+
+        ranges: sentences that contain such an id, see :meth:`read_sentences`.
+        """
+        largest = [
+            int((ids.astype(np.int64) & ~self.word_bit).max(initial=0))
+            for ids in self.read_sentences(ranges)
+        ]
+        first = next(i for i, token_id in enumerate(largest) if token_id >= limit)
+        start = self.sentence_offsets[ranges[first, 0]]
+        name, _ = self.info.shards[np.searchsorted(self._ends[:-1], start, "right")]
+        return UserError(
+            f"{self.directory / name} is damaged (a token has the id {largest[first]:,}); "
+            f"expected ids below {limit:,}; {AGAIN}"
+        )
+
 
 def _map(path: Path, dtype: np.dtype | type, count: int) -> np.ndarray:
     """The numbers of a file, mapped into memory.
 
     Returns a plain array, because slicing a memmap takes three times as long.
     """
-    with reading(path, f"{count:,} numbers; copy it or prepare the text again"):
+    with reading(path, f"{count:,} numbers; {AGAIN}"):
         if path.suffix == ".npy":
             array = np.asarray(np.load(path, mmap_mode="r"))
         else:
@@ -222,3 +332,14 @@ def _map(path: Path, dtype: np.dtype | type, count: int) -> np.ndarray:
         if (array.shape, array.dtype) != ((count,), dtype):
             raise ValueError(f"{array.size:,} numbers of type {array.dtype}")
     return array
+
+
+def _check_ascending(path: Path, numbers: np.ndarray, last: int) -> None:
+    """Raises UserError unless the numbers of a file ascend from 0 to ``last``."""
+    with reading(path, f"numbers that ascend from 0 to {last:,}; {AGAIN}"):
+        if numbers[0] != 0 or numbers[-1] != last:
+            raise ValueError(f"numbers from {numbers[0]:,} to {numbers[-1]:,}")
+        for start in range(0, len(numbers), _BLOCK):
+            block = numbers[start : start + _BLOCK + 1]
+            if not (block[:-1] < block[1:]).all():
+                raise ValueError("a number is not above the number before it")

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.data.checksums import check_now
 from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
@@ -34,19 +35,26 @@ def inspect(
     sequence_length: int = 128,
     seed: int = 0,
     masking: str = "token",
+    checksums: bool = False,
 ) -> Values:
     """A summary of the checkpoint or the prepared text at ``path``.
 
     The value of "what" is "text" for a folder of prepared text, otherwise "checkpoint".
 
     examples: number of training examples of prepared text, which depend on
-    ``sequence_length``, ``masking`` and ``seed``. Raises UserError for any other path.
+    ``sequence_length``, ``masking`` and ``seed``. checksums: whether to read all files of
+    prepared text and compare their checksums, which are added to text that has none.
+
+    Raises UserError for any other path and for a damaged file.
     """
     if not Path(path, "index.json").is_file():
         return {"path": str(path), "what": "checkpoint"} | _checkpoint(path)
+    store = TokenStore(path)
+    if checksums:
+        check_now(store)
     config = ExampleConfig(masking=masking)
     source = ExampleSource(
-        TokenStore(path),
+        store,
         load_tokenizer(path),
         config,
         sequence_length=sequence_length,

@@ -118,12 +118,19 @@ def wait_for_all(name: str) -> None:
             _client().wait_at_barrier(f"{name}/{next(_numbers)}", WAIT * 1000)
 
 
+def from_all(value: int) -> np.ndarray:
+    """The numbers of all processes, below 2^32; all processes must call it."""
+    if jax.process_count() == 1:
+        return np.array([value])
+    wait_for_all("numbers")  # a collective has a shorter timeout
+    return multihost_utils.process_allgather(np.uint32(value))
+
+
 def check_same(value: Any, name: str) -> None:
     """Raises UserError in all processes unless ``value``, as JSON, is equal in all."""
     if jax.process_count() > 1:
         text = json.dumps(value, sort_keys=True)
-        wait_for_all("check")  # a collective has a shorter timeout
-        sums = multihost_utils.process_allgather(np.uint32(zlib.crc32(text.encode())))
+        sums = from_all(zlib.crc32(text.encode()))
         if others := np.flatnonzero(sums != sums[0]).tolist():
             names = ", ".join(map(str, others))
             raise UserError(f"process {names} and process 0 differ in {name}")

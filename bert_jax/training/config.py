@@ -390,20 +390,32 @@ def changed_settings(
 ) -> list[Change]:
     """The settings of a run that differ between two versions of its config.json.
 
-    A setting that ``old`` does not have gets its default. "text" and "rows", which describe
-    the data, count if both have them. free: settings that may differ, by the start of their
-    names. Raises UserError if ``old`` has a setting that does not exist any more.
+    A setting that ``old`` does not have gets its default. "rows" and each value of "text",
+    which describe the data, count if both have them. free: settings that may differ, by the
+    start of their names. Raises UserError if ``old`` has a setting that does not exist any
+    more.
     """
     if "family" in new or "phases" in new:
         read = finetune_config if "family" in new else train_config
         data = ("text", "rows", "changes")
         settings = {name: old[name] for name in old if name not in data}
         old = old | to_dict(read(settings))
-    for name in ("text", "rows"):
-        old, new = {name: new.get(name)} | old, {name: old.get(name)} | new
     same = {"changes": None, "sweep": None}
     changes = differences(old | same, new | same)
-    return [change for change in changes if not change[0].startswith(free)]
+    return [
+        change
+        for change in changes
+        if not change[0].startswith(free) and not _is_unknown(*change)
+    ]
+
+
+def _is_unknown(name: str, old: Any, new: Any) -> bool:
+    """Whether one of two versions does not have this value of the data.
+
+    Version 0.2.0 has no fingerprint of the text.
+    """
+    of_data = name == "rows" or name.startswith("text.")
+    return of_data and (old is None or new is None)
 
 
 def shown(changes: Iterable[Change]) -> str:

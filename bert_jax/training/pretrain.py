@@ -5,14 +5,16 @@ import functools
 import importlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import jax
+import numpy as np
 from flax import linen as nn
 from jax.sharding import Mesh
 
+from bert_jax.data.checksums import Check
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.pipeline import (
@@ -48,7 +50,7 @@ from bert_jax.parallel.mesh import (
     process_rows,
     put_batch,
 )
-from bert_jax.parallel.processes import on_every_host, on_leader
+from bert_jax.parallel.processes import from_all, on_every_host, on_leader
 from bert_jax.progress import Progress, print_line
 from bert_jax.remote import local_copy
 from bert_jax.settings import to_dict
@@ -56,6 +58,9 @@ from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.metrics import Reporter
 from bert_jax.training.run import Job, Log, draw_run, open_workdir, run
 from bert_jax.training.workdir import RunFolder
+
+# What a process knows about the files of its text.
+_READING, _UNDAMAGED, _DAMAGED = range(3)
 
 
 def pretrain(
@@ -147,27 +152,33 @@ def _pretrain(
         "tokens": store.info.tokens,
         "vocabulary": store.info.vocabulary_fingerprint,
     }
+    if content := store.info.fingerprint():
+        text["content"] = content
+    else:
+        add = f"bert_jax inspect {store.directory} --checksums adds them"
+        log(
+            f"warning: {store.directory} has no checksums: damage is not noticed; {add}"
+        )
     # A resumed run has its own parameters.
     starts = config.init_from and not newest_step(folder.checkpoints)
-    state, _, first = run(
-        Job(
-            config=config,
-            objective=objective,
-            batches=batches,
-            mesh=mesh,
-            identity=to_dict(config) | {"text": text},
-            change_settings=change_settings,
-            tokenizer=tokenizer,
-            initial_params=_initial_params(config, tokenizer, log) if starts else None,
-            evaluates=evaluates,
-            evaluate=evaluate,
-            keep_checkpoints=config.keep_checkpoints,
-            threads=config.data.threads,
-            prefetch=config.data.prefetch,
-        ),
-        folder,
-        log,
+    job = Job(
+        config=config,
+        objective=objective,
+        batches=batches,
+        mesh=mesh,
+        identity=to_dict(config) | {"text": text},
+        change_settings=change_settings,
+        tokenizer=tokenizer,
+        initial_params=_initial_params(config, tokenizer, log) if starts else None,
+        evaluates=evaluates,
+        evaluate=evaluate,
+        keep_checkpoints=config.keep_checkpoints,
+        threads=config.data.threads,
+        prefetch=config.data.prefetch,
     )
+    with Check(store, jax.process_index() / jax.process_count()) as check:
+        job = replace(job, check_data=_in_all_processes(check))
+        state, _, first = run(job, folder, log)
     finished = first == config.total_steps
     if finished:
         log(f"finished before, after {config.total_steps:,} steps")
@@ -182,6 +193,32 @@ def _pretrain(
     if not finished:
         on_leader(lambda: draw_run(folder, log))
     return evaluations[-1] if evaluations else None
+
+
+def _in_all_processes(check: Check) -> Callable[[bool], None]:
+    """The function Job.check_data, which raises in all processes if one finds damage."""
+    unfinished = True
+
+    def check_data(wait: bool) -> None:
+        nonlocal unfinished
+        if not unfinished:
+            return
+        error = None
+        state = _READING
+        try:
+            if check.finished(wait):
+                state = _UNDAMAGED
+        except UserError as found:
+            state, error = _DAMAGED, found
+        states = from_all(state)
+        if error is not None:
+            raise error
+        if others := np.flatnonzero(states == _DAMAGED).tolist():
+            names = ", ".join(map(str, others))
+            raise UserError(f"process {names} found a damaged file and prints its name")
+        unfinished = (states == _READING).any()
+
+    return check_data
 
 
 def pretraining_objective(config: TrainConfig) -> PretrainingObjective:

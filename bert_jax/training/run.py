@@ -75,6 +75,8 @@ class Job:
     initial_params: parameters from a checkpoint, for any part of the model. All other
       parameters are randomly initialised.
     keep_checkpoints, threads, prefetch: see TrainConfig.
+    check_data: function that raises UserError if the data are damaged. All processes call
+      it after each report, and before each save with True, for "wait until all is known".
     """
 
     config: RunConfig
@@ -90,6 +92,7 @@ class Job:
     keep_checkpoints: int = 1
     threads: int = 1
     prefetch: int = 8
+    check_data: Callable[[bool], None] = lambda wait: None
 
 
 @contextlib.contextmanager
@@ -188,6 +191,7 @@ def run(
             folder.upload()
 
         def save(step: int, state: TrainState) -> None:
+            job.check_data(True)
             on_leader(write_small_files)
             store.save(step, state, {"config": identity, "progress": progress})
 
@@ -262,6 +266,7 @@ def _loop(
             last = step == total
             if step % config.log_every == 0 or last:
                 reporter.report(step, sums)
+                job.check_data(False)
             evaluates = job.evaluates(step)
             # A run also obeys a stop request after its last step, because the caller may
             # still score the model or start more runs.

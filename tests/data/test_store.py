@@ -1,8 +1,10 @@
 import json
+import zlib
 
 import numpy as np
 import pytest
 
+from bert_jax.data import store as store_file
 from bert_jax.data.store import (
     TokenStore,
     finish_store,
@@ -59,6 +61,98 @@ def test_every_sentence_and_range_is_read_back(tmp_path):
     actual = store.read_sentences(np.array(ranges))
     for (start, stop), ids in zip(ranges, actual, strict=True):
         assert np.array_equal(ids, np.concatenate(sentences[start:stop]))
+
+
+def test_each_file_has_the_checksum_of_its_numbers(tmp_path):
+    documents = make_documents()
+    info = write(tmp_path, [documents[:15], [], documents[15:]])
+    store = TokenStore(tmp_path)
+    shards = ["shard-00000-of-00003.tokens", "shard-00002-of-00003.tokens"]
+    for name in shards:
+        assert info.checksums[name] == zlib.crc32((tmp_path / name).read_bytes())
+    for name, numbers in (
+        ("index/sentence_offsets.npy", store.sentence_offsets),
+        ("index/document_sentences.npy", store.document_sentences),
+    ):
+        assert info.checksums[name] == zlib.crc32(numbers.tobytes())
+    assert list(store.files) == list(info.checksums)
+    # The fingerprint depends on the text only.
+    same = write(tmp_path / "same", [documents[:15], [], documents[15:]])
+    other = write(tmp_path / "other", [documents[:15], [], documents[:14:-1]])
+    assert same.fingerprint() == info.fingerprint() != other.fingerprint()
+    assert (other.documents, other.tokens) == (info.documents, info.tokens)
+
+
+def test_a_preparation_of_0_2_0_ends_without_checksums(tmp_path):
+    """Its finished shards have none."""
+    documents = make_documents()
+    for shard, part in enumerate((documents[:15], documents[15:])):
+        with shard_writer(tmp_path, shard, 2, token_dtype(30000)) as append:
+            for document in part:
+                append(document)
+    path = tmp_path / "index/part-00000.npz"
+    with np.load(path) as arrays:
+        old = {name: arrays[name] for name in arrays if name != "checksum"}
+    np.savez(path, **old)
+    identity = {"vocabulary_fingerprint": "f", "settings": {"shards": 2}}
+    info = finish_store(tmp_path, 30000, identity)
+    assert info.checksums == {} and info.fingerprint() == ""
+    assert TokenStore(tmp_path).info == info
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "change", "message"),
+    [
+        ("sentence_offsets", 5, -4000, "a number is not above the number before it"),
+        ("sentence_offsets", 0, 1, "numbers from 1 to "),
+        ("sentence_offsets", -1, 1, r"numbers from 0 to .*; expected .* 0 to .*; copy"),
+        ("document_sentences", 5, 60, "a number is not above the number before it"),
+        ("document_sentences", 15, -1, "index is damaged .*a document is in two sh"),
+    ],
+)
+def test_an_index_that_is_not_consistent_is_refused(
+    tmp_path, name, place, change, message
+):
+    documents = make_documents()
+    write(tmp_path, [documents[:15], documents[15:]])
+    path = tmp_path / f"index/{name}.npy"
+    numbers = np.load(path)
+    numbers[place] += change
+    np.save(path, numbers)
+    with pytest.raises(
+        UserError, match=f"(?s){'index' if place == 15 else name}.*{message}"
+    ):
+        TokenStore(tmp_path)
+
+
+def test_a_step_down_between_two_blocks_of_the_index_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_file, "_BLOCK", 8)
+    write(tmp_path, [make_documents(count=30)])
+    path = tmp_path / "index/document_sentences.npy"
+    numbers = np.load(path)
+    for place in (7, 8, 9):
+        wrong = numbers.copy()
+        wrong[place] = wrong[place - 1]
+        np.save(path, wrong)
+        with pytest.raises(UserError, match=r"document_sentences\.npy is damaged"):
+            TokenStore(tmp_path)
+    np.save(path, numbers)
+    TokenStore(tmp_path)
+
+
+def test_the_error_names_the_shard_of_an_id_that_is_too_large(tmp_path):
+    documents = make_documents()
+    write(tmp_path, [documents[:15], documents[15:]])
+    path = tmp_path / "shard-00001-of-00002.tokens"
+    ids = np.fromfile(path, "<u2")
+    ids[7] = 30_000
+    ids.tofile(path)
+    store = TokenStore(tmp_path)
+    first = store.document_sentences[15]
+    ranges = np.array([[0, 3], [first, first + 1], [first + 1, first + 2]])
+    message = r"shard-00001-of-00002.tokens is damaged \(a token has the id 30,000\); "
+    with pytest.raises(UserError, match=f"{message}expected ids below 30,000; copy"):
+        raise store.damaged(ranges, 30_000)
 
 
 def test_an_empty_range_at_the_end_of_a_store_is_read(tmp_path):
