@@ -86,6 +86,7 @@ class MultipleChoice(base.Task):
     source_class = ChoiceSource
     head = "choice"
     main_metric = "accuracy"
+    list_columns = ("choices",)
     columns: ClassVar = {
         "context": ("context", "sent1"),
         "choices": ("choices",),

@@ -21,6 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import parse_json, reading
 from bert_jax.settings import setting
 from bert_jax.tasks import task as base
+from bert_jax.tasks.cells import looks_like_list
 from bert_jax.tasks.rows import Placed, Record, check_texts, ending, read_lines, text_of
 from bert_jax.tasks.source import DataConfig, Source
 from bert_jax.tasks.squad_scores import exact_match, scores_v1, scores_v2
@@ -130,6 +131,7 @@ class Squad(base.Task):
     length_setting = "max_question_length"
     head = "span"
     main_metric = "f1"
+    list_columns = ("answers",)
     columns: ClassVar = {
         "question": ("question",),
         "context": ("context",),
@@ -202,6 +204,13 @@ class Squad(base.Task):
                 self._skip(f"{where}: {actual}, which has {there!r} there")
         row_id = "" if values.get("id") is None else str(values["id"])
         return Question(row_id, *texts, where, tuple(right), impossible)
+
+    def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
+        """An answer may be one text, such as "(1809-1882)" or "[1]" of the context."""
+        if not super().is_list(name, cell, values):
+            return False
+        contexts = [str(values.get(column)) for column in self.columns["context"]]
+        return looks_like_list(cell) and not any(cell in text for text in contexts)
 
     def rows(self, placed: Iterable[Placed], *, labelled: bool = False) -> Iterator:
         """Yields questions. The id of a question without id is its number, from 1."""

@@ -18,6 +18,7 @@ from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_text
+from bert_jax.tasks import cells
 from bert_jax.tasks import rows as read
 from bert_jax.tasks.rows import Placed, Record, Row
 from bert_jax.tasks.source import ROWS, Source, fold_rows, share_of_rows
@@ -64,6 +65,7 @@ class Task(abc.ABC):
       that the column may have in files and dictionaries. The values of a tuple are in the
       order of the columns, and get the first name of each column.
     optional: columns that a row may lack.
+    list_columns: columns whose cells may be printed lists; see :meth:`is_list`.
     length_setting: name of the setting that limits how many tokens of a row are used.
     tabs: whether a line of text with tabs is a row of several texts.
     head: kind of output that the task needs from the model.
@@ -81,6 +83,7 @@ class Task(abc.ABC):
     source_class: ClassVar[type[Source]] = Source
     length_setting: ClassVar[str] = "max_length"
     tabs: ClassVar[bool] = True
+    list_columns: ClassVar[tuple[str, ...]] = ()
     optional: tuple[str, ...] = ()
     whole_batch: bool = False
     own_metrics: Metrics | None = None
@@ -231,12 +234,23 @@ class Task(abc.ABC):
     def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
         """The values of a row by name. A text or a tuple gets the names of ``columns``.
 
-        A dictionary keeps its names. labelled: whether a tuple may have a label.
+        A dictionary keeps its names. A printed list becomes a list; see :meth:`is_list`. A
+        row that is one text is never a list. labelled: whether a tuple may have a label.
         """
         names = [first for first, *_ in self._names(labelled=labelled)]
         if (1 if isinstance(row, str) else len(row)) < len(names):
             names = [name for name in names if name not in self.optional]
-        return read.by_position(where, row, names, fewer=labelled)
+        values = read.by_position(where, row, names, fewer=labelled)
+        if isinstance(row, str):
+            return values
+        return cells.with_lists(where, values, self.is_list)
+
+    def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
+        """Whether a cell that starts like a printed list must be one.
+
+        name: name of the cell's column. values: all values of the row by name.
+        """
+        return any(name in self.columns[column] for column in self.list_columns)
 
     def _names(self, *, labelled: bool) -> list[tuple[str, ...]]:
         """All names of each column. The label is left out unless ``labelled``."""

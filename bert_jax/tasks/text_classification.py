@@ -5,11 +5,9 @@ one class, a number, or (multi_label) any number of classes. For multi_label the
 each logit decides its label.
 """
 
-import ast
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -218,7 +216,8 @@ class Classification(base.Task):
         if self.source.labels:
             return self.source.labels
         names, rows = [], [*self.source.records("train")]
-        for where, values in rows:
+        for where, row in rows:
+            values = self.values(where, row, labelled=True)
             value = read.value_of(where, values, self.columns["label"])
             names += [_class_name(where, name) for name in self._classes(where, value)]
         labels = sorted({*names})
@@ -370,22 +369,18 @@ class MultiLabel(Classification):
     problem_type = SEVERAL_LABELS
     class_of = base.Task.class_of
     label_names = ("label", "labels")
+    list_columns = ("label",)
     table_metrics = ("f1_micro", "f1_macro", "exact_match")
 
     def _label(self, where: str, value: Any) -> tuple[str, ...]:
         return tuple(self._class(where, x) for x in self._classes(where, value))
 
     def _classes(self, where: str, value: Any) -> Sequence[Any]:
-        """The labels in a list, or in a cell: with separators, or a list in brackets.
+        """The labels in a list, or in a text with separators.
 
         A list of numbers or booleans has a 0 or 1 for each name in labels=. Raises
         UserError for other numbers, and if a name is a number itself.
         """
-        if isinstance(value, str) and value.startswith("["):
-            for parse in (json.loads, ast.literal_eval):  # pandas writes Python's lists
-                with contextlib.suppress(ValueError, SyntaxError, RecursionError):
-                    value = parse(value)
-                    break
         if isinstance(value, str):
             return [x.strip() for x in value.split(self.config.separator) if x.strip()]
         values = value if isinstance(value, list | tuple) else [value]

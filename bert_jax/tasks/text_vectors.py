@@ -22,6 +22,7 @@ from bert_jax.errors import UserError
 from bert_jax.settings import setting, setting_like
 from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
+from bert_jax.tasks.cells import looks_like_list
 from bert_jax.tasks.layouts import TABLE
 from bert_jax.tasks.source import has_number
 from bert_jax.tasks.task import Answers, Features, Outputs, with_id
@@ -137,7 +138,13 @@ class SentenceVectors(Classification):
             actual = f"{where}: the text {third!r} may be a label or a negative"
             raise UserError(f"{actual}; expected a number, or a list of negatives")
         pair = super().values(where, row[:2], labelled=False)
-        return pair | {"negative": third if isinstance(third, list) else [*row[2:]]}
+        more = [*row[2:]] if len(row) > 3 else third
+        return super().values(where, {**pair, "negative": more}, labelled=False)
+
+    def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
+        """A negative may be one text, such as "(CNN) London"."""
+        has_negatives = not self.cosine and _NEGATIVES.fullmatch(name)
+        return bool(has_negatives) and looks_like_list(cell)
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         negatives: list[str] = []

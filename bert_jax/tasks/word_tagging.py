@@ -26,6 +26,7 @@ from bert_jax.errors import UserError, counted
 from bert_jax.settings import setting
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks import task as base
+from bert_jax.tasks.cells import is_list_beside, parse_list
 from bert_jax.tasks.rows import Placed, Record, Row, ending, is_table, value_of
 from bert_jax.tasks.source import DataConfig, Source, label_of
 from bert_jax.tasks.tagging_formats import Sentence
@@ -113,6 +114,7 @@ class Tagging(base.Task):
     source_class = TaggingSource
     head = "token"
     tabs = False
+    list_columns = ("words", "tags")
     columns: ClassVar = {
         "words": ("words", "tokens", "text"),
         "tags": ("tags", "ner_tags"),
@@ -214,6 +216,26 @@ class Tagging(base.Task):
         if isinstance(row, tuple) and _is_texts(row) and not labelled:
             row = (row,)
         return super().values(where, row, labelled=labelled)
+
+    def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
+        """Whether the words or the tags must be a list.
+
+        Words with blanks between them may start with a bracket, such as "( see above )", if
+        there are as many tags.
+        """
+        if not super().is_list(name, cell, values):
+            return False
+        is_tags = name in self.columns["tags"]
+        if is_tags and len(cell.split()[0]) > 1:
+            return True  # "[X," is not a tag, but "(" is
+        beside = self.columns["words" if is_tags else "tags"]
+        others = [values[x] for x in beside if values.get(x) is not None]
+        if others:
+            return is_list_beside(cell, others[0])
+        if is_tags or name in ("words", "tokens"):
+            return True
+        # A text to predict may start with a bracket, and "text" is always a text.
+        return name != "text" and parse_list(cell) is not None
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         """Sequences [CLS] words [SEP], all of token type 0; see Task.encode.

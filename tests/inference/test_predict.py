@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import bert_jax
 from bert_jax.errors import UserError
+from bert_jax.inference.lines import write_answers
 from bert_jax.inference.predict import Logits, Predictor
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
@@ -20,6 +21,7 @@ from bert_jax.model.heads import make_model
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives import heads
 from bert_jax.tasks.rows import line_rows
+from bert_jax.tasks.tagging_formats import spelled
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import finetune, prepare
 from bert_jax.training.workdir import RunFolder
@@ -624,6 +626,22 @@ def test_other_rows_become_a_frame_with_the_names_of_the_task(sentiment, tagger)
     assert tagged["predicted_words"].tolist() == [["the", "man"], ["rome"]]
     answers = tagger[0](["the man", "rome"])
     assert tagged["predicted_tags"].tolist() == [answer["tags"] for answer in answers]
+
+
+def test_answers_in_a_table_are_read_back(tagger, tmp_path):
+    """Predicted tags become training data if their column is renamed."""
+    predict, _ = tagger
+    words = [["the\rman", "it's", "(a)"], ["[1]"], ['rome "b"', "paris,", "é\n"]]
+    rows = [*predict.placed([{"words": x} for x in words])]
+    path = tmp_path / "answers.csv"
+    write_answers(predict.beside(rows), str(path), "csv")
+    table = path.read_bytes().decode()
+    path.write_bytes(table.replace("predicted_tags", "tags").encode())
+    read = predict.task.with_rows(dev=path).read("dev")
+    assert [list(row.words) for row in read] == words
+    # An I- that begins an entity is read as B-.
+    expected = [spelled(x["tags"], "iob2", "iob2") for x in predict(words)]
+    assert [list(row.tags) for row in read] == expected
 
 
 def test_pandas_may_be_missing(sentiment, monkeypatch):

@@ -1,6 +1,8 @@
 """Several labels at once: losses, scores, rows, and a run."""
 
+import csv
 import json
+import re
 
 import jax
 import numpy as np
@@ -56,6 +58,17 @@ def test_the_loss_equals_transformers(golden):
         ("abc", ["b"], "b"),
         ("abc", '["a", "c"]', "ac"),
         ("abc", "['a', 'c']", "ac"),  # pandas writes a list in this form
+        ("abc", "['a' 'c']", "ac"),  # and an array of numpy in this form
+        ("abc", "('a', 'c')", "ac"),
+        ("abc", "{'b'}", "b"),
+        ("abc", "set()", ""),
+        ("abc", "[]", ""),
+        ("abc", "array(['a', 'c'], dtype=object)", "ac"),
+        ("abc", "Index(['a', 'c'], dtype='object')", "ac"),
+        ("abc", "[1 0 1]", "ac"),
+        ("abc", "[0. 1. 0.]", "b"),
+        ("abc", "(1, 0, 1)", "ac"),
+        ("abc", "a", "a"),
         ("a😂", '["\\ud83d\\ude02"]', "😂"),  # as json.dumps writes a list
         ("abc", "[True, False, False]", "a"),
         ("abc", "[true, false, true]", "ac"),
@@ -70,7 +83,8 @@ def test_the_loss_equals_transformers(golden):
 )
 def test_labels_are_lists_or_a_cell(labels, value, expected):
     multi_label = task(labels=tuple(labels))
-    row = multi_label.row("here", {"text": "good", "label": value}, True)
+    values = multi_label.values("here", {"text": "good", "label": value}, labelled=True)
+    row = multi_label.row("here", values, True)
     assert row.label == tuple(expected)
 
 
@@ -90,6 +104,22 @@ def test_wrong_labels_are_refused(labels, values, message):
     multi_label = task(labels=tuple(labels))
     with pytest.raises(UserError, match=f"^here: {message}"):
         multi_label.row("here", {"text": "good"} | values, True)
+
+
+@pytest.mark.parametrize("cell", ["[a, c]", "(a)", "{a}", "['a'", "['a', 'b' 'c']"])
+def test_a_cell_that_is_no_list_is_refused(cell, tmp_path):
+    """Its parts would become labels, such as "[a"."""
+    path = tmp_path / "train.csv"
+    with path.open("w") as file:
+        csv.writer(file).writerows([("text", "labels"), ("good", "a"), ("bad", cell)])
+    problem = (
+        rf"train\.csv:3: column 'labels' starts like a list, .*: {re.escape(cell)}; "
+    )
+    with pytest.raises(UserError, match=problem):
+        task().with_rows(train=path)
+    config = MultiLabelConfig(dir=str(tmp_path))
+    with pytest.raises(UserError, match=problem):
+        _ = MultiLabel(config).labels
 
 
 @pytest.mark.parametrize("vector", [[0.0, 1.0], [False, True], [0, 1, 1], [1, 1]])

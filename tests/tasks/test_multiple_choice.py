@@ -77,6 +77,19 @@ JSONL = (
 )
 
 
+def test_choices_in_a_cell(tmp_path):
+    lines = ["context,choices,label", "(a),\"['b', 'c d']\",1", "a,\"['b' 'c d']\",0"]
+    content = "\n".join(lines)
+    (first, second) = build(tmp_path, "table", {"train.csv": content}).read("train")
+    assert first.choices == second.choices == ("b", "c d")
+    assert (first.context, first.label) == ("(a)", 1)
+    bad = content.replace("'c d'", "c d")
+    with pytest.raises(
+        UserError, match=r"train\.csv:2: column 'choices' starts like a l"
+    ):
+        build(tmp_path, "table", {"train.csv": bad}).read("train")
+
+
 def test_rows_may_have_different_numbers_of_choices(tmp_path, tokenizer):
     task = build(tmp_path, "table", {"train.jsonl": JSONL})
     rows = task.read("train")

@@ -46,6 +46,29 @@ def test_files_of_both_versions_are_read(tmp_path):
     assert third.impossible is True and third.answers == ()
 
 
+@pytest.mark.parametrize(
+    "cell, expected",
+    [
+        ('["sea", "(the) sea"]', [("sea", 6), ("(the) sea", 0)]),
+        ("['sea']", [("sea", 6)]),
+        (
+            "{'text': array(['sea'], dtype=object), 'answer_start': array([6])}",
+            [("sea", 6)],
+        ),
+        ('[{"text": "sea", "answer_start": 6}]', [("sea", 6)]),
+        ("sea", [("sea", 6)]),
+        ("(the) sea", [("(the) sea", 0)]),  # an answer is a text of the context
+        ("[1]", [("[1]", 10)]),
+    ],
+)
+def test_answers_in_a_cell(cell, expected):
+    row = {"question": "[who]", "context": "(the) sea [1]", "answers": cell}
+    task = Squad(SquadConfig()).with_rows(train=[row])
+    assert [question.answers for question in task.read("train")] == [tuple(expected)]
+    with pytest.raises(UserError, match="row 0: column 'answers' starts like a list"):
+        Squad(SquadConfig()).with_rows(train=[row | {"answers": "[sea, the]"}])
+
+
 @pytest.mark.parametrize("version_2", [True, False])
 def test_rows_of_a_hub_without_an_answer_have_empty_lists(version_2):
     """squad_v2 of Hugging Face has no is_impossible."""

@@ -1,5 +1,6 @@
 """Vectors of texts, trained on pairs: losses, rows, and runs."""
 
+import csv
 import dataclasses
 
 import jax
@@ -145,6 +146,27 @@ def test_a_negative_that_looks_like_a_number_is_refused(loss):
     assert not any(row.label for row in read)
     (parsed,) = task_of_loss.rows([("row 0", row)])  # a row to predict has no label
     assert parsed.negatives == ("1913",)
+
+
+def test_negatives_in_a_cell(tmp_path):
+    """A list of texts, or one text, which may start with a bracket."""
+    path, contrastive = tmp_path / "train.csv", task(loss="contrastive")
+    cells = ['["bad", "cold"]', "['bad' 'cold']", "('bad', 'cold')", "(CNN) bad", "bad"]
+    with path.open("w") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text_a", "text_b", "negative"])
+        writer.writerows([["[a] film", "(b)", cell] for cell in cells])
+    rows = contrastive.with_rows(train=path).read("train")
+    expected = [("bad", "cold")] * 3 + [("(CNN) bad",), ("bad",)]
+    assert [row.negatives for row in rows] == expected
+    assert rows[0].texts == ("[a] film", "(b)")
+    tuples = contrastive.with_rows(train=[("a", "b", cells[1])]).read("train")
+    assert tuples[0].negatives == ("bad", "cold")
+    for cell in ("[bad, cold]", "['bad', 'co"):
+        with pytest.raises(
+            UserError, match="row 0: column 'negative' starts like a list"
+        ):
+            contrastive.with_rows(train=[dict(text_a="a", text_b="b", negative=cell)])
 
 
 def test_a_single_text_is_refused():

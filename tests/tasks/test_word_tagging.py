@@ -1,3 +1,4 @@
+import csv
 import dataclasses
 import json
 import re
@@ -394,3 +395,64 @@ def test_files_of_tagged_words_are_read_for_prediction(tmp_path):
         assert task.source.is_own(tmp_path / name) == expected, name
     rows = [*task.rows(task.source.rows_of(tmp_path / "a.txt"))]
     assert [(row.words, row.tags) for row in rows] == [(("in", "Rome"), None)]
+
+
+SENTENCES = [(["New York", "it's", "( a )"], ["B-LOC", "O", "O"]), (["a"], ["B-PER"])]
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [json.dumps, str, lambda x: str((*x,)), lambda x: str(np.array(x))],
+)
+def test_lists_in_cells_are_words_and_tags(printed, tmp_path):
+    path = tmp_path / "train.csv"
+    cells = [[printed(words), printed(tags)] for words, tags in SENTENCES]
+    with path.open("w") as file:
+        writer = csv.writer(file)
+        writer.writerows([["words", "tags"], *cells])
+        writer.writerow(["( see above )", "O O O O"])
+        writer.writerow(["[ 1 ]", "O O O"])
+    frame = [dict(zip(("words", "tags"), row, strict=True)) for row in cells]
+    expected = [(tuple(words), tuple(tags)) for words, tags in SENTENCES]
+    read = make_task().with_rows(train=frame).read("train")
+    assert [(row.words, row.tags) for row in read] == expected
+    read = make_task(train="train.csv", dir=str(tmp_path)).read("train")
+    assert [(row.words, row.tags) for row in read[:2]] == expected
+    assert [row.words for row in read[2:]] == [
+        ("(", "see", "above", ")"),
+        ("[", "1", "]"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "words, tags, column",
+    [
+        ("[anna, walks]", "[B-PER, O]", "tags"),
+        ("['anna' 'walks'", "B-PER O", "words"),
+        ("[sic] anna walks", "O O", "words"),
+    ],
+)
+def test_a_cell_that_is_no_list_is_refused(words, tags, column, tmp_path):
+    path = tmp_path / "dev.csv"
+    with path.open("w") as file:
+        csv.writer(file).writerows([["words", "tags"], ["a", "O"], [words, tags]])
+    with pytest.raises(
+        UserError, match=rf"dev\.csv:3: column '{column}' starts like a l"
+    ):
+        make_task().with_rows(dev=path).read("dev")
+
+
+def test_a_text_to_predict_is_never_a_list():
+    task = make_task()
+    texts = ["['a', 'b'] (c)", "(c"]
+    rows = [*task.rows(task.source.rows_of([*texts, *({"text": x} for x in texts)]))]
+    assert [row.text for row in rows] == texts * 2
+    named = task.with_columns("review")
+    cells = [{"review": "[sic] a"}, {"review": '["New York", "a"]'}]
+    first, second = named.rows(named.source.rows_of(cells))
+    assert first.text == "[sic] a" and second.words == ("New York", "a")
+    rows = [{"words": "['a' 'b']"}, {"tokens": '["a", "b"]'}]
+    for row in rows:
+        assert [x.words for x in task.rows(task.source.rows_of([row]))] == [("a", "b")]
+    with pytest.raises(UserError, match="row 0: column 'words' starts like a list"):
+        [*task.rows(task.source.rows_of([{"words": "[a, b]"}]))]
