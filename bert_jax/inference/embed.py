@@ -124,7 +124,7 @@ class Embedder(base.Inference):
         inputs = {"params": params}, tokens
         encoded = self._model.apply(*inputs, method="encode", **options)
         if pool:
-            vectors = encoded.pooled_BD.astype(jnp.float32)
+            vectors = encoded.pooled_BD
         else:
             vectors = side_by_side(encoded.hidden_states, self._layers)
         if self.pooling in ("cls", "mean"):

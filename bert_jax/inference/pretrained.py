@@ -163,7 +163,7 @@ class NextSentence(base.Inference):
 
         def logits(model: BertForPreTraining) -> jax.Array:
             encoded = model.bert.encode(Tokens.of_batch(batch), deterministic=True)
-            return model.nsp(encoded.pooled_BD).astype(jnp.float32)
+            return model.nsp(encoded.pooled_BD)
 
         return self._model.apply({"params": params}, method=logits)
 

@@ -42,7 +42,7 @@ PADDING_LOGIT = -1e9
 
 @flax.struct.dataclass
 class EncoderOutput:
-    """The output of BertModel, in the dtype of the activations.
+    """The output of BertModel, in the dtype of the activations; pooled_BD is float32.
 
     sequence_BLD: output of the last layer, (B, Q, D) if positions_BQ is given. An LSTM
       returns the weighted mean of all its layers, (B, L, 2 D).
@@ -118,7 +118,7 @@ class BertModel(nn.Module):
             self.encoder = TwoWayLstm(config, compute, self.mix)
         else:
             self.encoder = Encoder(config, compute)
-        self.pooler = dense(config, compute, config.hidden_size)
+        self.pooler = dense(config, compute, config.hidden_size, is_head=True)
 
     def __call__(
         self,
@@ -221,7 +221,7 @@ class BertForPreTraining(nn.Module):
     def setup(self):
         self.bert = BertModel(self.config, self.compute)
         self.mlm = MlmHead(self.config, self.compute)
-        self.nsp = dense(self.config, self.compute, 2)
+        self.nsp = dense(self.config, self.compute, 2, is_head=True)
 
     def __call__(
         self,
@@ -249,7 +249,7 @@ class BertForPreTraining(nn.Module):
         )
         return PreTrainingOutput(
             mlm_logits_BMW=sum(self._mlm_logits(encoded)),
-            nsp_logits_B2=self.nsp(encoded.pooled_BD).astype(jnp.float32),
+            nsp_logits_B2=self.nsp(encoded.pooled_BD),
         )
 
     def lm_logits(

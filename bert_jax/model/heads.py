@@ -28,7 +28,7 @@ class BertForSequence(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
-        """Logits (B, S, outputs)."""
+        """float32 logits (B, S, outputs)."""
         config, compute = self.config, self.compute
         encoded = BertModel(config, compute, name="bert").encode(
             tokens,
@@ -36,7 +36,9 @@ class BertForSequence(nn.Module):
             positions_BQ=tokens.input_ids[:, :0],  # empty. Pooling adds [CLS]
         )
         dropout = Dropout(config.hidden_dropout, name="dropout")
-        classifier = dense(config, compute, self.outputs, name="classifier")
+        classifier = dense(
+            config, compute, self.outputs, name="classifier", is_head=True
+        )
         return classifier(dropout(encoded.pooled_BD, deterministic))
 
 
@@ -49,12 +51,14 @@ class BertForTokens(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
-        """Logits (B, L, outputs)."""
+        """float32 logits (B, L, outputs)."""
         config, compute = self.config, self.compute
         bert = BertModel(config, compute, name="bert")
         encoded = bert.encode(tokens, deterministic=deterministic, pool=False)
         dropout = Dropout(config.hidden_dropout, name="dropout")
-        classifier = dense(config, compute, self.outputs, name="classifier")
+        classifier = dense(
+            config, compute, self.outputs, name="classifier", is_head=True
+        )
         return classifier(dropout(encoded.sequence_BLD, deterministic))
 
 
@@ -66,10 +70,12 @@ class BertForSpans(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
-        """Logits (B, L, 2): start, end."""
+        """float32 logits (B, L, 2): start, end."""
         bert = BertModel(self.config, self.compute, name="bert")
         encoded = bert.encode(tokens, deterministic=deterministic, pool=False)
-        qa_outputs = dense(self.config, self.compute, 2, name="qa_outputs")
+        qa_outputs = dense(
+            self.config, self.compute, 2, name="qa_outputs", is_head=True
+        )
         return qa_outputs(encoded.sequence_BLD)
 
 
@@ -141,7 +147,7 @@ class BertWithBiLstm(nn.Module):
         return max(len(self.feature_config.layers), 1) * self.config.output_size
 
     def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
-        """Logits of one sequence a row."""
+        """float32 logits of one sequence a row."""
         if self.feature_config.layers:
             x_BLF = self.features(tokens)
         else:

@@ -50,10 +50,15 @@ def split(x: jax.Array, letters: str) -> jax.Array:
 
 
 class DenseGeneral(nn.DenseGeneral):
-    """nn.DenseGeneral that adds the bias, and sums its gradient, in float32."""
+    """nn.DenseGeneral that adds the bias, and sums its gradient, in float32.
+
+    result_dtype: dtype of the result.
+    """
+
+    result_dtype: jnp.dtype = jnp.float32
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return super().__call__(x).astype(self.dtype)
+        return super().__call__(x).astype(self.result_dtype)
 
 
 def dense(
@@ -62,23 +67,33 @@ def dense(
     features: int | tuple[int, ...],
     axis: int | tuple[int, ...] = -1,
     name: str | None = None,
+    *,
+    is_head: bool = False,
 ) -> nn.DenseGeneral:
     """A kernel and a bias, in the compute dtype.
 
     features: dimensions of the result, which replace the dimensions ``axis`` of the input.
     The kernel has all these dimensions, so a mesh can split attention's kernels by heads.
+    is_head: whether the result is an output of the model. It is then float32 with every
+    compute dtype, because rounded logits of bfloat16 tie.
     """
+    dtype = activation_dtype(compute.dtype)
+    result_dtype = jnp.float32 if is_head else dtype
 
     def cast(x, kernel, bias, *, dtype):
         return x.astype(dtype), for_product(kernel, compute), bias
 
+    def product():
+        return functools.partial(dot_general, preferred_element_type=result_dtype)
+
     return DenseGeneral(
         features,
         axis,
-        dtype=activation_dtype(compute.dtype),
+        dtype=dtype,
+        result_dtype=result_dtype,
         kernel_init=kernel_init(config),
         promote_dtype=cast,
-        dot_general_cls=lambda: dot_general,
+        dot_general_cls=product,
         name=name,
     )
 
@@ -121,13 +136,18 @@ def layer_norm(
 
 
 def activation(config: BertConfig) -> Callable[[jax.Array], jax.Array]:
-    """The nonlinearity of the feed-forward layers and of the MLM head."""
-    return {
+    """The nonlinearity of the feed-forward layers and of the MLM head.
+
+    It is computed in float32 and rounded to the dtype of its argument. In bfloat16 the sum
+    1 + erf(x) of a negative x would lose most of its digits.
+    """
+    function = {
         # As modeling.py has it. jax.nn.gelu uses erfc, which takes longer.
         "gelu": lambda x: x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))),
         "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
         "relu": jax.nn.relu,
     }[config.activation]
+    return lambda x: function(x.astype(jnp.float32)).astype(x.dtype)
 
 
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class Electra(nn.Module):
         self.bert = BertModel(config, compute)
         self.generator = Generator(config, compute)
         self.transform = dense(config, compute, config.hidden_size)
-        self.detector = dense(config, compute, 1)
+        self.detector = dense(config, compute, 1, is_head=True)
 
     def __call__(
         self, batch: Batch, sample_key: jax.Array, *, deterministic: bool
@@ -122,7 +122,7 @@ class Electra(nn.Module):
         replaced = masked.replace(input_ids=ids_BL)
         encoded = self.bert.encode(replaced, pool=False, deterministic=deterministic)
         x_BLD = activation(self.config)(self.transform(encoded.sequence_BLD))
-        logits_BL = self.detector(x_BLD)[..., 0].astype(jnp.float32)
+        logits_BL = self.detector(x_BLD)[..., 0]
         return Output(mlm_logits_BMW, ids_BL, ids_BL != original_BL, logits_BL)
 
 

@@ -274,7 +274,7 @@ def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None =
         deterministic=key is None,
         rngs=rngs(key),
         method=method,
-    ).astype(jnp.float32)
+    )
     if "slots" not in batch:
         return logits
     outputs = logits.reshape(-1, logits.shape[-1])[batch["slots"]]
