@@ -107,6 +107,19 @@ def test_the_order_is_a_pure_function_of_seed_and_epoch():
     assert len(places) > epochs / 2
 
 
+def test_the_smaller_batch_of_an_epoch_has_random_units():
+    """100 units leave four for one batch, whose units have a larger weight in its loss."""
+    lengths, epochs = random_lengths(100), 40
+    batches = make_batches(labelled(lengths), epochs=epochs)
+    units = [units_of(batches[step]) for step in range(13 * epochs)]
+    small = [tuple(step) for step in units if len(step) == 4]
+    assert len(small) == len({*small}) == epochs
+    chosen = np.concatenate(small)
+    assert len({*chosen.tolist()}) > 60  # of 160 draws, 80 of 100 are expected
+    error = lengths.std() / len(chosen) ** 0.5
+    assert abs(lengths[chosen].mean() - lengths.mean()) < 4 * error
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("choices", [1, 3])
 @pytest.mark.parametrize("multiple", [1, 4])

@@ -303,6 +303,8 @@ def test_short_targets_are_uniform_with_the_requested_share():
     assert short.mean() == pytest.approx(0.1 * 123 / 124, abs=0.0085)
     assert targets.min() == 2
     assert targets[short].mean() == pytest.approx(63, abs=4 * 36 / 2000**0.5)
+    always = plan(lengths, bounds, short_sequence_rate=1.0).target
+    assert (always.min(), always.max()) == (2, 125)  # about 160 documents each
 
 
 def test_groups_of_documents_limit_memory_and_lose_nothing(monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 from bert_jax.data import store as store_file
 from bert_jax.data.store import (
     TokenStore,
+    _write_sums,
     finish_store,
     shard_writer,
     stored_type,
@@ -169,6 +170,19 @@ def test_empty_sentences_and_documents_are_left_out(tmp_path):
     empty = np.array([], np.uint16)
     info = write(tmp_path, [[[ids, empty, ids], [], [empty], [ids]]])
     assert (info.documents, info.sentences, info.tokens) == (2, 3, 6)
+
+
+def test_offsets_go_beyond_32_bits(tmp_path):
+    """English Wikipedia has more than 2^31 tokens. No text is needed for its index."""
+    parts = [tmp_path / f"{i}.npz" for i in range(2)]
+    lengths = [1 << 30, 1 << 31], [7, 1 << 32]
+    for part, values in zip(parts, lengths, strict=True):
+        np.savez(part, sentence_lengths=np.array(values, np.int64))
+    count, sums = _write_sums(parts, "sentence_lengths", "sentence_offsets")
+    assert (count, sums) == (4, [3 << 30, 7 + (1 << 32)])
+    offsets = np.load(tmp_path / "sentence_offsets.npy")
+    expected = [0, 1 << 30, 3 << 30, 7 + (3 << 30), 7 + (7 << 30)]
+    assert offsets.tolist() == expected
 
 
 def test_ids_over_uint16_use_four_bytes(tmp_path):

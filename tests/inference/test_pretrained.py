@@ -184,13 +184,20 @@ def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_pa
     def score(texts):  # the shorter text has the higher score
         return np.array([-len(text) for text in texts], float)
 
-    sets = [("a", PAIRS), ("b", [("long", "x"), ("x", "y"), ("x", "long"), ("", "y")])]
+    pairs = [("long", "x"), ("x", "y"), ("x", "long"), ("longer", "y")]
+    sets = [("a", PAIRS), ("b", pairs)]
     reported = {}
     result = accuracy(score, [*sets, sets[0]], reported.__setitem__)
     assert reported["a"].tolist() == [False, True]
-    assert reported["b"].tolist() == [False, False, True, True]  # a tie counts as wrong
-    assert result.by_set == {"a": 0.5, "b": 0.5}  # a name may occur twice
-    assert (result.accuracy, result.pairs) == (0.5, 8)
+    assert reported["b"].tolist() == [
+        False,
+        False,
+        True,
+        False,
+    ]  # a tie counts as wrong
+    assert result.by_set == {"a": 0.5, "b": 0.25}  # a name may occur twice
+    # The mean over pairs, not over sets: 1 + 1 + 1 of 2 + 4 + 2 pairs.
+    assert (result.accuracy, result.pairs) == (3 / 8, 8)
     for name in ("y", "x"):
         (tmp_path / f"{name}.jsonl").write_text('{"yes": "a", "no": "bb"}\n')
     paths = [tmp_path / "x.jsonl", tmp_path / "y.jsonl"]

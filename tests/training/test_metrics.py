@@ -9,7 +9,12 @@ import pytest
 from bert_jax.runs import read_metrics
 from bert_jax.training import metrics
 from bert_jax.training.config import OptimizerConfig
-from bert_jax.training.metrics import MetricWriter, open_tracker, peak_flops
+from bert_jax.training.metrics import (
+    PEAK_FLOPS,
+    MetricWriter,
+    open_tracker,
+    peak_flops,
+)
 from bert_jax.training.optimizer import make_schedule
 
 
@@ -83,6 +88,21 @@ def test_the_time_left_is_logged_after_ten_steps_and_before_the_next_run(
     for damaged in ("", "nan", "inf", "\0"):
         path.write_text(damaged)
         assert run_steps(0) == []
+
+
+def test_peaks_are_those_of_dense_bfloat16_products():
+    """NVIDIA's data sheets list them with sparsity, which doubles them, since A100."""
+    with_sparsity = {"A100": 624, "L4": 242, "H100": 1979, "H200": 1979, "B200": 4500}
+    for name, teraflops in with_sparsity.items():
+        assert 2 * PEAK_FLOPS[f"NVIDIA {name}"] == pytest.approx(teraflops * 1e12, 1e-3)
+    assert PEAK_FLOPS["Tesla V100"] == 125e12
+    assert PEAK_FLOPS["Tesla T4"] == 65e12
+    # Google's pages list TPU v4 and later by chip, and v2 and v3 by chip of two devices.
+    by_chip = {"v4": 275, "v5 lite": 197, "v5e": 197, "v5": 459, "v6": 918}
+    for name, teraflops in by_chip.items():
+        assert PEAK_FLOPS[f"TPU {name}"] == teraflops * 1e12
+    for name, teraflops in {" v2": 45, " v3": 123, "7x": 2307}.items():
+        assert PEAK_FLOPS[f"TPU{name}"] == teraflops * 1e12 / 2
 
 
 def test_the_longest_matching_device_name_is_used():

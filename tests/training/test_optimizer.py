@@ -28,7 +28,16 @@ from bert_jax.training.optimizer import (
 PAPER = OptimizerConfig(learning_rate=1e-4, warmup_steps=10_000)
 PAPER_SCHEDULE = make_schedule(PAPER, 1_000_000)
 TOTAL = 12
-SHORT = OptimizerConfig(learning_rate=0.01, warmup_steps=3)
+# No value is a default. At the smallest gradients of the tests epsilon is a third of them.
+SHORT = OptimizerConfig(
+    learning_rate=0.01,
+    warmup_steps=3,
+    beta1=0.8,
+    beta2=0.99,
+    epsilon=3e-6,
+    weight_decay=0.03,
+    clip_norm=0.7,
+)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +165,16 @@ def unstack(arrays):
     return arrays | {f"bert/encoder/layer_{i}/dense/kernel": x for i, x in layers}
 
 
+@pytest.mark.parametrize(("count", "layers"), [(2, [0, 1]), (11, [*range(11)])])
+def test_the_first_layers_of_a_large_model_are_those_with_a_lower_number(count, layers):
+    """Layer 1 is not layer 10 of the 24 layers of LARGE."""
+    names = [f"bert/encoder/layer_{i}/attention/query/kernel" for i in range(24)]
+    frozen = [i for i in range(24) if re.search(first_layers(count), names[i])]
+    assert frozen == layers
+    assert re.search(first_layers(count), "bert/embeddings/word/embedding")
+    assert not re.search(first_layers(count), "bert/pooler/kernel")
+
+
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("name", ["adam", "lamb"])
 def test_layer_decay_and_freezing_scale_whole_updates(name, stacked):
@@ -254,6 +273,30 @@ def test_muon_updates_have_singular_values_near_one():
         values = np.diag(turned)
         assert 0.65 < values.min() < values.max() < 1.25, path
         assert np.abs(turned - np.diag(values)).max() < 1e-3, path
+
+
+def test_muon_looks_one_step_ahead_of_its_average():
+    """Nesterov's momentum of 0.95 (Jordan, 2024), at the second step by hand.
+
+    The average after two steps and the new gradient are both divided by the sum of their
+    weights, as in Adam. Muon's update has the singular vectors of 0.95 times the average
+    plus 0.05 times the gradient.
+    """
+    rng = np.random.default_rng(5)
+    first, second = (rng.normal(size=(8, 12)) for _ in range(2))
+    muon = scale_by_muon()
+    state = muon.init({"encoder": {"kernel_of": {"kernel": first}}})
+    for grad in (first, second):
+        grads = {"encoder": {"kernel_of": {"kernel": jnp.float32(grad)}}}
+        updates, state = jax.jit(muon.update)(grads, state)
+    average = 0.95 * 0.05 * first + 0.05 * second
+    ahead = 0.95 * average / (1 - 0.95**3) + 0.05 * second / (1 - 0.95**2)
+    u, _, v = np.linalg.svd(ahead, full_matrices=False)
+    turned = u.T @ np.float64(updates["encoder"]["kernel_of"]["kernel"]) @ v.T
+    values = np.diag(turned) / (0.2 * 12**0.5)
+    assert 0.65 < values.min() < values.max() < 1.25
+    off = turned - np.diag(np.diag(turned))
+    assert np.abs(off).max() < 1e-3
 
 
 def test_muon_updates_each_stacked_layer_separately():

@@ -191,6 +191,29 @@ def test_each_shape_is_compiled_once_and_each_batch_read_once(make_job, tmp_path
     assert batches.drawn == dict.fromkeys(range(STEPS), 1)
 
 
+class Widths(Batches):
+    """Every batch is wider than the batch before, so that every step compiles."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, step):
+        padding = ((0, 0), (0, step))
+        return {
+            name: np.pad(x, padding) for name, x in super().__getitem__(step).items()
+        }
+
+
+def test_the_time_of_compiling_is_in_no_rate(make_job, tmp_path):
+    job = make_job({"log_every": 1}, batches=Widths())
+    run(job, RunFolder(tmp_path), lambda line: None)
+    text = (tmp_path / "metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    for name in ("tokens_per_second", "mfu", "data_wait", "seconds_left"):
+        assert [line[name] for line in lines] == [None] * 3, name
+
+
 @pytest.mark.parametrize("stop", [pytest.param(1, marks=pytest.mark.long), 5, 9])
 def test_an_interrupted_run_resumes_bit_for_bit(make_job, metric_lines, tmp_path, stop):
     """Parameters, moments, metrics and progress are equal after any interruption."""
