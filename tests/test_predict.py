@@ -142,9 +142,9 @@ def _probabilities(answer):
                 yield from _probabilities(entry)
 
 
-def test_texts_of_the_command_line_are_lines(checkpoint, capsys, run):
+def test_several_texts_of_a_flag_are_one_row(checkpoint, capsys, run):
     name = "choice"
-    texts = [argument for line in INPUTS[name] for argument in ("--text", line)]
+    texts = [x for line in INPUTS[name] for x in ("--text", *line.split("\t"))]
     predict.main(["--checkpoint", checkpoint(name), "--json", *texts])
     lines = capsys.readouterr().out.splitlines()
     assert lines == run(checkpoint(name), INPUTS[name])[0]

@@ -13,7 +13,7 @@ from typing import Any
 from bert_jax.errors import UserError, printable
 from bert_jax.files import ending, new_file
 from bert_jax.inference.evaluation import CHUNK, Answers, Inference
-from bert_jax.tasks.rows import Placed, line_rows
+from bert_jax.tasks.rows import Placed
 
 STANDARD = "-"  # stdin, or stdout
 PREFIX = "predicted_"  # of answer columns in a table that has the row's columns
@@ -27,13 +27,18 @@ def given_rows(
     texts: values of --text. path: value of --input, if texts is None.
     """
     if texts:
-        lines = ["\t".join(row) for row in texts]
-        return line_rows(lines, "--text", tabs=inference.tabs)
+        return _text_rows(texts)
     rows = inference.placed(Path(path))
     first = list(itertools.islice(rows, 1))
     if not first:
         raise UserError(f"{path} is empty; expected rows")
     return itertools.chain(first, rows)
+
+
+def _text_rows(texts: Sequence[Sequence[str]]) -> Iterator[Placed]:
+    """The rows of --text: a text, or a tuple of several texts."""
+    for number, row in enumerate(texts, 1):
+        yield f"--text:{number}", row[0] if len(row) == 1 else tuple(row)
 
 
 def on_screen(path: str) -> bool:
@@ -105,17 +110,28 @@ def csv_texts(parts: Iterable[Answers]) -> Iterator[str]:
     """
     names: dict[str, None] = {}
     for part in parts:
-        rows, file = [flat(answer) for answer in part.answers], io.StringIO()
+        rows = [flat(answer) for answer in part.answers]
         columns = dict.fromkeys(name for row in rows for name in row)
-        header, names = not names, names or columns
+        lines = []
+        if not names:
+            names = columns
+            lines.append(_csv_line(names))
         if more := [name for name in columns if name not in names]:
             actual = f"column {more[0]!r} is missing in the first {CHUNK:,} rows"
             raise UserError(f"{actual}; write --output in .jsonl")
-        writer = csv.DictWriter(file, [*names], lineterminator="\n")
-        if header:
-            writer.writeheader()
-        writer.writerows({name: _cell(x) for name, x in row.items()} for row in rows)
-        yield file.getvalue()
+        lines += [_csv_line(_cell(row.get(name)) for name in names) for row in rows]
+        yield "".join(lines)
+
+
+def _csv_line(cells: Iterable[Any]) -> str:
+    """A line of a CSV table with a line feed at its end.
+
+    A cell with a line feed or a carriage return has quotation marks. Before 3.11.9, Python
+    quotes a carriage return only if the line ends in one.
+    """
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\r\n").writerow(cells)
+    return file.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _cell(value: Any) -> Any:

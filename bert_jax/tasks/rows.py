@@ -11,6 +11,7 @@ Text files are UTF-8 and may be gzipped.
 """
 
 import csv
+import functools
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
@@ -64,7 +65,7 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
     elif is_table(data):
         yield from read_rows(data)
     else:
-        lines = (line for _, line in read_lines(data))
+        lines = (line for _, line in text_lines(data))
         yield from line_rows(lines, "stdin" if data == STDIN else str(data), tabs=tabs)
 
 
@@ -156,14 +157,28 @@ def read_rows(
     header: column names of a CSV or TSV file without a header line.
     skip_short: whether rows with too few columns are skipped, with a warning.
 
-    Raises UserError with file and line for a malformed row.
+    Raises UserError with file and line for a malformed row, and for a table without rows.
     """
     if ending(path) == ".parquet":
-        yield from _numbered(_parquet(path), f"{path}: row")
+        rows = _numbered(_parquet(path), f"{path}: row")
     elif ending(path) in FORMATS[2:]:
-        yield from _objects(path)
+        rows = _objects(path)
     else:
-        yield from _records(path, header, skip_short)
+        rows = _records(path, header, skip_short)
+    return not_empty(rows, path, "row")
+
+
+def not_empty(rows: Iterator[Placed], path: Path, noun: str) -> Iterator[Placed]:
+    """Yields the rows of a file. Raises UserError if there are none.
+
+    noun: name of a row, such as "row" or "sentence".
+    """
+    is_empty = True
+    for row in rows:
+        is_empty = False
+        yield row
+    if is_empty:
+        raise UserError(f"{path} has no {noun}s; expected at least one")
 
 
 def _records(path: Path, header: Sequence[str], skip_short: bool) -> Iterator[Record]:
@@ -192,11 +207,16 @@ def _records(path: Path, header: Sequence[str], skip_short: bool) -> Iterator[Re
 def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields the first line number and the cells of each row of a CSV or TSV file."""
     if ending(path) != ".csv":
-        for line, text in read_lines(path):
-            yield line, text.rstrip("\r\n").split("\t")
+        has_quotes = False
+        for line, text in text_lines(path):
+            cells = text.rstrip("\r\n").split("\t")
+            if not has_quotes and any(map(_is_quoted, cells)):
+                has_quotes = True
+                _warn_of_quotes(path, line)
+            yield line, cells
         return
     csv.field_size_limit((1 << 31) - 1)  # Python's default is 131,072 characters
-    reader, line = csv.reader((text for _, text in read_lines(path)), strict=True), 1
+    reader, line = csv.reader((text for _, text in text_lines(path)), strict=True), 1
     try:
         for row in reader:
             yield line, row
@@ -206,11 +226,28 @@ def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{path}:{line}: not CSV ({error}); {needed}") from error
 
 
+def _is_quoted(cell: str) -> bool:
+    """Whether a cell of a TSV file is written as in CSV, such as "a ""b"" c"."""
+    if len(cell) < 4 or not (cell.startswith('"') and cell.endswith('"')):
+        return False
+    inside = cell[1:-1]
+    return '""' in inside and '"' not in inside.replace('""', "")
+
+
+@functools.cache  # warns once, although a file may be read twice
+def _warn_of_quotes(path: Path, line: int) -> None:
+    logger.warning(
+        f"{path}:{line}: quotation marks as in CSV stay in the texts of a TSV file; write "
+        "the file as .csv, or without quotes (quoting=csv.QUOTE_NONE in pandas)"
+    )
+
+
 def _objects(path: Path) -> Iterator[Record]:
     """Yields the rows of a JSON list, or of a file with a JSON object on each line."""
-    lines, expected = read_lines(path), "an object on each line, or a list in .json"
+    expected = "an object on each line, or a list in .json"
+    lines = text_lines(path)
     if ending(path) == ".json":
-        lines = [*lines]
+        lines = [*read_lines(path)]
         text = "".join(line for _, line in lines)
         if text.lstrip().startswith("["):
             # parse_json reads only objects, so the list is wrapped into an object.
@@ -246,6 +283,21 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     opened = open_text if path.is_file() else lambda path: path.open("rb")
     with reading(path, "a file of rows"), opened(path) as file:
         yield from decode_lines(file, path)
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of :func:`read_lines`.
+
+    Raises UserError for a file whose lines end in a carriage return, as on old Macs.
+    """
+    for number, line in read_lines(path):
+        # Only the last line has no line feed.
+        is_whole = number == 1 and not line.endswith("\n")
+        if is_whole and "\r" in line.rstrip("\r"):
+            name = "stdin" if path == STDIN else path
+            actual = f"{name}: lines end in CR, as on old Macs; expected LF or CR LF"
+            raise UserError(f"{actual}: convert them with tr '\\r' '\\n'")
+        yield number, line
 
 
 def check_names(where: object, names: Sequence[str]) -> None:

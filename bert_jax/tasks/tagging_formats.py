@@ -16,15 +16,14 @@ continues no span of its type begins one.
 
 import dataclasses
 import functools
-import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError, counted
-from bert_jax.tasks.rows import Record, read_lines
+from bert_jax.tasks.rows import Record, ending, not_empty, text_lines
 
 # Letters of the first, a middle and the last word of a span, and of a span of one word.
 SCHEMES = {
@@ -57,39 +56,117 @@ class Sentence:
     id: Any = None
 
 
-def read_columns(path: Path, column: int) -> Iterator[Record]:
+def read_columns(path: Path, column: int, word_column: int = -1) -> Iterator[Record]:
     """Yields the sentences of a file with a word and its tag on each line.
 
     Blank lines separate sentences. A sentence has "words", "tags" and "document". The first
-    line decides whether tabs or blanks separate columns. The word is in the first column. A
-    line that starts with -DOCSTART- begins a document.
+    word decides whether tabs or blanks separate columns. A line that starts with -DOCSTART-
+    begins a document. Comments before a sentence are skipped: they start with "#" and a
+    blank or a tab, and have another number of columns than the words, or a tag that no word
+    has. In CoNLL-U (ten columns) tokens of several words and empty nodes are skipped.
 
     column: column of the tag, from 0, or from the end if negative.
+    word_column: column of the word, from 0; -1: 1 in a .conllu file, otherwise 0.
+
     Raises UserError with file and line for a line that has another number of columns than
-    the first line, or an empty column.
+    the first line, an empty column, or the number of a word in place of the word.
     """
+    if word_column < 0:
+        word_column = int(ending(path) == ".conllu")
+    lines = [(number, line.strip(" \r\n")) for number, line in text_lines(path)]
+    words = [(n, x) for n, x in lines if _has_word(x) and not _COMMENT.match(x)]
+    if not words:
+        raise UserError(
+            f"{path} has no sentences; expected a word and its tag on a line"
+        )
+    has_tabs = "\t" in words[0][1]
+    width = len(_columns(words[0][1], has_tabs))
+    layout = _Layout(has_tabs, width, word_column, column)
+    tags = {layout.fields(f"{path}:{number}", line)[column] for number, line in words}
+    sentences: list[Record] = []
     sentence: list[list[str]] = []
-    width, tabs, where, documents = 0, False, "", 0
-    for number, line in itertools.chain(read_lines(path), [(0, "")]):
-        start = line.startswith("-DOCSTART-")
-        if line.strip(" \t\r\n") and not start:
-            tabs = tabs if width else "\t" in line
-            # A word may contain blanks of Unicode.
-            fields = re.split(r" *\t *" if tabs else "[ \t]+", line.strip(" \r\n"))
-            width = width or len(fields)
-            inside = column and -width < column < width == len(fields)
-            if not (inside and fields[0] and fields[column]):
-                actual = counted(sum(map(bool, fields)), "column")
-                needed = f"{max(width, 2)} separated by {'tabs' if tabs else 'blanks'}"
-                needed += f", with the tag in column {column} (data.column)"
-                raise UserError(f"{path}:{number} has {actual}; expected {needed}")
-            where = where if sentence else f"{path}:{number}"
-            sentence.append([fields[0], fields[column]])
-        elif sentence:
-            words, tags = map(list, zip(*sentence, strict=True))
-            yield where, {"words": words, "tags": tags, "document": documents}
-            sentence = []
-        documents += start
+    where, documents = "", 0
+    for number, line in [*lines, (0, "")]:
+        if not _has_word(line):
+            if sentence:
+                words_and_tags = [
+                    [x[c] for x in sentence] for c in (word_column, column)
+                ]
+                names = ("words", "tags", "document")
+                values = zip(names, (*words_and_tags, documents), strict=True)
+                sentences.append((where, dict(values)))
+                sentence = []
+            documents += line.startswith(_DOCUMENT)
+            continue
+        fields = _columns(line, has_tabs)
+        may_be_comment = _COMMENT.match(line) and not sentence
+        if may_be_comment and (len(fields) != width or fields[column] not in tags):
+            continue
+        fields = layout.fields(f"{path}:{number}", line)
+        if width == _CONLL_U and _NO_WORD.fullmatch(fields[0]):
+            continue
+        if not sentence:
+            where = f"{path}:{number}"
+        sentence.append(fields)
+    if width > 2 and _are_numbers(sentences):
+        actual = (
+            f"{sentences[0][0]}: the words in column {word_column} are numbers, 1 to n"
+        )
+        needed = "set data.word_column to the column of the words, from 0"
+        raise UserError(f"{actual} in every sentence; {needed}")
+    return iter(sentences)
+
+
+_DOCUMENT = "-DOCSTART-"
+_COMMENT = re.compile("#[ \t]")  # but "# O" may be a word
+_CONLL_U = 10  # columns
+_NO_WORD = re.compile(r"\d+[-.]\d+")  # 1-2: a token of two words; 1.1: an empty node
+
+
+class _Layout(NamedTuple):
+    """The columns of a file. width: their number. word, tag: numbers of two of them."""
+
+    has_tabs: bool
+    width: int
+    word: int
+    tag: int
+
+    def fields(self, where: str, line: str) -> list[str]:
+        """The columns of a line. Raises UserError without a word and a tag."""
+        fields = _columns(line, self.has_tabs)
+        are_columns = self.word < self.width and -self.width <= self.tag < self.width
+        if are_columns and len(fields) == self.width:
+            is_tag_elsewhere = self.tag % self.width != self.word
+            if is_tag_elsewhere and fields[self.word] and fields[self.tag]:
+                return fields
+        actual = f"{where} has {counted(sum(map(bool, fields)), 'column')}"
+        separator = "tabs" if self.has_tabs else "blanks"
+        raise UserError(
+            f"{actual}; expected {max(self.width, 2)} separated by {separator}, with the "
+            f"tag in column {self.tag} (data.column) and the word in column {self.word} "
+            "(data.word_column)"
+        )
+
+
+def _has_word(line: str) -> bool:
+    """Whether a line has a word. Separator lines of WNUT contain tabs."""
+    return bool(line.strip(" \t")) and not line.startswith(_DOCUMENT)
+
+
+def _columns(line: str, has_tabs: bool) -> list[str]:
+    """The columns of a line. A word may contain blanks of Unicode."""
+    return re.split(r" *\t *" if has_tabs else "[ \t]+", line)
+
+
+def _are_numbers(sentences: list[Record]) -> bool:
+    """Whether the words of every sentence are 1, 2, 3 and so on."""
+    longest = 0
+    for _, values in sentences:
+        words = values["words"]
+        if words != [str(number) for number in range(1, len(words) + 1)]:
+            return False
+        longest = max(longest, len(words))
+    return longest > 1
 
 
 def read_segmented(path: Path) -> Iterator[Record]:
@@ -97,10 +174,16 @@ def read_segmented(path: Path) -> Iterator[Record]:
 
     The "words" are characters, the "tags" are bmes.
     """
-    for number, line in read_lines(path):
-        if words := line.split():
-            tags = "".join(shape(len(word), "bmes") for word in words)
-            yield f"{path}:{number}", {"words": [*"".join(words)], "tags": [*tags]}
+
+    def sentences() -> Iterator[Record]:
+        for number, line in text_lines(path):
+            words = line.split()
+            if words:
+                tags = "".join(shape(len(word), "bmes") for word in words)
+                values = {"words": [*"".join(words)], "tags": [*tags]}
+                yield f"{path}:{number}", values
+
+    return not_empty(sentences(), path, "sentence")
 
 
 _WORDS = {

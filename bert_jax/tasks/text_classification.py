@@ -220,6 +220,8 @@ class Classification(base.Task):
             values = self.values(where, row, labelled=True)
             value = read.value_of(where, values, self.columns["label"])
             names += [_class_name(where, name) for name in self._classes(where, value)]
+        if not rows:
+            raise UserError("train has no rows; expected at least two")
         labels = sorted({*names})
         # pandas writes whole numbers with a missing value among them as 0.0 and 1.0.
         floats = all(re.fullmatch(r"-?\d+\.0", label) for label in labels)

@@ -5,7 +5,6 @@ tokens have none. The tag of each word is decided alone, without a CRF, so predi
 may be ill-formed.
 """
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -60,7 +59,13 @@ class TaggingConfig(DataConfig):
         "recognised from the training tags",
         one_of=("auto", *formats.SCHEMES),
     )
-    column: int = setting(-1, "column of the tag; 0: the word, -1: the last column")
+    column: int = setting(-1, "column of the tag, from 0; -1: the last column")
+    word_column: int = setting(
+        -1,
+        "column of the word, from 0. -1: 1 in a .conllu file, otherwise 0. The words of "
+        "GermEval are in column 1",
+        least=-1,
+    )
     labels: tuple[str, ...] = setting((), "all tags; empty: the tags of train, sorted")
     max_length: int = setting(128, "maximum number of tokens of a sequence", least=3)
     stride: int = setting(0, "tokens between window starts; 0: half a window", least=0)
@@ -86,17 +91,12 @@ class TaggingSource(Source):
             return super().read_file(path, split)
         if self.config.task == "segmented":
             return formats.read_segmented(path)
-        return formats.read_columns(path, self.config.column)
+        return formats.read_columns(path, self.config.column, self.config.word_column)
 
     def is_own(self, path: Path) -> bool:
-        """Whether the file ends in .conll, or its first sentences have known tags."""
-        if self.config.task == "segmented" or ending(path) == ".conll":
-            return self.config.task != "segmented"
-        with contextlib.suppress(UserError):
-            if path.is_file() and self._has_words(path):
-                first = itertools.islice(self.read_file(path, ""), 5)
-                return all({*row["tags"]} <= {*self.labels} for _, row in first)
-        return False
+        """Whether the file ends in .conll or .conllu."""
+        is_conll = ending(path) in (".conll", ".conllu")
+        return is_conll and self.config.task != "segmented"
 
     def _has_words(self, path: Path) -> bool:
         return not is_table(path) or ending(path) == ".tsv"

@@ -4,7 +4,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.inference.evaluation import Answers, chunks
-from bert_jax.inference.lines import csv_texts, plain_texts, write_answers
+from bert_jax.inference.lines import csv_texts, given_rows, plain_texts, write_answers
+from bert_jax.tasks.rows import read_rows
 
 
 def test_chunks_contain_every_item_once_and_split_no_group():
@@ -27,6 +28,34 @@ def test_csv_keeps_texts_unchanged():
     header, row = csv.reader(lines.splitlines(keepends=True))
     assert header == ["id", f"probabilities.{text}", "start", "blanks"]
     assert row[:3] == [text, "0.5", ""]
+
+
+@pytest.mark.parametrize("control", ["\r", "\n", "\r\n", "\x0b", "\x1c", "\u2028"])
+def test_a_control_character_does_not_end_a_line_of_csv(control, tmp_path):
+    """Python quotes a lone CR only since 3.11.9."""
+    pandas = pytest.importorskip("pandas")
+    texts, path = [f"a{control}film", control, "b"], tmp_path / "a.csv"
+    write_answers(parts(*({control: x, "label": "y"} for x in texts)), str(path), "csv")
+    content = path.read_bytes().decode()
+    assert content.replace(control, "").count("\n") in (4, 0)
+    assert [list(row.values()) for _, row in read_rows(path)] == [
+        [x, "y"] for x in texts
+    ]
+    frame = pandas.read_csv(path, keep_default_na=False)
+    assert frame["label"].tolist() == ["y"] * 3
+    if control != "\r\n":  # pandas reads it as "\n"
+        assert frame[control].tolist() == texts
+
+
+def test_texts_of_the_command_line_are_rows():
+    """A tab or a line end of the shell is part of the text."""
+    texts = [["a\tb\r\n"], ["a", "b\tc"], [""], ["a", "b", "c"]]
+    assert [*given_rows(None, texts, "")] == [
+        ("--text:1", "a\tb\r\n"),
+        ("--text:2", ("a", "b\tc")),
+        ("--text:3", ""),
+        ("--text:4", ("a", "b", "c")),
+    ]
 
 
 def test_csv_refuses_a_value_without_a_column():

@@ -195,6 +195,35 @@ def test_quotes_commas_and_line_ends_are_kept_in_cells(file):
     assert cells(file("b.csv", f'text,label\n"{long}",1\n'), "text") == [("2", long)]
 
 
+def test_a_tsv_file_with_quotation_marks_as_in_csv_warns_once(file, caplog):
+    pandas = pytest.importorskip("pandas")
+    texts = ['she said "no"', '"', "a", 'a "b" c']
+    quoted, plain = file("quoted.tsv", ""), file("plain.tsv", "")
+    frame = pandas.DataFrame({"text": texts, "label": ["x"] * 4})
+    frame.to_csv(quoted, sep="\t", index=False)
+    content = "".join(
+        f"{text}\tx\n" for text in ["text", *texts, '"a"', '""', '"b" or "c"']
+    )
+    plain.write_text(content)
+    with caplog.at_level(logging.WARNING):
+        assert cells(plain, "text")[:4] == [(str(i), x) for i, x in enumerate(texts, 2)]
+        assert caplog.messages == []
+        assert cells(quoted, "text")[0] == ("2", '"she said ""no"""')
+        cells(quoted, "text")
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith(
+        f"{quoted}:2: quotation marks as in CSV stay in"
+    )
+
+
+def test_lines_that_end_in_cr_are_not_one_text(file):
+    with pytest.raises(UserError, match=r"a\.txt: lines end in CR, as on old Macs"):
+        rows(file("a.txt", "first\rsecond\r"))
+    assert rows(file("b.txt", "a\rb\nc\r")) == ["a\rb", "c"]
+    assert rows(file("c.txt", "a\r")) == ["a"]
+    assert rows(file("a.json", '[{"a":\r"b"}]\r')) == [{"a": "b"}]
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "SICK_train.txt"])
 def test_byte_order_mark_crlf_and_blank_lines_are_skipped(file, name):
     separator = "," if name == "a.csv" else "\t"
@@ -247,6 +276,17 @@ def test_tables_may_have_no_header_and_short_rows(file, caplog):
         ("a.csv", 'a,b\n"x"y,2\n', r"a\.csv:2: not CSV"),
         ("a.csv", 'a,b\n"x,2\n3,4\n', r"a\.csv:2: not CSV"),
         ("a.csv", "", r"a\.csv is empty"),
+        ("a.csv", "a,b\n", r"a\.csv has no rows; expected at least one"),
+        ("a.tsv", "a\tb\n\n", r"a\.tsv has no rows"),
+        ("a.json", "[]", r"a\.json has no rows"),
+        ("a.jsonl", "\n", r"a\.jsonl has no rows"),
+        (
+            "a.csv",
+            "a,b\r1,2\r",
+            r"a\.csv: lines end in CR, as on old Macs; .*: convert",
+        ),
+        ("a.tsv", "a\tb\r1\t2\r3\t4", r"a\.tsv: lines end in CR"),
+        ("a.jsonl", '{"a": "b"}\r{"a": "c"}\r', r"a\.jsonl: lines end in CR"),
         ("a.jsonl", '{"a": "1"}\n{"b": 1}\n', r"a\.jsonl:2: no column 'a'.*are b"),
         ("a.jsonl", '{"a": null}\n', r'a\.jsonl:1: "a" is missing'),
         ("a.jsonl", "{a: 1}\n", r"a\.jsonl:1 is not JSON"),

@@ -52,6 +52,68 @@ def test_conll_2003_is_read(tmp_path):
     assert read(tmp_path, CONLL, 1)[2][2] == ["NNP", "NNP"]
 
 
+CONLL_U = """# sent_id = 1
+# text = Vámonos al mar # a
+# O
+1-2	Vámonos	_	_	_	_	_	_	_	_
+1	Vamos	ir	VERB	_	_	0	root	_	_
+2	nos	nosotros	PRON	_	_	1	obj	_	_
+2.1	x	x	X	_	_	_	_	_	_
+
+# newpar
+1	#	#	SYM	_	_	0	root	_	_
+
+"""
+
+
+def test_conll_u_is_read(tmp_path):
+    words = [["Vamos", "nos"], ["#"]]
+    for name, word_column in (("a.conllu", -1), ("a.txt", 1)):
+        path = tmp_path / name
+        path.write_text(CONLL_U)
+        rows = [row for _, row in formats.read_columns(path, 3, word_column)]
+        assert [row["words"] for row in rows] == words
+        assert [row["tags"] for row in rows] == [["VERB", "PRON"], ["SYM"]]
+    rows = [row for _, row in formats.read_columns(path, 7, 2)]
+    assert rows[0]["words"] == ["ir", "nosotros"]
+    with pytest.raises(
+        UserError, match=r"a\.txt:5: the words in column 0 are numbers, 1"
+    ):
+        formats.read_columns(path, 3)
+
+
+def test_germeval_is_read(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text(
+        "#\thttp://a.b [2009]\n1\tAnna\tB-PER\tO\n2\tgeht\tO\tO\n\n"
+        "#\thttp://c.d [2010]\n1\t#\tO\tO\n"
+    )
+    rows = [row for _, row in formats.read_columns(path, 2, 1)]
+    assert [row["words"] for row in rows] == [["Anna", "geht"], ["#"]]
+    assert [row["tags"] for row in rows] == [["B-PER", "O"], ["O"]]
+    with pytest.raises(
+        UserError, match=r"a\.tsv:2: the words .*; set data\.word_column"
+    ):
+        formats.read_columns(path, 2)
+
+
+def test_comments_are_no_words(tmp_path):
+    """A line before a sentence that starts with "# " may be a word with a known tag."""
+    text = "# id 5e7c domain=en\nanna _ _ B-PER\n# _ _ O\nwalks _ _ O\n\n"
+    text += "# _ _ O\n#paris _ _ B-PER\n\n# id\n"
+    _, words, tags, _ = read(tmp_path, text)
+    assert words == [["anna", "#", "walks"], ["#", "#paris"]]
+    assert tags == [["B-PER", "O", "O"], ["O", "B-PER"]]
+    # Numbers may be words of some sentences.
+    _, words, _, _ = read(tmp_path, "1 a O\n2 b O\n\n2 c O\n")
+    assert words == [["1", "2"], ["2"]]
+    for empty in ("", "# a b\n", "\n\n-DOCSTART- O\n"):
+        with pytest.raises(
+            UserError, match=r"train\.txt has no sentences; expected a w"
+        ):
+            read(tmp_path, empty)
+
+
 def test_unusual_blanks_line_ends_and_a_byte_order_mark_are_read(tmp_path):
     # WNUT's separator lines contain tabs. A word may contain a no-break space.
     text = "@paul\tO\nNew\xa0York \tB-location\n\u2028\tO\n\t\nbye\tO\n \t \r\n\n"
@@ -71,6 +133,12 @@ def test_unusual_blanks_line_ends_and_a_byte_order_mark_are_read(tmp_path):
         ("a\nb\n", -1, "train.txt:1 has 1 column; expected 2"),
         ("a X\n", 2, "train.txt:1 has 2 columns; .* with the tag in column 2"),
         ("a X\n", 0, "the tag in column 0"),
+        (
+            "a X\n",
+            -2,
+            r"the tag in column -2 \(data\.column\) and the word in column 0",
+        ),
+        ("a\tO\rb\tO\r", -1, "train.txt: lines end in CR, as on old Macs"),
     ],
 )
 def test_wrong_columns_are_refused(tmp_path, text, column, message):

@@ -381,20 +381,22 @@ def test_a_tag_of_dev_that_training_lacks_is_refused():
         task.read("dev")
 
 
-def test_files_of_tagged_words_are_read_for_prediction(tmp_path):
+def test_the_name_of_a_file_decides_how_it_is_predicted(tmp_path):
+    """Not its content: the last word of a text may be the name of a tag."""
     task = make_task()
     for name, text, expected in (
-        ("a.conll", "Rome Q-X\n", True),
-        ("a.txt", "in O\nRome B-LOC\n", True),
-        ("a.tsv", "in\tO\nRome\tB-LOC\n", True),
-        ("b.txt", "in O\nRome Q-X\n", False),
-        ("c.txt", "see Rome\n", False),
+        ("a.conll", "in O\nRome Q-X\n", True),
+        ("a.CoNLLU.gz", "", True),
+        ("b.txt", "blood type O\nin B-LOC\n", False),
+        ("b.tsv", "text\nB-LOC\n", False),
         ("d.jsonl", '{"text": "see Rome"}\n', False),
     ):
         (tmp_path / name).write_text(text)
         assert task.source.is_own(tmp_path / name) == expected, name
-    rows = [*task.rows(task.source.rows_of(tmp_path / "a.txt"))]
+    rows = [*task.rows(task.source.rows_of(tmp_path / "a.conll"))]
     assert [(row.words, row.tags) for row in rows] == [(("in", "Rome"), None)]
+    rows = [*task.rows(task.source.rows_of(tmp_path / "b.txt"))]
+    assert [row.words for row in rows] == [("blood", "type", "O"), ("in", "B-LOC")]
 
 
 SENTENCES = [(["New York", "it's", "( a )"], ["B-LOC", "O", "O"]), (["a"], ["B-PER"])]
