@@ -19,8 +19,8 @@ flags:
   --next_sentence      probability that the second text follows the first
 
 [Tasks](tasks.md#forms-of-data) describes the rows and the answers. `--input` also reads a
-SQuAD file, and a .conll file with a word and its tag on each line. Rows without columns
-have the id of their row in the answer.
+SQuAD file, and a .conll or .conllu file with a word and its tag on each line. Rows without
+columns have the id of their row in the answer.
 """
 
 from pathlib import Path
