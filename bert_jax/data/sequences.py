@@ -80,18 +80,18 @@ def token_windows(tokens: int, capacity: int, stride: int) -> list[Window]:
 def owners(offsets: np.ndarray, words: Window, windows: list[Window]) -> np.ndarray:
     """The window with the most context around each word: int (words,), from 0.
 
-    A word has a context on each side, counted in tokens. In this window the shorter context
-    is longest. If several windows are equal, both contexts together are longest, or else
-    the window is the first one (run_squad.py, _check_is_max_context).
+    A word has a context on each side, counted in tokens. The score of a window is its
+    shorter context plus 0.01 for each of its tokens. If several windows have the highest
+    score, the word belongs to the first one (run_squad.py, _check_is_max_context).
     """
     first, last = words
-    best, owner = np.full(last - first, -1), np.full(last - first, -1)
+    best = np.full(last - first, -1.0)
+    owner = np.full(last - first, -1)
     for i, (start, stop) in enumerate(windows):
         inside = np.arange(max(start, first), min(stop, last))
         left = offsets[inside] - offsets[start]
         right = offsets[stop] - offsets[inside + 1]
-        # The sum counts only if the shorter contexts are equal.
-        context = np.minimum(left, right) * 2 * offsets[-1] + left + right
+        context = np.minimum(left, right) + 0.01 * (offsets[stop] - offsets[start])
         better = context > best[inside - first]
         changed = inside[better] - first
         best[changed], owner[changed] = context[better], i

@@ -47,14 +47,58 @@ def test_the_best_window_has_the_most_context_on_its_shorter_side():
     assert windows.tolist() == [0] * 5 + [1] * 10
 
 
+def spans_of_run_squad(tokens, room, stride):
+    """doc_spans of the original run_squad.py: (start, length)."""
+    spans, start = [], 0
+    while start < tokens:
+        length = min(tokens - start, room)
+        spans.append((start, length))
+        if start + length == tokens:
+            break
+        start += min(length, stride)
+    return spans
+
+
+def best_span_of_run_squad(spans, position):
+    """The span for which _check_is_max_context of the original returns True."""
+    best_score, best = None, None
+    for i, (start, length) in enumerate(spans):
+        end = start + length - 1
+        if position < start or position > end:
+            continue
+        score = min(position - start, end - position) + 0.01 * length
+        if best_score is None or score > best_score:
+            best_score, best = score, i
+    return best
+
+
+@pytest.mark.parametrize(
+    "room, stride", [(372, 128), (150, 128), (31, 8), (5, 2), (4, 9)]
+)
+def test_windows_and_their_tokens_equal_run_squads(room, stride):
+    for tokens in [*range(1, 3 * room, 7), room, room + 1, 2 * room + stride + 1]:
+        spans = spans_of_run_squad(tokens, room, stride)
+        ours = token_windows(tokens, room, stride)
+        assert ours == [(start, start + length) for start, length in spans]
+        expected = [best_span_of_run_squad(spans, i) for i in range(tokens)]
+        assert owners(np.arange(tokens + 1), (0, tokens), ours).tolist() == expected
+
+
+def test_a_last_window_of_one_more_token_owns_one_token():
+    """Its other contexts are longer by one token, but the first window is 127 longer."""
+    assert token_windows(373, 372, 128) == [(0, 372), (128, 373)]
+    owner = owners(np.arange(374), (0, 373), [(0, 372), (128, 373)])
+    assert owner.tolist() == [0] * 372 + [1]
+
+
 def random_offsets(rng, words, longest):
     return np.cumsum([0, *rng.integers(1, longest + 1, words)])
 
 
-def context(offsets, window, word):
+def score(offsets, window, word):
     left = offsets[word] - offsets[window[0]]
     right = offsets[window[1]] - offsets[word + 1]
-    return min(left, right), left + right
+    return min(left, right) + 0.01 * (offsets[window[1]] - offsets[window[0]])
 
 
 def test_windows_cover_each_word_with_the_most_context():
@@ -80,8 +124,7 @@ def test_windows_cover_each_word_with_the_most_context():
             start, stop = spans[i]
             assert start <= word < stop
             inside = [s for s in spans if s[0] <= word < s[1]]
-            assert context(offsets, spans[i], word) == max(
-                context(offsets, s, word) for s in inside
-            )
+            best = max(score(offsets, s, word) for s in inside)
+            assert score(offsets, spans[i], word) == best
         several += len(spans) > 1
     assert several > 100

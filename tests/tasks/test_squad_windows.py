@@ -98,7 +98,8 @@ def test_a_token_is_scored_in_the_window_with_the_most_context(uncased):
     start_logits = {entry["text"]: entry["start_logit"] for entry in result["nbest"]}
     for i, letter in enumerate(context.split()):
         sides = {
-            k: (min(i - window.first, window.stop - 1 - i), window.stop - window.first)
+            k: min(i - window.first, window.stop - 1 - i)
+            + 0.01 * (window.stop - window.first)
             for k, window in enumerate(features.extra)
             if window.first <= i < window.stop
         }
