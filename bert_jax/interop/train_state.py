@@ -62,6 +62,10 @@ class _DamagedError(Exception):
 class CheckpointStore:
     """The newest ``keep`` checkpoints of one run, saved in the background.
 
+    Older checkpoints are deleted when the next save starts, and at the end of the run. If
+    the run ends with an error, nothing is deleted: a run that diverged soon after its last
+    save may need the checkpoint before it.
+
     In a job of several processes, all processes call each method. A process whose save
     failed raises at the next save or at the end; JAX then ends the other processes.
     """
@@ -86,18 +90,22 @@ class CheckpointStore:
         context = ocp.Context()
         context.array.saving.min_slice_bytes_for_replica_parallel = _SMALLEST_PART
         with _writing(self._directory), context:
+            if is_leader():
+                self._delete_old()
             self._pending = ocp.save_checkpointables_async(
                 self._directory / str(step), {"state": state}, custom_metadata=notes
             )
 
     def wait(self) -> None:
-        """Waits for the pending save. Then process 0 deletes old checkpoints."""
+        """Waits for the pending save."""
         pending, self._pending = self._pending, None
         if pending is not None:
             with _writing(self._directory):
                 pending.result()
-                if is_leader():
-                    self._delete_old()
+
+    def steps(self) -> list[int]:
+        """The steps of all complete checkpoints, newest first."""
+        return [int(path.name) for path in _complete(self._directory)]
 
     def restore(self, abstract: Any, log: Log) -> tuple[Any, dict[str, Any]] | None:
         """Loads the newest undamaged state and its notes. None without a checkpoint.
@@ -120,6 +128,9 @@ class CheckpointStore:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if not lost_peer(error):  # a save needs all processes
             self.wait()
+        if error is None and is_leader():
+            with _writing(self._directory):
+                self._delete_old()
 
     def _check_writable(self) -> None:
         """Creates a test folder, because Orbax would retry for minutes."""
@@ -144,7 +155,6 @@ class CheckpointStore:
                 aside = path.with_name(f"{path.name}.damaged")
                 aside.rmtree(missing_ok=True)
                 path.rename(aside)
-        self._delete_old()
 
     def _delete_old(self) -> None:
         for path in _complete(self._directory)[self._keep :]:

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from bert_jax.data.batching import EpochBatches
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError, counted, listed
+from bert_jax.errors import DivergenceError, UserError, counted, listed
 from bert_jax.files import write_json
 from bert_jax.inference.evaluation import (
     Evaluation,
@@ -281,7 +281,11 @@ class _FineTuning:
         """
         started, progress = time.perf_counter(), reporter.progress
         dev, metric = self.prepared.splits[0], self.main_metric
-        task, evaluation = evaluate_tuned(self.task, dev, self._outputs(params, dev))
+        outputs = self._outputs(params, dev)
+        if not all(np.isfinite(output).all() for output in outputs):
+            name = f"the model's outputs for {dev.name}"
+            raise DivergenceError(f"{name} are not finite numbers after step {step}")
+        task, evaluation = evaluate_tuned(self.task, dev, outputs)
         # All processes get the scores of process 0, so that they decide the same.
         scores = from_leader(lambda: evaluation.scores)
         epoch = step / self.batches.steps_per_epoch

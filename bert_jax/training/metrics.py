@@ -45,10 +45,6 @@ PEAK_FLOPS = {
     "NVIDIA B200": 2250e12,
 }
 
-_ADVICE = (
-    "the last good checkpoint is kept: lower optimizer.learning_rate, or set "
-    "compute.dtype=float32 or optimizer.skip_spikes=True, and resume with change_settings"
-)
 TENSORBOARD = "tensorboard"  # the folder of its files and of profiles
 _TIMED = 10  # timed steps after which the time left is estimated
 
@@ -157,7 +153,7 @@ class Reporter:
                 "whose loss or gradient norm was not finite or over the spike_norm"
             )
             if not (self.config.optimizer.skip_spikes and steps):
-                raise DivergenceError(f"{line}; {_ADVICE}")
+                raise DivergenceError(line)
             self.log(f"warning: {line}")
         for name in ("tokens", "computed_tokens"):
             self.progress[name] = self.progress.get(name, 0.0) + sums[name]
@@ -207,8 +203,7 @@ def check_finite(step: int, values: dict[str, Any]) -> None:
     for name, value in values.items():
         if not math.isfinite(float(value)):
             change = f"{names.get(name, name)} became {float(value)}"
-            where = f"in the steps before step {step}"
-            raise DivergenceError(f"the {change} {where}; {_ADVICE}")
+            raise DivergenceError(f"the {change} in the steps before step {step}")
 
 
 def open_tracker(

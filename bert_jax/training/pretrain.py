@@ -4,6 +4,7 @@ import bisect
 import functools
 import importlib
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -28,7 +29,7 @@ from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
-from bert_jax.errors import UserError, naming
+from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.inference.pretrained import FillMask
 from bert_jax.interop.architecture import read_architecture
 from bert_jax.interop.checkpoint import Checkpoint
@@ -140,6 +141,9 @@ def _pretrain(
                     jax.device_get(eval_sums(params, put_batch(x, mesh))) for x in bar
                 ]
             metrics = eval_metrics(objective, sums)
+            if not math.isfinite(metrics["loss"]):
+                loss = f"the loss of the evaluation after step {step}"
+                raise DivergenceError(f"{loss} is {metrics['loss']}")
             evaluations.append(metrics)
             reporter.write(step, "eval", metrics)
             length = f"eval at {phase.sequence_length} tokens"

@@ -28,9 +28,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.data.pipeline import drawn_ahead
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import Preempted, UserError, naming
+from bert_jax.errors import DivergenceError, Preempted, UserError, naming
 from bert_jax.files import read_json, reading, write_json
 from bert_jax.interop.train_state import CheckpointStore, newest_step
+from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.processes import check_same, is_leader, on_leader, stop_requests
@@ -52,6 +53,8 @@ from bert_jax.training.workdir import RunFolder
 # another vocabulary the parameters have no meaning. With other rows the best score has no
 # meaning.
 _FIXED = ("text.vocabulary", "rows")
+# A run that ends with this many skipped batches has diverged.
+_SKIPPED = 10
 
 HostBatch = dict[str, np.ndarray]
 Log = Callable[[str], None]
@@ -66,7 +69,8 @@ class Job:
     evaluates: function of the step number. If it returns True, ``evaluate`` runs after that
       step. Number 0 means the state before the first step.
     evaluate: function of (step, params, reporter). If it returns True in all processes, the
-      run ends after this step. ``reporter.progress`` is a dictionary of JSON values that
+      run ends after this step. It raises DivergenceError if a loss or output is not
+      finite. ``reporter.progress`` is a dictionary of JSON values that
       is saved in checkpoints. Put values there that a resumed run needs, such as the best
       score so far.
     identity: the settings, as config.json contains them.
@@ -197,8 +201,38 @@ def run(
 
         scheduled = jax.device_put(schedule, NamedSharding(job.mesh, PartitionSpec()))
         train_step = functools.partial(train_step, schedule=scheduled)
-        state = _loop(job, folder, state, train_step, reporter, save, stop_requested)
+        try:
+            state = _loop(
+                job, folder, state, train_step, reporter, save, stop_requested
+            )
+        except DivergenceError as error:
+            store.wait()
+            advice = divergence_advice(config, store.steps())
+            raise DivergenceError(f"{error}; {advice}") from error
         return state, progress, first
+
+
+def divergence_advice(config: RunConfig, checkpoints: Sequence[int]) -> str:
+    """What a user can do after a run diverged. checkpoints: their steps, newest first."""
+    changes = ["lower optimizer.learning_rate"]
+    if config.optimizer.spike_norm:
+        changes.append("raise optimizer.spike_norm")
+    if activation_dtype(config.compute.dtype) != np.float32:
+        changes.append("set compute.dtype=float32")
+    if not config.optimizer.skip_spikes:
+        changes.append("set optimizer.skip_spikes=True")
+    change = " or ".join(changes)
+    if not checkpoints:
+        return f"no checkpoint was saved: {change}, and start again"
+    resume = f"{change}, and resume with change_settings"
+    if len(checkpoints) == 1:
+        return f"the checkpoint of step {checkpoints[0]:,} is kept: {resume}"
+    newest, *older = checkpoints
+    steps = ", ".join(f"{step:,}" for step in reversed(older))
+    return (
+        f"the checkpoints of steps {steps} and {newest:,} are kept: {resume}; if the run "
+        f"diverges again at once, delete checkpoint {newest}"
+    )
 
 
 def _loop(
@@ -214,6 +248,10 @@ def _loop(
 
     The order in each round is step, report, evaluation, checkpoint. A checkpoint is written
     after the metrics of its step, so a resumed run does not write them again.
+
+    After a skipped batch the parameters may be destroyed, although they are finite. They
+    are saved only if an evaluation of this step was finite. Otherwise the save waits for a
+    step whose batch is not skipped. The last step cannot wait; see _is_usable.
     """
     config, progress = job.config, reporter.progress
     shapes = progress.setdefault("shapes", {})
@@ -226,6 +264,8 @@ def _loop(
         timeout=config.data_timeout,
     )
     in_flight: collections.deque[jax.Array] = collections.deque()
+    skipped: collections.deque[jax.Array] = collections.deque(maxlen=_SKIPPED)
+    due = False  # whether a save was postponed
     ahead = steps_ahead(job.mesh)
     norm_fn = jax.jit(optax.tree.norm)
     compiled: set[str] = set()
@@ -249,6 +289,7 @@ def _loop(
                     reporter.expect(batch)
                 state, sums = train_step(state, batch)
             in_flight.append(sums["steps"])
+            skipped.append(sums["last_skipped"])
             if len(in_flight) > ahead:
                 jax.block_until_ready(in_flight.popleft())
             shape = "x".join(map(str, batch["input_ids"].shape))
@@ -271,29 +312,61 @@ def _loop(
             # A run also obeys a stop request after its last step, because the caller may
             # still score the model or start more runs.
             stops = stop_requested()
-            saves = step % config.checkpoint_every == 0 or last or stops
-            if evaluates or saves:
-                # A state that is not finite must not be saved. The sums are computed with
-                # the parameters before this step, so the new parameters are also checked.
-                norm = {"norm of the parameters": norm_fn(state.params)}
-                metrics.check_finite(step, jax.device_get(sums | norm))
+            due = due or step % config.checkpoint_every == 0 or last or stops
+            if evaluates or due:
+                norm = norm_fn(state.params)
+                usable = _is_usable(step, sums, norm, skipped, last and not evaluates)
+                usable = usable or evaluates
             ends = evaluates and job.evaluate(step, state.params, reporter) and not last
             if ends:
                 progress["stopped_at"] = step
             if ends and step % config.log_every:
                 reporter.start_window()  # the evaluation is not counted as training time
                 reporter.report(step, sums)
-            if saves or ends:
+            saves = (due or ends) and usable
+            if saves:
                 progress["seconds"] = reporter.seconds
                 save(step, state)
+                due = False
             if stops:
-                saved = "saved: the same command resumes there"
-                raise Preempted(f"asked to stop after step {step} of {total}; {saved}")
+                again = "saved: the same command resumes there"
+                if not saves:
+                    again = (
+                        "not saved, because its batch was skipped: the same command "
+                        "resumes at the last checkpoint"
+                    )
+                raise Preempted(f"asked to stop after step {step} of {total}; {again}")
             if ends:
                 break
             if evaluates:
                 reporter.start_window()
     return state
+
+
+def _is_usable(
+    step: int,
+    sums: Sums,
+    norm: jax.Array,
+    skipped: Sequence[jax.Array],
+    must_save: bool,
+) -> bool:
+    """Whether the state after ``step`` may be saved, because its batch was not skipped.
+
+    norm: of the parameters. The sums are computed with the parameters before this step, so
+    the new parameters are also checked. skipped: 1 for each skipped batch of the last
+    _SKIPPED batches or fewer. must_save: no later step can be saved instead.
+
+    Raises DivergenceError if a number is not finite, or if ``must_save`` and the last
+    _SKIPPED batches were all skipped.
+    """
+    values = jax.device_get(sums | {"norm of the parameters": norm})
+    metrics.check_finite(step, values)
+    if must_save:
+        latest = jax.device_get(list(skipped))
+        if len(latest) == _SKIPPED and all(latest):
+            raise DivergenceError(f"the last {_SKIPPED} batches were skipped")
+        return True
+    return not values["last_skipped"]
 
 
 def draw_run(folder: RunFolder, log: Log) -> None:

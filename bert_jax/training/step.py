@@ -64,8 +64,9 @@ def apply_gradients(
 ) -> tuple[TrainState, Sums]:
     """One optimizer update (run_pretraining.py, optimization.py).
 
-    Returns the new state, and the sums of all steps since the last report. Every
-    ``log_every`` steps the sums of the new state start again at 0.
+    Returns the new state, and the sums of all steps since the last report, with
+    "last_skipped": 1 if this batch was skipped, otherwise 0. Every ``log_every`` steps the
+    sums of the new state start again at 0.
     largest_norm: a batch is skipped if its gradient norm is larger, or if its loss or
     gradients are not finite. A skipped batch changes no parameters. Its sums are 0, except
     "skipped".
@@ -85,6 +86,7 @@ def apply_gradients(
         )
         sums = {name: select(value, 0.0) for name, value in sums.items()}
         sums["skipped"] = 1 - used.astype(jnp.float32)
+    last_skipped = sums["skipped"]
     sums = jax.tree.map(jnp.add, state.sums, sums)
     step = state.step + 1
     report = step % log_every == 0
@@ -95,7 +97,7 @@ def apply_gradients(
         key=state.key,
         sums=jax.tree.map(lambda x: jnp.where(report, 0.0, x), sums),
     )
-    return new_state, sums
+    return new_state, sums | {"last_skipped": last_skipped}
 
 
 def compile_step(

@@ -59,8 +59,8 @@ def test_a_save_survives_the_donation_of_its_buffers(objective, state, tmp_path)
         lines = []
         restored, notes = store.restore(abstract, lines.append)
         assert not lines
-        assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "3"]
         assert notes == {"seed": 1}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "3"]
     assert restored.step == 3
     assert jax.random.key_data(restored.key).tolist() == (
         jax.random.key_data(state.key).tolist()
@@ -71,6 +71,26 @@ def test_a_save_survives_the_donation_of_its_buffers(objective, state, tmp_path)
         assert np.array_equal(old + np.float32(1) + np.float32(1), new)
     specs = {leaf.sharding.mesh.shape["model"] for leaf in jax.tree.leaves(restored)}
     assert specs == {2}
+
+
+def test_an_error_of_the_run_deletes_no_checkpoint(state, tmp_path):
+    """The run may have diverged because of the parameters of the newest checkpoint."""
+    with (
+        pytest.raises(UserError, match="diverged"),
+        CheckpointStore(tmp_path, keep=1) as store,
+    ):
+        for step in (1, 2, 3):
+            store.save(step, state, {})
+        store.wait()
+        assert store.steps() == [3, 2]
+        raise UserError("diverged")
+    with pytest.raises(UserError), CheckpointStore(tmp_path, keep=1) as store:
+        store.restore(state, print)
+        raise UserError("diverged again")
+    assert store.steps() == [3, 2]
+    with CheckpointStore(tmp_path, keep=1) as store:
+        store.restore(state, print)
+    assert store.steps() == [3]
 
 
 def test_a_checkpoint_of_another_model_is_a_one_line_error(

@@ -189,6 +189,17 @@ def test_a_setting_newer_than_the_run_has_its_default(settings):
     assert found(old, new) == "seed: 3 -> 0"
 
 
+def test_values_of_the_data_count_if_both_versions_have_them(settings):
+    """Version 0.2.0 has no text.content. A config has neither text nor rows."""
+    plain = to_dict(train_config(settings))
+    old = plain | {"text": {"tokens": 3}, "rows": 5}
+    new = plain | {"text": {"tokens": 3, "content": "a"}}
+    assert found(old, new) == found(new, old) == found(plain, new) == ""
+    assert found(old, new | {"rows": 6}) == "rows: 5 -> 6"
+    other = plain | {"text": {"tokens": 3, "content": "b"}}
+    assert found(new, other) == "text.content: 'a' -> 'b'"
+
+
 def test_the_defaults_of_fine_tuning_follow_the_paper():
     """Appendix A.3: batch 16 or 32; 5e-5, 3e-5, 2e-5; 3 or 4 epochs; dropout 0.1."""
     config = finetune_config(FINE_TUNING)

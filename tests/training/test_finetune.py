@@ -13,7 +13,7 @@ import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
 from bert_jax import progress
-from bert_jax.errors import UserError
+from bert_jax.errors import DivergenceError, UserError
 from bert_jax.inference.evaluation import Split, evaluate, run_model
 from bert_jax.interop.load import load
 from bert_jax.model.config import FeatureConfig
@@ -421,6 +421,28 @@ def test_a_loss_that_is_not_finite_keeps_the_best_model_so_far(
         run_one(short_config(settings), workdir, [].append)
     assert [line["step"] for line in metrics(workdir, "dev")] == [3]
     params = load(workdir).params
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
+
+
+def test_outputs_that_are_not_finite_end_the_run_without_a_save(
+    settings, tmp_path, monkeypatch
+):
+    """An argmax of NaN would be the first label, and a score."""
+    evaluations, run_model = [], finetune.run_model
+
+    def outputs(*arguments, **options):
+        evaluations.append(1)
+        factor = 1 if len(evaluations) == 1 else np.nan
+        return [factor * x for x in run_model(*arguments, **options)]
+
+    monkeypatch.setattr(finetune, "run_model", outputs)
+    message = (
+        r"the model's outputs for dev are not finite numbers after step 6; no check"
+    )
+    with pytest.raises(DivergenceError, match=message):
+        run_one(short_config(settings), tmp_path / "run", [].append)
+    assert [line["step"] for line in metrics(tmp_path / "run", "dev")] == [3]
+    params = load(tmp_path / "run").params
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
 
 

@@ -15,10 +15,12 @@ from safetensors.numpy import load_file, save_file
 
 import bert_jax
 from bert_jax.commands.config_file import parse
+from bert_jax.data.checksums import check_now
 from bert_jax.data.examples import Phase
+from bert_jax.data.store import TokenStore, write_info
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
-from bert_jax.errors import StalledError, UserError
+from bert_jax.errors import DivergenceError, StalledError, UserError
 from bert_jax.interop.architecture import with_architecture
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
@@ -273,6 +275,17 @@ def test_an_evaluation_whose_text_cannot_be_read_ends_the_run(
     go_on.set()
 
 
+def test_an_evaluation_whose_loss_is_not_finite_ends_the_run(
+    one_step, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(pretraining, "eval_metrics", lambda *_: {"loss": np.nan})
+    message = (
+        "the loss of the evaluation after step 0 is nan; no checkpoint was saved: lower"
+    )
+    with pytest.raises(DivergenceError, match=message):
+        pretrain(one_step("--eval_every=5"), tmp_path, log=lambda line: None)
+
+
 def test_a_config_can_name_a_users_objective(configure, monkeypatch, tmp_path):
     """The objective needs one file (tests/objectives/sides.py) and one setting."""
     monkeypatch.syspath_prepend(Path(__file__).parent.parent / "objectives")
@@ -357,6 +370,101 @@ def test_a_finished_run_continues_with_more_steps_on_request(one_phase_of, tmp_p
         UserError, match=r"config\.json does not exist; .* another work"
     ):
         pretrain(config(more), tmp_path, lines.append)
+
+
+@pytest.fixture
+def copied(one_step, small_store, tmp_path):
+    """A copy of the store, and a config of one step on it."""
+    store = shutil.copytree(small_store[0], tmp_path / "store")
+    config = one_step()
+    data = dataclasses.replace(config.data, path=str(store))
+    return store, dataclasses.replace(config, data=data)
+
+
+def change_ids(store, every):
+    (shard,) = store.glob("shard-*")
+    ids = np.fromfile(shard, "<u2")
+    ids[::every] = 7
+    ids.tofile(shard)
+
+
+def test_changed_token_ids_end_the_run_before_its_first_save(copied, tmp_path):
+    store, config = copied
+    change_ids(store, every=3)
+    with pytest.raises(
+        UserError, match=r"store/shard-.*\.tokens is damaged .*checksum"
+    ):
+        pretrain(config, tmp_path / "run", lambda line: None)
+    assert list((tmp_path / "run/checkpoints").iterdir()) == []
+    # A batch with an id that is not in the vocabulary also names the file.
+    (shard,) = store.glob("shard-*")
+    ids = np.fromfile(shard, "<u2")
+    np.full_like(ids, 60_000).tofile(shard)
+    with pytest.raises(UserError, match=r"\.tokens is damaged \(a token .* id 60,000"):
+        pretrain(config, tmp_path / "run", lambda line: None)
+
+
+def test_the_content_of_the_text_belongs_to_a_run(copied, tmp_path):
+    """A run of 0.2.0, which has no fingerprint of it, is accepted."""
+    store, config = copied
+    pretrain(config, tmp_path / "run", lambda line: None)
+    written = json.loads((tmp_path / "run/config.json").read_text())
+    assert written["text"]["content"] == TokenStore(store).info.fingerprint()
+    change_ids(store, every=5)
+    info = dataclasses.replace(TokenStore(store).info, checksums={})
+    write_info(store, info)
+    lines = []
+    pretrain(config, tmp_path / "run", lines.append)
+    (line,) = [line for line in lines if line.startswith("warning")]
+    assert line.endswith(f"bert_jax inspect {store} --checksums adds them")
+    check_now(TokenStore(store))
+    with pytest.raises(
+        UserError, match=r"another run \(text.content: '\w+' -> '\w+'\)"
+    ):
+        pretrain(config, tmp_path / "run", print)
+    del written["text"]["content"]
+    (tmp_path / "run/config.json").write_text(json.dumps(written))
+    lines.clear()
+    pretrain(config, tmp_path / "run", lines.append)
+    assert "finished before, after 1 steps" in lines
+    assert not any(line.startswith("warning") for line in lines)
+
+
+@pytest.mark.parametrize("finder", [0, 1])
+def test_damage_that_one_process_finds_ends_all(monkeypatch, finder):
+    """The processes exchange what they know until all have read all files."""
+    error, calls = UserError("a.tokens is damaged"), []
+
+    class Checked:
+        def __init__(self, process):
+            self.process = process
+
+        def finished(self, wait):
+            calls.append(wait)
+            if len(calls) == 3 and self.process == finder:
+                raise error
+            return len(calls) > 1
+
+    looks = pretraining._in_all_processes(Checked(0))
+    states = iter([[0, 0], [1, 0], [1, 2] if finder else [2, 1]])
+    sent = []
+
+    def from_all(value):
+        sent.append(value)
+        return np.array(next(states))
+
+    monkeypatch.setattr(pretraining, "from_all", from_all)
+    looks(False)
+    looks(False)
+    message = "process 1 found a damaged" if finder else "a.tokens is damaged"
+    with pytest.raises(UserError, match=message):
+        looks(True)
+    assert sent == [0, 1, 1 if finder else 2] and calls == [False, False, True]
+    # Nothing is exchanged after all have read all files.
+    looks, states = pretraining._in_all_processes(Checked(2)), iter([[1, 1]])
+    looks(True)
+    looks(True)
+    assert len(sent) == 4
 
 
 def test_a_run_whose_last_checkpoint_is_damaged_is_not_finished(

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -18,10 +19,14 @@ from jax.sharding import PartitionSpec
 
 import bert_jax
 from bert_jax.errors import DivergenceError, Preempted, UserError
+from bert_jax.interop.train_state import CheckpointStore
+from bert_jax.model.config import ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.training import metrics
+from bert_jax.training import run as engine
 from bert_jax.training.config import RunConfig
 from bert_jax.training.optimizer import OptimizerConfig
-from bert_jax.training.run import Job, draw_run, run
+from bert_jax.training.run import Job, divergence_advice, draw_run, run
 from bert_jax.training.workdir import RunFolder
 
 # With the numbers of users a run that leaves nothing out is one that could not.
@@ -310,6 +315,132 @@ def test_a_spike_or_too_many_skipped_batches_stop_the_run(make_job, tmp_path):
         run(job, RunFolder(tmp_path / "a"), print)
     with pytest.raises(DivergenceError, match="skipped 3 of 3 batches"):
         run(make_job(skipping(spike_norm=1e-6)), RunFolder(tmp_path / "b"), print)
+
+
+class Empty(Batches):
+    """Batches of some steps are empty, so they are skipped."""
+
+    def __init__(self, *steps):
+        self.steps = steps
+
+    def __getitem__(self, step):
+        batch = super().__getitem__(step)
+        mask = batch["attention_mask"] * (step + 1 not in self.steps)
+        return batch | {"attention_mask": mask}
+
+
+@pytest.fixture
+def saved_steps(monkeypatch):
+    """The steps that runs save."""
+    steps, save = [], CheckpointStore.save
+
+    def noted(self, step, *rest):
+        steps.append(step)
+        save(self, step, *rest)
+
+    monkeypatch.setattr(CheckpointStore, "save", noted)
+    return steps
+
+
+def never(step):
+    return False
+
+
+def test_a_run_that_skips_to_its_end_keeps_the_checkpoints_before(
+    make_job, saved_steps, tmp_path, monkeypatch
+):
+    """After an update that destroys the parameters every batch is skipped."""
+    monkeypatch.setattr(engine, "_SKIPPED", 4)
+    settings = skipping() | dict(log_every=100)
+    batches = Empty(6, 7, 8, 9)
+    job = make_job(settings, batches=batches, evaluates=never)
+    message = (
+        "the last 4 batches were skipped; the checkpoints of steps 2 and 4 are kept: lower "
+        "optimizer.learning_rate, and resume with change_settings; if the run diverges "
+        "again at once, delete checkpoint 4"
+    )
+    with pytest.raises(DivergenceError, match=f"^{re.escape(message)}$"):
+        run(job, RunFolder(tmp_path / "run"), print)
+    assert saved_steps == [2, 4]
+    # With one batch more that is used, the run has not diverged.
+    job = dataclasses.replace(job, batches=Empty(7, 8, 9))
+    state, *_ = run(job, RunFolder(tmp_path / "run"), print)
+    assert int(state.step) == STEPS and saved_steps == [2, 4, 6, 9]
+
+
+def test_a_step_whose_batch_is_skipped_is_not_saved(make_job, saved_steps, tmp_path):
+    """The next step is saved. The last step is saved if its batch alone is skipped."""
+    job = make_job(skipping(), batches=Empty(4, 5, 9), evaluates=never)
+    run(job, RunFolder(tmp_path / "a"), print)
+    assert saved_steps == [2, 6, 8, 9]
+    # A finite evaluation shows that the parameters are not destroyed.
+    saved_steps.clear()
+    evaluated = dataclasses.replace(job, evaluates=lambda step: step == 4)
+    run(evaluated, RunFolder(tmp_path / "b"), print)
+    assert saved_steps == [2, 4, 6, 8, 9]
+
+    def log(line):
+        if line.startswith("step 6/"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    saved_steps.clear()
+    stopped = dataclasses.replace(job, batches=Empty(6))
+    message = "after step 6 of 9; not saved, because its batch was skipped: the same"
+    with pytest.raises(Preempted, match=message):
+        run(stopped, RunFolder(tmp_path / "c"), log)
+    assert saved_steps == [2, 4]
+    state, *_ = run(stopped, RunFolder(tmp_path / "c"), print)
+    assert int(state.step) == STEPS
+
+
+def test_an_evaluation_that_is_not_finite_ends_the_run(make_job, saved_steps, tmp_path):
+    def evaluate(step, *rest):
+        metrics.check_finite(step, {"loss of an evaluation": np.nan if step else 2.5})
+
+    message = (
+        r"the loss of an evaluation became nan in the steps before step 4; the checkpoint "
+        r"of step 2 is kept: lower optimizer\.learning_rate or set optimizer\.skip_spikes"
+    )
+    with pytest.raises(DivergenceError, match=message):
+        run(make_job(evaluate=evaluate), RunFolder(tmp_path), print)
+    assert saved_steps == [2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "dtype", "checkpoints", "advice"),
+    [
+        (
+            {},
+            "bfloat16",
+            [],
+            "no checkpoint was saved: lower optimizer.learning_rate or set compute.dtype="
+            "float32 or set optimizer.skip_spikes=True, and start again",
+        ),
+        (
+            {"skip_spikes": True, "spike_norm": 3.0},
+            "float32",
+            [2000],
+            "the checkpoint of step 2,000 is kept: lower optimizer.learning_rate or raise "
+            "optimizer.spike_norm, and resume with change_settings",
+        ),
+        (
+            {"skip_spikes": True},
+            "float32",
+            [9, 6, 3],
+            "the checkpoints of steps 3, 6 and 9 are kept: lower optimizer.learning_rate, "
+            "and resume with change_settings; if the run diverges again at once, delete "
+            "checkpoint 9",
+        ),
+    ],
+)
+def test_the_advice_is_about_settings_and_checkpoints_that_there_are(
+    settings, dtype, checkpoints, advice
+):
+    config = RunConfig(
+        optimizer=OptimizerConfig(learning_rate=0.1, **settings),
+        compute=ComputeConfig(dtype=dtype),
+    )
+    assert divergence_advice(config, checkpoints) == advice
 
 
 @pytest.mark.parametrize("stop", [3, STEPS])
