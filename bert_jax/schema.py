@@ -26,6 +26,7 @@ _NAMES = {
     bool: "true or false",
     types.NoneType: "null",
     list: "a list",
+    tuple: "a list",
     dict: "an object",
 }
 
@@ -34,21 +35,19 @@ def check(value: Any, form: Any, name: str = "") -> None:
     """Raises UserError, with name and expected type, unless ``value`` has a form.
 
     form: a TypedDict or a dataclass (an object with these keys), list[X], dict[str, X],
-      X | Y, Literal, str, int, float, bool, None or Any. float accepts whole numbers.
+      X | Y, Literal, str, int, float, bool, None or Any. tuple[X, ...] of a dataclass is a
+      list in JSON. float accepts whole numbers.
     name: full name of the value, such as "prompts.query". "" for a whole file.
     """
-    kinds = typing.get_args(form) if _is_union(form) else (form,)
-    fitting = [kind for kind in kinds if has_kind(value, kind)]
+    fitting = [kind for kind in _options(form) if has_kind(value, kind)]
     if not fitting:
-        *first, expected = map(_described, kinds)
-        if first:
-            expected = f"{', '.join(first)} or {expected}"
-        raise UserError(f"{name or 'the file'}={value!r:.200}, expected {expected}")
+        actual = f"{name or 'the file'}={value!r:.200}"
+        raise UserError(f"{actual}, expected {_described(form)}")
     kind = fitting[0]
     inner = typing.get_args(kind)
     if _has_keys(kind):
         _check_keys(value, kind, name)
-    elif typing.get_origin(kind) is list:
+    elif typing.get_origin(kind) in (list, tuple):
         for i, item in enumerate(value):
             check(item, inner[0], f"{name}[{i}]")
     elif typing.get_origin(kind) is dict:
@@ -65,6 +64,8 @@ def has_kind(value: Any, form: Any) -> bool:
     if _has_keys(form):
         return isinstance(value, Mapping)
     kind = typing.get_origin(form) or form
+    if kind is tuple:
+        return type(value) is list
     if kind is float:
         return type(value) in (int, float)
     return type(value) is kind
@@ -85,11 +86,16 @@ def _check_keys(values: Mapping[str, Any], form: Any, name: str) -> None:
         if key in values:
             check(values[key], hint, _joined(name, key))
         elif key in required:
-            raise UserError(f"{_joined(name, key)} is missing, expected a value for it")
+            raise UserError(
+                f"{_joined(name, key)} is missing, expected {_described(hint)}"
+            )
 
 
-def _is_union(form: Any) -> bool:
-    return typing.get_origin(form) in (types.UnionType, typing.Union)
+def _options(form: Any) -> tuple[Any, ...]:
+    """The forms of a union, or the form alone."""
+    if typing.get_origin(form) in (types.UnionType, typing.Union):
+        return typing.get_args(form)
+    return (form,)
 
 
 def _has_keys(form: Any) -> bool:
@@ -101,7 +107,10 @@ def _joined(name: str, key: str) -> str:
 
 
 def _described(form: Any) -> str:
-    """A form in words, such as "a text"."""
+    """A form in words, such as "a text" or "a whole number or null"."""
+    *first, last = _options(form)
+    if first:
+        return f"{', '.join(map(_described, first))} or {_described(last)}"
     if typing.get_origin(form) is Literal:
         return f"one of {', '.join(map(repr, typing.get_args(form)))}"
     if _has_keys(form):

@@ -19,6 +19,7 @@ class Part(TypedDict, total=False):
 class Store:
     tokens: int
     share: float = 0.5
+    layers: tuple[int, ...] = ()
 
 
 class Form(TypedDict, total=False):
@@ -42,7 +43,7 @@ class Form(TypedDict, total=False):
         {"share": float("nan"), "modes": "mean"},
         {"modes": ["mean", "cls"], "kind": "<u4"},
         {"parts": [{"type": "x"}, {"type": "y", "width": None}], "prompts": {}},
-        {"prompts": {"query": "q: "}, "store": {"tokens": 3}},
+        {"prompts": {"query": "q: "}, "store": {"tokens": 3, "layers": [1]}},
     ],
 )
 def test_values_of_the_form_are_accepted(value):
@@ -61,7 +62,7 @@ def test_values_of_the_form_are_accepted(value):
         ({"modes": ["a", []]}, r"modes[1]=[], expected a text"),
         ({"parts": {}}, "parts={}, expected a list"),
         ({"parts": [{"type": "x"}, None]}, "parts[1]=None, expected an object"),
-        ({"parts": [{}]}, "parts[0].type is missing"),
+        ({"parts": [{}]}, "parts[0].type is missing, expected a text"),
         (
             {"parts": [{"type": "x", "width": 2.0}]},
             "parts[0].width=2.0, expected a whole number or null",
@@ -70,7 +71,11 @@ def test_values_of_the_form_are_accepted(value):
         ({"prompts": {"q": 1}}, "prompts.q=1, expected a text"),
         ({"kind": "x"}, "kind='x', expected one of '<u2', '<u4'"),
         ({"kind": ["x"]}, "kind=['x'], expected one of '<u2', '<u4'"),
-        ({"store": {}}, "store.tokens is missing"),
+        (
+            {"store": {"tokens": 1, "layers": [2, None]}},
+            "store.layers[1]=None, expected a whole number",
+        ),
+        ({"store": {}}, "store.tokens is missing, expected a whole number"),
         ({"store": {"tokens": 1, "share": []}}, "store.share=[], expected a number"),
     ],
 )

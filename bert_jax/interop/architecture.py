@@ -14,10 +14,17 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, naming
 from bert_jax.files import is_remote, open_remote, parse_json, read_json
-from bert_jax.interop.config_json import config_from_dict, with_compute
+from bert_jax.interop.config_json import (
+    ConfigJson,
+    RunJson,
+    config_file,
+    config_from_dict,
+    with_compute,
+)
 from bert_jax.interop.find import find_files, from_hub, hub_name
 from bert_jax.model.config import BertConfig
 from bert_jax.remote import local_copy
+from bert_jax.schema import check
 from bert_jax.settings import from_settings
 
 # Settings that are not read from a checkpoint, but have the defaults of BertConfig.
@@ -43,14 +50,15 @@ def read_architecture(
         local = local_copy(path, model=True)
         _, place = find_files(local, open_remote(path) if is_remote(path) else local)
         folder = place if place.is_dir() else place.parent  # of a prefix of Google's
-    file = folder / "config.json"
-    if not file.is_file():
-        file = folder / "bert_config.json"
-    settings = with_compute(read_json(file, "the config of a checkpoint"))
+    file = config_file(folder)
+    settings = read_json(file, "the config of a checkpoint")
     with naming(file):
-        if isinstance(settings.get("model"), Mapping):  # a workdir
-            config = from_settings(BertConfig, settings["model"], "model")
+        if "model" in settings:  # a workdir
+            check(settings, RunJson)
+            model = with_compute(settings)["model"]
+            config = from_settings(BertConfig, model, "model")
         else:
+            check(settings, ConfigJson)
             config = config_from_dict(settings)
     model, tokenizer = vars(config), None
     if find_vocabulary(folder):
@@ -81,7 +89,7 @@ def with_architecture(
         folder = open_remote(workdir) if is_remote(workdir) else Path(workdir)
         file, run = folder / "config.json", {}
         if workdir and file.is_file():
-            run = parse_json(file.read_bytes(), file, "the config of a run")
+            run = parse_json(file.read_bytes(), file, "the config of a run", RunJson)
         if run.get("init_from") != path:
             raise
         known = run["model"]

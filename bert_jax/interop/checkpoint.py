@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,10 @@ from bert_jax.model.tokens import Tokens
 from bert_jax.parallel.sharding import array_shapes, shape_differences
 
 Params = dict[str, Any]
+Head = Literal[
+    *("pretraining", "none", "sequence", "token", "choice", "span", "features"),
+    *("mean", "cls"),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +32,8 @@ class Checkpoint:
     params: float32 numpy tree with the keys "bert", and "mlm" and "nsp", or "classifier",
       "qa_outputs" or "bilstm", and "dense" (see modules.py). Layers are stacked if
       compute.scan_layers. The pooler and the parts of a head may be missing.
-    head: "pretraining", "none", "sequence", "token", "choice", "span", "features" (a
-      BiLSTM on the encoder), or the pooling of sentence vectors, "mean" or "cls".
+    head: one of Head. "features": a BiLSTM on the encoder. "mean", "cls": the pooling of
+      sentence vectors.
     compute: how to compute the model. Default: the config of the workdir.
     labels: names of a classifier's outputs. Empty for regression and other heads.
     problem_type: transformers' setting: "regression", "single_label_classification",

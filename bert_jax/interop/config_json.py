@@ -1,13 +1,14 @@
 """The JSON of BERT configs: bert_config.json, Hugging Face's config.json, and ours."""
 
 import dataclasses
+import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
-from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.settings import from_settings
 
 # From our names to the names in bert_config.json and in Hugging Face's config.json.
@@ -34,12 +35,83 @@ _OURS = ("encoder", "positions", "pooling", "pre_norm")
 # bert_config.json has "gelu" for both forms. Hugging Face has a name for each.
 _FROM_JSON_ACTIVATION = {
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
     "relu": "relu",
 }
 _TO_JSON_ACTIVATION = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 _COMPUTE = tuple(field.name for field in dataclasses.fields(ComputeConfig))
+_HINTS = typing.get_type_hints(BertConfig)
+_Sizes = TypedDict(
+    "_Sizes",
+    {theirs: _HINTS[ours] for ours, theirs in _JSON_NAMES.items()}
+    | {name: _HINTS[name] for name in _OURS},
+    total=False,
+)
+
+
+class TrainedOn(TypedDict, total=False):
+    """The settings of a task that are read without the task."""
+
+    labels: list[str]
+    max_length: int
+
+
+class Saved(TypedDict, total=False):
+    """What bert_jax saves with a model, see Checkpoint.extra."""
+
+    family: str
+    data: TrainedOn
+    features: FeatureConfig
+
+
+class ConfigJson(_Sizes, total=False):
+    """The form of a bert_config.json or config.json: the keys that are read."""
+
+    model_type: str
+    architectures: list[str] | None
+    hidden_act: str
+    id2label: dict[str, str | float | bool] | None
+    problem_type: str | None
+    head: str | None
+    bert_jax: Saved | None
+
+
+class _Examples(TypedDict, total=False):
+    next_sentence: bool
+
+
+class _Data(TypedDict, total=False):
+    examples: _Examples
+
+
+class _Text(TypedDict, total=False):
+    vocabulary: str
+
+
+class RunJson(TypedDict, total=False):
+    """The form of the config.json of a workdir: the keys that are read to load a model."""
+
+    model: typing.Required[dict[str, Any]]
+    compute: dict[str, Any]
+    data: _Data
+    text: _Text
+    head: str | None
+    labels: list[str] | None
+    problem_type: str | None
+    extra: Saved | None
+    init_from: str
+
+
+def config_file(folder: Path) -> Path:
+    """The file of a folder's config: config.json, or else Google's bert_config.json."""
+    google = folder / "bert_config.json"
+    path = folder / "config.json"
+    return google if google.is_file() and not path.is_file() else path
 
 
 def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
@@ -74,7 +146,12 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
 
 def read_config(path: Path | str, **changes: Any) -> BertConfig:
     """Reads a bert_config.json or config.json; see :func:`config_from_dict`."""
-    return config_from_dict(read_json(Path(path), "a BERT config"), **changes)
+    return config_from_dict(read_config_json(Path(path)), **changes)
+
+
+def read_config_json(path: Path) -> dict[str, Any]:
+    """The content of a bert_config.json or config.json, with values of the right types."""
+    return read_json(path, "a BERT config", ConfigJson)
 
 
 def config_to_dict(config: BertConfig) -> dict[str, Any]:

@@ -3,17 +3,16 @@
 Nothing here imports JAX, so that a command answers a wrong path or name at once.
 """
 
-import json
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from tqdm import tqdm
 
 from bert_jax.errors import UserError, naming
-from bert_jax.files import is_remote, reading
+from bert_jax.files import is_remote, read_json
 from bert_jax.interop.config_json import read_config
 
 CHECKPOINTS = "checkpoints"  # folder of a run's training states
@@ -41,6 +40,13 @@ _EXPECTED = (
     "bert_model.ckpt.* with bert_config.json, a workdir of bert_jax, or the name of a "
     "model on a hub, such as google-bert/bert-base-uncased"
 )
+
+
+class _Module(TypedDict):
+    """A module in modules.json."""
+
+    type: str
+    path: str
 
 
 def check_checkpoint(path: os.PathLike | str, setting: str = "checkpoint") -> None:
@@ -101,9 +107,8 @@ def list_modules(folder: Path) -> list[tuple[str, str]]:
     path = folder / MODULES
     if not path.is_file():
         return []
-    with reading(path, "a list of modules"):
-        modules = json.loads(path.read_text("utf-8"))
-        return [(m["type"].rpartition(".")[2], m["path"]) for m in modules]
+    modules = read_json(path, "a list of modules", list[_Module])
+    return [(m["type"].rpartition(".")[2], m["path"]) for m in modules]
 
 
 def hub_name(path: os.PathLike | str) -> tuple[str, str | None] | None:

@@ -25,9 +25,15 @@ from bert_jax.data.tokenizer import (
 )
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, naming
-from bert_jax.files import new_folder, read_json, write_json, write_text
-from bert_jax.interop.checkpoint import Checkpoint, check_params, class_names
-from bert_jax.interop.config_json import OWN, config_from_dict, config_to_dict
+from bert_jax.files import new_folder, write_json, write_text
+from bert_jax.interop.checkpoint import Checkpoint, Head, check_params, class_names
+from bert_jax.interop.config_json import (
+    OWN,
+    config_file,
+    config_from_dict,
+    config_to_dict,
+    read_config_json,
+)
 from bert_jax.interop.find import BILSTM, SAFETENSORS
 from bert_jax.interop.modules import EXTRA, read_modules, vector_settings, write_modules
 from bert_jax.interop.names import HEADS, from_params, guess_head, to_params
@@ -39,6 +45,7 @@ from bert_jax.interop.weights import (
 )
 from bert_jax.model.config import BertConfig
 from bert_jax.model.layers import sinusoids, with_scan
+from bert_jax.schema import check
 
 # Head and parts of each architecture, beside the encoder.
 _ARCHITECTURES = {
@@ -68,8 +75,8 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     Tensor names may have the prefix "bert." or not, and a LayerNorm may have gamma and
     beta. Raises UserError if the MLM decoder is not the word table.
     """
-    path = folder / "config.json"
-    settings = read_json(path, "a BERT config")
+    path = config_file(folder)
+    settings = read_config_json(path)
     with naming(path):
         config = config_from_dict(settings, **changes)
     is_ours = settings.get("model_type") == OWN
@@ -108,6 +115,7 @@ def _our_params(
 ) -> tuple[str, dict[str, Any]]:
     """Head, parameters and missing parameters of a model under our names."""
     params, head = traverse_util.unflatten_dict(tensors, sep="/"), settings.get("head")
+    check(head, Head, "head")
     return head, {"params": params, "missing": check_params(params, config, head)}
 
 
@@ -115,6 +123,9 @@ def _their_params(
     tensors: Tensors, settings: Mapping[str, Any], config: BertConfig
 ) -> tuple[str, dict[str, Any]]:
     """Head, and the fields of Converted, of a model under transformers' names."""
+    if not config.kind.attends:
+        actual = f"encoder={config.encoder!r} and no model_type={OWN!r}"
+        raise UserError(f"{actual}; expected the config.json that bert_jax wrote")
     tensors = standard_names(tensors)
     _take_tied(tensors)
     if config.positions != "learned":

@@ -11,8 +11,8 @@ from etils import epath
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, naming
 from bert_jax.files import is_remote, read_json, reading
-from bert_jax.interop.checkpoint import Checkpoint, check_params
-from bert_jax.interop.config_json import split_changes, with_compute
+from bert_jax.interop.checkpoint import Checkpoint, Head, check_params
+from bert_jax.interop.config_json import RunJson, split_changes, with_compute
 from bert_jax.interop.find import CHECKPOINTS, find_files, from_hub, hub_name
 from bert_jax.interop.surgery import stretched
 from bert_jax.interop.train_state import read_params
@@ -22,6 +22,7 @@ from bert_jax.parallel.processes import on_leader
 from bert_jax.parallel.sharding import array_shapes
 from bert_jax.progress import unwatched
 from bert_jax.remote import local_copy
+from bert_jax.schema import check
 from bert_jax.settings import from_settings
 
 _logger = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ def _read_workdir(
 ) -> Checkpoint:
     path = workdir / "config.json"
     expected = "the config of a run of bert_jax; copy it from the run"
-    settings = with_compute(read_json(path, expected))
+    settings = with_compute(read_json(path, expected, RunJson))
     with naming(path), reading(path, expected):
         pairs = settings.get("data", {}).get("examples", {}).get("next_sentence", True)
         trained_with = settings.get("text", {}).get("vocabulary")
@@ -114,6 +115,8 @@ def _read_workdir(
     others = {name: part for name, part in every.items() if name not in known}
     # convert of version 0.1.0 also wrote head, labels, problem_type and extra.
     head = settings.get("head") or ("pretraining" if "mlm" in params else "none")
+    with naming(path):
+        check(head, Head, "head")
     with naming(workdir):
         missing = check_params(params, config, head)
     tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None

@@ -10,7 +10,7 @@ default_prompt_name, similarity_fn_name: as in config_sentence_transformers.json
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +33,41 @@ _TYPES = "sentence_transformers.models"  # the package of the modules
 _INSTEAD = "to use the encoder alone, remove modules.json"
 
 
+class _Vectors(TypedDict, total=False):
+    """The form of config_sentence_transformers.json."""
+
+    truncate_dim: int | None
+    prompts: dict[str, str] | None
+    default_prompt_name: str | None
+    similarity_fn_name: str | None
+
+
+class _Length(TypedDict, total=False):
+    """The form of sentence_bert_config.json."""
+
+    max_seq_length: int | None
+    do_lower_case: bool | None
+
+
+class _Tokenizer(TypedDict, total=False):
+    """The form of tokenizer_config.json, whose length may be 1e30."""
+
+    model_max_length: float | None
+
+
+class _Pooling(TypedDict, total=False):
+    """The form of the config.json of a Pooling."""
+
+    pooling_mode: str | list[str]
+    include_prompt: bool | None
+
+
+class _Dense(TypedDict, total=False):
+    """The form of the config.json of a Dense module."""
+
+    activation_function: str | None
+
+
 def read_modules(
     folder: Path, config: BertConfig, tokenizer: Tokenizer | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -53,7 +88,7 @@ def read_modules(
             f"(path ''), Pooling, Dense layers and Normalize, in this order; {_INSTEAD}"
         )
     # A truncated vector has another width, and a prompt may be left out of the mean.
-    config_file = _settings(folder / _CONFIG, truncate_dim=[])
+    config_file = _settings(folder / _CONFIG, _Vectors, truncate_dim=[])
     prompts = config_file.get("prompts") or {}
     default = config_file.get("default_prompt_name")
     if default not in (None, *prompts):
@@ -62,7 +97,8 @@ def read_modules(
             f"prompts {[*prompts]}"
         )
     included = [True] if prompts.get(default) else [True, False]
-    pooling = _settings(folder / paths[1] / "config.json", include_prompt=included)
+    pooling_file = folder / paths[1] / "config.json"
+    pooling = _settings(pooling_file, _Pooling, include_prompt=included)
     settings = {
         "pooling": _pooling(folder / paths[1], pooling),
         "activations": [],
@@ -81,14 +117,14 @@ def read_modules(
     return settings, params
 
 
-def _settings(path: Path, **known: list[Any]) -> dict[str, Any]:
+def _settings(path: Path, form: type, **known: list[Any]) -> dict[str, Any]:
     """The settings in a file. Files in the model's own folder are optional.
 
-    known: the values that a setting may have. Raises UserError for another value and for a
-    missing config.json of a module.
+    form: types of the settings, see read_json. known: the values that a setting may have.
+    Raises UserError for another value and for a missing config.json of a module.
     """
     needed = path.name == "config.json" or path.is_file()
-    config = read_json(path, "settings of a module") if needed else {}
+    config = read_json(path, "settings of a module", form) if needed else {}
     for name, values in known.items():
         if config.get(name) not in [None, *values]:
             raise UserError(
@@ -116,13 +152,15 @@ def _length(folder: Path, positions: int, tokenizer: Tokenizer | None) -> int:
     cased = tokenizer is not None and not tokenizer.lower_case
     config = _settings(
         folder / _TRANSFORMER,
+        _Length,
         module_output_name=["token_embeddings"],
         do_lower_case=[False] if cased else [True, False],
     )
-    other = _settings(folder / "tokenizer_config.json").get("model_max_length")
+    other = _settings(folder / "tokenizer_config.json", _Tokenizer)
     length = config.get("max_seq_length")
-    length = other if length is None else length
-    return positions if length is None else min(length, positions)
+    if length is None:
+        length = other.get("model_max_length")
+    return positions if length is None else int(min(length, positions))
 
 
 def _read_dense(folder: Path, width: int) -> tuple[str, dict[str, np.ndarray]]:
@@ -130,6 +168,7 @@ def _read_dense(folder: Path, width: int) -> tuple[str, dict[str, np.ndarray]]:
     vector = ["sentence_embedding"]
     config = _settings(
         folder / "config.json",
+        _Dense,
         activation_function=[*_TORCH],
         use_residual=[False],
         module_input_name=vector,

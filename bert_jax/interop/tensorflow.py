@@ -20,9 +20,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.errors import naming
-from bert_jax.files import read_json, reading
+from bert_jax.files import reading
 from bert_jax.interop.checkpoint import Checkpoint, class_names
-from bert_jax.interop.config_json import config_from_dict
+from bert_jax.interop.config_json import read_config
 from bert_jax.interop.names import guess_head, to_params
 from bert_jax.model.config import BertConfig
 from bert_jax.progress import Progress
@@ -73,7 +73,7 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
     folder = prefix.parent
     path = folder / "bert_config.json"
     with naming(path):
-        config = config_from_dict(read_json(path, "a BERT config"), **changes)
+        config = read_config(path, **changes)
     if config.activation == "gelu" and "activation" not in changes:
         _warn_of_gelu(prefix, path, config)
     tensors = huggingface_names(read_checkpoint(prefix))

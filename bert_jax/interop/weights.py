@@ -13,7 +13,7 @@ import pickle
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypedDict
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +26,12 @@ from bert_jax.interop.find import INDEX, SAFETENSORS, TORCH, find_weights
 from bert_jax.progress import Progress
 
 Tensors = dict[str, np.ndarray]
+
+
+class _Index(TypedDict):
+    """The form of an index of shards."""
+
+    weight_map: dict[str, str]
 
 
 def read_weights(folder: Path) -> Tensors:
@@ -61,7 +67,7 @@ def write_safetensors(
 def _read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
     expected = "an index of shards with a weight_map from tensors to files"
     with reading(index, expected):
-        files = read_json(index, expected)["weight_map"]
+        files = read_json(index, expected, _Index)["weight_map"]
         # with_name raises ValueError for a path outside the folder.
         shards = sorted({index.with_name(name) for name in files.values()})
     tensors: Tensors = {}

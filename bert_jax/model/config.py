@@ -275,6 +275,9 @@ class FeatureConfig:
         0.1, "dropout rate of the features and of each LSTM layer's outputs", **_SHARE
     )
 
+    def __post_init__(self):
+        check_ranges(self, "features.")
+
     def products(self, inputs: int) -> int:
         """Multiply-adds of the BiLSTM for a token of ``inputs`` features."""
         first = 2 * 4 * self.width * (inputs + self.width)

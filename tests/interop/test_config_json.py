@@ -65,7 +65,11 @@ def test_our_config_json_contains_googles_values():
     ("theirs", "ours"),
     [
         ("gelu", "gelu"),
+        ("gelu_python", "gelu"),
         ("gelu_new", "gelu_tanh"),
+        ("gelu_fast", "gelu_tanh"),
+        ("gelu_accurate", "gelu_tanh"),
+        ("gelu_python_tanh", "gelu_tanh"),
         ("gelu_pytorch_tanh", "gelu_tanh"),
         ("relu", "relu"),
     ],
@@ -86,7 +90,7 @@ def test_missing_sizes_are_listed():
     [
         (
             dict(hidden_act="swish"),
-            "hidden_act='swish', expected one of gelu, gelu_new",
+            "hidden_act='swish', expected one of gelu, gelu_python, gelu_new",
         ),
         (
             dict(num_attention_heads=5),

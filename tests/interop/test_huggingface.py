@@ -373,7 +373,8 @@ def test_damaged_files_are_one_line_errors(folder, tmp_path, copy):
         read_huggingface(shards)
     for text in ("{", "[]", "{}", '{"weight_map": {"a": 1}}'):
         (shards / "model.safetensors.index.json").write_text(text)
-        with pytest.raises(UserError, match="expected an index of shards"):
+        message = r"expected an index of shards|weight_map is missing|weight_map\.a=1, "
+        with pytest.raises(UserError, match=message):
             read_huggingface(shards)
 
 
@@ -395,7 +396,7 @@ NAMES = {str(i): name for i, name in enumerate("abcde")}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"id2label": [1]}, "id2label is [1]; expected different names for"),
+        ({"id2label": [1]}, "id2label=[1], expected an object or null"),
         ({"id2label": NAMES | {"0": "b"}}, "id2label is {'0': 'b', '1': 'b'"),
         ({"id2label": NAMES | {"5": "f"}}, "expected different names"),
         ({"id2label": {"0": "a", "4": "e"}}, "the outputs '0' to '4'"),
