@@ -23,6 +23,9 @@ SAMPLE = 64  # number of random batches from which the numbers of rows are chose
 # Batches need different numbers of rows. With one number for all batches, 8% of 256 x 512
 # tokens of Wikipedia are padding, with three numbers 2.4%. Each number compiles a program.
 QUANTILES = (1 / 3, 2 / 3, 1)
+# A rare batch needs more rows. Its number of rows grows in steps of this share, because
+# each number compiles a program.
+OVERFLOW = 0.05
 
 
 def round_up(number, multiple: int):
@@ -103,7 +106,7 @@ class Packing(NamedTuple):
     """How the pairs of a batch are packed into rows of ``length`` tokens.
 
     row_counts: numbers of rows, ascending; a batch has the first number that is large
-    enough. multiple: divides every number of rows. max_pairs: maximum number of pairs in a
+    enough, or steps of 5% more than the last one. multiple: divides every number of rows. max_pairs: maximum number of pairs in a
     row. max_predictions: maximum number of masked tokens in a row, enough for all pairs
     that fit into it.
     """
@@ -137,15 +140,24 @@ class Packing(NamedTuple):
         """The pairs of each row of a batch.
 
         The ``multiple`` parts of the batch get rows in turn, so each device and each host
-        has about the same number of short pairs. A batch that is too large for all counts
-        has as many rows as it needs.
+        has about the same number of short pairs.
         """
         rows = best_fit(lengths, self.length, self.max_pairs)
-        needed = round_up(len(rows), self.multiple)
-        count = next((count for count in self.row_counts if count >= needed), needed)
+        count = self._row_count(len(rows), len(lengths))
         rows += [[] for _ in range(count - len(rows))]
         parts = (rows[part :: self.multiple] for part in range(self.multiple))
         return list(itertools.chain.from_iterable(parts))
+
+    def _row_count(self, needed: int, pairs: int) -> int:
+        """The number of rows of a batch of ``pairs`` pairs that needs ``needed`` rows."""
+        for count in self.row_counts:
+            if count >= needed:
+                return count
+        largest = self.row_counts[-1]
+        step = round_up(math.ceil(OVERFLOW * largest), self.multiple)
+        count = largest + round_up(needed - largest, step)
+        # More rows than pairs are never needed.
+        return min(count, round_up(pairs, self.multiple))
 
     def pack(
         self, batch: dict[str, np.ndarray], rows: Rows, pad_id: int

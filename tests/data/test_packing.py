@@ -99,6 +99,20 @@ def test_a_batch_too_large_for_every_row_count_gets_more_rows(batch, uncased):
     assert len(packed["input_ids"]) % 4 == 0
 
 
+def test_large_batches_share_a_few_row_counts():
+    """Each number of rows compiles a program. Batches of 300 pairs need 100 to 300 rows."""
+    packing = Packing((210, 240), 2, 128, max_pairs=3, max_predictions=22)
+    counts = {}
+    for full in range(0, 301, 3):  # pairs that fill a row; three others share a row
+        rows = full + (300 - full) // 3
+        lengths = np.where(np.arange(300) < full, 128, 40)
+        counts[rows] = len(packing.rows(lengths))
+    assert all(count >= rows for rows, count in counts.items())
+    assert sorted(set(counts.values())) == [210, 240, 252, 264, 276, 288, 300]
+    assert (counts[100], counts[210], counts[212], counts[240]) == (210, 210, 240, 240)
+    assert (counts[242], counts[252], counts[254]) == (252, 252, 264)
+
+
 def test_parts_of_a_batch_have_equal_work():
     """Pairs and tokens of the 16 devices differ by less than one row."""
     random = np.random.default_rng(0)
