@@ -205,16 +205,29 @@ _COLLECTIVE = re.compile(
     r" = (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)"
     r"(-start)?\("
 )
+_CHANNEL = re.compile(r"channel_id=\d+")
 _ARRAY = re.compile(r"[a-z]+(\d*)\w*\[([\d,]*)\]")  # bits and shape of bf16[8,512]
 
 
 def collectives(program: str) -> dict[str, dict[str, int]]:
     """The "count" of the collectives of each kind, and the "bytes" of their results.
 
-    program: HLO text. A collective in the body of a loop counts once.
+    program: HLO text. A collective in the body of a loop counts once. The TPU's compiler
+    may write a collective into many fused computations, between which it runs. They have
+    the same channel, and also count once.
     """
     kinds: dict[str, dict[str, int]] = {}
-    for result, kind, start in _COLLECTIVE.findall(program):
+    channels = set()
+    for line in program.splitlines():
+        match = _COLLECTIVE.search(line)
+        if match is None:
+            continue
+        result, kind, start = match.groups()
+        channel = _CHANNEL.search(line)
+        if channel:
+            if channel[0] in channels:
+                continue
+            channels.add(channel[0])
         sizes = [
             math.prod(map(int, filter(None, shape.split(",")))) * int(bits or 8) // 8
             for bits, shape in _ARRAY.findall(result)
