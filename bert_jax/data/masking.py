@@ -13,12 +13,13 @@ import numpy as np
 def choose_tokens(
     candidates_BL: np.ndarray, keys_BL: np.ndarray, counts_B: np.ndarray, M: int
 ) -> np.ndarray:
-    """Chooses ``counts_B`` candidates of each row at random.
+    """Chooses ``counts_B`` candidates of each row at random, or all if it has fewer.
 
     keys_BL: random uint64. The candidates with the smallest keys are chosen.
     Returns the positions in ascending order, (B, M). Unused places contain L.
     """
     L = candidates_BL.shape[1]
+    counts_B = np.minimum(counts_B, candidates_BL.sum(axis=1))
     keys_BL = np.where(candidates_BL, keys_BL, np.iinfo(np.uint64).max)
     smallest_BM = np.argpartition(keys_BL, M - 1, axis=1)[:, :M]
     order_BM = np.argsort(np.take_along_axis(keys_BL, smallest_BM, 1), axis=1)

@@ -137,6 +137,28 @@ def test_masks_never_fall_on_special_tokens_or_padding(moby_dick, uncased, draw)
         assert np.all(batch["mlm_weights"].sum(1) >= 1)
 
 
+@pytest.mark.parametrize("kind", ["token", "whole_word", "ngram"])
+def test_a_high_mask_rate_masks_all_tokens_but_no_special_ones(
+    kind, moby_dick, uncased, draw
+):
+    """0.98 of a row's tokens, [CLS] and [SEP] included, may be more than the others."""
+    settings = dict(masking=kind, mask_rate=0.98, short_sequence_rate=1.0)
+    batch = draw(moby_dick, 200, length=40, predictions=37, **settings)
+    rows, places = np.nonzero(batch["mlm_weights"])
+    masked = np.zeros_like(batch["input_ids"])
+    masked[rows, batch["mlm_positions"][rows, places]] = 1
+    ids = unmasked(batch)
+    special = np.isin(ids, [uncased.cls_id, uncased.sep_id])
+    candidates = (batch["attention_mask"] == 1) & ~special
+    assert not masked[~candidates].any()
+    counts = prediction_counts(batch["attention_mask"].sum(1), 0.98, 37)
+    assert (counts > candidates.sum(1)).sum() > 50
+    most = np.minimum(counts, candidates.sum(1))
+    # A word or run that does not fit is skipped.
+    assert np.all(masked.sum(1) <= most)
+    assert kind != "token" or np.array_equal(masked.sum(1), most)
+
+
 def test_each_epoch_has_its_own_plan_order_and_pairs(moby_dick, source):
     example_source = source(moby_dick, length=128)
     N = example_source.epoch_size

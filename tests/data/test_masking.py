@@ -36,6 +36,13 @@ def test_tokens_are_chosen_uniformly_among_candidates(rows):
     assert np.abs(share - expected).max() < 4 * deviation
 
 
+def test_a_row_with_few_candidates_gets_no_other_tokens():
+    candidates = np.array([[0, 1, 0, 1, 1, 0], [0, 0, 0, 1, 0, 0], [0] * 6], bool)
+    keys = np.arange(18, dtype=np.uint64).reshape(3, 6)
+    positions = masking.choose_tokens(candidates, keys, np.array([4, 4, 2]), 4)
+    assert positions.tolist() == [[1, 3, 4, 6], [3, 6, 6, 6], [6] * 4]
+
+
 def words_of(candidates, continuation):
     """Lists of positions. The first token of a segment always starts a word."""
     words = []
