@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,15 +35,27 @@ PEAK_FLOPS = {
     "TPU v5 lite": 197e12,
     "TPU v5e": 197e12,
     "TPU v5": 459e12,
+    "TPU v5p": 459e12,
     "TPU v6": 918e12,
     "TPU7x": 1153.5e12,
     "Tesla V100": 125e12,
+    "Tesla V100-PCIE": 112e12,
     "Tesla T4": 65e12,
+    "NVIDIA A10": 125e12,
+    "NVIDIA A30": 165e12,
+    "NVIDIA A40": 149.7e12,
     "NVIDIA A100": 312e12,
     "NVIDIA L4": 121e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA H200": 989e12,
+    "NVIDIA L40": 181e12,
+    "NVIDIA L40S": 362e12,
+    "NVIDIA H100": 989.4e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H100 NVL": 835e12,
+    "NVIDIA H200": 989.4e12,
+    "NVIDIA H200 NVL": 835e12,
+    "NVIDIA GH200": 989.4e12,
     "NVIDIA B200": 2250e12,
+    "NVIDIA GB200": 2500e12,
 }
 
 TENSORBOARD = "tensorboard"  # the folder of its files and of profiles
@@ -279,6 +292,10 @@ class MetricWriter:
 
 def peak_flops(devices: Sequence[jax.Device]) -> float | None:
     """Peak FLOP/s of equal devices; None for CPUs and for devices that are not known."""
-    # The longest match: "TPU v5 lite" is not a "TPU v5".
-    names = [name for name in PEAK_FLOPS if devices[0].device_kind.startswith(name)]
+    kind = devices[0].device_kind
+    if " MIG " in kind:
+        return None  # a part of a GPU
+    # Whole words, and the longest match: an "L40" is not an "L4", and "TPU v5 lite" is not
+    # a "TPU v5".
+    names = [name for name in PEAK_FLOPS if re.match(rf"{re.escape(name)}\b", kind)]
     return len(devices) * PEAK_FLOPS[max(names, key=len)] if names else None

@@ -110,8 +110,20 @@ def test_the_longest_matching_device_name_is_used():
         return peak_flops([types.SimpleNamespace(device_kind=kind)] * 2)
 
     assert peak("TPU v5 lite") == 2 * 197e12
-    assert peak("TPU v5p") == 2 * 459e12
+    assert peak("TPU v5p") == peak("TPU v5") == 2 * 459e12
+    assert peak("TPU v6 lite") == 2 * 918e12
     assert peak("TPU v9") is peak_flops(jax.devices()) is None
+    # Variants of a GPU, and GPUs whose names start with the name of another GPU.
+    assert peak("NVIDIA H100 80GB HBM3") == peak("NVIDIA H200") == 2 * 989.4e12
+    assert peak("NVIDIA H100 PCIe") == 2 * 756e12
+    assert peak("NVIDIA H100 NVL") == peak("NVIDIA H200 NVL") == 2 * 835e12
+    assert peak("NVIDIA A100-SXM4-40GB") == peak("NVIDIA A100 80GB PCIe") == 2 * 312e12
+    assert peak("NVIDIA A10") == 2 * 125e12
+    assert peak("NVIDIA L4") == 2 * 121e12
+    assert peak("NVIDIA L40S") == 2 * 362e12
+    assert peak("Tesla V100-PCIE-16GB") == 2 * 112e12
+    assert peak("NVIDIA A10G") is peak("NVIDIA H20") is None
+    assert peak("NVIDIA H100 80GB HBM3 MIG 1g.10gb") is None
 
 
 @pytest.fixture
