@@ -105,7 +105,9 @@ class RunConfig:
 
     def __post_init__(self):
         check_ranges(self)
-        if not re.fullmatch(r"(\d+:\d+)?", self.profile_steps):
+        profiled = re.fullmatch(r"(\d+):(\d+)", self.profile_steps)
+        in_order = profiled and 1 <= int(profiled[1]) <= int(profiled[2])
+        if self.profile_steps and not in_order:
             expected = "the first and the last step, such as 10:20"
             raise UserError(
                 f"profile_steps={self.profile_steps!r}, expected {expected}"

@@ -301,10 +301,10 @@ def _loop(
             else:
                 reporter.add_step(step, batch, waited, sums)
             reporter.bar.update()
-            if step == profile_to:
+            last = step == total
+            if step == profile_to or last:
                 jax.block_until_ready(state)
                 profile.close()
-            last = step == total
             if step % config.log_every == 0 or last:
                 reporter.report(step, sums)
                 job.check_data(False)

@@ -614,7 +614,7 @@ def test_a_tracker_resumes_its_run(make_job, tmp_path, monkeypatch, name):
     assert opened[0] == opened[1] != opened[2] == opened[3]
 
 
-@pytest.mark.parametrize("steps", ["4", "a:b", "1:2:3"])
+@pytest.mark.parametrize("steps", ["4", "a:b", "1:2:3", "5:2", "0:3"])
 def test_steps_to_profile_are_a_first_and_a_last_step(make_job, steps):
     with pytest.raises(UserError, match=r"profile_steps='.*', expected the first and"):
         make_job(dict(profile_steps=steps))
