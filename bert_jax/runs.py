@@ -19,7 +19,7 @@ from bert_jax.settings import flat
 
 METRICS, CURVES, RESULTS = "metrics.jsonl", "curves.png", "results.json"
 _SWEEP = "sweep"  # the folder of a sweep's runs
-_NO_SCORES = ("step", "split", "seconds")
+_NO_SCORES = ("step", "split", "seconds", "sequence_length")
 _LOSSES = ("loss", "perplexity")  # endings of metrics where lower is better
 _BASELINE = "_majority"  # ending of the score of always giving the most frequent answer
 Values = dict[str, Any]

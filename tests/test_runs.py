@@ -39,6 +39,8 @@ def pretraining(rate, accuracy):
     ]
     for i, line in enumerate(lines):
         if line["split"] == "eval":
+            if i > 3:  # older versions did not write the length
+                line |= {"sequence_length": 8}
             line |= {"mlm_majority": [0.05, 0.06][i > 3]}
             line |= {"perplexity": [90.0, 99.0][i > 3]}
     return config, lines
@@ -49,6 +51,15 @@ def two(tmp_path):
     return [
         write_run(tmp_path / "a" / "tiny", *pretraining(1e-3, 0.25)),
         write_run(tmp_path / "b" / "tiny", *pretraining(2e-3, 0.4)),
+    ]
+
+
+def test_the_length_of_an_evaluation_is_not_a_score(two):
+    run = read_runs(two)[0]
+    assert [line.get("sequence_length") for line in run.metrics][2::4] == [None, 8]
+    assert run.scores == ["mlm_accuracy"]
+    assert not [
+        name for row in compare(read_runs(two)) for name in row if "len" in name
     ]
 
 

@@ -93,6 +93,7 @@ def test_the_end_of_a_phase_is_evaluated_at_both_lengths(uninterrupted, config_f
         most = max(labels.mean(), 1 - labels.mean())
         assert evaluations[i]["nsp_majority"] == pytest.approx(most)
         step, length = evaluations[i]["step"], phase.sequence_length
+        assert evaluations[i]["sequence_length"] == length
         assert f"step {step}  eval at {length} tokens: " in output
         shown = re.search(
             rf"\nstep {step + 2 - step % 2}/14 .*nsp.*baseline (.*?)%", output

@@ -149,7 +149,8 @@ def pretrain(
         )
     lines = [x for x in read_runs([workdir])[0].metrics if x["split"] == "eval"]
     last = lines[-1].items() if lines else ()
-    scores = {name: x for name, x in last if name not in ("step", "split")}
+    about = ("step", "split", "sequence_length")
+    scores = {name: x for name, x in last if name not in about}
     return Trained(**vars(model), scores=scores, workdir=workdir)
 
 

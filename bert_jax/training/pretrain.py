@@ -145,9 +145,10 @@ def _pretrain(
                 loss = f"the loss of the evaluation after step {step}"
                 raise DivergenceError(f"{loss} is {metrics['loss']}")
             evaluations.append(metrics)
-            reporter.write(step, "eval", metrics)
-            length = f"eval at {phase.sequence_length} tokens"
-            reporter.log(f"step {step}  {length}: {eval_summary(metrics)}")
+            length = phase.sequence_length
+            reporter.write(step, "eval", {"sequence_length": length, **metrics})
+            summary = f"eval at {length} tokens: {eval_summary(metrics)}"
+            reporter.log(f"step {step}  {summary}")
         reporter.progress["evaluation"] = metrics  # for the baselines in reports
 
     log(_description(config, objective, store))
