@@ -109,8 +109,10 @@ def _read_workdir(
     # An objective may train more than a BERT, such as another head or a generator.
     known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm", "dense")
     every = read_params(checkpoints)
-    if not pairs:
-        every.pop("nsp", None)  # this head is trained on pairs only
+    if not pairs and every.pop("nsp", None):
+        # This head and the pooler below it learn from pairs only. Without pairs, weight
+        # decay shrinks them.
+        every["bert"].pop("pooler", None)
     params = {name: every[name] for name in known if name in every}
     others = {name: part for name, part in every.items() if name not in known}
     # convert of version 0.1.0 also wrote head, labels, problem_type and extra.

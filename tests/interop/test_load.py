@@ -8,6 +8,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 from etils import epath
 
 import bert_jax
@@ -15,9 +16,10 @@ from bert_jax.data.tokenizer import LibraryTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
-from bert_jax.interop.surgery import with_new_words
+from bert_jax.interop.surgery import head_params, with_new_words
 from bert_jax.interop.train_state import CheckpointStore, read_params
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.heads import BertForSequence
 from bert_jax.model.layers import stack_layers, with_scan
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
@@ -63,19 +65,51 @@ def same(a, b):
         np.testing.assert_array_equal(x, y, strict=True)
 
 
-def test_a_run_without_pairs_has_no_nsp_head(workdir, tmp_path):
-    """The run never trained its NSP head, whose predictions would be random."""
+def without_pairs(workdir):
+    """Changes the config of a run, as if it had no sentence pairs."""
     settings = json.loads((workdir / "config.json").read_text())
-    assert "nsp" in bert_jax.load(workdir).params
     settings["data"] = {"examples": {"next_sentence": False}}
     (workdir / "config.json").write_text(json.dumps(settings))
+
+
+def test_a_run_without_pairs_has_no_nsp_head_and_no_pooler(workdir, tmp_path):
+    """The run trained neither. Its weight decay shrinks the pooler, which would be worse
+    than a new one. Fine-tuning initialises it and says so."""
+    paired = bert_jax.load(workdir)
+    assert "nsp" in paired.params and "pooler" in paired.params["bert"]
+    without_pairs(workdir)
     model = bert_jax.load(workdir)
-    assert "nsp" not in model.params
+    assert "nsp" not in model.params and "pooler" not in model.params["bert"]
+    assert model.missing == tuple(
+        f"{part}/{leaf}"
+        for part in ("bert/pooler", "nsp")
+        for leaf in ("bias", "kernel")
+    )
+    task_model = BertForSequence(model.config, 3)
+    _, new = head_params(model, task_model, "sequence", ("a", "b", "c"))
+    assert new == ["bert/pooler", "classifier"]
+    with pytest.raises(UserError, match="has no pooler; set pooling to mean or cls"):
+        model.encode("a bee", pooling="pooler")
     with pytest.raises(UserError, match="no NSP head"):
         model.next_sentence("a bee", "see")
     model.save(tmp_path / "saved")
     config = json.loads((tmp_path / "saved/config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM"]
+    saved = safetensors.numpy.load_file(tmp_path / "saved/model.safetensors")
+    assert not [
+        name for name in saved if "pooler" in name or "seq_relationship" in name
+    ]
+
+
+def test_a_pooler_of_another_objective_is_kept(folders, tmp_path):
+    """A model without an NSP head may train its pooler in another way."""
+    checkpoint = bert_jax.load(folders / "pretraining")
+    params = {name: checkpoint.params[name] for name in ("bert", "mlm")}
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write_run(folder, dataclasses.replace(checkpoint, params=params))
+    without_pairs(folder)
+    same(bert_jax.load(folder).params, params)
 
 
 def test_a_tokenizer_has_the_length_of_the_position_table(workdir):
