@@ -186,20 +186,32 @@ def read_segmented(path: Path) -> Iterator[Record]:
     return not_empty(sentences(), path, "sentence")
 
 
-_WORDS = {
-    "blanks": r"\S+",
-    "characters": r"\S",
-    # The conventions of the Penn Treebank, also for hashtags and addresses of the web.
-    "treebank": r"""(?xi)
-        \w+://\S+
-        | (?:[^\W\d_]\.){2,}                   # U.S.
-        | \b[^\W\d_]\.(?=\s)                   # J. Smith
-        | n['’]t\b | ['’](?:s|re|ve|ll|d|m)\b  # clitics
-        | [@\#]? \w+? (?=n['’]t\b)             # ca of can't
-        | [@\#]? \w+ (?:(?!['’](?:s|re|ve|ll|d|m)\b) [-.,:/@&'’] \w+)*
-        | ([^\w\s])\1*                         # marks: ( ... --
-    """,
-}
+# Titles, companies, places and months. Their full stop is part of the word.
+_ABBREVIATIONS = """
+    Mr Mrs Ms Messrs Dr Drs Prof Rev Fr Hon Gen Col Maj Capt Cmdr Lt Sgt Cpl Pvt Gov Sen
+    Sens Rep Reps Pres Supt Jr Sr Inc Corp Co Cos Ltd Bros Assn Dept Univ St Ste Ave Blvd Rd
+    Mt Ft Jan Feb Apr Aug Sept Sep Oct Nov Dec etc vs viz cf al ca pp vol ed
+"""
+# Similar to the Penn Treebank. Hashtags and addresses are words.
+_TREEBANK = r"""(?x)
+    \w+://\S+
+    | [\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+            # a.b@c.org
+    | \w[\w.-]{0,64}\.(?:com|org|net|edu|gov)\b(?:/\S*\w)?
+    | (?:[^\W\d_]\.){2,}                           # U.S.
+    | \b[^\W\d_]\.(?=\s)                           # J. Smith
+    | \b(?:ABBREVIATIONS)\.
+    | \bNos?\.(?=\s?\d)                            # No. 5
+    | (?i:n['’]t\b | ['’](?:s|re|ve|ll|d|m)\b)     # clitics
+    | [@\#]? \w+? (?=(?i:n['’]t\b))                # ca of can't
+    | [@\#]? \w+ (?:
+        [-/&@] \w+
+        | (?<=\d)[.,:](?=\d) \w+                   # 1,000.5
+        | (?!(?i:['’](?:s|re|ve|ll|d|m)\b)) ['’] \w+
+      )*
+    | [\U0001f1e6-\U0001f1ff]{2}                   # the flag of a country
+    | ([^\w\s])\1*                                 # marks: ( ... --
+""".replace("ABBREVIATIONS", "|".join(_ABBREVIATIONS.split()))
+_WORDS = {"blanks": r"\S+", "characters": r"\S"}
 
 
 def find_words(text: str, how: str) -> tuple[tuple[int, int], ...]:
@@ -208,11 +220,52 @@ def find_words(text: str, how: str) -> tuple[tuple[int, int], ...]:
     how: "treebank": punctuation marks and clitics ('s, n't) are words, as in the Penn
       Treebank; "blanks": blanks separate words; "characters": each character is a word.
     """
-    # Combining marks and joiners belong to the letter before them.
-    marks = ("Mn", "Mc", "Cf")
-    letters = "".join("a" if unicodedata.category(x) in marks else x for x in text)
-    pattern = _WORDS.get(how, _WORDS["treebank"])
-    return tuple(match.span() for match in re.finditer(pattern, letters))
+    if how not in _WORDS:
+        text = _without_marks(text)
+    pattern = _WORDS.get(how, _TREEBANK)
+    return tuple(match.span() for match in re.finditer(pattern, text))
+
+
+_JOINER = "\u200d"  # joins emoji to one picture
+
+
+def _without_marks(text: str) -> str:
+    """A text of the same length in which combining marks and joiners are other characters.
+
+    A mark belongs to the character before it: it becomes the letter "a" after a letter or a
+    digit, and repeats any other character, such as an emoji. A joiner also joins the emoji
+    after it. A mark at the start of a word belongs to the character after it, and a mark
+    alone is no word.
+    """
+    new: list[str] = []
+    leading = 0  # marks at the start of a word, which wait for their character
+    for i, char in enumerate(text):
+        before = new[-1] if new else " "
+        if not _is_mark(char):
+            is_joined = i > 0 and text[i - 1] == _JOINER and not before.isspace()
+            is_emoji = not (char.isalnum() or char.isspace())
+            if is_joined and is_emoji and not before.isalnum():
+                char = before
+            new[len(new) - leading :] = [_as_mark(char)] * leading
+            leading = 0
+            new.append(char)
+        elif leading or before.isspace():
+            leading += 1
+            new.append(" ")
+        else:
+            new.append(_as_mark(before))
+    return "".join(new)
+
+
+def _is_mark(char: str) -> bool:
+    """Whether a character is a combining mark, a joiner or the colour of a skin."""
+    is_colour = "\U0001f3fb" <= char <= "\U0001f3ff"
+    return is_colour or unicodedata.category(char) in ("Mn", "Mc", "Me", "Cf")
+
+
+def _as_mark(char: str) -> str:
+    """The character that stands for a mark beside this character."""
+    return "a" if char.isalnum() or char == "_" else char
 
 
 def recognise(tags: Iterable[str]) -> str:

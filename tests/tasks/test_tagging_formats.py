@@ -207,6 +207,18 @@ def test_segments_cover_all_characters():
         ("state-of-the-art, 3.14% 1,000", "state-of-the-art , 3.14 % 1,000"),
         ("«Où?» O'Brien don’t", "« Où ? » O'Brien do n’t"),
         ("हिन्दी में, e\u0301te\u0301!", "हिन्दी में , e\u0301te\u0301 !"),
+        # Comma, colon and full stop join only digits.
+        ("Paris,France 1,000 a:b 10:30 2.5", "Paris , France 1,000 a : b 10:30 2.5"),
+        ("end.Then 5.Then Paris,2024 v1.2", "end . Then 5 . Then Paris , 2024 v1.2"),
+        ("a.b@c.org, www.x.com/a.b.", "a.b@c.org , www.x.com/a.b ."),
+        # Abbreviations keep their full stop.
+        ("Dr. Ann of Apple Inc. left.", "Dr. Ann of Apple Inc. left ."),
+        ("St. Ann, No. 5 etc. He said no.", "St. Ann , No. 5 etc. He said no ."),
+        # A mark without a letter before it belongs to the word before.
+        ("I ❤\ufe0f Paris", "I ❤\ufe0f Paris"),
+        ("(👩\u200d👩\u200d👧 👍🏽)!", "( 👩\u200d👩\u200d👧 👍🏽 ) !"),
+        ("1\ufe0f\u20e3 🇫🇷🇩🇪", "1\ufe0f\u20e3 🇫🇷 🇩🇪"),
+        ("a\u200b \u200bb (\u200e", "a\u200b \u200bb (\u200e"),
         ("  \n", ""),
     ],
 )
@@ -219,6 +231,21 @@ def test_a_text_is_split_into_words(text, words):
     assert words_of(" ".join(words.split()), "treebank") == words.split()
     assert words_of(text, "blanks") == text.split()
     assert words_of(text, "characters") == [c for c in text if not c.isspace()]
+
+
+def test_marks_alone_are_no_words():
+    """A sentence has no word that is only a joiner or a selector of an emoji."""
+    rng = np.random.default_rng(0)
+    marks = "\ufe0f\u200d\u0301\u20e3\u200b\U0001f3fd"
+    letters = np.array([*marks, *"aB1 .,(❤👩中_-'"])
+    for _ in range(300):
+        text = "".join(rng.choice(letters, 12))
+        words = [text[a:b] for a, b in formats.find_words(text, "treebank")]
+        assert all(word.strip(marks) for word in words), text
+        # All other characters are in the words, in order.
+        kept = [x for x in "".join(words) if x not in marks]
+        assert kept == [x for x in text if x not in marks + " "], text
+    assert formats.find_words("\ufe0f \u200b", "treebank") == ()
 
 
 def conlleval_spans(tags):
