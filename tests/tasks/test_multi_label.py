@@ -157,6 +157,15 @@ def test_scores_equal_scikit_learn(vocabulary):
     assert all(error.confidence >= 0.5 for error in errors)
 
 
+def test_a_probability_at_the_threshold_is_a_label(vocabulary):
+    multi_label = task(threshold=0.5)
+    rows = [multi_label.row("here", {"text": "good"}, False)]
+    features = multi_label.encode(rows, vocabulary)
+    logits = np.array([0, -1e-6, 1e-6])  # the probability of 0 is exactly a half
+    (answer,) = multi_label.decode(rows, features, [logits])
+    assert answer["labels"] == ["a", "c"]
+
+
 def test_a_run_learns_predicts_and_is_saved_for_transformers(settings, tmp_path):
     config = finetune_config(settings("multi_label", epochs=8))
     results = run_one(config, tmp_path, [].append)

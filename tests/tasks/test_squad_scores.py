@@ -22,8 +22,11 @@ def test_answers_are_normalised_like_the_official_scripts():
         "U.S.-based",
         "the",
         "“The” 5–4",
+        # Punctuation goes first, so these words have no article.
+        *("10 a.m.", "A-level", "the-end"),
     ]
     normalised = ["cats hat", "theatre anthem", "usbased", "", "“ ” 5–4"]
+    normalised += ["10 am", "alevel", "theend"]
     assert [*map(normalise_answer, texts)] == normalised
 
 

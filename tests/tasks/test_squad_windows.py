@@ -76,6 +76,15 @@ def test_answers_are_recovered_from_their_labels(uncased, words, seed):
     assert len(answered) > 190
 
 
+def test_windows_start_one_stride_after_another(uncased):
+    rows = [question("sea " * 60, "sea")]
+    config = SquadConfig(max_length=24, stride=8)
+    features = Squad(config).encode(rows, uncased)
+    # A window has 24 tokens without [CLS], "who", "?" and twice [SEP].
+    windows = [(window.first, window.stop) for window in features.extra]
+    assert windows == [(start, min(start + 19, 60)) for start in range(0, 56, 8)]
+
+
 def test_an_answer_within_a_token_is_the_token(uncased):
     rows = [question('the "Japanese" imports', "Japan")]
     features = windows(rows, uncased)

@@ -119,6 +119,10 @@ def test_negatives_are_further_texts_of_a_row(rows, vocabulary):
         {"value": 0, "negatives": [0, 1]},
     ]
     assert triplets.score(read, answers) == {"accuracy": 50}
+    # A negative as close as the second text is wrong: equal vectors have no accuracy.
+    answers.append({"value": 1, "negatives": [1, 0]})
+    scores = triplets.score([*read, read[0]], answers)
+    assert scores == {"accuracy": pytest.approx(100 / 3)}
 
 
 def test_labels_and_negatives_cannot_be_mixed(vocabulary):

@@ -103,6 +103,21 @@ def test_every_word_counts_and_is_predicted_once(uncased, context):
     assert [a["tags"] for a in answers] == [list(map(str, t)) for t in tags]
 
 
+def test_windows_overlap_by_half_without_a_stride(uncased):
+    rows = [make_row("sea " * 60)]
+    default, half, whole = (
+        make_task(max_length=24, **stride).encode(rows, uncased)
+        for stride in ({}, dict(stride=11), dict(stride=22))
+    )
+    assert [x.tolist() for x in default.input_ids] == [
+        x.tolist() for x in half.input_ids
+    ]
+    assert [words.tolist() for words, _ in default.extra] == [
+        words.tolist() for words, _ in half.extra
+    ]
+    assert len(default.input_ids) == 5 and len(whole.input_ids) == 3
+
+
 def test_a_word_longer_than_the_window_is_cut(uncased):
     task = make_task(max_length=6)
     rows = [make_row("a " + "x" * 30 + " b", "O B-PER O"), make_row("a b", "O O")]
