@@ -18,6 +18,7 @@ from bert_jax.data import sequences
 from bert_jax.data.batching import Features, inference_batches
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
+from bert_jax.files import new_file
 from bert_jax.interop import checkpoint as checks
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.load import load
@@ -349,19 +350,21 @@ def with_hidden(
 
     params = {"bert": checkpoint.params["bert"]}
     run = runner(checkpoint, vectors, params, batch_size=batch_size, mesh=mesh)
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{split.name}-{jax.process_index()}.npy"
     shape = (int(lengths.sum()), model.width)
-    path.unlink(missing_ok=True)  # the target of a link would be overwritten
-    states = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
-    hidden = np.split(states, np.cumsum(lengths)[:-1])
     parts = range(0, len(lengths), HIDDEN)
-    for first in Progress(f"features of {split.name}", parts, unit="parts"):
-        part = slice(first, first + HIDDEN)
-        ids, types = features.input_ids[part], features.token_type_ids[part]
-        outputs = run(Features(ids, types, np.arange(len(ids))))
-        for place, output in zip(hidden[part], outputs, strict=True):
-            place[:] = output
-    states.flush()
+    # A full disk is an exception of a write. If the file were mapped meanwhile, it would be
+    # a signal that ends the process.
+    with new_file(path) as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for first in Progress(f"features of {split.name}", parts, unit="parts"):
+            part = slice(first, first + HIDDEN)
+            ids, types = features.input_ids[part], features.token_type_ids[part]
+            for output in run(Features(ids, types, np.arange(len(ids)))):
+                file.write(np.ascontiguousarray(output, "<f4").data)
+    # Slicing a memmap takes longer than slicing a plain array.
+    states = np.asarray(np.load(path, mmap_mode="r"))
+    hidden = np.split(states, np.cumsum(lengths)[:-1])
     log(f"{split.name}: {shape[0]:,} vectors of {shape[1]:,} in {path}")
     return split._replace(features=dataclasses.replace(features, hidden=hidden))

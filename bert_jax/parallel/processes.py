@@ -39,14 +39,16 @@ WAIT = 24 * 3600
 _numbers = itertools.count(1)
 _steps = itertools.count(1)
 # Messages of Gloo, JAX and NCCL for a failed collective or a lost process. Messages of
-# JAX and NCCL start with a status. A single word such as "barrier" or "collective" may be
-# part of any bug, and "socket closed" part of an error of a bucket. Gloo raises
-# ValueError, so the type of an exception does not help.
+# JAX and NCCL have a status, which Orbax quotes in the middle of its own message. A single
+# word such as "barrier" or "collective" may be part of any bug, and "socket closed" part of
+# an error of a bucket. Gloo raises ValueError, so the type of an exception does not help.
 _LOST = re.compile(
     r"\bgloo (?!context)[\w -]+ failed|"
-    r"^(UNKNOWN|INTERNAL|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED): .*"
+    r"\b(UNKNOWN|INTERNAL|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|"
+    r"FAILED_PRECONDITION): .*"
     r"(barrier (failed|timed out)|barrier.* cancelled|heartbeat|"
-    r"coordination ?service|GetKeyValue\(\) timed out|"
+    r"in error before the barrier|Agent (is not|must be) in CONNECTED state|"
+    r"Leader incarnation ID mismatch|coordination ?service|GetKeyValue\(\) timed out|"
     r"remote process exited|NCCL operation (?!ncclCommInit).*: unhandled system)",
     re.IGNORECASE | re.DOTALL,
 )

@@ -30,6 +30,8 @@ from etils import epath
 from bert_jax.commands import cli, train
 from bert_jax.errors import UserError
 from bert_jax.interop.train_state import CheckpointStore
+from bert_jax.training.config import finetune_config
+from bert_jax.training.finetune import prepare
 from bert_jax.training.workdir import RunFolder
 
 pytestmark = pytest.mark.long
@@ -160,6 +162,19 @@ def test_a_failed_disk_is_a_one_line_error_and_the_run_resumes(
             repairs(place)
             train.main(argv)
     assert left_by(workdir) == left_by(undisturbed)
+
+
+def test_features_on_a_full_disk_are_an_error_and_leave_no_file(disk, settings):
+    """A page of a mapped file without a block on the disk would end the process."""
+    features = {"layers": (-1,), "width": 8}
+    config = finetune_config(settings("tagging", features=features))
+    fill(disk)
+    (disk / "other").write_bytes(bytes((4 << 20) - 30_000))
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        prepare(config, disk / "run", [].append)
+    path = disk / "run/features/train-0.npy"
+    assert str(path) in cli._users_line(caught.value)
+    assert list(path.parent.iterdir()) == []
 
 
 def test_a_full_disk_ends_all_processes_with_one_line(disk, one_phase_of, tmp_path):

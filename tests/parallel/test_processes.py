@@ -381,6 +381,24 @@ NCCL = "INTERNAL: NCCL operation "
             ),
             True,
         ),
+        # Orbax quotes the message of JAX.
+        (
+            TimeoutError(
+                "Timeout waiting at barrier '[op=1] next_awaitable_signal'. The original "
+                "error raised was: INTERNAL: Barrier failed because: task is set to ERROR: "
+                "UNAVAILABLE: Task 1 heartbeat timeout."
+            ),
+            True,
+        ),
+        (
+            RuntimeError("x: INTERNAL: A task is already in error before the barrier"),
+            True,
+        ),
+        (RuntimeError("FAILED_PRECONDITION: Agent is not in CONNECTED state."), True),
+        (RuntimeError("ABORTED: Leader incarnation ID mismatch: the leader"), True),
+        (ValueError("x: UNAVAILABLE: Error reading gs://b/a: socket closed"), False),
+        (RuntimeError("FAILED_PRECONDITION: Buffer was deleted"), False),
+        (RuntimeError("RuntimeError: heartbeat timeout"), False),
         (ValueError("UNAVAILABLE: Error reading gs://b/a: socket closed"), False),
         (ValueError("UNAVAILABLE: CURL error: Connection reset by peer"), False),
         (KeyError("barrier"), False),

@@ -1,11 +1,13 @@
 """Whole runs on tiny data sets, in this process."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -14,6 +16,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from bert_jax import progress
 from bert_jax.errors import DivergenceError, UserError
+from bert_jax.inference import evaluation
 from bert_jax.inference.evaluation import Split, evaluate, run_model
 from bert_jax.interop.load import load
 from bert_jax.model.config import FeatureConfig
@@ -566,3 +569,17 @@ def test_features_are_not_written_through_a_link(settings, tmp_path):
     finetune.prepare(finetune_config(config), tmp_path / "run", [].append)
     assert target.read_text() == "content"
     assert not (features / "train-0.npy").is_symlink()
+
+
+def test_a_failed_write_of_features_is_an_exception(settings, tmp_path, monkeypatch):
+    """A mapped file on a full disk would end the process with a signal."""
+
+    @contextlib.contextmanager
+    def full(path):
+        with Path("/dev/full").open("wb") as file:
+            yield file
+
+    monkeypatch.setattr(evaluation, "new_file", full)
+    config = settings("tagging", features={"layers": (-1,), "width": 8})
+    with pytest.raises(OSError, match="No space left on device"):
+        finetune.prepare(finetune_config(config), tmp_path / "run", [].append)
