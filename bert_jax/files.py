@@ -10,6 +10,8 @@ import os
 import re
 import shutil
 import socket
+import stat
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from etils import epath
 
 LONGEST_LINE = 64 << 20  # bytes
+_LONGEST_NAME = 200  # bytes of the name of a file that gets a hidden copy of its name
 LOCK = ".lock"  # the file that names the process that uses a folder
 PROGRAMS = "programs"  # the folder of a workdir with JAX's compiled programs
 # Libraries whose exceptions mean that an object store does not answer, or refuses.
@@ -212,9 +215,9 @@ def new_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
         with path.open(mode, encoding=encoding) as file:
             yield file
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     # The name has the process id, because two runs may write the file at the same time.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _hidden(path, f".{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)  # a killed process's file, or a link
     try:
         with temporary.open(mode.replace("w", "x"), encoding=encoding) as file:
@@ -239,52 +242,121 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def _hidden(path: Path, ending: str) -> Path:
+    """The path of a hidden file beside ``path``: its name and ``ending``.
+
+    A name may have 255 bytes, so a long name is replaced by its checksum.
+    """
+    name = path.name
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        name = f"{zlib.crc32(os.fsencode(name)):08x}"
+    return path.with_name(f".{name}{ending}")
+
+
+def linked_folder(path: Path) -> Path:
+    """The folder that ``path`` names if it is a link, otherwise ``path``.
+
+    Raises UserError for a link to a folder that does not exist. It may be on a disk that is
+    not mounted, so it is not made.
+    """
+    if not path.is_symlink():
+        return path
+    if not path.exists():
+        raise UserError(
+            f"{path} is a link to {path.readlink()}, which does not exist; make that "
+            "folder, or delete the link"
+        )
+    return path.resolve()
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder and its parents, if they do not exist."""
+    linked_folder(path).mkdir(parents=True, exist_ok=True)
+
+
 @contextlib.contextmanager
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Makes a hidden folder beside ``path`` that replaces ``path`` at the end.
 
-    An exception or a kill leaves ``path`` unchanged. Raises NotADirectoryError for a file,
-    and UserError for a folder that is not empty unless ``overwrite``.
+    An exception or a kill leaves ``path`` unchanged. If ``path`` is a link, the folder that
+    it names is replaced. Raises NotADirectoryError for a file, and UserError for a folder
+    that is not empty unless ``overwrite``.
     """
-    path = Path(path).absolute()
+    path = linked_folder(Path(path).absolute())
     if path.exists() and any(path.iterdir()) and not overwrite:
         raise UserError(f"{path} is not empty; expected the name of a new folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # a killed process's folder
+    make_folder(path.parent)
+    temporary = _hidden(path, ".tmp")
+    _remove(temporary)  # a killed process's folder
     temporary.mkdir()
     try:
         yield temporary
         replace_folder(temporary, path)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _remove(temporary)
 
 
 def replace_folder(source: Path, target: Path) -> None:
-    """Moves a folder to ``target``, which may be another folder."""
-    old = target.with_name(f".{target.name}.old")
-    shutil.rmtree(old, ignore_errors=True)  # left by a killed process
+    """Moves a folder to ``target``, which may be another folder or a link to one."""
+    target = linked_folder(target)
+    if source.stat().st_dev != target.parent.stat().st_dev:  # a link to another disk
+        with new_folder(target, overwrite=True) as copy:
+            shutil.copytree(source, copy, dirs_exist_ok=True)
+        _remove(source)
+        return
+    old = _hidden(target, ".old")
+    _remove(old)  # left by a killed process
     if target.exists():
         target.rename(old)
     source.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    """Deletes a folder or a link, if there is one."""
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def delete_folder(path: Path) -> None:
+    """Deletes a folder, if there is one. If it is a link, its files are deleted."""
+    for entry in path.iterdir() if path.is_symlink() and path.is_dir() else ():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    if not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def locked(
-    folder: Path, *, wait: bool = False, name: os.PathLike | None = None
+    folder: Path,
+    *,
+    wait: bool = False,
+    name: object = None,
+    file_name: str = LOCK,
 ) -> Iterator[None]:
     """Creates a folder and locks it, at most until this process ends.
 
     wait: whether to wait while another process has the lock. Otherwise raises UserError
-    that names this process and the folder, or ``name``.
+    that names this process and the folder, or ``name``. file_name: name of the lock file,
+    for a part of the work in the folder.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path, flags = folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    make_folder(folder)
+    path = folder / file_name
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     with contextlib.ExitStack() as stack:
         held = False
         while not held:
             descriptor = os.open(path, flags, 0o666)
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+                os.close(descriptor)
+                actual = "a pipe, a device, or a second name of another file"
+                raise UserError(f"{path} is {actual}; expected a file: delete it")
             file = stack.enter_context(os.fdopen(descriptor, "r+"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

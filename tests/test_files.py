@@ -5,8 +5,10 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -162,6 +164,97 @@ def test_a_new_file_is_not_written_through_a_link(tmp_path):
         file.write("new")
     assert path.read_text() == "new" and not path.is_symlink()
     assert target.read_text() == "content"
+
+
+def content(folder):
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_a_link_to_a_folder_stays_and_its_folder_is_replaced(tmp_path):
+    """Such as WORKDIR/best on another disk."""
+    target, link = tmp_path / "big/model", tmp_path / "run/best"
+    target.mkdir(parents=True)
+    link.parent.mkdir()
+    link.symlink_to(target, target_is_directory=True)
+    for number in range(3):
+        with new_folder(link, overwrite=True) as folder:
+            (folder / f"file{number}").write_text(str(number))
+        assert content(target) == {f"file{number}": str(number)}
+    source = tmp_path / "run/other"
+    source.mkdir()
+    (source / "moved").write_text("x")
+    # Version 0.2.0 left the link under this name.
+    (target.parent / ".model.old").symlink_to(tmp_path)
+    files.replace_folder(source, link)
+    assert content(target) == {"moved": "x"}
+    assert link.is_symlink() and list(link.parent.iterdir()) == [link]
+    assert list(target.parent.iterdir()) == [target]
+    files.delete_folder(link)
+    assert link.is_symlink() and content(target) == {}
+    files.delete_folder(target)
+    files.delete_folder(target)
+    assert not target.exists()
+
+
+def test_a_folder_is_moved_to_another_disk_through_a_link(tmp_path):
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs /dev/shm on another disk")
+    with tempfile.TemporaryDirectory(dir=other) as disk:
+        (tmp_path / "best").symlink_to(Path(disk, "model"))
+        Path(disk, "model").mkdir()
+        Path(disk, "model/old").write_text("old")
+        (tmp_path / "source").mkdir()
+        (tmp_path / "source/new").write_text("new")
+        files.replace_folder(tmp_path / "source", tmp_path / "best")
+        assert content(Path(disk, "model")) == {"new": "new"}
+        assert not (tmp_path / "source").exists()
+        assert (tmp_path / "best").is_symlink()
+
+
+def test_a_link_to_a_missing_folder_is_refused(tmp_path):
+    """The folder may be on a disk that is not mounted."""
+    link = tmp_path / "best"
+    link.symlink_to("missing/model")
+    message = (
+        "best is a link to missing/model, which does not exist; make that folder, or"
+    )
+    with pytest.raises(UserError, match=message), new_folder(link, overwrite=True):
+        pass
+    with pytest.raises(UserError, match=message), new_file(link / "file"):
+        pass
+    with pytest.raises(UserError, match=message), locked(link):
+        pass
+    assert list(tmp_path.iterdir()) == [link]
+
+
+def test_a_name_may_have_255_bytes(tmp_path):
+    for name in ("é" * 127, "a" * 255, "b" * 255):
+        with new_file(tmp_path / name, "w") as file:
+            file.write(name)
+        folder = tmp_path / "folders" / name
+        for _ in range(2):
+            with new_folder(folder, overwrite=True) as new:
+                (new / "a").write_text(name)
+        assert (tmp_path / name).read_text() == (folder / "a").read_text() == name
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("kind", ["pipe", "second name"])
+def test_a_lock_file_that_is_something_else_is_refused(tmp_path, kind):
+    """The target of a second name would be overwritten."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "precious").write_text("content")
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "run/.lock")
+    else:
+        os.link(tmp_path / "precious", tmp_path / "run/.lock")
+    message = (
+        r"\.lock is a pipe, a device, or a second name .* expected a file: delete it"
+    )
+    with pytest.raises(UserError, match=message), locked(tmp_path / "run"):
+        pass
+    assert (tmp_path / "precious").read_text() == "content"
 
 
 def test_a_folder_is_locked_until_its_process_ends(tmp_path):

@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from bert_jax.data.batching import EpochBatches
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import DivergenceError, UserError, counted, listed
-from bert_jax.files import write_json
+from bert_jax.files import delete_folder, is_remote, write_json
 from bert_jax.inference.evaluation import (
     Evaluation,
     Split,
@@ -180,7 +180,14 @@ def finetune(
 
 def delete_checkpoints(folder: RunFolder) -> None:
     """Deletes the checkpoints of a finished run. Its model is in best/."""
-    on_leader(lambda: epath.Path(folder.checkpoints).rmtree(missing_ok=True))
+
+    def delete() -> None:
+        if is_remote(folder.checkpoints):
+            epath.Path(folder.checkpoints).rmtree(missing_ok=True)
+        else:
+            delete_folder(Path(folder.checkpoints))
+
+    on_leader(delete)
 
 
 @dataclasses.dataclass(eq=False)

@@ -57,7 +57,7 @@ from bert_jax.remote import local_copy
 from bert_jax.settings import to_dict
 from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.metrics import Reporter
-from bert_jax.training.run import Job, Log, draw_run, open_workdir, run
+from bert_jax.training.run import Job, Log, draw_run, is_drawn, open_workdir, run
 from bert_jax.training.workdir import RunFolder
 
 # What a process knows about the files of its text.
@@ -195,8 +195,12 @@ def _pretrain(
                 log(line)
         except UserError as error:  # the training is finished and saved
             log(f"prompts: {error}")
-    if not finished:
-        on_leader(lambda: draw_run(folder, log))
+
+    def draw() -> None:
+        if not finished or not is_drawn(folder):
+            draw_run(folder, log)
+
+    on_leader(draw)
     return evaluations[-1] if evaluations else None
 
 

@@ -35,7 +35,7 @@ from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.processes import check_same, is_leader, on_leader, stop_requests
-from bert_jax.runs import CURVES, RESULTS
+from bert_jax.runs import CURVES, METRICS, RESULTS
 from bert_jax.training import metrics
 from bert_jax.training.config import RunConfig, changed_settings, shown
 from bert_jax.training.metrics import MetricWriter, Reporter
@@ -367,6 +367,17 @@ def _is_usable(
             raise DivergenceError(f"the last {_SKIPPED} batches were skipped")
         return True
     return not values["last_skipped"]
+
+
+def is_drawn(folder: RunFolder) -> bool:
+    """Whether the workdir's curves.png is newer than its metrics.
+
+    It is not if the run was killed between its last checkpoint and its pictures.
+    """
+    picture, numbers = folder.local / CURVES, folder.local / METRICS
+    if not picture.exists() or not numbers.exists():
+        return False
+    return picture.stat().st_mtime_ns >= numbers.stat().st_mtime_ns
 
 
 def draw_run(folder: RunFolder, log: Log) -> None:

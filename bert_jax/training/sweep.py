@@ -15,6 +15,7 @@ folder contains
   table.json and table.md: the table.
 """
 
+import contextlib
 import functools
 import itertools
 import math
@@ -29,7 +30,16 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax.errors import DivergenceError, UserError, naming
-from bert_jax.files import new_folder, read_json, replace_folder, write_json, write_text
+from bert_jax.files import (
+    LOCK,
+    delete_folder,
+    locked,
+    new_folder,
+    read_json,
+    replace_folder,
+    write_json,
+    write_text,
+)
 from bert_jax.inference.pretrained import Scorer, accuracy, read_sets
 from bert_jax.interop.load import load
 from bert_jax.parallel.processes import from_leader, on_leader
@@ -117,7 +127,7 @@ def run_one(
             tuning.delete_checkpoints(folder)  # a killed run may have left them
             for split, scores in results["scores"].items():
                 log(f"finished before: {split}: {tuning.show(scores)}")
-        shutil.rmtree(place / tuning.FEATURES, ignore_errors=True)
+        delete_folder(place / tuning.FEATURES)
         return results
 
 
@@ -281,7 +291,7 @@ def run_sweep(
     with open_workdir(workdir, log) as (folder, log):
         sweep = _Sweep(config, folder, log, change_settings)
         sweep.run_all(from_leader(sweep.missing))
-        shutil.rmtree(folder.local / tuning.FEATURES, ignore_errors=True)
+        delete_folder(folder.local / tuning.FEATURES)
         table = from_leader(sweep.finish)
         on_leader(folder.upload)
         return table
@@ -426,7 +436,19 @@ class Study(_Runs):
         return finished(self.folder / name, config, free)
 
     def run(self) -> None:
-        """Runs all parts that are not finished. Raises UserError if a part fails."""
+        """Runs all parts that are not finished. Raises UserError if a part fails.
+
+        Locks the seeds of this study in its folder, so that two processes can run different
+        seeds at the same time.
+        """
+        with contextlib.ExitStack() as stack:
+            for seed in self.seeds:
+                name = f"seed {seed} of {self.folder}"
+                lock = locked(self.folder, name=name, file_name=f"{LOCK}-seed{seed}")
+                stack.enter_context(lock)
+            self._run_missing()
+
+    def _run_missing(self) -> None:
         missing = self.missing()
         for config in map(self.configs.get, missing):  # finds missing files now
             if isinstance(config, FineTuneConfig):
