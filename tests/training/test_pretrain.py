@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -465,6 +466,29 @@ def test_damage_that_one_process_finds_ends_all(monkeypatch, finder):
     looks(True)
     looks(True)
     assert len(sent) == 4
+
+
+def test_a_run_killed_before_its_picture_draws_it_at_the_next_start(
+    one_step, tmp_path, monkeypatch
+):
+    picture, draws = tmp_path / "curves.png", []
+
+    def draw(folder, log):
+        draws.append(1)
+        picture.write_text("curves")
+
+    monkeypatch.setattr(pretraining, "draw_run", draw)
+    pretrain(one_step(), tmp_path, lambda line: None)
+    picture.unlink()
+    lines = []
+    for _ in range(2):
+        pretrain(one_step(), tmp_path, lines.append)
+    assert lines.count("finished before, after 1 steps") == 2
+    assert picture.exists() and len(draws) == 2
+    # A picture of the same run with fewer steps is older than the metrics.
+    os.utime(picture, (1, 1))
+    pretrain(one_step(), tmp_path, lambda line: None)
+    assert len(draws) == 3
 
 
 def test_a_run_whose_last_checkpoint_is_damaged_is_not_finished(

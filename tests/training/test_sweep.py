@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 import statistics
 
@@ -523,6 +524,22 @@ def test_a_seed_may_be_added_but_other_pairs_are_refused(study, done):
     assert (table["finished"], table["parts"]) == (14, 21)
     with pytest.raises(UserError, match=r"another run \(first: 2 -> 1"):
         Study(dataclasses.replace(study, pairs_per_set=1), folder).run()
+
+
+def test_a_study_locks_its_seeds(study, tmp_path):
+    """Other seeds may run at the same time, in another process."""
+    one = one_variant(study)  # with the seed 3
+    folder, ran = tmp_path / "study", []
+    with locked(folder, file_name=".lock-seed3"):
+        message = f"seed 3 of {folder} is in use by process {os.getpid()} on "
+        with pytest.raises(UserError, match=message):
+            Study(one, folder).run()
+        assert not (folder / "study.json").exists()
+        other = Study(one, folder, seeds=(4, 5))
+        other.run_all = ran.extend
+        other.run()
+    assert len(ran) == 6 and (folder / "study.json").exists()
+    assert not list(folder.glob(".lock*"))
 
 
 def test_a_diverged_run_and_its_fine_tuning_runs_are_counted(
