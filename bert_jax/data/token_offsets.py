@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.data.tokenizer import Tokenizer, utf8
+from bert_jax.data.tokenizer import Tokenizer, call_library, utf8
 from bert_jax.errors import UserError
 
 Segmenter = Callable[[str], Iterable[str]]
@@ -64,7 +64,9 @@ def _library(text: str, ids: np.ndarray, tokenizer: Tokenizer) -> _Places:
     If its ids differ from ours (a sigma at the end of a word), the text is encoded word by
     word, and each token of a word with other ids gets the characters of the whole word.
     """
-    encoding = tokenizer.library.encode(utf8(text).decode(), add_special_tokens=False)
+    plain = utf8(text).decode()
+    encode = tokenizer.library.encode
+    encoding = call_library(encode, plain, add_special_tokens=False)
     if encoding.ids == ids.tolist():
         if not tokenizer.strip_accents:
             return encoding.offsets

@@ -7,9 +7,9 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import sentencepiece
@@ -20,6 +20,7 @@ from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Cache, Splitter
 from bert_jax.errors import UserError
 from bert_jax.files import new_file, write_json
 
+T = TypeVar("T")
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
 # Special tokens by their names in transformers' settings.
@@ -50,6 +51,22 @@ def token_dtype(vocab_size: int) -> np.dtype:
 def utf8(text: str) -> bytes:
     """A text as UTF-8. A lone surrogate, which UTF-8 cannot encode, becomes "?"."""
     return text.encode("utf-8", "replace")
+
+
+def call_library(function: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Calls a function of the `tokenizers` library. A panic of it becomes a UserError.
+
+    A panic is a BaseException, which no ``except Exception`` catches.
+    """
+    try:
+        return function(*args, **options)
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        raise UserError(
+            f"the tokenizers library failed ({error}); expected a tokenizer.json with "
+            "which AutoTokenizer of transformers works"
+        ) from error
 
 
 class Tokenizer:
@@ -102,7 +119,7 @@ class Tokenizer:
 
     def join(self, ids: Sequence[int]) -> str:
         """The text of some token ids; see :meth:`decode`."""
-        return self.library.decode(ids, skip_special_tokens=False)
+        return call_library(self.library.decode, ids, skip_special_tokens=False)
 
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
         """Ids of one text; "[MASK]" in it is ordinary text unless ``allow_mask``."""
@@ -433,10 +450,7 @@ class LibraryTokenizer(Tokenizer):
         """content: the bytes of a tokenizer.json."""
         self.parts = json.loads(content)
         self.library = _from_parts(self.parts, SPECIAL_TOKENS)
-        ids = self.library.get_vocab(with_added_tokens=True)
-        tokens = sorted(ids, key=ids.__getitem__)
-        if [ids[token] for token in tokens] != list(range(len(tokens))):
-            raise UserError(f"its token ids are not 0 to {len(ids) - 1}, each once")
+        tokens = _by_id(self.library.get_vocab(with_added_tokens=True))
         added = self.parts.get("added_tokens") or ()
         self.added = {token["content"] for token in added}
         if prefix := self.parts["model"].get("continuing_subword_prefix"):
@@ -446,12 +460,13 @@ class LibraryTokenizer(Tokenizer):
             continues = np.logical_not(marked) & any(marked)
         words = [token not in self.added for token in tokens]
         normalizer = self.library.normalizer or normalizers.Sequence([])
-        lower_case = normalizer.normalize_str("A") == "a"
+        lower_case = call_library(normalizer.normalize_str, "A") == "a"
         continues = np.logical_and(continues, words)
         super().__init__(content, tokens, continues, lower_case)
         self._arguments = (content,)
-        self.strip_accents = normalizer.normalize_str("\u00e9") == "e"
-        pair = self.library.encode("a", "b")
+        plain = call_library(normalizer.normalize_str, "\u00e9")
+        self.strip_accents = plain == "e"
+        pair = call_library(self.library.encode, "a", "b")
         expected = [*self._row(("a", "b"), None, False)]
         if self.library.post_processor and [pair.ids, pair.type_ids] != expected:
             raise UserError(
@@ -466,7 +481,8 @@ class LibraryTokenizer(Tokenizer):
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
         """Ids of one text; "[MASK]" in it is ordinary text unless ``allow_mask``."""
         library = self._with_mask if allow_mask else self.library
-        ids = library.encode(utf8(text).decode(), add_special_tokens=False).ids
+        text = utf8(text).decode()
+        ids = call_library(library.encode, text, add_special_tokens=False).ids
         return np.array(ids, self.dtype)
 
     @functools.cached_property
@@ -486,11 +502,28 @@ def _from_parts(parts: dict, ordinary: Collection[str]) -> tokenizers.Tokenizer:
     """A tokenizer of the library. ordinary: special tokens that are ordinary text."""
     for token in parts.get("added_tokens") or ():
         token["special"] = token["content"] in ordinary
-    library = tokenizers.Tokenizer.from_str(json.dumps(parts))
+    library = call_library(tokenizers.Tokenizer.from_str, json.dumps(parts))
     library.encode_special_tokens = True  # as ordinary text
     library.no_truncation()
     library.no_padding()
     return library
+
+
+def _by_id(ids: Mapping[str, int]) -> list[str]:
+    """The tokens in the order of their ids. An id without a token has the token "".
+
+    Raises UserError for an id of two tokens, and if most ids have no token.
+    """
+    size = max(ids.values()) + 1
+    if len(set(ids.values())) < len(ids) or size > 2 * len(ids):
+        raise UserError(
+            f"its {len(ids)} tokens have ids up to {size - 1}; expected another id for "
+            f"each token, below {2 * len(ids)}"
+        )
+    tokens = [""] * size
+    for token, i in ids.items():
+        tokens[i] = token
+    return tokens
 
 
 def _text_list(texts: Any, name: str) -> list[str]:

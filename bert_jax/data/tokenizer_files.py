@@ -2,8 +2,9 @@
 
 import collections
 import itertools
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from bert_jax.data.tokenizer import (
     FILES,
@@ -42,7 +43,56 @@ _ADDED = (
     "extra_special_tokens",
     "added_tokens_decoder",
 )
+# Rules that transformers' BERT tokenizers take from tokenizer_config.json, and the names
+# of these rules in the normalizer of tokenizer.json.
+_NORMALIZER = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 _EXPECTED = f"the {' or '.join(FILES)} of a BERT tokenizer"
+
+
+class _AddedToken(TypedDict):
+    """A token as an object."""
+
+    content: str
+
+
+_Token = str | _AddedToken | None
+
+
+class _SpecialTokens(TypedDict, total=False):
+    """The form of special_tokens_map.json."""
+
+    unk_token: _Token
+    pad_token: _Token
+    cls_token: _Token
+    sep_token: _Token
+    mask_token: _Token
+    additional_special_tokens: list[_Token] | None
+    extra_special_tokens: list[_Token] | dict[str, _Token] | None
+
+
+class _Settings(_SpecialTokens, total=False):
+    """The form of tokenizer_config.json: the keys that are read."""
+
+    kind: str
+    do_lower_case: bool | None
+    strip_accents: bool | None
+    tokenize_chinese_chars: bool | None
+    clean_text: bool | None
+    do_basic_tokenize: bool | None
+    never_split: list[str] | None
+    tokenizer_class: str | None
+    max_input_chars_per_word: int
+    added_tokens_decoder: dict[str, _AddedToken] | None
+
+
+class _Class(TypedDict, total=False):
+    """The form of config.json: the key that is read."""
+
+    tokenizer_class: str | None
 
 
 def find_vocabulary(directory: Path) -> Path | None:
@@ -59,9 +109,10 @@ def find_vocabulary(directory: Path) -> Path | None:
 def load_tokenizer(path: Path | str) -> Tokenizer:
     """Reads a vocab.txt, a SentencePiece .model, a tokenizer.json, or their folder.
 
-    Also reads the settings in the same folder. Without the setting do_lower_case, the rule
-    of tokenizer.json decides. Without a tokenizer.json, text is lower-cased unless a token
-    has a capital letter. Raises UserError if other files in the folder add tokens or rules
+    Also reads the settings in the same folder. do_lower_case and strip_accents of
+    tokenizer_config.json take precedence over the rules of a BERT tokenizer's
+    tokenizer.json, as in transformers. Without both, text is lower-cased unless a token has
+    a capital letter. Raises UserError if other files in the folder add tokens or rules
     that the vocabulary does not have.
     """
     path = Path(path)
@@ -90,17 +141,21 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
 def _settings(vocabulary: Path) -> dict[str, Any]:
     """The settings in the files of a vocabulary. tokenizer_config.json has precedence."""
 
-    def read(name: str) -> dict[str, Any]:
+    def read(name: str, form: Any) -> dict[str, Any]:
         path = vocabulary.with_name(name)
-        return read_json(path, "settings of a tokenizer") if path.is_file() else {}
+        if not path.is_file():
+            return {}
+        return read_json(path, "settings of a tokenizer", form)
 
-    config = read(config_path(vocabulary).name) or read("tokenizer_config.json")
+    config = read(config_path(vocabulary).name, _Settings)
+    if not config:
+        config = read("tokenizer_config.json", _Settings)
     if vocabulary.name not in FILES:
         return config
     return {
-        "tokenizer_class": read("config.json").get("tokenizer_class"),
-        "added_tokens": list(read("added_tokens.json")),
-        **read("special_tokens_map.json"),
+        "tokenizer_class": read("config.json", _Class).get("tokenizer_class"),
+        "added_tokens": list(read("added_tokens.json", dict[str, int])),
+        **read("special_tokens_map.json", _SpecialTokens),
         **config,
     }
 
@@ -147,19 +202,9 @@ def _read_tokenizer_json(
     path: Path, settings: dict[str, Any], rules: dict[str, tuple]
 ) -> Tokenizer:
     """A WordPieceTokenizer if the rules are Google's, otherwise a LibraryTokenizer."""
-    tokenizer = LibraryTokenizer(path.read_bytes())
-    model, normalizer = (
-        tokenizer.parts[name] or {} for name in ("model", "normalizer")
-    )
-    rules = rules | {"tokenize_chinese_chars": (True, False, None)}
-    if normalizer.get("type") == "BertNormalizer":
-        lower, accents = normalizer["lowercase"], normalizer.get("strip_accents")
-        rules |= {
-            "do_lower_case": (lower, None),
-            "strip_accents": (lower if accents is None else accents, None),
-            "tokenize_chinese_chars": (normalizer["handle_chinese_chars"], None),
-        }
-    _check_rules(settings, rules)
+    tokenizer = LibraryTokenizer(_with_settings(path.read_bytes(), settings))
+    # tokenizer.json has the rules of the text.
+    _check_rules(settings, {n: rules[n] for n in rules if n not in _NORMALIZER})
     _check_added(settings, tokenizer.added | set(SPECIAL_TOKENS))
     vocabulary = path.with_name("vocab.txt")
     if path.name in FILES and vocabulary.is_file():
@@ -170,8 +215,32 @@ def _read_tokenizer_json(
                     f"token {i} is {token!r}, but {line!r} in vocab.txt; remove one file"
                 )
     if _is_google(tokenizer.parts):
-        return WordPieceTokenizer(tokenizer.tokens, lower, accents, model[LONGEST])
+        normalizer = tokenizer.parts["normalizer"]
+        lower_case, accents = normalizer["lowercase"], normalizer.get("strip_accents")
+        longest = tokenizer.parts["model"][LONGEST]
+        return WordPieceTokenizer(tokenizer.tokens, lower_case, accents, longest)
     return tokenizer
+
+
+def _with_settings(content: bytes, settings: dict[str, Any]) -> bytes:
+    """A tokenizer.json with the rules of tokenizer_config.json, if they have precedence.
+
+    They have in transformers' BERT tokenizers. Other classes read only tokenizer.json.
+    """
+    parts = json.loads(content)
+    normalizer = parts.get("normalizer") or {}
+    is_bert = settings.get("tokenizer_class") in _RULES["tokenizer_class"]
+    if not is_bert or normalizer.get("type") != "BertNormalizer":
+        return content
+    rules = dict(normalizer)
+    for name, key in _NORMALIZER.items():
+        if settings.get(name) is not None:
+            rules[key] = settings[name]
+    if "strip_accents" in settings:  # null: accents follow the case
+        rules["strip_accents"] = settings["strip_accents"]
+    if rules == normalizer:
+        return content
+    return json.dumps(parts | {"normalizer": rules}).encode()
 
 
 def _is_google(parts: dict[str, Any]) -> bool:

@@ -62,19 +62,9 @@ def test_tokenizer_json_decides_the_case_and_the_accents(folder):
     """It takes precedence over a vocab.txt without capitals and over its own tokens."""
     tokenizer = load_tokenizer(folder)
     config = folder / "tokenizer_config.json"
-    write_json(config, {"strip_accents": True})  # implied by the lower case
-    assert load_tokenizer(folder).strip_accents
-    for name, rule in (
-        ("lowercase", "do_lower_case"),
-        ("strip_accents", "strip_accents"),
-        ("handle_chinese_chars", "tokenize_chinese_chars"),
-    ):
-        write_json(config, {rule: True})
-        change(folder, "normalizer", name, value=False)
-        message = rf"tokenizer\.json: {rule}=True in its settings; expected False"
-        with pytest.raises(UserError, match=message):
-            load_tokenizer(folder)
     config.unlink()
+    for name in ("lowercase", "strip_accents", "handle_chinese_chars"):
+        change(folder, "normalizer", name, value=False)
     assert load_tokenizer(folder).kind == "tokenizers"
     change(folder, "normalizer", "handle_chinese_chars", value=True)
     write(folder / "vocab.txt", tokenizer.tokens)
@@ -82,6 +72,100 @@ def test_tokenizer_json_decides_the_case_and_the_accents(folder):
         same = load_tokenizer(folder / name)
         assert (same.lower_case, same.strip_accents) == (False, False)
         assert same.kind == "wordpiece"
+
+
+# Tokens of "A \u00e9 \u4e2d\u4e2d" in transformers 5.24 for rules of
+# tokenizer_config.json, whatever rules the normalizer of tokenizer.json has.
+RULES = {
+    (True, None, True): "a e \u4e2d \u4e2d",
+    (False, None, True): "A \u00e9 \u4e2d \u4e2d",
+    (False, True, True): "A e \u4e2d \u4e2d",
+    (True, False, True): "a \u00e9 \u4e2d \u4e2d",
+    (True, None, False): "a e \u4e2d\u4e2d",
+}
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("other", RULES)
+@pytest.mark.parametrize("kind", ["BertTokenizer", "BertTokenizerFast", None])
+def test_tokenizer_config_json_decides_as_in_transformers(folder, rules, other, kind):
+    change_rules(folder, other)
+    names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+    settings = dict(zip(names, rules, strict=True), tokenizer_class=kind)
+    write_json(folder / "tokenizer_config.json", settings)
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.tokenize("A \u00e9 \u4e2d\u4e2d") == RULES[rules].split()
+    assert tokenizer.lower_case == rules[0]
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again.fingerprint() == tokenizer.fingerprint()
+    tokenizer.save(folder / "saved")
+    assert load_tokenizer(folder / "saved").fingerprint() == tokenizer.fingerprint()
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_a_class_with_all_rules_in_tokenizer_json_ignores_settings(folder, rules):
+    change_rules(folder, rules)
+    settings = {"do_lower_case": not rules[0], "strip_accents": not rules[0]}
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    write_json(folder / "tokenizer_config.json", settings)
+    tokens = load_tokenizer(folder).tokenize("A \u00e9 \u4e2d\u4e2d")
+    assert tokens == RULES[rules].split()
+
+
+def change_rules(folder, rules):
+    """Sets the normalizer's rules, and the tokens of RULES."""
+    words = [*SPECIAL, "a", "A", "e", "\u00e9", "\u4e2d", "\u4e2d\u4e2d"]
+    change(folder, "model", "vocab", value={word: i for i, word in enumerate(words)})
+    names = ("lowercase", "strip_accents", "handle_chinese_chars")
+    for name, value in zip(names, rules, strict=True):
+        change(folder, "normalizer", name, value=value)
+    cls_sep = {
+        t: {"id": t, "ids": [words.index(t)], "tokens": [t]} for t in SPECIAL[2:4]
+    }
+    change(folder, "post_processor", "special_tokens", value=cls_sep)
+    added = [{"id": i, "content": token} for i, token in enumerate(SPECIAL)]
+    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    change(
+        folder, "added_tokens", value=[x | dict.fromkeys(flags, False) for x in added]
+    )
+
+
+def test_a_hole_in_the_ids_is_a_token_that_no_text_gets(folder):
+    """As in transformers, which loads a tokenizer.json from which tokens were deleted."""
+    tokenizer = load_tokenizer(folder)
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    vocab = settings["model"]["vocab"]
+    for token in ("the", "a"):
+        del vocab[token]
+    change(folder, "model", "vocab", value=vocab)
+    holes = [tokenizer.ids[token] for token in ("the", "a")]
+    for kind in ("wordpiece", "tokenizers"):
+        other = load_tokenizer(folder)
+        assert (other.kind, other.vocab_size) == (kind, tokenizer.vocab_size)
+        assert [other.tokens[i] for i in holes] == ["", ""]
+        assert not {*holes} & {*other.encode("the cat a bee").tolist()}
+        kept = [i for i in range(len(other)) if i not in holes]
+        assert [other.tokens[i] for i in kept] == [tokenizer.tokens[i] for i in kept]
+        other.save(folder / kind)
+        assert load_tokenizer(folder / kind).fingerprint() == other.fingerprint()
+        change(folder, "normalizer", "clean_text", value=False)  # not Google's rule
+    change(folder, "model", "vocab", value=vocab | {"far": 10**9})
+    with pytest.raises(
+        UserError, match=r"tokenizer\.json: its 60 tokens have ids up to"
+    ):
+        load_tokenizer(folder)
+
+
+def test_a_panic_of_the_library_is_one_line(folder):
+    """A BaseException of Rust, here for a template with a token that is not given."""
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    tokens = settings["post_processor"]["special_tokens"]
+    del tokens["[CLS]"]
+    change(folder, "post_processor", "special_tokens", value=tokens)
+    with pytest.raises(
+        UserError, match=r"tokenizer\.json: .* library failed \(no entry"
+    ):
+        load_tokenizer(folder)
 
 
 def test_two_vocabularies_in_a_folder_keep_their_own_case(tmp_path):
@@ -248,7 +332,8 @@ def test_tokens_that_files_add_to_a_vocabulary_are_refused(
             0,
             "post_processor makes",
         ),
-        (("model", "vocab", "new"), 63, "its token ids are not 0 to 61"),
+        (("model", "vocab", "new"), 7, "its 62 tokens have ids up to 60; expected"),
+        (("model", "vocab", "new"), 124, "its 62 tokens have ids up to 124; expected"),
         (("model", "vocab", "new"), "7", "expected the tokenizer.json .* of a BERT"),
     ],
 )
