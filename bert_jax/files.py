@@ -115,11 +115,13 @@ def valid_text(text: str) -> str:
 def reading(where: object, expected: str) -> Iterator[None]:
     """Turns any exception of a parser into a UserError of one line.
 
-    where: the file, or its line. expected: description of a correct file.
+    where: the file, or its line. expected: description of a correct file. A Git LFS pointer
+    and a web page, which a failed download leaves in place of a file, are named.
     """
     try:
         yield
     except UserError:
+        _check_download(where)
         raise
     except OSError as error:
         reason = {
@@ -131,9 +133,28 @@ def reading(where: object, expected: str) -> Iterator[None]:
         message = f"{where} needs a library ({error}): pip install {error.name}"
         raise UserError(message) from error
     except Exception as error:  # parsers raise many types for a damaged file
+        _check_download(where)
         raise UserError(
             f"{where} is damaged ({error!r:.200}); expected {expected}"
         ) from error
+
+
+def _check_download(where: object) -> None:
+    """Raises UserError if a file that could not be read is what a download left instead."""
+    start = b""
+    if isinstance(where, Path):
+        with contextlib.suppress(OSError), where.open("rb") as file:
+            start = file.read(200).removeprefix(codecs.BOM_UTF8).lstrip().lower()
+    if start.startswith(b"version https://git-lfs.github.com/"):
+        raise UserError(
+            f"{where} is a Git LFS pointer, not the file itself; run 'git lfs pull' in its "
+            "folder, or 'hf download'"
+        )
+    if start.startswith((b"<!doctype html", b"<html")):
+        raise UserError(
+            f"{where} is a web page, not the file itself; download it again, for example "
+            "with 'hf download'"
+        )
 
 
 def read_text(path: Path, expected: str) -> str:

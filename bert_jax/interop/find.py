@@ -13,16 +13,18 @@ from tqdm import tqdm
 
 from bert_jax.errors import UserError, naming
 from bert_jax.files import is_remote, read_json
-from bert_jax.interop.config_json import read_config
+from bert_jax.interop.config_json import config_file, read_config
 
 CHECKPOINTS = "checkpoints"  # folder of a run's training states
 BEST = "best"  # folder of the best model of a fine-tuning run
 SAFETENSORS, TORCH, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 BILSTM = "bilstm.safetensors"  # a BiLSTM on an encoder, under our names
 MODULES = "modules.json"  # the list of modules of sentence-transformers
+_ADAPTER = "adapter_config.json"  # the settings of an adapter of peft
 # Files that from_hub downloads before the weights.
 _SMALL = (
     *("config.json", "bert_config.json", "tokenizer_config.json", "tokenizer.json"),
+    _ADAPTER,
     *("vocab.txt", "spiece.model", "added_tokens.json", "special_tokens_map.json"),
     *(MODULES, "sentence_bert_config.json", "config_sentence_transformers.json"),
 )
@@ -32,6 +34,18 @@ _WEIGHTS = (
     (TORCH, TORCH + INDEX, f"pytorch_model{_SHARDS}.bin"),
     ("*.ckpt.index", "*.ckpt.data-*"),
 )
+_WRITE_AGAIN = (
+    "read it with transformers 4 and write it again: CLASS.from_pretrained(FOLDER, "
+    "{option}=True).save_pretrained(NEW), with the CLASS in architectures of config.json"
+)
+# Weights of other libraries, and how to make a folder of them that can be read.
+_OTHER_WEIGHTS = {
+    "tf_model.h5": _WRITE_AGAIN.format(option="from_tf"),
+    "flax_model.msgpack": _WRITE_AGAIN.format(option="from_flax"),
+}
+# Folders of transformers' Trainer in its output_dir.
+_TRAINER = re.compile(r"checkpoint-(\d+)")
+_GOOGLE_FILE = re.compile(r"(.+)\.(?:index|meta|data-\d{5}-of-\d{5})")
 _HUB_NAME = re.compile(
     r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?"
 )
@@ -66,20 +80,77 @@ def find_files(
 ) -> tuple[Literal["bert_jax", "huggingface", "tensorflow"], Path]:
     """The format of the checkpoint at ``path``, and its workdir, folder or prefix.
 
-    run: remote workdir, if ``path`` is a copy of its small files. Raises UserError without
-    a checkpoint.
+    ``path`` may also be the file of the weights, or the output_dir of transformers'
+    Trainer, whose newest checkpoint is used if it has no weights itself. run: remote
+    workdir, if ``path`` is a copy of its small files. Raises UserError without a
+    checkpoint.
     """
     finished = (path / BEST / "config.json").is_file()
     if not finished and ((run or path) / CHECKPOINTS).is_dir():
         return "bert_jax", path
-    for folder in (path / BEST, path):
+    _check_adapter(path)
+    for folder in (path / BEST, path, *_trainer_folders(path)):
         if find_weights(folder):
             return "huggingface", folder
     if (prefix := find_prefix(path)) is not None:
         return "tensorflow", prefix
-    what = "is a file" if path.is_file() else "contains no weights"
-    what = what if path.exists() else "does not exist"
-    raise UserError(f"{path} {what}; {_EXPECTED}")
+    if path.name.endswith((".safetensors", ".bin", INDEX)) and path.is_file():
+        return "huggingface", _folder_of(path)
+    raise UserError(f"{path} {_instead(path)}; {_EXPECTED}")
+
+
+def _trainer_folders(path: Path) -> list[Path]:
+    """The folders checkpoint-500 and so on of a Trainer, the newest first."""
+    steps = {}
+    for folder in path.glob("checkpoint-*"):
+        if match := _TRAINER.fullmatch(folder.name):
+            steps[folder] = int(match[1])
+    return sorted(steps, key=steps.__getitem__, reverse=True)
+
+
+def _folder_of(weights: Path) -> Path:
+    """The folder of a file of weights.
+
+    Raises UserError if other weights in the folder take precedence.
+    """
+    found = find_weights(weights.parent)
+    if found is None:
+        raise UserError(
+            f"{weights} has another name than {SAFETENSORS} and {TORCH}; rename it, beside "
+            "its config.json"
+        )
+    is_shard = False
+    if found.name.endswith(
+        INDEX
+    ):  # "model.safetensors.index.json" of "model-00001-..."
+        is_shard = weights.name.startswith(f"{found.name.partition('.')[0]}-")
+    if found != weights and not is_shard:
+        raise UserError(
+            f"{weights} is beside {found.name}, which takes precedence; copy it to another "
+            "folder, with config.json and the vocabulary"
+        )
+    return weights.parent
+
+
+def _check_adapter(folder: Path) -> None:
+    """Raises UserError for an adapter of peft, which changes the weights of a model."""
+    if (folder / _ADAPTER).is_file():
+        raise UserError(
+            f"{folder} is an adapter (peft), which needs its model; merge both with "
+            "model.merge_and_unload().save_pretrained(NEW) of peft, and use NEW"
+        )
+
+
+def _instead(path: Path) -> str:
+    """What ``path`` is or has in place of a checkpoint."""
+    if not path.exists():
+        return "does not exist"
+    if path.is_file():
+        return "is a file"
+    for name, advice in _OTHER_WEIGHTS.items():
+        if (path / name).is_file():
+            return f"contains only {name}; {advice}"
+    return "contains no weights"
 
 
 def find_weights(folder: Path) -> Path | None:
@@ -91,8 +162,11 @@ def find_weights(folder: Path) -> Path | None:
 def find_prefix(path: Path) -> Path | None:
     """The prefix of Google's files: ``path`` itself, or the only prefix in the folder.
 
-    None without these files. Raises UserError for a folder with several prefixes.
+    ``path`` may also be one of the files. None without these files. Raises UserError for a
+    folder with several prefixes.
     """
+    if (file := _GOOGLE_FILE.fullmatch(path.name)) and path.is_file():
+        path = path.with_name(file[1])
     if path.name and path.with_name(f"{path.name}.index").is_file():
         return path
     # An index of shards ends in .index.json.
@@ -131,9 +205,10 @@ def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
     command that downloads it.
     """
     folder = _download(path, _SMALL)
-    if (folder / "config.json").is_file():
-        with naming(path):  # refuses other models before their weights are downloaded
-            read_config(folder / "config.json")
+    with naming(path):  # refuses other models before their weights are downloaded
+        _check_adapter(folder)
+        if config_file(folder).is_file():
+            read_config(config_file(folder))
     if not weights:
         return folder
     parts = [f"{part}/*" for _, part in list_modules(folder) if part]

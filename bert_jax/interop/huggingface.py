@@ -133,7 +133,11 @@ def _their_params(
     architectures = settings.get("architectures") or ()
     names = [name.removeprefix("Megatron") for name in architectures]
     known = [_ARCHITECTURES[name] for name in names if name in _ARCHITECTURES]
-    head, parts = known[0] if known else (guess_head(tensors), None)
+    if known:
+        head, parts = known[0]
+    else:
+        head = guess_head(tensors)
+        parts = ("classifier",) if head == "token" else None
     converted = to_params(tensors, config, head=head, expected=parts)
     return head, converted._asdict()
 

@@ -13,7 +13,7 @@ from bert_jax.errors import UserError, naming
 from bert_jax.files import is_remote, read_json, reading
 from bert_jax.interop.checkpoint import Checkpoint, Head, check_params
 from bert_jax.interop.config_json import RunJson, split_changes, with_compute
-from bert_jax.interop.find import CHECKPOINTS, find_files, from_hub, hub_name
+from bert_jax.interop.find import BEST, CHECKPOINTS, find_files, from_hub, hub_name
 from bert_jax.interop.surgery import stretched
 from bert_jax.interop.train_state import read_params
 from bert_jax.model.config import BertConfig, ComputeConfig
@@ -31,7 +31,8 @@ _logger = logging.getLogger(__name__)
 def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
     """Reads config, parameters and tokenizer of a BERT.
 
-    path: a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, or a
+    path: a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, the file of
+      their weights, the output_dir of transformers' Trainer (its newest checkpoint), or a
       workdir (newest checkpoint of a pretraining, best model of a fine-tuning). It may be
       a URL such as gs://bucket/folder, or the name of a model on the Hugging Face Hub,
       such as google-bert/bert-base-uncased, with @REVISION or without. A local path takes
@@ -85,6 +86,8 @@ def _read(local: Path, run: os.PathLike, changes: dict[str, Any]) -> Checkpoint:
     source, path = find_files(local, run)
     if source == "bert_jax":
         return _read_workdir(path, run / CHECKPOINTS, changes)
+    if path.parent == local and path.name != BEST and source == "huggingface":
+        _logger.warning(f"{local} has no weights; reads its newest, {path.name}")
     # Imported late, because workdirs need no table of Hugging Face's names.
     if source == "tensorflow":
         from bert_jax.interop.tensorflow import read_tensorflow

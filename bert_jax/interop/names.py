@@ -71,12 +71,13 @@ def name_of(name: str) -> str:
 def guess_head(names: Collection[str]) -> str:
     """Guesses the head, a key of HEADS, from the names of tensors.
 
-    A classifier counts as a classifier of sequences, because classifiers of tokens have the
-    same names.
+    A classifier counts as a classifier of sequences if there is a pooler, and otherwise of
+    tokens. Both have the same names.
     """
+    pooled = "bert.pooler.dense.weight" in names
     marks = {
         "qa_outputs.weight": "span",
-        "classifier.weight": "sequence",
+        "classifier.weight": "sequence" if pooled else "token",
         "cls.seq_relationship.weight": "pretraining",
         "cls.predictions.bias": "pretraining",
     }

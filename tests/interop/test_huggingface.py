@@ -22,6 +22,7 @@ from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop import huggingface
+from bert_jax.interop.architecture import read_architecture
 from bert_jax.interop.huggingface import (
     read_huggingface,
     save_huggingface,
@@ -226,6 +227,27 @@ def test_without_architectures_tensor_names_decide_the_head(copy):
     del settings["architectures"]
     (copy / "config.json").write_text(json.dumps(settings))
     assert read_huggingface(copy).head == "pretraining"
+
+
+@pytest.mark.parametrize("architectures", [["BertForNER"], None])
+def test_a_classifier_without_a_pooler_reads_tokens(folder, tmp_path, architectures):
+    """A class of another name, such as that of a user's own code."""
+    copy = shutil.copytree(folder / "token", tmp_path / "token")
+    settings = json.loads((copy / "config.json").read_text())
+    settings["architectures"] = architectures
+    (copy / "config.json").write_text(json.dumps(settings))
+    read = read_huggingface(copy)
+    assert (read.head, read.missing) == ("token", ())
+    assert read.labels == read_huggingface(folder / "token").labels
+
+
+def test_bert_config_json_is_read_without_a_config_json(folder, copy):
+    """As pytorch-pretrained-bert saved folders, such as the first BioBERT."""
+    before = read_huggingface(copy)
+    (copy / "config.json").rename(copy / "bert_config.json")
+    after = read_huggingface(copy)
+    assert (after.config, after.head) == (before.config, before.head)
+    assert read_architecture(copy)[0] == read_architecture(folder / "pretraining")[0]
 
 
 def test_a_head_without_tensors_is_missing(folder, copy):

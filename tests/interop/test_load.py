@@ -239,6 +239,86 @@ def test_a_path_without_a_checkpoint_is_a_one_line_error(tmp_path, workdir):
         bert_jax.load(workdir)
 
 
+def test_the_newest_checkpoint_of_a_trainer_is_read(folders, tmp_path, caplog):
+    """The output_dir of transformers' Trainer, without weights of its own."""
+    for step, name in ((500, "token"), (1500, "sequence"), (90, "span")):
+        shutil.copytree(folders / name, tmp_path / f"checkpoint-{step}")
+    (tmp_path / "checkpoint-2000").mkdir()  # without weights
+    (tmp_path / "checkpoint-best").mkdir()
+    assert bert_jax.load(tmp_path).head == "sequence"
+    assert [r.message for r in caplog.records] == [
+        f"{tmp_path} has no weights; reads its newest, checkpoint-1500"
+    ]
+    shutil.copytree(folders / "span", tmp_path, dirs_exist_ok=True)
+    caplog.clear()
+    assert bert_jax.load(tmp_path).head == "span"
+    assert not caplog.records
+
+
+def test_the_file_of_the_weights_is_a_path_of_its_folder(golden, folders, tmp_path):
+    sharded = golden / "huggingface/sharded"
+    shard = next(sharded.glob("model-00002*"))
+    for path, head in (
+        (folders / "sequence/model.safetensors", "sequence"),
+        (shard, "pretraining"),
+        (sharded / "model.safetensors.index.json", "pretraining"),
+    ):
+        assert bert_jax.load(path).head == head
+    for end in ("index", "data-00000-of-00001"):
+        path = golden / "google_bert" / f"bert_model.ckpt.{end}"
+        assert bert_jax.load(path, activation="gelu_tanh").source == "tensorflow"
+    shutil.copytree(folders / "sequence", tmp_path / "two")
+    (tmp_path / "two/pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(UserError, match=r"\.bin is beside model\.safetensors, which"):
+        bert_jax.load(tmp_path / "two/pytorch_model.bin")
+    (tmp_path / "weights.bin").write_bytes(b"")
+    with pytest.raises(UserError, match=r"has another name than .*; rename it"):
+        bert_jax.load(tmp_path / "weights.bin")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tf_model.h5", r"contains only tf_model\.h5; .*from_tf=True\)\.save_pretr"),
+        ("flax_model.msgpack", r"only flax_model\.msgpack; .*from_flax=True\)\.save"),
+        ("adapter_config.json", r"is an adapter \(peft\), .*merge_and_unload\(\)"),
+    ],
+)
+def test_weights_of_other_libraries_are_refused_by_name(
+    folders, tmp_path, name, message
+):
+    folder = shutil.copytree(folders / "sequence", tmp_path / "m")
+    (folder / name).write_text("{}")
+    if not name.startswith("adapter"):
+        assert bert_jax.load(folder).head == "sequence"  # beside weights that we read
+        (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=message) as error:
+        bert_jax.load(folder)
+    assert "\n" not in str(error.value)
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n"
+PAGE = "\n<!DOCTYPE html>\n<html><body>Sign in</body></html>\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "config.json", "tokenizer.json", "vocab.txt"]
+)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(POINTER, "Git LFS pointer, .*git lfs pull"), (PAGE, "web page, .*download it")],
+)
+def test_what_a_download_left_instead_is_named(
+    golden, folders, tmp_path, name, content, message
+):
+    folder = shutil.copytree(folders / "sequence", tmp_path / "m")
+    if name == "tokenizer.json":
+        shutil.copytree(golden / "huggingface/tokenizer", folder, dirs_exist_ok=True)
+    (folder / name).write_text(content)
+    with pytest.raises(UserError, match=f"{name} is a {message}"):
+        bert_jax.load(folder)
+
+
 def test_two_tensorflow_checkpoints_in_a_folder_must_be_named(golden, tmp_path):
     for file in (golden / "google_bert").glob("bert*"):
         shutil.copy(file, tmp_path)
