@@ -31,6 +31,21 @@ STORE_LIBRARIES = {"aiohttp", "gcsfs", "google", "requests"}
 _SURROGATE = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
 
 
+def expanded(path: Any) -> Any:
+    """A path as text, with the user's home folder instead of ~ or ~NAME at its start.
+
+    A shell expands ~ in ``--output ~/x``, but not in ``--output=~/x``. ~NAME stays if there
+    is no such user. A value that is not a path is returned as it is.
+    """
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str) or not text.startswith("~"):
+        return text
+    try:
+        return str(Path(text).expanduser())
+    except RuntimeError:
+        return text
+
+
 def is_remote(path: str | os.PathLike) -> bool:
     """Whether ``path`` is the URL of an object store, such as gs://bucket/folder."""
     return "://" in os.fspath(path)

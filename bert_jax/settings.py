@@ -16,8 +16,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bert_jax.errors import UserError, hint
+from bert_jax.files import expanded
 
 T = TypeVar("T")
+# Types of settings whose values are texts. A label may be given as a number: see
+# label_name. A path may start with ~.
+Label = typing.NewType("Label", str)
+FilePath = typing.NewType("FilePath", str)
 Function = TypeVar("Function", bound=Callable)
 REQUIRED = dataclasses.MISSING
 
@@ -96,23 +101,31 @@ def all_settings(config: Any, name: str = "") -> Iterator[Setting]:
 
 
 def check_ranges(config: Any, name: str = "") -> None:
-    """Raises UserError for a setting outside its limits.
+    """Raises UserError for a setting outside its limits. None has no limits.
 
     name: prefix of the config's settings, such as "data.".
     """
     for full, field, value, _ in all_settings(config, name):
         limits = field.metadata.get("limits", {})
         for item in value if isinstance(value, tuple) else (value,):
+            if item is None:
+                continue
             general = _NUMBER_LIMITS.get(type(item), {})
             if limits.get("at most") == math.inf:
                 general = {}
             for group in limits, {**general, **limits}:
                 if not all(_FITS[word](item, end) for word, end in group.items()):
-                    expected = " and ".join(
-                        f"{word} {', '.join(end) if word == 'one of' else end}"
-                        for word, end in group.items()
-                    )
-                    raise UserError(f"{full}={value!r}, expected {expected}")
+                    raise UserError(f"{full}={value!r}, expected {_shown(group)}")
+
+
+def _shown(limits: Mapping[str, Any]) -> str:
+    """Limits in a message, such as "at least 0 and below 1"."""
+    parts = []
+    for word, end in limits.items():
+        if word == "one of":
+            end = ", ".join(str(name) or "''" for name in end)
+        parts.append(f"{word} {end}")
+    return " and ".join(parts)
 
 
 def describe(config: Any) -> list[str]:
@@ -181,23 +194,53 @@ def with_arguments(
     return decorate
 
 
+def python_value(value: Any) -> Any:
+    """The number, text or list in a value of numpy, pandas, polars, Arrow or JAX.
+
+    Any other value is returned as it is. The items of a list may be such values again.
+    """
+    for method in ("tolist", "to_list", "to_pylist", "as_py"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    return value
+
+
+def label_name(value: Any) -> Any:
+    """The text that names a label: "1" for 1 and for 1.0, "True" for True.
+
+    Any other value is returned as it is.
+    """
+    value = python_value(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value) if isinstance(value, int) else value
+
+
 def from_settings(kind: type[T], value: Any, name: str) -> T:
-    """Converts plain values to the annotated type.
+    """Converts plain values, and values of numpy and pandas, to the annotated type.
 
     name: full name of the setting, "" for the whole config. Raises UserError for an unknown
     setting, a missing setting, or a value of another type.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    value = python_value(value)
+    if kind is Label:
+        kind, value = str, label_name(value)
+    if kind is FilePath:
+        kind, value = str, expanded(value)
     if kind is Any or (dataclasses.is_dataclass(kind) and isinstance(value, kind)):
         return value  # checked by the caller
     if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         return _from_group(kind, value, name)
-    if origin is tuple and isinstance(value, tuple | list):
+    if origin is tuple and isinstance(value, tuple | list | range):
         items = enumerate(value)
         return tuple(from_settings(arguments[0], v, f"{name}[{i}]") for i, v in items)
     if origin is dict and isinstance(value, Mapping):
         items = value.items()
-        return {str(k): from_settings(arguments[1], v, f"{name}.{k}") for k, v in items}
+        named = {str(label_name(key)): item for key, item in items}
+        return {
+            k: from_settings(arguments[1], v, f"{name}.{k}") for k, v in named.items()
+        }
     if origin is types.UnionType:
         for option in arguments:
             if isinstance(value, typing.get_origin(option) or option):

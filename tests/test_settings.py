@@ -1,19 +1,26 @@
 """Settings are fields with default, unit and meaning. Values are checked on reading."""
 
+import ast
 import contextlib
 import dataclasses
 import inspect
 import math
 import re
 import typing
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.model.config import FeatureConfig
 from bert_jax.settings import (
+    FilePath,
+    Label,
     check_ranges,
     describe,
     differences,
@@ -71,6 +78,93 @@ def test_nested_settings_are_checked_by_their_full_name():
         from_settings(Outer, {"steps": 3, "inner": {"rat": 0.1}}, "")
     with pytest.raises(UserError, match=r"^inner\.rate='x'"):
         from_settings(Outer, {"steps": 3, "inner": {"rate": "x"}}, "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Forms:
+    rate: float = setting(0.5, "rate")
+    steps: int = setting(3, "steps")
+    fast: bool = setting(False, "whether it is fast")
+    name: str = setting("", "name")
+    sizes: tuple[int, ...] = setting((), "sizes")
+    labels: tuple[Label, ...] = setting((), "labels")
+    weights: dict[str, float] = setting(factory=dict, doc="weight of each label")
+    folder: FilePath = setting("", "folder")
+    files: tuple[FilePath, ...] = setting((), "files")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("rate", np.float32(1e-4), float(np.float32(1e-4))),
+        ("rate", np.int64(2), 2.0),
+        ("rate", pd.Series([0.25])[0], 0.25),
+        ("steps", np.int64(8), 8),
+        ("steps", np.array(8), 8),
+        ("fast", np.bool_(True), True),
+        ("name", np.str_("a"), "a"),
+        ("sizes", np.array([4, 5], np.int32), (4, 5)),
+        ("sizes", pd.Series([4, 5]), (4, 5)),
+        ("sizes", range(4, 6), (4, 5)),
+        ("sizes", (np.int8(4), 5), (4, 5)),
+        ("labels", [0, 1], ("0", "1")),
+        ("labels", np.unique([3, 10, 3]), ("3", "10")),
+        ("labels", np.array(["b", "a"]), ("b", "a")),
+        ("labels", pd.Index(["b", "a"]), ("b", "a")),
+        ("labels", pl.Series(["b", "a"]), ("b", "a")),
+        ("labels", pa.array(["b", "a"]), ("b", "a")),
+        ("labels", (1.0, 2.0), ("1", "2")),
+        ("labels", (False, np.bool_(True)), ("False", "True")),
+        ("weights", {np.int64(1): np.float32(0.5), 2.0: 3}, {"1": 0.5, "2": 3.0}),
+        ("folder", "~/runs/a", "HOME/runs/a"),
+        ("folder", "~", "HOME"),
+        ("folder", Path("~/runs"), "HOME/runs"),
+        ("folder", "a/~/b", "a/~/b"),
+        ("folder", "~no_such_user_here/b", "~no_such_user_here/b"),
+        ("files", ["~/a.txt", "b~.txt"], ("HOME/a.txt", "b~.txt")),
+        ("name", "~/runs", "~/runs"),
+    ],
+)
+def test_a_setting_may_be_a_value_of_numpy_or_pandas(
+    name, value, expected, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = getattr(from_settings(Forms, {name: value}, ""), name)
+    expected = ast.literal_eval(repr(expected).replace("HOME", str(tmp_path)))
+    assert found == expected and type(found) is type(expected)
+    items = found if isinstance(found, tuple) else ()
+    assert {type(item) for item in items} <= {int, str}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("rate", "2e-5", "rate='2e-5', expected a value of type float"),
+        ("steps", np.float64(8), r"steps=8\.0, expected a value of type int"),
+        ("steps", np.array([8]), r"steps=\[8\], expected a value of type int"),
+        ("labels", "ab", "labels='ab', expected a tuple"),
+        ("labels", {"a", "b"}, "expected a tuple"),
+        ("labels", [0.5], r"labels\[0\]=0\.5, expected a value of type str"),
+        ("labels", [None], r"labels\[0\]=None, expected a value of type str"),
+        ("folder", 3, "folder=3, expected a value of type str"),
+    ],
+)
+def test_values_of_other_types_are_refused(name, value, message):
+    with pytest.raises(UserError, match=message):
+        from_settings(Forms, {name: value}, "")
+
+
+def test_none_has_no_limits_and_an_empty_text_is_shown():
+    @dataclasses.dataclass(frozen=True)
+    class Limits:
+        top: int | None = setting(None, "number", least=2)
+        kind: str = setting("", "kind", one_of=("big", ""))
+
+    check_ranges(Limits())
+    with pytest.raises(UserError, match="top=1, expected at least 2"):
+        check_ranges(Limits(top=1))
+    with pytest.raises(UserError, match="kind='tall', expected one of big, ''"):
+        check_ranges(Limits(kind="tall"))
 
 
 def test_a_setting_may_be_of_two_types():

@@ -22,6 +22,7 @@ from bert_jax import files
 from bert_jax.data.corpus import open_text
 from bert_jax.errors import UserError, counted, listed
 from bert_jax.files import decode_lines, parse_json, reading, valid_text
+from bert_jax.settings import python_value
 
 logger = logging.getLogger(__name__)
 
@@ -118,12 +119,11 @@ def plain(value: Any) -> Any:
 
     Missing values (NaN, NaT, NA of pandas) become None.
     """
+    value = python_value(value)
     if isinstance(value, str):
         return valid_text(str(value))
     if isinstance(value, bytes):  # a text of tensorflow-datasets
         return value.decode(errors="replace")
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
     if isinstance(value, list | tuple):
         return [*map(plain, value)]
     if isinstance(value, Mapping):
@@ -372,10 +372,16 @@ def by_position(
 
 
 def column_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Converts an argument ``columns`` to a tuple. "", () and None mean no columns."""
-    if columns is None or isinstance(columns, str):
-        return (columns,) if columns else ()
-    return tuple(columns)
+    """Converts an argument ``columns`` to a tuple. "", () and None mean no columns.
+
+    Raises UserError for anything else than names.
+    """
+    names = python_value(columns)
+    if names is None or isinstance(names, str):
+        return (names,) if names else ()
+    if isinstance(names, list | tuple) and all(isinstance(x, str) for x in names):
+        return tuple(names)
+    raise UserError(f"columns={columns!r:.200}, expected a name, or a list of names")
 
 
 def same_columns(

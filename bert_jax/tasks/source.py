@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.data.corpus import TFDS, find_dataset
 from bert_jax.errors import UserError, listed
 from bert_jax.files import reading
-from bert_jax.settings import check_ranges, setting
+from bert_jax.settings import FilePath, check_ranges, setting
 from bert_jax.tasks import rows as read
 
 logger = logging.getLogger(__name__)
@@ -28,14 +28,14 @@ HUB = "hf:"
 class DataConfig:
     """The files of a task."""
 
-    dir: str = setting("", "folder of the files, or hf:NAME[:CONFIG] or tfds:NAME")
-    train: str = setting(
+    dir: FilePath = setting("", "folder of the files, or hf:NAME[:CONFIG] or tfds:NAME")
+    train: FilePath = setting(
         "",
         "training file in dir, or split of a data set. Empty: the usual name, such as "
         "train.csv or train.jsonl of a table, or train-v1.1.json of SQuAD",
     )
-    dev: str = setting("", "dev file or split, as for train")
-    test: str = setting("", "test file or split. Its labels may be missing")
+    dev: FilePath = setting("", "dev file or split, as for train")
+    test: FilePath = setting("", "test file or split. Its labels may be missing")
 
     def __post_init__(self):
         check_ranges(self, "data.")

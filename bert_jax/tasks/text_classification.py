@@ -20,7 +20,7 @@ import scipy
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted, listed
-from bert_jax.settings import setting
+from bert_jax.settings import Label, setting
 from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
 from bert_jax.tasks.layouts import CORRELATIONS, LAYOUTS, TABLE, Layout, scores
@@ -59,7 +59,7 @@ class TableConfig(DataConfig):
 class TextConfig(TableConfig):
     """Texts with labels, and how long texts are cut."""
 
-    labels: tuple[str, ...] = setting(
+    labels: tuple[Label, ...] = setting(
         (), "table: labels in the order of the outputs; empty: labels of train, sorted"
     )
     truncation: str = setting(

@@ -22,7 +22,7 @@ from bert_jax.data.batching import IGNORED, Features
 from bert_jax.data.sequences import Window
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
-from bert_jax.settings import setting
+from bert_jax.settings import Label, setting
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import is_list_beside, parse_list
@@ -66,7 +66,9 @@ class TaggingConfig(DataConfig):
         "GermEval are in column 1",
         least=-1,
     )
-    labels: tuple[str, ...] = setting((), "all tags; empty: the tags of train, sorted")
+    labels: tuple[Label, ...] = setting(
+        (), "all tags; empty: the tags of train, sorted"
+    )
     max_length: int = setting(128, "maximum number of tokens of a sequence", least=3)
     stride: int = setting(0, "tokens between window starts; 0: half a window", least=0)
     document_context: bool = setting(

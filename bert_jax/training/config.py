@@ -23,9 +23,11 @@ from bert_jax.model.config import (
     MeshConfig,
 )
 from bert_jax.settings import (
+    FilePath,
     check_ranges,
     differences,
     from_settings,
+    label_name,
     setting,
     setting_like,
     to_dict,
@@ -78,7 +80,7 @@ class RunConfig:
     """Settings of both pretraining and fine-tuning."""
 
     optimizer: OptimizerConfig
-    init_from: str = setting(
+    init_from: FilePath = setting(
         "",
         "checkpoint to start from: a Hugging Face folder, Google's bert_model.ckpt, the "
         "workdir of a run, or a name on the Hub, such as org/name or org/name@revision",
@@ -118,8 +120,10 @@ class RunConfig:
 class DataConfig:
     """The text of pretraining, and how examples are made from it."""
 
-    path: str = setting("", "output folder of bert_jax prepare, instead of corpus")
-    corpus: tuple[str, ...] = setting((), "text to prepare: files, folders or globs")
+    path: FilePath = setting("", "output folder of bert_jax prepare, instead of corpus")
+    corpus: tuple[FilePath, ...] = setting(
+        (), "text to prepare: files, folders or globs"
+    )
     language: str = setting("en", "language of corpus, to split its sentences")
     vocabulary_size: int = setting(
         30_522,
@@ -310,7 +314,9 @@ class StudyConfig:
         factory=dict, doc="fine-tunings by name: settings without init_from"
     )
     seeds: tuple[int, ...] = setting((0, 1, 2), "random seeds of each variant", **_SEED)
-    pairs: tuple[str, ...] = setting((), "files of minimal pairs, as for score --pairs")
+    pairs: tuple[FilePath, ...] = setting(
+        (), "files of minimal pairs, as for score --pairs"
+    )
     pairs_per_set: int = setting(0, "number of pairs of each set; 0: all", least=0)
     equal_compute: bool = setting(
         False, "change the steps so that all variants compute as much as the first"
@@ -365,7 +371,8 @@ def _class_weights(weights: Any) -> dict[str, float] | str:
         if isinstance(weights, str):
             weights = ast.literal_eval(weights)
         by_label = {
-            str(label): float(weight) for label, weight in dict(weights).items()
+            str(label_name(label)): float(weight)
+            for label, weight in dict(weights).items()
         }
         if all(0 <= weight < math.inf for weight in by_label.values()):
             return by_label
