@@ -106,9 +106,9 @@ class Packing(NamedTuple):
     """How the pairs of a batch are packed into rows of ``length`` tokens.
 
     row_counts: numbers of rows, ascending; a batch has the first number that is large
-    enough, or steps of 5% more than the last one. multiple: divides every number of rows. max_pairs: maximum number of pairs in a
-    row. max_predictions: maximum number of masked tokens in a row, enough for all pairs
-    that fit into it.
+    enough, or steps of 5% more than the last one. multiple: divides every number of rows.
+    max_pairs: maximum number of pairs in a row. max_predictions: maximum number of masked
+    tokens in a row, enough for all pairs that fit into it.
     """
 
     row_counts: tuple[int, ...]
