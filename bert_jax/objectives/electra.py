@@ -168,7 +168,8 @@ class ReplacedTokens:
         replaced_BL, logits_BL = output.replaced_BL, output.logits_BL
         losses_BL = jax.nn.softplus(jnp.where(replaced_BL, -logits_BL, logits_BL))
         real_BL = batch["attention_mask"] > 0
-        right_BL = real_BL & ((logits_BL > 0) == replaced_BL)
+        # A logit of 0 predicts nothing, so it is not right.
+        right_BL = real_BL & jnp.where(replaced_BL, logits_BL > 0, logits_BL < 0)
         return cross_entropy_sums(
             "mlm", output.mlm_logits_BMW, batch["mlm_ids"], batch["mlm_weights"]
         ) | {

@@ -99,15 +99,17 @@ def rngs(key: jax.Array | None) -> dict[str, jax.Array] | None:
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """-log softmax(logits)[label], and whether the label's logit is the largest.
+    """-log softmax(logits)[label], and whether the label's logit is above all others.
 
-    Both are computed along the last dimension, in float32. The label's logit is compared
-    with the maximum because an argmax over the vocabulary takes a CPU as long as a layer.
+    Both are computed along the last dimension, in float32. A tie is not right: equal logits
+    predict nothing. Logits are counted because an argmax over the vocabulary takes a CPU as
+    long as a layer.
     """
     logits = logits.astype(jnp.float32)
-    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    right = chosen >= jnp.max(logits, axis=-1)
-    return jax.nn.logsumexp(logits, axis=-1) - chosen, right
+    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)
+    reaching = jnp.sum(logits >= chosen, axis=-1)  # 1 for the label itself
+    losses = jax.nn.logsumexp(logits, axis=-1) - chosen[..., 0]
+    return losses, reaching == 1
 
 
 def sum_names(part: str) -> tuple[str, ...]:

@@ -139,6 +139,18 @@ def test_the_two_losses_share_the_embeddings_and_nothing_else(objective, params,
             assert largest(gradients["bert"]["embeddings"][name], loss) > 0, name
 
 
+def test_logits_of_zero_are_not_right(objective, params, batch):
+    """A detector of zeros does not reach the accuracy of always answering original."""
+    zeros = jax.tree.map(np.zeros_like, params["detector"])
+    sums = jax.jit(lambda params: objective.sums(params, batch, None))
+    constant = sums({**params, "detector": zeros})
+    assert constant["rtd_correct"] == 0 < constant["rtd_weight"]
+    below = {**zeros, "bias": zeros["bias"] - 0.5}  # always original
+    original = sums({**params, "detector": below})
+    kept = original["rtd_weight"] - original["replaced"]
+    assert 0 < original["rtd_correct"] == kept < original["rtd_weight"]
+
+
 def test_tokens_follow_the_generators_distribution(objective, params, batch):
     """4,000 draws at five positions; no token beyond the vocabulary."""
     output = jax.jit(jax.vmap(lambda key: objective.model.apply(
