@@ -127,10 +127,15 @@ def sinusoids(config: BertConfig) -> np.ndarray:
 def layer_norm(
     config: BertConfig, compute: ComputeConfig, name: str | None = None
 ) -> nn.LayerNorm:
-    """LayerNorm over D. Flax computes its statistics in float32."""
+    """LayerNorm over D. Flax computes its statistics in float32.
+
+    The variance is the mean of (x - mean)^2, as in modeling.py. The faster form of Flax,
+    the mean of x^2 minus the square of the mean, loses digits if the mean is large.
+    """
     return nn.LayerNorm(
         epsilon=config.layer_norm_epsilon,
         dtype=activation_dtype(compute.dtype),
+        use_fast_variance=False,
         name=name,
     )
 
