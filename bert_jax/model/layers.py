@@ -175,12 +175,16 @@ def unstack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_scan(params: Mapping[str, Any], scan: bool) -> dict[str, Any]:
-    """Parameters with the key "bert", with layers stacked if ``scan``.
+    """Parameters of a model, with the layers of its encoders stacked if ``scan``.
 
+    The encoder of BERT is in the part "bert". ELECTRA has another one in "generator".
     numpy arrays stay numpy arrays. LSTMs have no layers to stack.
     """
-    bert = dict(params["bert"])
-    if "layers" in bert["encoder"] if not scan else "layer_0" in bert["encoder"]:
-        change = stack_layers if scan else unstack_layers
-        bert["encoder"] = change(bert["encoder"])
-    return {**params, "bert": bert}
+    changed = dict(params)
+    for name in params.keys() & {"bert", "generator"}:
+        encoder = params[name]["encoder"]
+        if scan and "layer_0" in encoder:
+            changed[name] = {**params[name], "encoder": stack_layers(encoder)}
+        elif not scan and "layers" in encoder:
+            changed[name] = {**params[name], "encoder": unstack_layers(encoder)}
+    return changed

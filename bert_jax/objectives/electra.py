@@ -27,6 +27,7 @@ from bert_jax.objectives.objective import (
     check_model,
     cross_entropy_sums,
     mean_metrics,
+    new_params,
     rngs,
     sum_names,
     unmasked_ids,
@@ -142,7 +143,7 @@ class ReplacedTokens:
         names = ("input_ids", "token_type_ids", "attention_mask")
         batch = dict.fromkeys(names, ids_BL) | {"token_type_ids": 0 * ids_BL}
         batch |= dict.fromkeys(("mlm_positions", "mlm_ids", "mlm_weights"), ones_BM)
-        return self.model.init(key, batch, key, deterministic=True)["params"]
+        return new_params(self.model, key, batch, key, deterministic=True)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         tokens = jnp.sum(batch["attention_mask"]).astype(jnp.float32)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.errors import UserError
 from bert_jax.model.heads import normalized
 from bert_jax.model.tokens import Tokens
-from bert_jax.objectives.objective import Batch, Params, rngs
+from bert_jax.objectives.objective import Batch, Params, new_params, rngs
 from bert_jax.parallel.mesh import traced_on
 from bert_jax.tasks.task import IGNORED
 
@@ -43,7 +43,7 @@ class Head:
     reads_tokens = False
 
     def init(self, key: jax.Array) -> Params:
-        return self.model.init(key, _few_tokens(), deterministic=True)["params"]
+        return new_params(self.model, key, _few_tokens(), deterministic=True)
 
     def losses(self, logits: jax.Array, batch: Batch) -> jax.Array:
         """The loss of each prediction from float32 logits; see ``loss_weights``."""

@@ -21,6 +21,7 @@ from bert_jax.objectives.objective import (
     cross_entropy_sums,
     label_counts,
     mean_metrics,
+    new_params,
     rngs,
     sum_names,
     with_baseline,
@@ -54,7 +55,7 @@ class MlmNsp:
     def init(self, key: jax.Array) -> Params:
         ids_BL = jnp.zeros((1, 8), jnp.int32)
         inputs = ids_BL, ids_BL, ids_BL + 1, ids_BL[:, :2]
-        return self.model.init(key, *inputs, deterministic=True)["params"]
+        return new_params(self.model, key, *inputs, deterministic=True)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Numbers of masked tokens, plus 1e-5 as in the original, and of pairs."""

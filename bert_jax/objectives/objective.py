@@ -3,15 +3,18 @@
 The setting ``objective`` names the module of a new objective, in any package.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig
+from bert_jax.model.layers import with_scan
 from bert_jax.parallel.sharding import Rules
 
 Batch = dict[str, jax.Array]
@@ -91,6 +94,21 @@ def check_model(
         )
     if pairs:
         raise UserError(f"set data.examples.next_sentence=False for {objective!r}")
+
+
+def new_params(
+    model: nn.Module, key: jax.Array, *inputs: Any, **options: Any
+) -> Params:
+    """``model.init``: randomly initialised parameters, float32.
+
+    model: a module with a field ``compute``. The parameters are the same with and without
+    compute.scan_layers, apart from the stack. ``model.init`` itself would give a scanned
+    layer other random keys.
+    """
+    scan = model.compute.scan_layers
+    compute = dataclasses.replace(model.compute, scan_layers=False)
+    unscanned = model.clone(compute=compute)
+    return with_scan(unscanned.init(key, *inputs, **options)["params"], scan)
 
 
 def rngs(key: jax.Array | None) -> dict[str, jax.Array] | None:

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from bert_jax.model.bert import BertModel
 from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.objective import new_params
 
 
 class SideModel(nn.Module):
@@ -40,7 +41,7 @@ class Sides:
     def init(self, key):
         ids = jnp.ones((1, 8), jnp.int32)
         tokens = Tokens.of_mask(ids, ids, ids)
-        return self.model.init(key, tokens, True)["params"]
+        return new_params(self.model, key, tokens, True)
 
     def weights(self, batch):
         return {"loss": jnp.sum(batch["attention_mask"]).astype(jnp.float32)}

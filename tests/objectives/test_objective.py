@@ -1,0 +1,78 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.model import layers
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import ComputeConfig
+from bert_jax.model.heads import BertForSequence
+from bert_jax.objectives.electra import Electra, ReplacedTokens
+from bert_jax.objectives.heads import Classification
+from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.objectives.objective import cross_entropy, cross_entropy_sums
+
+
+@pytest.mark.parametrize(
+    ("logits", "label", "right"),
+    [
+        ([0.25, 3.5, -1.0], 1, True),
+        ([0.25, 3.5, -1.0], 0, False),
+        ([3.5, 3.5, -1.0], 0, False),  # a tie
+        ([3.5, 3.5, -1.0], 1, False),
+        ([0.5, 0.5, 0.5], 2, False),
+        ([3.5, np.nextafter(np.float32(3.5), 0), -1.0], 0, True),
+        ([np.nan, 3.5, -1.0], 0, False),
+    ],
+)
+def test_an_answer_is_right_if_its_logit_is_above_all_others(logits, label, right):
+    assert bool(cross_entropy(jnp.array(logits), jnp.array(label))[1]) == right
+
+
+def test_equal_logits_have_no_right_answer():
+    """Sums are over the weights, and the loss is the logarithm of the classes."""
+    labels = jnp.array([[0, 3], [2, 6]])
+    weights = jnp.array([[1.0, 0.5], [2.0, 0.0]])
+    sums = cross_entropy_sums("x", jnp.full((2, 2, 7), 0.75), labels, weights)
+    assert sums["x_correct"] == 0
+    assert sums["x_weight"] == 3.5
+    assert float(sums["x_loss"]) == pytest.approx(3.5 * np.log(7))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda *of: MlmNsp(BertForPreTraining(*of)),
+        lambda *of: ReplacedTokens(Electra(*of)),
+        lambda config, *of: Classification(BertForSequence(config, 3, *of)),
+    ],
+    ids=["mlm_nsp", "electra", "classification"],
+)
+def test_scanned_layers_start_with_the_parameters_of_the_loop(
+    make, small_model_config, monkeypatch
+):
+    """How a model is computed does not change what is trained.
+
+    Kernels and tables show the random keys that they are drawn from. Truncated normal
+    numbers would take most of the time to compile.
+    """
+
+    def from_key(key, shape, dtype):
+        words = jax.random.key_data(key)
+        return jnp.full(shape, words[0] % 997 + words[1] % 991 / 1024, dtype)
+
+    monkeypatch.setattr(layers, "kernel_init", lambda config: from_key)
+    loop, scanned = (
+        jax.jit(make(small_model_config, ComputeConfig(scan_layers=scan)).init)(
+            jax.random.key(7)
+        )
+        for scan in (False, True)
+    )
+    for name in loop.keys() & {"bert", "generator"}:
+        assert "layer_1" in loop[name]["encoder"]
+        assert set(scanned[name]["encoder"]) == {"layers"}
+    stacked = layers.with_scan(loop, True)
+    keys = {float(x.ravel()[0]) for x in jax.tree.leaves(loop) if x.any()}
+    assert len(keys) > 12
+    assert jax.tree.structure(stacked) == jax.tree.structure(scanned)
+    jax.tree.map(np.testing.assert_array_equal, stacked, scanned)
