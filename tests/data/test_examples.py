@@ -152,7 +152,7 @@ def test_a_high_mask_rate_masks_all_tokens_but_no_special_ones(
     candidates = (batch["attention_mask"] == 1) & ~special
     assert not masked[~candidates].any()
     counts = prediction_counts(batch["attention_mask"].sum(1), 0.98, 37)
-    assert (counts > candidates.sum(1)).sum() > 50
+    assert (counts > candidates.sum(1)).sum() > 20
     most = np.minimum(counts, candidates.sum(1))
     # A word or run that does not fit is skipped.
     assert np.all(masked.sum(1) <= most)
