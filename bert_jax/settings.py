@@ -243,7 +243,10 @@ def from_settings(kind: type[T], value: Any, name: str) -> T:
         }
     if origin is types.UnionType:
         for option in arguments:
-            if isinstance(value, typing.get_origin(option) or option):
+            accepted = typing.get_origin(option) or option
+            if accepted is tuple:
+                accepted = tuple | list
+            if isinstance(value, accepted):
                 return from_settings(option, value, name)
     is_whole = type(value) is int and abs(value) < 1 << 63
     if kind is float and (is_whole or isinstance(value, float)):

@@ -30,7 +30,7 @@ from bert_jax.model.heads import make_model
 from bert_jax.model.tokens import Tokens
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.progress import Progress, show_progress
-from bert_jax.tasks import source
+from bert_jax.tasks import labels
 from bert_jax.training import finetune, pretrain
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -314,7 +314,7 @@ def _nothing_is_left():
     level, propagate, handlers = logger.level, logger.propagate, [*logger.handlers]
     environment, folder = dict(os.environ), Path.cwd()
     settings, actions = jax.config.values, [signal.getsignal(n) for n in signals]
-    for warns_once in (source.in_order_of, source.names_by_number):
+    for warns_once in (labels.in_order_of, labels.names_by_number):
         warns_once.cache_clear()
     yield
     logger.setLevel(level)

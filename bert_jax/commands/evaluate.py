@@ -35,6 +35,7 @@ def main(argv: list[str]) -> None:
     from bert_jax.files import new_folder, write_json
     from bert_jax.inference.mistakes import write_mistakes
     from bert_jax.inference.predict import Predictor
+    from bert_jax.tasks.task import write_answers
 
     cli.start()
     # A folder that is not empty is refused before the model is loaded.
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> None:
         if folder:
             for task, split, evaluation in evaluations:
                 content = split.rows, evaluation.predictions
-                task.write(*content, split.name, folder)
+                write_answers(task, *content, split.name, folder)
                 write_mistakes(folder, task, split.name, *content)
             figures.save_confusions(folder)
             write_json(folder / "scores.json", scores)

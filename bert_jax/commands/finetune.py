@@ -30,6 +30,7 @@ from bert_jax.commands import cli
 from bert_jax.commands.config_file import parse
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.tasks.families import FAMILIES
+from bert_jax.tasks.splits import check_splits
 from bert_jax.training.config import finetune_config
 
 
@@ -41,7 +42,7 @@ def main(argv: list[str]) -> None:
     if not any(Path(workdir, name).exists() for name in ("results.json", "sweep.json")):
         check_checkpoint(config.init_from, "init_from")
         if not (flags["sweep"] and config.sweep.folds):  # folds need no file of dev
-            FAMILIES[config.family](config.data).source.check()
+            check_splits(config.data, FAMILIES[config.family](config.data).form)
     # Imported late: --help and a wrong command line answer at once.
     from bert_jax.training.sweep import run_one, run_sweep
 

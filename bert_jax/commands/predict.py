@@ -54,6 +54,6 @@ def main(argv: list[str]) -> None:
     rows = lines.given_rows(predict, args.text, args.input)
     path, stream = Path(args.input or ""), predict.stream
     if isinstance(predict, Predictor) and is_table(path):
-        stream = stream if predict.task.source.is_own(path) else predict.beside
+        stream = stream if predict.task.form.is_own(path) else predict.beside
     parts = stream(rows, columns=args.columns)
     lines.write_answers(parts, args.output, form)

@@ -32,7 +32,7 @@ from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress
 from bert_jax.settings import check_ranges, setting, with_arguments
 from bert_jax.tasks.rows import Placed, count_rows, placed_rows
-from bert_jax.tasks.task import Outputs, Task, joined_features
+from bert_jax.tasks.task import Outputs, Task, all_scores, joined_features, tuned
 
 logger = logging.getLogger(__name__)
 
@@ -245,8 +245,12 @@ class Inference:
                 yield Answers(features, self._decode(part, features, outputs))
                 answered += len(part)
                 truncated += features.truncated
+        self.warn_truncated(truncated, answered)
+
+    def warn_truncated(self, truncated: int, count: int) -> None:
+        """Logs a warning if any of ``count`` rows were truncated."""
         if truncated:
-            of = f"{truncated:,} of {counted(answered, self.noun)}"
+            of = f"{truncated:,} of {counted(count, self.noun)}"
             logger.warning(f"{of} truncated to max_length={self.max_length}")
 
     def _decode(self, rows: list, features: Features, outputs: Outputs) -> Sequence:
@@ -314,8 +318,9 @@ class Evaluation(NamedTuple):
 def evaluate(task: Task, split: Split, outputs: Sequence[np.ndarray]) -> Evaluation:
     """Predictions and, if the rows have labels, their scores."""
     answers = task.decode(split.rows, split.features, outputs)
-    labelled = split.name in task.source.eval_splits
-    return Evaluation(answers, task.all_scores(split.rows, answers) if labelled else {})
+    if split.name not in task.splits.scored:
+        return Evaluation(answers, {})
+    return Evaluation(answers, all_scores(task, split.rows, answers))
 
 
 def evaluate_tuned(
@@ -323,8 +328,10 @@ def evaluate_tuned(
 ) -> tuple[Task, Evaluation]:
     """The task with thresholds tuned on a split with labels, and its evaluation."""
     evaluation = evaluate(task, split, outputs)
-    tuned = task.tuned(evaluation.scores)
-    return tuned, evaluation if tuned is task else evaluate(tuned, split, outputs)
+    best = tuned(task, evaluation.scores)
+    if best is not task:
+        evaluation = evaluate(best, split, outputs)
+    return best, evaluation
 
 
 def with_hidden(

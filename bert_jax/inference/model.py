@@ -291,7 +291,7 @@ class Bert(Checkpoint):
         if as_frame:
             return predict.frame(rows, columns=columns)
         answers = predict(rows, columns=columns)
-        return answers[0] if is_single(rows) else answers
+        return answers[0] if predict.single(rows) else answers
 
     @with_arguments(Options)
     def logits(self, rows: Any, *, columns: Columns = (), **options: Any) -> Arrays:
@@ -307,8 +307,9 @@ class Bert(Checkpoint):
 
         rows, columns: see :meth:`predict`.
         """
-        logits = self._get(Logits, **options)(rows, columns=columns)
-        return logits[0] if is_single(rows) else logits
+        head = self._get(Logits, **options)
+        logits = head(rows, columns=columns)
+        return logits[0] if head.single(rows) else logits
 
     @with_arguments(Options)
     def evaluate(

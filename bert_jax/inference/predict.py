@@ -1,7 +1,7 @@
 """Predictions and evaluations by a fine-tuned checkpoint."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,25 @@ from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import make_model, packs
 from bert_jax.progress import Progress
 from bert_jax.settings import from_settings
-from bert_jax.tasks.families import FAMILIES
-from bert_jax.tasks.rows import Placed, count_rows
-from bert_jax.tasks.source import ROWS, in_order_of
-from bert_jax.tasks.task import Answer, Outputs, Task
+from bert_jax.tasks.families import FAMILIES, task_of_head
+from bert_jax.tasks.labels import in_order_of
+from bert_jax.tasks.rows import Placed, count_rows, is_single
+from bert_jax.tasks.splits import (
+    ROWS,
+    positioned,
+    raw_rows,
+    read_splits,
+    with_lists,
+)
+from bert_jax.tasks.task import (
+    Answer,
+    Metrics,
+    Outputs,
+    Task,
+    fitted,
+    rows_of,
+    with_columns,
+)
 
 
 def predictor(
@@ -94,10 +109,20 @@ class Predictor(base.Inference):
 
     def placed(self, rows: Any) -> Iterator[Placed]:
         """Yields the rows of any data, each with its place."""
-        return self.task.source.rows_of(rows, tabs=self.tabs)
+        if self.single(rows) and not is_single(rows):
+            rows = [rows]  # lists of words, not columns
+        return raw_rows(rows, self.task.form, self.task.labels, tabs=self.tabs)
+
+    def single(self, rows: Any) -> bool:
+        """Whether the data is one row. In tagging lists of words are one row."""
+        if self.task.head == "token" and isinstance(rows, Mapping):
+            names = self.task.form.columns["words"]
+            words = next((rows[name] for name in names if name in rows), None)
+            return is_single(rows) or all(isinstance(word, str) for word in words)
+        return is_single(rows)
 
     def _rows(self, placed: Iterable[Placed], columns: Columns) -> Iterator:
-        return self.task.with_columns(columns).rows(placed)
+        return rows_of(with_columns(self.task, columns), placed)
 
     def _together(self, rows: Iterable[Any]) -> Iterator[list[Any]]:
         if not getattr(self.task.config, "document_context", False):
@@ -121,12 +146,15 @@ class Predictor(base.Inference):
         of the row with this prefix. The id of the answer is left out. A text or a tuple
         gets the names of the task's columns.
         """
-        task = self.task.with_columns(columns)
+        form = self.task.form.with_columns(columns)
         placed, rows = itertools.tee(placed)
         for part in self.stream(placed, total=total, columns=columns):
             answers = []
-            for answer, row in zip(part.answers, rows, strict=False):
-                values = task.values(*row, labelled=False)
+            for answer, (where, row) in zip(part.answers, rows, strict=False):
+                if isinstance(row, dict):
+                    values = with_lists(where, row, form)
+                else:
+                    values = positioned(where, row, form, labelled=False)
                 kept = {x: y for x, y in values.items() if not x.startswith(PREFIX)}
                 new = {f"{PREFIX}{x}": y for x, y in answer.items() if x != "id"}
                 answers.append(kept | new)
@@ -143,7 +171,8 @@ class Predictor(base.Inference):
         answers = [flat(x) for part in parts for x in part.answers]
         count = len(answers)
         if not answers:  # the answer to any row has the names of the columns
-            names = [first for first, *_ in self.task.columns.values()][:-1]
+            form = self.task.form
+            names = [form.columns[key][0] for key in form.texts]
             row = {name: ["a", "a"] if name == "choices" else "a" for name in names}
             answers = [flat(*part.answers) for part in self.beside([("", row)])]
         table = pandas.DataFrame(answers)[:count]
@@ -160,6 +189,7 @@ class Predictor(base.Inference):
         task: Task | None = None,
         directory: str = "",
         columns: Columns = (),
+        metrics: Metrics | None = None,
     ) -> Iterator[tuple[Task, base.Split, base.Evaluation]]:
         """Yields the predictions and scores of each split with labels.
 
@@ -167,20 +197,26 @@ class Predictor(base.Inference):
           the split dev. None: the files of the task.
         task: the task of the data, for a head that was trained elsewhere; None: the
           checkpoint's own task. Its classes are matched with the classes of the head by
-          name; see tasks.source.in_order_of. A task without labels and files has the labels
+          name; see tasks.labels.in_order_of. A task without labels and files has the labels
           of the checkpoint.
         directory: folder of the task's files, instead of the folder of the run.
         columns: see :meth:`stream`.
+        metrics: function for more scores; see ``bert_jax.finetune``.
+
+        Logs a warning with the number of truncated rows.
         """
         task = self.task if task is None else self._matched(task)
         if directory:
             task = type(task)(task.changed(dir=directory).config)
-        task = task.with_columns(columns)
+        task = with_columns(task, columns)
         if data is not None:
             task = task.with_rows(dev=data)
         elif not task.config.dir or task.config.dir.startswith(ROWS):
             raise UserError("the checkpoint has no data folder; give rows or a folder")
-        for name in task.source.eval_splits:
+        else:
+            task.splits = read_splits(task.config, task.form, leave_out=("train",))
+        task.own_metrics = metrics
+        for name in task.splits.scored:
             rows = task.read(name)
             if not rows:
                 raise UserError(f"{name} has no rows; expected at least one row")
@@ -188,14 +224,17 @@ class Predictor(base.Inference):
             doing, total = f"predicting {name}", len(rows)
             with Progress(doing, total=total, unit="rows", show=self.show) as progress:
                 outputs = self._run(split.features, done=progress.part(total))
+            self.warn_truncated(split.features.truncated, total)
             yield task, split, base.evaluate(task, split, outputs)
 
     def _matched(self, task: Task) -> Task:
         """A task of the user with the labels and the length of the checkpoint."""
         trained = self.task
-        task = task.fitted(self.max_length, trained.head)
+        task = fitted(task, self.max_length, trained.head)
         changes = {"max_length": min(task.config.max_length, self.max_length)}
-        known = task.source.labels or task.config.dir
+        known = (
+            getattr(task.config, "labels", ()) or task.form.labels or task.config.dir
+        )
         if task.head == trained.head and trained.labels and not known:
             task = type(task)(task.changed(labels=trained.labels).config)
         if (task.head, task.outputs) != (trained.head, trained.outputs):
@@ -257,6 +296,5 @@ def _task(checkpoint: Checkpoint, path: str, max_length: int) -> Task:
             kind = FAMILIES[family]
             task = kind(from_settings(kind.config_class, data, "data"))
         else:
-            tasks = (kind.for_head(checkpoint) for kind in FAMILIES.values())
-            task = next(filter(None, tasks))
+            task = task_of_head(checkpoint)
     return task.changed(max_length=max_length) if max_length else task

@@ -1,12 +1,56 @@
 """The families of tasks. A new family is a file with its Task, and a name here."""
 
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.tasks.layouts import TABLE
 from bert_jax.tasks.multiple_choice import MultipleChoice
-from bert_jax.tasks.question_answering import Squad
-from bert_jax.tasks.task import Task
-from bert_jax.tasks.text_classification import Classification, MultiLabel
+from bert_jax.tasks.question_answering import Squad, SquadConfig
+from bert_jax.tasks.task import POOLINGS, Task
+from bert_jax.tasks.text_classification import (
+    SEVERAL_LABELS,
+    Classification,
+    MultiLabel,
+    text_or_pair,
+)
 from bert_jax.tasks.text_vectors import SentenceVectors
 from bert_jax.tasks.word_tagging import Tagging
 
-# A checkpoint that was fine-tuned elsewhere gets the first family with its head.
 _TASKS = (Classification, MultiLabel, Tagging, MultipleChoice, Squad, SentenceVectors)
 FAMILIES: dict[str, type[Task]] = {task.family: task for task in _TASKS}
+
+
+def task_of_head(checkpoint: Any) -> Task:
+    """The task for a Checkpoint that was fine-tuned elsewhere, by its head."""
+    labels, head = checkpoint.labels, checkpoint.head
+    length = checkpoint.config.max_positions
+    if head == "sequence":
+        return _texts(checkpoint)
+    if head == "token":
+        return Tagging(Tagging.config_class(labels=labels, max_length=length))
+    if head == "choice":
+        return MultipleChoice(MultipleChoice.config_class(max_length=length))
+    if head == "span":  # SQuAD 1.1, in windows of the paper's length
+        return Squad(SquadConfig(max_length=min(SquadConfig.max_length, length)))
+    if head in POOLINGS:
+        length = checkpoint.extra.get("modules", {}).get("max_length", length)
+        settings = {"pooling": head, "max_length": length}
+        return SentenceVectors(SentenceVectors.config_class(**settings))
+    raise UserError(f"no task has the head {head!r}")
+
+
+def _texts(checkpoint: Any) -> Task:
+    """The task for texts or pairs. A head without labels means regression."""
+    labels, problem = checkpoint.labels, checkpoint.problem_type
+    settings = {"task": TABLE, "max_length": checkpoint.config.max_positions}
+    if problem == SEVERAL_LABELS:
+        config = MultiLabel.config_class(labels=labels, **settings)
+        return text_or_pair(MultiLabel(config))
+    if problem == "regression" and labels:
+        actual = f"the head gives {len(labels)} numbers (regression)"
+        raise UserError(f"{actual}; expected one number for a text")
+    if labels:
+        config = Classification.config_class(labels=labels, **settings)
+    else:
+        config = Classification.config_class(regression=True, **settings)
+    return text_or_pair(Classification(config))

@@ -6,10 +6,11 @@ from SWAG's csv, CODAH's tsv, and tables with any number of choices.
 """
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import scipy
@@ -19,8 +20,14 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting
 from bert_jax.tasks import task as base
-from bert_jax.tasks.rows import Record, Row, check_texts, read_rows, text_of, value_of
-from bert_jax.tasks.source import DataConfig, Source
+from bert_jax.tasks.rows import Record, check_texts, read_rows, text_of, value_of
+from bert_jax.tasks.splits import (
+    DataConfig,
+    Form,
+    by_position,
+    read_table,
+    table_names,
+)
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 
 # Zellers et al. (2018). A choice is sent2 and an ending.
@@ -56,26 +63,63 @@ class MultipleChoiceConfig(DataConfig):
         0, "codah: number of the test fold; the next fold is dev", least=0, below=5
     )
     max_length: int = setting(128, "maximum number of tokens of a sequence", least=5)
+    context: str = setting("", "table: column of the context; empty: context or sent1")
+    choices: str = setting("", "table: column of the choices; empty: choices")
+    label: str = setting("", "table: column of the right choice; empty: label")
 
 
-class ChoiceSource(Source):
-    """The files of SWAG and CODAH, or a table."""
+def choice_form(config: MultipleChoiceConfig) -> Form:
+    """The form of a table, or of the files of SWAG and CODAH."""
+    usual = {
+        "context": ("context", "sent1"),
+        "choices": ("choices",),
+        "label": ("label",),
+    }
+    columns = dict(usual)
+    for key in usual:
+        if name := getattr(config, key):
+            columns[key] = (name,)
+    names = {
+        "codah": lambda split: ("full_data.tsv", "codah.tsv"),
+        "swag": lambda split: (f"{split.replace('dev', 'val')}.csv",),
+        "table": table_names,
+    }
+    read_file = read_table
+    if config.task == "codah":
+        read_file = functools.partial(_read_codah, config.fold)
+    optional = ()
+    if config.task == "swag":
+        optional = ("choices",)  # the endings are columns of their own
+    return Form(
+        columns=columns,
+        usual=usual,
+        optional=optional,
+        lists=("choices",),
+        others="|".join(("id", "fold-ind", *_SWAG)),
+        file_names=names[config.task],
+        read_file=read_file,
+        positions=_positions,
+    )
 
-    def file_names(self, split: str) -> Sequence[str]:
-        swag = (f"{split.replace('dev', 'val')}.csv",)
-        names = {"codah": ("full_data.tsv", "codah.tsv"), "swag": swag}
-        return names.get(self.config.task) or super().file_names(split)
 
-    def read_file(self, path: Path, split: str) -> Iterator[Record]:
-        if self.config.task != "codah":
-            yield from super().read_file(path, split)
-            return
-        # Of five rows one is test, the next dev, and the others train, as many as in the
-        # paper's cross-validation. Each row is in one of the five test sets.
-        splits = ["test", "dev", "train", "train", "train"]
-        for i, (where, row) in enumerate(read_rows(path, header=_CODAH)):
-            if splits[(i - self.config.fold) % 5] == split:
-                yield where, row | {"choices": [row[name] for name in _CODAH[2:6]]}
+def _read_codah(fold: int, path: Path, split: str) -> Iterator[Record]:
+    """The rows of a split. Each row is in one of the five test sets.
+
+    Of five rows one is test, the next dev, and the others train, as many as in the paper's
+    cross-validation.
+    """
+    splits = ["test", "dev", "train", "train", "train"]
+    for i, (where, row) in enumerate(read_rows(path, header=_CODAH)):
+        if splits[(i - fold) % 5] == split:
+            yield where, row | {"choices": [row[name] for name in _CODAH[2:6]]}
+
+
+def _positions(where: str, row: Any, form: Form, labelled: bool) -> dict[str, Any]:
+    """The values by name. A tuple is (context, choices) or (context, choice, ...)."""
+    if isinstance(row, tuple) and len(row) > 1 and not labelled:
+        choices = row[1] if isinstance(row[1], list | tuple) else row[1:]
+        row = (row[0], choices)
+    return by_position(where, row, form, labelled)
 
 
 class MultipleChoice(base.Task):
@@ -83,44 +127,37 @@ class MultipleChoice(base.Task):
 
     family = "multiple_choice"
     config_class = MultipleChoiceConfig
-    source_class = ChoiceSource
     head = "choice"
     main_metric = "accuracy"
-    list_columns = ("choices",)
-    columns: ClassVar = {
-        "context": ("context", "sent1"),
-        "choices": ("choices",),
-        "label": ("label",),
-    }
+
+    def __init__(self, config: MultipleChoiceConfig):
+        super().__init__(config)
+        self.form = choice_form(config)
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> ChoiceRow:
         """A row with the columns of a table, or of SWAG."""
-        context = text_of(where, values, self.columns["context"])
-        if self.config.task == "swag" and "choices" not in values:
+        columns = self.form.columns
+        context = text_of(where, values, columns["context"])
+        has_choices = any(name in values for name in columns["choices"])
+        if self.config.task == "swag" and not has_choices:
             start, *ends = (text_of(where, values, [name]) for name in _SWAG)
             choices = [f"{start} {end}".strip() for end in ends]
         else:
-            choices = value_of(where, values, self.columns["choices"])
+            choices = value_of(where, values, columns["choices"])
         is_list = isinstance(choices, list | tuple) and len(choices) > 1
         if not is_list or not all(isinstance(text, str) for text in choices):
             raise UserError(f"{where}: 'choices' are no list of two or more texts")
         label = None
         if labelled:
             check_texts(where, [context, *choices])
-            label, last = str(value_of(where, values, ["label"])), len(choices) - 1
+            value, last = value_of(where, values, columns["label"]), len(choices) - 1
+            label = str(value).removesuffix(".0")  # pandas writes 1 as 1.0
             if label not in map(str, range(last + 1)):
                 expected = f"expected the number of the right choice, 0 to {last}"
                 raise UserError(f"{where}: label {label!r}, {expected}")
             label = int(label)
         row_id = values.get("fold-ind", values.get("id"))
         return ChoiceRow(where, context, tuple(choices), label, row_id)
-
-    def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
-        """The values by name. A tuple is (context, choices) or (context, choice, ...)."""
-        if isinstance(row, tuple) and len(row) > 1 and not labelled:
-            choices = row[1] if isinstance(row[1], list | tuple) else row[1:]
-            row = (row[0], choices)
-        return super().values(where, row, labelled=labelled)
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         """Rows with fewer choices than others are padded with sequences [CLS] [SEP].

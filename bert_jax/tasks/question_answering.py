@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -22,8 +22,8 @@ from bert_jax.files import parse_json, reading
 from bert_jax.settings import setting
 from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import looks_like_list
-from bert_jax.tasks.rows import Placed, Record, check_texts, ending, read_lines, text_of
-from bert_jax.tasks.source import DataConfig, Source
+from bert_jax.tasks.rows import Record, check_texts, ending, read_lines, text_of
+from bert_jax.tasks.splits import DataConfig, Form, is_list_column, read_table
 from bert_jax.tasks.squad_scores import exact_match, scores_v1, scores_v2
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs
 
@@ -49,6 +49,9 @@ class SquadConfig(DataConfig):
         'version_2: "no answer" wins if its score is higher by more than this. A run tunes '
         "it on dev for the best F1",
     )
+    question: str = setting("", "table: column of the question; empty: question")
+    context: str = setting("", "table: column of the context; empty: context")
+    answers: str = setting("", "table: column of the answers; empty: answers")
     bad_answers: str = setting(
         "refuse",
         "refuse or skip (with a warning) a row whose answer is not at its answer_start",
@@ -99,27 +102,73 @@ def _score(span: Span) -> float:
     return span.start_logit + span.end_logit
 
 
-class SquadSource(Source):
-    """SQuAD's files, or tables."""
+def squad_form(config: SquadConfig) -> Form:
+    """The form of SQuAD's files and of tables."""
+    usual = {"question": ("question",), "context": ("context",)}
+    usual["answers"] = ("answers",)
+    columns = dict(usual)
+    for key in usual:
+        if name := getattr(config, key):
+            columns[key] = (name,)
 
-    def any_label(self, records: Iterable[Record]) -> bool:
-        """Whether any question has an answer, or is known to have none."""
-        names = ("answers", "is_impossible")
-        return any(values.get(name) for _, values in records for name in names)
-
-    def is_own(self, path: Path) -> bool:
-        """Whether the file ends in .json or .json.gz, as SQuAD's do."""
-        return ending(path) == ".json"
-
-    def file_names(self, split: str) -> Sequence[str]:
-        version = "2.0" if self.config.version_2 else "1.1"
+    def file_names(split: str) -> Sequence[str]:
+        version = "2.0" if config.version_2 else "1.1"
         name = f"{split}-v{version}.json"
         return (name, f"{name}.gz") if split != "test" else ()
 
-    def read_file(self, path: Path, split: str) -> Iterator[Record]:
-        if not self.is_own(path):
-            return super().read_file(path, split)
-        return read_squad(path, getattr(self.config, f"{split}_articles", ""))
+    def read_file(path: Path, split: str) -> Iterator[Record]:
+        if not _is_own(path):
+            return read_table(path, split)
+        articles = getattr(config, f"{split}_articles", "")
+        questions = read_squad(path, articles)
+        names = [first for first, *_ in columns.values()]
+        return _renamed(questions, dict(zip(usual, names, strict=True)))
+
+    return Form(
+        columns=columns,
+        usual=usual,
+        lists=("answers",),
+        is_list=_is_list,
+        optional=() if config.answers else ("answers",),
+        others="id|is_impossible",
+        file_names=file_names,
+        read_file=read_file,
+        is_own=_is_own,
+        is_labelled=_is_answered,
+        numbered=with_ids,
+    )
+
+
+def _is_list(form: Form, name: str, cell: str, values: Mapping[str, Any]) -> bool:
+    """An answer may be one text, such as "(1809-1882)" or "[1]" of the context."""
+    if not is_list_column(form, name, cell, values):
+        return False
+    contexts = [str(values.get(column)) for column in form.columns["context"]]
+    return looks_like_list(cell) and not any(cell in text for text in contexts)
+
+
+def _is_own(path: Path) -> bool:
+    """Whether the file ends in .json or .json.gz, as SQuAD's do."""
+    return ending(path) == ".json"
+
+
+def _is_answered(values: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Whether a question has an answer, or is known to have none."""
+    return any(values.get(name) for name in (*names, "is_impossible"))
+
+
+def _renamed(records: Iterable[Record], names: Mapping[str, str]) -> Iterator[Record]:
+    """The records with the user's names of columns."""
+    for where, values in records:
+        yield where, {names.get(name, name): value for name, value in values.items()}
+
+
+def with_ids(form: Form, records: Iterable[Record]) -> Iterator[Record]:
+    """Yields the records. The id of a question without id is its number, from 1."""
+    for number, (where, values) in enumerate(records, 1):
+        if values.get("id") in (None, ""):
+            values = values | {"id": str(number)}
+        yield where, values
 
 
 class Squad(base.Task):
@@ -127,29 +176,15 @@ class Squad(base.Task):
 
     family = "question_answering"
     config_class = SquadConfig
-    source_class = SquadSource
     length_setting = "max_question_length"
     head = "span"
     main_metric = "f1"
-    list_columns = ("answers",)
-    columns: ClassVar = {
-        "question": ("question",),
-        "context": ("context",),
-        "answers": ("answers",),
-    }
 
-    @classmethod
-    def for_head(cls, checkpoint: Any) -> "Squad | None":
-        """SQuAD 1.1, in windows of the paper's length."""
-        length = min(SquadConfig.max_length, checkpoint.config.max_positions)
-        task = cls(SquadConfig(max_length=length))
-        return task if checkpoint.head == cls.head else None
-
-    def tuned(self, scores: base.Scores) -> "Squad":
-        """The task with the threshold that reaches "tuned_f1", for SQuAD 2.0."""
-        if not self.config.version_2:
-            return self
-        return self.changed(null_threshold=scores["tuned_f1_threshold"])
+    def __init__(self, config: SquadConfig):
+        super().__init__(config)
+        self.form = squad_form(config)
+        if config.version_2:
+            self.thresholds = {"null_threshold": "tuned_f1_threshold"}
 
     def read(self, split: str) -> Rows:
         """The questions of "train", "dev" or "test"; see Task.read."""
@@ -160,7 +195,7 @@ class Squad(base.Task):
                 raise UserError(f"{actual}; expected every id once")
             ids.add(row.id)
             known = row.answers or (row.impossible and self.config.version_2)
-            if known or not self.labelled(split):
+            if known or split not in ("train", *self.splits.scored):
                 rows.append(row)
             elif row.impossible:  # the setting is wrong, so the row is not skipped
                 needed = "set version_2=True for SQuAD 2.0"
@@ -180,43 +215,44 @@ class Squad(base.Task):
         """A question. Its answers are read only if ``labelled``.
 
         "answers" is a text of the context, a list of texts, or has the form of SQuAD's JSON
-        or of Hugging Face's data set.
+        or of Hugging Face's data set. An empty list of SQuAD 2.0 means that the context has
+        no answer.
         """
-        columns = ("question", "context")
-        texts = [text_of(where, values, self.columns[name]) for name in columns]
-        check_texts(where, texts)
-        impossible, answers, right = values.get("is_impossible"), [], []
-        if not isinstance(impossible, bool | None):
-            raise UserError(f"{where}: is_impossible is no true or false")
-        value = values.get("answers") or []
+        columns = self.form.columns
+        question = text_of(where, values, columns["question"])
+        context = text_of(where, values, columns["context"])
+        impossible = _truth(where, values.get("is_impossible"))
+        value = None
+        for name in columns["answers"]:
+            value = values.get(name, value)
         if impossible is None and isinstance(value, Mapping):
             impossible = not value.get("text", True)  # as in Hugging Face's squad_v2
+        if impossible is None and value == [] and self.config.version_2:
+            impossible = True
+        right = []
+        if labelled:
+            check_texts(where, [question, context])
         if labelled and not impossible:
-            with reading(f"{where}: the answer", "texts, or SQuAD's JSON"):
-                answers = list(_answers(value, texts[1]))
+            right = self._right_answers(where, value or [], context)
+        row_id = str(values["id"])
+        return Question(row_id, question, context, where, tuple(right), impossible)
+
+    def _right_answers(
+        self, where: str, value: Any, context: str
+    ) -> list[tuple[str, int]]:
+        """The answers that are in the context at their starts. Others are skipped."""
+        with reading(f"{where}: the answer", "texts, or SQuAD's JSON"):
+            answers = list(_answers(value, context))
+        right = []
         for answer, start in answers:
             # A negative start would count from the end.
-            there = texts[1][start : start + len(answer)] if start >= 0 else ""
+            there = context[start : start + len(answer)] if start >= 0 else ""
             if there == answer and answer.strip():
                 right.append((answer, start))
             else:
                 actual = f"the answer {answer!r} is not in the context at {start}"
                 self._skip(f"{where}: {actual}, which has {there!r} there")
-        row_id = "" if values.get("id") is None else str(values["id"])
-        return Question(row_id, *texts, where, tuple(right), impossible)
-
-    def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
-        """An answer may be one text, such as "(1809-1882)" or "[1]" of the context."""
-        if not super().is_list(name, cell, values):
-            return False
-        contexts = [str(values.get(column)) for column in self.columns["context"]]
-        return looks_like_list(cell) and not any(cell in text for text in contexts)
-
-    def rows(self, placed: Iterable[Placed], *, labelled: bool = False) -> Iterator:
-        """Yields questions. The id of a question without id is its number, from 1."""
-        rows = super().rows(placed, labelled=labelled)
-        for number, row in enumerate(rows, 1):
-            yield dataclasses.replace(row, id=row.id or str(number))
+        return right
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         """The windows of all questions, in order: [CLS] question [SEP] context [SEP].
@@ -364,6 +400,17 @@ class Squad(base.Task):
                 pair = float(values[place, 0]), float(values[place + more, 1])
                 spans[text] = Span(text, *pair, start, end)
         return list(spans.values())
+
+
+def _truth(where: str, value: Any) -> bool | None:
+    """The value of is_impossible: a boolean, 0 or 1, or their texts in a table."""
+    if value is None or value == "":
+        return None
+    truths = {"true": True, "1": True, "false": False, "0": False}
+    truth = truths.get(str(value).lower().removesuffix(".0"))
+    if truth is None:
+        raise UserError(f"{where}: is_impossible is no true or false")
+    return truth
 
 
 def _answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int]:

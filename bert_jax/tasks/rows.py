@@ -38,23 +38,55 @@ Record = tuple[str, dict[str, Any]]  # place and values by name of the column
 
 def is_single(data: Any) -> bool:
     """Whether the data is one row, such as a numpy array without dimensions."""
-    return isinstance(data, str | tuple | Mapping) or getattr(data, "ndim", None) == 0
+    if isinstance(data, Mapping):
+        return not is_columns(data)
+    return isinstance(data, str | tuple) or getattr(data, "ndim", None) == 0
+
+
+def is_columns(data: Any) -> bool:
+    """Whether the data is a dictionary of columns: each value is a list or an array."""
+    if not isinstance(data, Mapping) or not data:
+        return False
+    return all(_is_column(value) for value in data.values())
+
+
+def _is_column(value: Any) -> bool:
+    single = isinstance(value, str | bytes | Mapping) or getattr(value, "ndim", 1) == 0
+    return isinstance(value, Sized) and isinstance(value, Iterable) and not single
+
+
+def column_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a dictionary of columns.
+
+    Raises UserError for columns of different lengths.
+    """
+    lengths = {str(name): len(column) for name, column in data.items()}
+    if len({*lengths.values()}) > 1:
+        shown = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise UserError(
+            f"columns have different lengths ({shown}); expected one value "
+            "of each column for each row"
+        )
+    rows = zip(*data.values(), strict=True)
+    return [dict(zip(lengths, values, strict=True)) for values in rows]
 
 
 def count_rows(data: Any) -> int | None:
     """Number of rows; None for a file or a generator."""
     if is_single(data):
         return 1
+    if is_columns(data):
+        return len(next(iter(data.values())))
     return len(data) if isinstance(data, Sized) else None
 
 
 def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Placed]:
     """Yields each row of the data together with its place.
 
-    data: one row; a list or generator of rows; a pandas or polars data frame; an Arrow
-      table; a data set of Hugging Face; an array of texts; or the Path of a file. The file
-      is a table if its ending is in FORMATS; otherwise each line is a row. Path("-") is
-      stdin.
+    data: one row; a list or generator of rows; a dictionary of columns; a pandas or polars
+      data frame; an Arrow table; a data set of Hugging Face; an array of texts; or the Path
+      of a file. The file is a table if its ending is in FORMATS; otherwise each line is a
+      row. Path("-") is stdin.
     name: name of the data, such as "train". Each place starts with it.
     tabs: see :func:`line_rows`.
 
@@ -88,6 +120,8 @@ def _rows(data: Any, name: str) -> Iterable[Any]:
     """The rows of Python data. Their types are not checked yet."""
     if is_single(data):
         return [data]
+    if is_columns(data):
+        return column_rows(data)
     if hasattr(data, "iter_rows"):  # polars
         return data.iter_rows(named=True)
     if hasattr(data, "to_pylist"):  # Arrow

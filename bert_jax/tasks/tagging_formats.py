@@ -288,6 +288,24 @@ def recognise(tags: Iterable[str]) -> str:
     return max(("iob2", "iobes", "bilou", "bmeso"), key=allowed)
 
 
+def kind_of(scheme: str) -> str:
+    """The spans of a scheme: "entities", "words", or "tags" for no spans."""
+    return {"bmes": "words", "plain": "tags"}.get(scheme, "entities")
+
+
+def missing_tags(tags: Iterable[str], scheme: str) -> tuple[str, ...]:
+    """The tags of a scheme for the types of these tags that are not among them, sorted.
+
+    A model then knows every tag of a type, even if the rows only have entities of one word.
+    """
+    if kind_of(scheme) != "entities":
+        return ()
+    tags = {*tags}
+    types = {tag[2:] for tag in tags if tag != "O"}
+    whole = {f"{letter}-{name}" for letter in SCHEMES[scheme] for name in types}
+    return tuple(sorted((whole | {"O"}) - tags))
+
+
 Tags = Sequence[list[str]]  # the tags of each sentence
 
 

@@ -5,11 +5,10 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import hashlib
-import json
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -18,13 +17,23 @@ from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_text
-from bert_jax.tasks import cells
 from bert_jax.tasks import rows as read
-from bert_jax.tasks.rows import Placed, Record, Row
-from bert_jax.tasks.source import ROWS, Source, fold_rows, share_of_rows
+from bert_jax.tasks.rows import Placed, Record
+from bert_jax.tasks.splits import (
+    ROWS,
+    Form,
+    Splits,
+    find_split,
+    fold_rows,
+    read_records,
+    read_splits,
+    share_of_rows,
+)
 
 # "mean" and "cls" are poolings, which make a vector of a sequence.
 Head = Literal["sequence", "token", "choice", "span", "mean", "cls"]
+POOLINGS = ("mean", "cls")
+TaskType = TypeVar("TaskType", bound="Task")
 Scores = dict[str, float]  # in percent, by name
 Outputs = Sequence[np.ndarray]  # float32 logits of each sequence
 Answer = dict[str, Any]  # the answer to a row, for JSON
@@ -60,38 +69,36 @@ class Task(abc.ABC):
     family: name of the family in configs and in saved models.
     config_class: frozen dataclass of the settings: ``dir``, ``max_length`` and, for a
       family with labels, ``labels``.
-    source_class: class that reads the files of the family.
-    columns: columns of a row, the label last. The value of a column is a tuple of all names
-      that the column may have in files and dictionaries. The values of a tuple are in the
-      order of the columns, and get the first name of each column.
-    optional: columns that a row may lack.
-    list_columns: columns whose cells may be printed lists; see :meth:`is_list`.
+    form: the columns and the files of the rows.
     length_setting: name of the setting that limits how many tokens of a row are used.
     tabs: whether a line of text with tabs is a row of several texts.
     head: kind of output that the task needs from the model.
     labels: class names in the order of the outputs; empty for regression, choices and
       spans.
+    gold: attribute of a row with its label or labels, which the log counts; "" for none.
     main_metric: the score (higher is better) that picks the best checkpoint.
+    thresholds: settings that are tuned on dev, with the score that has the best value.
     problem_type: name of the loss in a config.json of transformers; None if the head
       decides it.
+    loss_settings: settings of the head's loss; see objectives/heads.py.
     whole_batch: whether the loss of a row depends on the other rows of its batch.
     own_metrics: function for more scores; see ``metrics`` of ``bert_jax.finetune``.
     """
 
     family: ClassVar[str]
     config_class: ClassVar[type]
-    source_class: ClassVar[type[Source]] = Source
     length_setting: ClassVar[str] = "max_length"
     tabs: ClassVar[bool] = True
-    list_columns: ClassVar[tuple[str, ...]] = ()
-    optional: tuple[str, ...] = ()
-    whole_batch: bool = False
-    own_metrics: Metrics | None = None
-    columns: dict[str, tuple[str, ...]]
+    gold: ClassVar[str] = ""
+    form: Form
     head: Head
     labels: tuple[str, ...] = ()
     main_metric: str
+    thresholds: Mapping[str, str] = types.MappingProxyType({})
     problem_type: str | None = None
+    loss_settings: Mapping[str, Any] = types.MappingProxyType({})
+    whole_batch: bool = False
+    own_metrics: Metrics | None = None
 
     def __init__(self, config: Any):
         self.config = config
@@ -105,64 +112,55 @@ class Task(abc.ABC):
         shown = [f"{k}={v!r}" for k, v in vars(self.config).items() if v != fields[k]]
         return f"{type(self).__name__}({', '.join(shown)})"
 
-    @classmethod
-    def for_head(cls, checkpoint: Any) -> "Task | None":
-        """The task for a Checkpoint that was fine-tuned elsewhere.
-
-        None if the checkpoint has another head.
-        """
-        if checkpoint.head != cls.head:
-            return None
-        settings = {"max_length": checkpoint.config.max_positions}
-        if hasattr(cls.config_class, "labels"):
-            settings["labels"] = checkpoint.labels
-        return cls(cls.config_class(**settings))
-
     @functools.cached_property
-    def source(self) -> Source:
-        """The splits of the task and their rows."""
-        return self.source_class(self.config, self.columns)
-
-    @functools.cached_property
-    def label_ids(self) -> dict[str, int]:
-        """Index of each label among the outputs of the head."""
-        return {label: i for i, label in enumerate(self.labels)}
+    def splits(self) -> Splits:
+        """The rows of all splits, which are read when they are first needed."""
+        return read_splits(self.config, self.form)
 
     @property
     def outputs(self) -> int:
         """Number of logits of a sequence or a token."""
         return 2 if self.head == "span" else len(self.labels) or 1
 
-    @property
-    def loss_settings(self) -> dict[str, Any]:
-        """Settings of the head's loss; see objectives/heads.py."""
-        return {}
+    def changed(self, **settings: Any) -> Self:
+        """The task with other settings and the same rows."""
+        task = copy.copy(self)
+        task.config = dataclasses.replace(self.config, **settings)
+        return task
 
     # Rows
 
-    def with_rows(self, *, held_out: float = 0, seed: int = 0, **splits: Any) -> Self:
+    def with_rows(
+        self,
+        *,
+        train: Any = None,
+        dev: Any = None,
+        test: Any = None,
+        held_out: float = 0,
+        seed: int = 0,
+    ) -> Self:
         """The task with rows from Python, or from other files, instead of its own files.
 
-        splits: "train", "dev" and "test". Each is a list of rows, or the Path of a file. A
-          row is a dictionary with the task's ``columns``, or a tuple in their order; see
+        train, dev, test: a list of rows, a dictionary of columns, or the Path of a file. A
+          row is a dictionary with the task's columns, or a tuple in their order; see
           :func:`rows.placed_rows`. Without labels a test split gets predictions only.
           If all labels of a split are -1, the split has no labels.
         held_out: share of the training rows that become dev, chosen with ``seed``. Each
           class of a classification keeps its share.
         """
-        records = {}
-        for split, data in splits.items():
+        given = {}
+        for split, data in {"train": train, "dev": dev, "test": test}.items():
+            if data is None:
+                continue
             if read.is_single(data):
                 actual = f"{split} is a {type(data).__name__}, which is one row"
                 raise UserError(f"{actual}; expected a list of rows, or a Path")
-            is_file = isinstance(data, Path)
-            reader = self.source.read_file if is_file else self.source.rows_of
-            records[split] = self._records(reader(data, split))
-        dev = None
+            given[split] = data
+        splits = read_splits(self.config, self.form, given)
         if held_out:
-            classes = [self.class_of(*record) for record in records["train"]]
-            dev = share_of_rows(classes, held_out, seed)
-        return self._with_rows(records, dev)
+            classes = _classes(self.form, splits.rows["train"])
+            splits = splits.with_dev(share_of_rows(classes, held_out, seed))
+        return with_splits(self, splits)
 
     def folds(self, count: int, seed: int = 0) -> list[Self]:
         """A task for each fold of the training rows: the fold is dev, the rest is train.
@@ -172,89 +170,24 @@ class Task(abc.ABC):
         """
         if count < 2:
             raise UserError(f"there are {count} folds, expected at least 2")
-        rows = self._records(self.source.records("train"))
-        folds = fold_rows([self.class_of(*row) for row in rows], count, seed)
-        return [self._with_rows({"train": rows}, dev) for dev in folds]
+        train = records_of(self, "train")
+        splits = dataclasses.replace(self.splits, rows={"train": train}, predicted=())
+        splits = dataclasses.replace(splits, scored=splits.scored[:1])
+        folds = fold_rows(_classes(self.form, train), count, seed)
+        return [with_splits(self, splits.with_dev(dev)) for dev in folds]
 
-    def class_of(self, where: str, values: Mapping[str, Any]) -> Hashable:
-        """The class of a training row, which keeps its share in dev; None: no class."""
-        return None
-
-    def _records(self, placed: Iterable[Placed]) -> list[Record]:
-        return [(x, self.values(x, row, labelled=True)) for x, row in placed]
-
-    def _with_rows(self, rows: dict[str, list[Record]], dev: set[int] | None) -> Self:
-        """The task with these rows. dev: numbers of the training rows that become dev."""
-        if dev is not None:
-            train = rows["train"]
-            if train and not dev:
-                needed = "expected two of a class and as many as folds, or dev=rows"
-                raise UserError(f"train has too few rows to use some for dev; {needed}")
-            rows = rows | {"train": [x for i, x in enumerate(train) if i not in dev]}
-            rows["dev"] = [train[i] for i in sorted(dev)]
-        # The name is a setting, so that a run with other rows has other settings.
-        content = json.dumps(rows, sort_keys=True, default=str).encode()
-        name = ROWS + hashlib.sha256(content).hexdigest()[:12]
-        task = type(self)(dataclasses.replace(self.config, dir=name))
-        task.columns, task.optional = self.columns, self.optional
-        task.source = self.source_class(task.config, self.columns, rows)
-        return task
-
-    def with_columns(self, columns: str | Sequence[str]) -> Self:
-        """The task with these column names for its texts, in order; (): unchanged."""
-        usual, columns = [*self.columns][:-1], read.column_names(columns)
-        if len(columns) > len(usual):
-            raise UserError(f"columns={columns}, expected at most {', '.join(usual)}")
-        task = copy.copy(self)
-        if columns:
-            named = {usual[i]: (column,) for i, column in enumerate(columns)}
-            absent = {*self.optional} - named.keys()
-            kept = {name: x for name, x in self.columns.items() if name not in absent}
-            task.columns, task.optional = kept | named, ()
-        return task
-
-    def labelled(self, split: str) -> bool:
-        """Whether the labels of a split are read."""
-        return split in ("train", *self.source.eval_splits)
+    def found(self, splits: Sequence[str]) -> list[str]:
+        """The label of each row or word of these splits, for a task with labels."""
+        return []
 
     def read(self, split: str) -> list[Any]:
-        """The rows of "train", or of an eval or predict split of the source.
+        """The rows of "train", or of another split of ``splits``.
 
         Raises UserError with file and line for a malformed row.
         """
-        records = self.source.records(split)
-        return list(self.rows(records, labelled=self.labelled(split)))
-
-    def rows(self, placed: Iterable[Placed], *, labelled: bool = False) -> Iterator:
-        """Yields :meth:`row` of each row. placed: see :meth:`Source.rows_of`."""
-        names = self._names(labelled=labelled)
-        for where, row in read.same_columns(placed, names, self.optional):
-            yield self.row(where, self.values(where, row, labelled=labelled), labelled)
-
-    def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
-        """The values of a row by name. A text or a tuple gets the names of ``columns``.
-
-        A dictionary keeps its names. A printed list becomes a list; see :meth:`is_list`. A
-        row that is one text is never a list. labelled: whether a tuple may have a label.
-        """
-        names = [first for first, *_ in self._names(labelled=labelled)]
-        if (1 if isinstance(row, str) else len(row)) < len(names):
-            names = [name for name in names if name not in self.optional]
-        values = read.by_position(where, row, names, fewer=labelled)
-        if isinstance(row, str):
-            return values
-        return cells.with_lists(where, values, self.is_list)
-
-    def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
-        """Whether a cell that starts like a printed list must be one.
-
-        name: name of the cell's column. values: all values of the row by name.
-        """
-        return any(name in self.columns[column] for column in self.list_columns)
-
-    def _names(self, *, labelled: bool) -> list[tuple[str, ...]]:
-        """All names of each column. The label is left out unless ``labelled``."""
-        return [*self.columns.values()][: None if labelled else -1]
+        labelled = split in ("train", *self.splits.scored)
+        records = records_of(self, split)
+        return [self.row(where, values, labelled) for where, values in records]
 
     @abc.abstractmethod
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Any:
@@ -284,20 +217,6 @@ class Task(abc.ABC):
     def score(self, rows: list[Any], answers: Answers) -> Scores:
         """Metrics in percent by name, ``main_metric`` among them."""
 
-    def all_scores(self, rows: list[Any], answers: Answers) -> Scores:
-        """The scores of :meth:`score` and of ``own_metrics``."""
-        scores, more = self.score(rows, answers), {}
-        if self.own_metrics:
-            name = next(name for name in _GOLD if name in answers[0])
-            gold = [getattr(row, _GOLD[name]) for row in rows]
-            gold = [list(x) if isinstance(x, tuple) else x for x in gold]
-            more = self.own_metrics(gold, [copy.copy(x[name]) for x in answers])
-        if isinstance(more, Mapping) and not more.keys() & scores.keys():
-            with contextlib.suppress(TypeError, ValueError):  # a score is not a number
-                return scores | {str(name): float(x) for name, x in more.items()}
-        expected = f"a dictionary of numbers with other names than {', '.join(scores)}"
-        raise UserError(f"metrics returned {more!r:.200}, expected {expected}")
-
     @abc.abstractmethod
     def export(self, rows: list[Any], answers: Answers, split: str) -> dict[str, str]:
         """The answers in the official form of the task: a text for each file name."""
@@ -306,62 +225,145 @@ class Task(abc.ABC):
         """Yields an Outcome for the row, or for each word."""
         return iter(())
 
-    def write(
-        self, rows: list[Any], answers: Answers, split: str, directory: Path
-    ) -> list[Path]:
-        """Writes the files of :meth:`export`, and returns their paths."""
-        files = self.export(rows, answers, split)
-        for name, text in files.items():
-            write_text(directory / name, text)
-        return [directory / name for name in files]
 
-    # Training
+# Tasks with other rows, columns, labels or settings
 
-    def fitted(self, positions: int, pooling: str) -> Self:
-        """The task with defaults that fit a checkpoint.
 
-        positions: size of the position table, which limits a default max_length. pooling:
-        pooling of the checkpoint, for a task of vectors whose config has none.
-        """
-        default = type(self.config).max_length
-        if self.config.max_length <= positions or self.config.max_length != default:
-            return self
-        return self.changed(max_length=positions)
+def with_splits(task: TaskType, splits: Splits) -> TaskType:
+    """The task with these rows. The name of the rows depends on their content.
 
-    def changed(self, **settings: Any) -> Self:
-        """The task with other settings and the same rows."""
-        task = copy.copy(self)
-        task.config = dataclasses.replace(self.config, **settings)
+    The name is a setting, so that a run with other rows has other settings.
+    """
+    config = dataclasses.replace(task.config, dir=f"{ROWS}{splits.checksum()}")
+    changed = type(task)(config)
+    changed.form, changed.splits = task.form, splits
+    return changed
+
+
+def with_columns(task: TaskType, columns: str | Sequence[str]) -> TaskType:
+    """The task with these column names for its texts, in order; (): unchanged."""
+    changed = copy.copy(task)
+    changed.form = task.form.with_columns(columns)
+    return changed
+
+
+def with_labels(task: TaskType, labels: Sequence[str]) -> TaskType:
+    """The task with the same settings and rows, and other labels of the outputs."""
+    changed = copy.copy(task)
+    changed.labels = tuple(labels)
+    return changed
+
+
+def fitted(task: TaskType, positions: int, pooling: str) -> TaskType:
+    """The task with defaults that fit a checkpoint.
+
+    positions: size of the position table, which limits a default max_length. pooling:
+    pooling of the checkpoint, for a task of vectors whose config has none.
+    """
+    default = type(task.config).max_length
+    if task.config.max_length > positions and task.config.max_length == default:
+        task = task.changed(max_length=positions)
+    is_vectors = task.head in POOLINGS
+    if is_vectors and pooling in POOLINGS and not task.config.pooling:
+        task = task.changed(pooling=pooling)
+        task.head = pooling
+    return task
+
+
+def tuned(task: TaskType, scores: Scores) -> TaskType:
+    """The task with the thresholds that were tuned on dev, which ``scores`` contains.
+
+    The dev scores that pick the checkpoint, the predictions and the saved config use
+    these thresholds.
+    """
+    if not task.thresholds:
         return task
+    best = {name: scores[score] for name, score in task.thresholds.items()}
+    return task.changed(**best)
 
-    def tuned(self, scores: Scores) -> "Task":
-        """The task with the thresholds that were tuned on dev, which ``scores`` contains.
 
-        The dev scores that pick the checkpoint, the predictions and the saved config use
-        these thresholds.
-        """
-        return self
+def saved_config(task: Task) -> Any:
+    """The config with the labels of the data, so that predict needs no data."""
+    if not task.labels or not hasattr(task.config, "labels"):
+        return task.config
+    return dataclasses.replace(task.config, labels=task.labels)
 
-    def saved_config(self) -> Any:
-        """The config with the labels of the data, so that predict needs no data."""
-        if not self.labels or not hasattr(self.config, "labels"):
-            return self.config
-        return dataclasses.replace(self.config, labels=self.labels)
 
-    def golds(self, row: Any) -> Sequence[str]:
-        """The labels of a row, which the log counts."""
+# Rows and answers of a task
+
+
+def records_of(task: Task, split: str) -> list[Record]:
+    """The places and values of a split's rows. Raises UserError if there are none."""
+    if split not in task.splits.rows:
+        find_split(task.config, task.form, split)  # raises UserError
+    return task.splits.rows[split]
+
+
+def rows_of(
+    task: Task, placed: Iterable[Placed], *, labelled: bool = False
+) -> Iterator[Any]:
+    """Yields the objects of rows that are not in a split, such as rows to predict.
+
+    placed: place and row; see :func:`splits.raw_rows`.
+    """
+    fallback = not labelled
+    options = {"labelled": labelled, "label": labelled, "fallback": fallback}
+    for where, values in read_records(placed, task.form, **options):
+        yield task.row(where, values, labelled)
+
+
+def golds(task: Task, row: Any) -> Sequence[Any]:
+    """The labels of a row, which the log counts."""
+    label = getattr(row, task.gold) if task.gold else ()
+    if label is None:
         return ()
+    return label if isinstance(label, tuple) else (label,)
 
-    def warnings(self, rows: Sequence[Any], features: Features) -> list[str]:
-        """Likely mistakes in the training rows, a line each."""
-        lines, name = [], self.length_setting
-        if features.truncated > 0.1 * len(rows):
-            share = f"{features.truncated / len(rows):.0%} of the rows are longer than"
-            limit = f"{name}={getattr(self.config, name)}"
-            lines.append(f"{share} {limit} and lose text; raise data.{name}")
-        if len({gold for row in rows for gold in self.golds(row)}) == 1:
-            lines.append("all rows have the same label, so no other answer is learned")
-        return lines
+
+def all_scores(task: Task, rows: list[Any], answers: Answers) -> Scores:
+    """The scores of the task and of its ``own_metrics``."""
+    scores = task.score(rows, answers)
+    if not task.own_metrics:
+        return scores
+    name = next(name for name in _GOLD if name in answers[0])
+    gold = [getattr(row, _GOLD[name]) for row in rows]
+    gold = [list(x) if isinstance(x, tuple) else x for x in gold]
+    more = task.own_metrics(gold, [copy.copy(x[name]) for x in answers])
+    if isinstance(more, Mapping) and not more.keys() & scores.keys():
+        with contextlib.suppress(TypeError, ValueError):  # a score is not a number
+            return scores | {str(name): float(x) for name, x in more.items()}
+    expected = f"a dictionary of numbers with other names than {', '.join(scores)}"
+    raise UserError(f"metrics returned {more!r:.200}, expected {expected}")
+
+
+def write_answers(
+    task: Task, rows: list[Any], answers: Answers, split: str, directory: Path
+) -> list[Path]:
+    """Writes the files of ``task.export``, and returns their paths."""
+    files = task.export(rows, answers, split)
+    for name, text in files.items():
+        write_text(directory / name, text)
+    return [directory / name for name in files]
+
+
+def warnings(task: Task, rows: Sequence[Any], features: Features) -> list[str]:
+    """Likely mistakes in the training rows, a line each."""
+    lines, name = [], task.length_setting
+    if features.truncated > 0.1 * len(rows):
+        share = f"{features.truncated / len(rows):.0%} of the rows are longer than"
+        limit = f"{name}={getattr(task.config, name)}"
+        lines.append(f"{share} {limit} and lose text; raise data.{name}")
+    if len({gold for row in rows for gold in golds(task, row)}) == 1:
+        lines.append("all rows have the same label, so no other answer is learned")
+    return lines
+
+
+def _classes(form: Form, records: Sequence[Record]) -> list[str | None]:
+    """The class of each training row, which keeps its share in dev; None: no class."""
+    if not form.stratified:
+        return [None] * len(records)
+    names = form.columns[form.label]
+    return [str(read.value_of(where, values, names)) for where, values in records]
 
 
 def joined_features(

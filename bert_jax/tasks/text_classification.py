@@ -23,8 +23,16 @@ from bert_jax.errors import UserError, counted, listed
 from bert_jax.settings import Label, setting
 from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
+from bert_jax.tasks.labels import (
+    class_name,
+    class_of,
+    has_number,
+    in_order,
+    numbers_of,
+    without_decimals,
+)
 from bert_jax.tasks.layouts import CORRELATIONS, LAYOUTS, TABLE, Layout, scores
-from bert_jax.tasks.source import SPLITS, DataConfig, Source, has_number, label_of
+from bert_jax.tasks.splits import DataConfig, Form
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 
 _PAIR = {"text_a": ("text_a", "text"), "text_b": ("text_b",)}
@@ -60,7 +68,9 @@ class TextConfig(TableConfig):
     """Texts with labels, and how long texts are cut."""
 
     labels: tuple[Label, ...] = setting(
-        (), "table: labels in the order of the outputs; empty: labels of train, sorted"
+        (),
+        "table: labels in the order of the outputs; empty: the classes of a data set, or "
+        "the labels of train and dev, whole numbers in their order and names sorted",
     )
     truncation: str = setting(
         "head",
@@ -68,7 +78,11 @@ class TextConfig(TableConfig):
         "in overlapping sequences. Each has the label, and their logits are averaged",
         one_of=("head", "tail", "head_tail", "windows"),
     )
-    head_tokens: int = setting(128, "head_tail: tokens of the head", least=1)
+    head_tokens: int = setting(
+        128,
+        "head_tail: tokens of the head. If 128 leaves no tail, the head is a quarter",
+        least=1,
+    )
     stride: int = setting(64, "windows: tokens between window starts", least=1)
 
     def __post_init__(self):
@@ -76,9 +90,15 @@ class TextConfig(TableConfig):
         room = self.max_length - 2 - self.pair
         if self.truncation == "windows" and self.pair:
             raise UserError("truncation=windows is for single texts, not for pairs")
-        if self.truncation == "head_tail" and self.head_tokens >= room:
+        if self.truncation == "head_tail" and self.head_of(room) >= room:
             actual = f"head_tokens={self.head_tokens}, expected 1 to {room - 1}"
             raise UserError(f"{actual} at max_length={self.max_length}")
+
+    def head_of(self, room: int) -> int:
+        """The tokens of the head for texts that are cut to ``room`` tokens."""
+        if self.head_tokens == type(self).head_tokens and self.head_tokens >= room:
+            return max(room // 4, 1)
+        return self.head_tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +117,11 @@ class ClassificationConfig(TextConfig):
 class MultiLabelConfig(TextConfig):
     """A table with any number of labels for each row, and how a cell contains them."""
 
+    label: str | tuple[str, ...] = setting(
+        "label",
+        "column of the labels; or a name for each label, such as food,service: columns "
+        "with a 0 or 1",
+    )
     separator: str = setting(",", "text between labels; a cell may also be a list")
     threshold: float = setting(0.5, "minimum probability of a label", above=0, below=1)
 
@@ -130,29 +155,48 @@ class Row:
 Rows = list[Row]
 
 
-class TextSource(Source):
-    """The files of a data set of labelled texts."""
+def text_form(
+    config: TableConfig,
+    label_names: tuple[str, ...] = ("label",),
+    **more: Any,
+) -> Form:
+    """The form of texts or pairs of texts.
 
-    def __init__(self, config: TableConfig, columns: Any, rows: Any = None):
-        super().__init__(config, columns, rows)
-        layout = config.layout
-        self._files = layout.files if rows is None else {}
-        self.splits = tuple(self._files) or SPLITS
-        self.labels = self.labels or layout.labels
-        if self._files:
-            unscored = ("train", *layout.server)
-            self.eval_splits = tuple(x for x in self.splits if x not in unscored)
+    label_names: usual names of the label's column.
+    """
+    layout = config.layout
+    usual = dict(_PAIR if config.pair else {"text_a": ("text_a", "text")})
+    usual["label"] = label_names
+    columns = {}
+    for key, names in usual.items():
+        chosen, known = getattr(config, key), layout.columns.get(key, ())
+        default = getattr(type(config), key)
+        if isinstance(chosen, tuple):  # columns of 0 and 1
+            columns[key] = label_names
+        elif chosen in (key, default):
+            columns[key] = tuple(filter(None, dict.fromkeys((*known, chosen, *names))))
+        else:
+            columns[key] = (chosen,)
+    others = [config.id, "id", "idx"]
+    files: dict[str, Any] = {}
+    if layout.files:
+        others += _IDS
+        files = {
+            "splits": tuple(layout.files),
+            "unscored": tuple(layout.server),
+            "file_names": layout.files.__getitem__,
+            "read_file": functools.partial(_read_layout, layout),
+        }
+    pattern = "|".join(re.escape(name) for name in others if name)
+    settings = {"others": pattern, "labels": layout.labels} | files | more
+    return Form(columns=columns, usual=usual, **settings)
 
-    def file_names(self, split: str) -> Sequence[str]:
-        return self._files.get(split) or super().file_names(split)
 
-    def read_file(self, path: Path, split: str) -> Iterator[read.Placed]:
-        layout = self.config.layout
-        if not layout.files:
-            return super().read_file(path, split)
-        if split == "test":  # published files of test have a header and complete rows
-            return read.read_rows(path)
-        return read.read_rows(path, header=layout.header, skip_short=layout.skip_short)
+def _read_layout(layout: Layout, path: Path, split: str) -> Iterator[read.Placed]:
+    """The rows of a data set's file. Published files of test have a header."""
+    if split == "test":
+        return read.read_rows(path)
+    return read.read_rows(path, header=layout.header, skip_short=layout.skip_short)
 
 
 class Classification(base.Task):
@@ -164,119 +208,87 @@ class Classification(base.Task):
 
     family = "classification"
     config_class = ClassificationConfig
-    source_class = TextSource
     head = "sequence"
-    label_names: tuple[str, ...] = ("label",)
+    gold = "label"
     table_metrics: tuple[str, ...] = ("accuracy", "f1_macro")
+    least_labels = 2
 
     def __init__(self, config: TableConfig):
         super().__init__(config)
-        layout = config.layout
-        numbers = not {*layout.metrics}.isdisjoint(CORRELATIONS)
+        metrics = config.layout.metrics
+        numbers = not {*metrics}.isdisjoint(CORRELATIONS)
         self.regression = numbers or getattr(config, "regression", False)
-        default = CORRELATIONS if self.regression else self.table_metrics
-        self.metrics = layout.metrics or default
-        usual = _PAIR if config.pair else {"text_a": ("text",)}
-        self.columns = {}
-        for name, others in (usual | {"label": self.label_names}).items():
-            chosen, names = getattr(config, name), layout.columns.get(name, ())
-            is_default = chosen == getattr(type(config), name)
-            names = (*names, chosen) if is_default else (chosen, *names)
-            names = dict.fromkeys((*names, *others))
-            self.columns[name] = tuple(filter(None, names))
-
-    @classmethod
-    def for_head(cls, checkpoint: Any) -> "Classification | None":
-        """The task for texts or pairs. A head without labels means regression."""
-        labels, problem = checkpoint.labels, checkpoint.problem_type
-        several = problem == SEVERAL_LABELS
-        if checkpoint.head != cls.head or several != (cls is MultiLabel):
-            return None
-        if problem == "regression" and labels:
-            actual = f"the head gives {len(labels)} numbers (regression)"
-            raise UserError(f"{actual}; expected one number for a text")
-        settings = {"task": TABLE, "max_length": checkpoint.config.max_positions}
-        settings |= {"labels": labels} if labels else {"regression": True}
-        task = cls(cls.config_class(**settings))
-        task.columns, task.optional = _PAIR | {"label": cls.label_names}, ("text_b",)
-        return task
+        self.metrics = metrics or self.table_metrics
+        if self.regression:
+            self.metrics = metrics or CORRELATIONS
+            self.problem_type = "regression"
+        self.form = text_form(config, stratified=not self.regression)
 
     @property
     def main_metric(self) -> str:
         return self.metrics[0]
 
-    @property
-    def problem_type(self) -> str | None:
-        return "regression" if self.regression else None
-
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
         if self.regression:
             return ()
-        if self.source.labels:
-            return self.source.labels
-        names, rows = [], [*self.source.records("train")]
-        for where, row in rows:
-            values = self.values(where, row, labelled=True)
-            value = read.value_of(where, values, self.columns["label"])
-            names += [_class_name(where, name) for name in self._classes(where, value)]
-        if not rows:
-            raise UserError("train has no rows; expected at least two")
-        labels = sorted({*names})
-        # pandas writes whole numbers with a missing value among them as 0.0 and 1.0.
-        floats = all(re.fullmatch(r"-?\d+\.0", label) for label in labels)
-        if floats or not 1 < len(labels) <= max(20, 0.9 * len(names)):
+        known = self.config.labels or self.form.labels or self.splits.classes
+        if known:
+            return tuple(known)
+        names = self.found(("train", "dev"))
+        labels = in_order(names)
+        most = max(20, 0.9 * len(names))
+        if not self.least_labels <= len(labels) <= most:
+            rows = len(self.splits.rows.get("train", ()))
             different = counted(len(labels), "different label")
             shown = listed([label[:60] for label in labels])
             raise UserError(
-                f"train: {counted(len(rows), 'row')} with {different} ({shown}); are text "
+                f"train: {counted(rows, 'row')} with {different} ({shown}); are text "
                 "and label swapped? regression=True learns numbers, labels= names classes"
             )
-        return tuple(labels)
+        return labels
+
+    def found(self, splits: Sequence[str]) -> list[str]:
+        if self.regression:
+            return []
+        if not base.records_of(self, "train"):
+            raise UserError("train has no rows; expected rows with a text and a label")
+        names = []
+        for split in splits:
+            for where, values in self.splits.rows.get(split, ()):
+                value = read.value_of(where, values, self.form.columns["label"])
+                names += self._names(where, value)
+        return without_decimals(names)
+
+    def _names(self, where: str, value: Any) -> list[str]:
+        """The names or numbers of the classes in the label of a row."""
+        return [class_name(where, value)]
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
-        names, label = [*self.columns][:-1], None
-        names = [name for name in names if name in values or name not in self.optional]
-        texts = [read.text_of(where, values, self.columns[name]) for name in names]
+        columns, texts = self.form.columns, []
+        for key in self.form.texts:
+            names = columns[key]
+            is_there = any(name in values for name in names)
+            if is_there or key not in self.form.optional:
+                texts.append(read.text_of(where, values, names))
+        label = None
         if labelled:
             read.check_texts(where, texts, gaps=self.config.task != TABLE)
-            value = read.value_of(where, values, self.columns["label"])
-            label = self._label(where, value)
-        names = (self.config.id, "id", "idx", *_IDS * bool(self.config.layout.files))
-        ids = (values[name] for name in names if values.get(name) is not None)
-        return Row(where, *texts, label=label, id=next(ids, None))
-
-    def golds(self, row: Row) -> Sequence[str]:
-        return row.label if isinstance(row.label, tuple) else [row.label]
-
-    def class_of(self, where: str, values: Mapping[str, Any]) -> str | None:
-        if self.regression:
-            return None
-        return str(read.value_of(where, values, self.columns["label"]))
-
-    def _classes(self, where: str, value: Any) -> Sequence[Any]:
-        """The names or numbers of the classes in the label of a row."""
-        return [value]
+            label = self._label(where, read.value_of(where, values, columns["label"]))
+        row_id = None
+        for name in (self.config.id, "id", "idx", *_IDS):
+            if row_id is None:
+                row_id = values.get(name)
+        return Row(where, *texts, label=label, id=row_id)
 
     def _label(self, where: str, value: Any) -> Any:
         """The label of a row: a class of the task, or a number."""
         if not self.regression:
-            return self._class(where, value)
+            return known_class(where, value, self.labels)
         with contextlib.suppress(TypeError, ValueError):
             if math.isfinite(float(value)):
                 return float(value)
         raise UserError(f"{where}: label {value!r}; expected a number for regression")
-
-    def _class(self, where: str, value: Any) -> str:
-        """The class with this name, or with this number from 0."""
-        name = _class_name(where, label_of(value, self.labels))
-        if name not in self.label_ids:
-            known = listed(self.labels, 10)
-            actual = f"{where}: label {name!r} is not in the label set {known}"
-            if re.fullmatch(r"-?\d+\.\d+", name):
-                actual += "; regression=True learns numbers"
-            raise UserError(actual)
-        return name
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         config, joined, numbers, truncated = self.config, [], [], 0
@@ -289,7 +301,7 @@ class Classification(base.Task):
                 spans = sequences.token_windows(*lengths, room, config.stride)
                 cut = [[texts[0][start:stop]] for start, stop in spans]
             else:
-                how = config.truncation, config.head_tokens
+                how = config.truncation, config.head_of(room)
                 kept = sequences.pair_lengths(*(*lengths, 0)[:2], room)
                 parts = zip(texts, kept, strict=False)
                 cut = [[sequences.cut(*part, *how) for part in parts]]
@@ -307,7 +319,8 @@ class Classification(base.Task):
         """The labels of rows as numbers: (rows, ...)."""
         if self.regression:
             return np.array(labels, np.float64)
-        return np.array([self.label_ids[label] for label in labels], np.int32)
+        numbers = numbers_of(self.labels)
+        return np.array([numbers[label] for label in labels], np.int32)
 
     def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
         logits = np.zeros((len(rows), self.outputs))
@@ -327,10 +340,6 @@ class Classification(base.Task):
             "probability": float(p.max()),
             "probabilities": dict(zip(self.labels, p.tolist(), strict=True)),
         }
-
-    def _shown(self, label: Any) -> str:
-        """A label, or an answer, as text."""
-        return f"{label:.3f}" if self.regression else label
 
     def score(self, rows: Rows, answers: Answers) -> base.Scores:
         truth = self._targets([row.label for row in rows])
@@ -354,7 +363,7 @@ class Classification(base.Task):
             label = _label_in(answer)
             label = np.clip(label, 0, 5) if server and self.regression else label
             index = number if row.id in (None, "") else row.id
-            lines.append([str(index), self._shown(label)])
+            lines.append([str(index), _shown(label, self.config)])
         text = "".join("\t".join(map(read.escaped, line)) + "\n" for line in lines)
         return {server or f"{split}_predictions.tsv": text}
 
@@ -368,37 +377,38 @@ class MultiLabel(Classification):
 
     family = "multi_label"
     config_class = MultiLabelConfig
-    problem_type = SEVERAL_LABELS
-    class_of = base.Task.class_of
-    label_names = ("label", "labels")
-    list_columns = ("label",)
     table_metrics = ("f1_micro", "f1_macro", "exact_match")
+    least_labels = 1
+
+    def __init__(self, config: MultiLabelConfig):
+        super().__init__(config)
+        self.problem_type = SEVERAL_LABELS
+        label = config.label
+        if isinstance(label, str) and "," in label:
+            label = tuple(name.strip() for name in label.split(","))
+        one_hot = () if isinstance(label, str) else label
+        if one_hot and {*config.labels} - {*one_hot}:
+            actual = f"data.labels={config.labels}, but data.label names {one_hot}"
+            raise UserError(f"{actual}; leave labels out: they are the columns' names")
+        config = dataclasses.replace(config, label=label)
+        names = ("label", "labels")
+        more = {"one_hot": one_hot, "labels": one_hot, "lists": ("label",)}
+        self.form = text_form(config, names, **more)
 
     def _label(self, where: str, value: Any) -> tuple[str, ...]:
-        return tuple(self._class(where, x) for x in self._classes(where, value))
+        names = _several(where, value, self.labels, self.config.separator)
+        return tuple(known_class(where, name, self.labels) for name in names)
 
-    def _classes(self, where: str, value: Any) -> Sequence[Any]:
-        """The labels in a list, or in a text with separators.
-
-        A list of numbers or booleans has a 0 or 1 for each name in labels=. Raises
-        UserError for other numbers, and if a name is a number itself.
-        """
-        if isinstance(value, str):
-            return [x.strip() for x in value.split(self.config.separator) if x.strip()]
-        values = value if isinstance(value, list | tuple) else [value]
-        if not any(isinstance(x, int | float) for x in values):
-            return values
-        labels, binary = self.config.labels, all(x in (0, 1) for x in values)
-        if not binary or len(values) != len(labels) or has_number(labels):
-            expected = "expected names, or a 0 or 1 for each name in labels="
-            raise UserError(f"{where}: the labels are {[*values]}; {expected}")
-        return [name for name, x in zip(labels, values, strict=True) if x]
+    def _names(self, where: str, value: Any) -> list[str]:
+        names = _several(where, value, (), self.config.separator)
+        return [class_name(where, name) for name in names]
 
     def _targets(self, labels: list[Any]) -> np.ndarray:
         """1 for each label that a row has: float32 (rows, labels)."""
         targets = np.zeros((len(labels), len(self.labels)), np.float32)
+        numbers = numbers_of(self.labels)
         for row, names in zip(targets, labels, strict=True):
-            row[[self.label_ids[name] for name in names]] = 1
+            row[[numbers[name] for name in names]] = 1
         return targets
 
     def _answer(self, logits: np.ndarray) -> Answer:
@@ -407,16 +417,20 @@ class MultiLabel(Classification):
         labels = [name for name, x in shares.items() if x >= self.config.threshold]
         return {"labels": labels, "probabilities": shares}
 
-    def _shown(self, label: Sequence[str]) -> str:
-        return self.config.separator.join(label)
-
     def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
         """The labels of a row. The confidence is the most wrong label's."""
         gold, predicted, p = row.label, answer["labels"], answer["probabilities"]
         wrong = {*gold} ^ {*predicted}
         sure = [p[name] if name in predicted else 1 - p[name] for name in wrong]
-        shown = self._shown(gold), self._shown(predicted)
+        shown = [_shown(names, self.config) for names in (gold, predicted)]
         yield Outcome(row.text, *shown, max(sure, default=1.0), right=not wrong)
+
+
+def text_or_pair(task: Classification) -> Classification:
+    """The task for rows with one text or two."""
+    columns = _PAIR | {"label": task.form.columns["label"]}
+    task.form = dataclasses.replace(task.form, columns=columns, optional=("text_b",))
+    return task
 
 
 def _label_in(answer: Answer) -> Any:
@@ -424,14 +438,41 @@ def _label_in(answer: Answer) -> Any:
     return next(answer[n] for n in ("label", "labels", "value") if n in answer)
 
 
-def _class_name(where: str, value: Any) -> str:
-    """The name of a class: a text, or a whole number."""
-    if isinstance(value, str) and not value.strip():
-        raise UserError(f"{where}: the label is empty; fill it in or drop the row")
-    if not isinstance(value, str | int):
-        needed = (
-            "expected a text or a whole number (pandas writes whole numbers as floats "
-        )
-        needed += "if a label is missing); regression=True learns numbers"
-        raise UserError(f"{where}: the label is {value!r}; {needed}")
-    return str(value)
+def _shown(label: Any, config: TableConfig) -> str:
+    """A label, several labels or a number as text."""
+    if isinstance(label, str):
+        return label
+    if isinstance(label, list | tuple):
+        return config.separator.join(label)
+    return f"{label:.3f}"
+
+
+def _several(
+    where: str, value: Any, labels: tuple[str, ...], separator: str
+) -> Sequence[Any]:
+    """The labels in a list, or in a text with separators.
+
+    A list of numbers or booleans has a 0 or 1 for each of ``labels``. Raises UserError for
+    other numbers, and if a label is a number itself.
+    """
+    if isinstance(value, str):
+        return [x.strip() for x in value.split(separator) if x.strip()]
+    values = value if isinstance(value, list | tuple) else [value]
+    if not any(isinstance(x, int | float) for x in values):
+        return values
+    binary = all(x in (0, 1) for x in values)
+    if not binary or len(values) != len(labels) or has_number(labels):
+        expected = "expected names, or a 0 or 1 for each name in labels="
+        raise UserError(f"{where}: the labels are {[*values]}; {expected}")
+    return [name for name, x in zip(labels, values, strict=True) if x]
+
+
+def known_class(where: str, value: Any, labels: tuple[str, ...]) -> str:
+    """The label that a value means. Raises UserError if it means none of the labels."""
+    name = class_of(where, value, labels)
+    if name in numbers_of(labels):
+        return name
+    actual = f"{where}: label {name!r} is not in the label set {listed(labels, 10)}"
+    if re.fullmatch(r"-?\d+\.\d+", name):
+        actual += "; regression=True learns numbers"
+    raise UserError(actual)

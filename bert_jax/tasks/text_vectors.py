@@ -11,7 +11,7 @@ closer to the first text than every negative.
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,18 @@ from bert_jax.settings import setting, setting_like
 from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import looks_like_list
+from bert_jax.tasks.labels import has_number
 from bert_jax.tasks.layouts import TABLE
-from bert_jax.tasks.source import has_number
-from bert_jax.tasks.task import Answers, Features, Outputs, with_id
-from bert_jax.tasks.text_classification import Classification, Row, TableConfig
+from bert_jax.tasks.splits import Form, by_position
+from bert_jax.tasks.task import POOLINGS, Answers, Features, Outputs, with_id
+from bert_jax.tasks.text_classification import (
+    Classification,
+    Row,
+    TableConfig,
+    text_form,
+)
 
 TASKS = ("stsb", "sick_relatedness", TABLE)
-POOLINGS = ("mean", "cls")
 _NEGATIVES = re.compile(r"negatives?(_\d+)?")  # names of the columns of negatives
 
 
@@ -76,98 +81,71 @@ class SentenceVectors(Classification):
 
     family = "sentence_vectors"
     config_class = SentenceVectorsConfig
-    problem_type = None
     # No comparison of labels and answers: a row may lack a label, and cosines have another
     # scale than labels.
-    golds, outcomes = base.Task.golds, base.Task.outcomes
+    gold = ""
+    outcomes = base.Task.outcomes
 
     def __init__(self, config: SentenceVectorsConfig):
         super().__init__(config)
         self.regression, self.metrics = True, ("pearson", "spearman")
+        self.problem_type = None
         self.head, self.cosine = config.pooling or "mean", config.loss == "cosine"
         self.whole_batch = config.loss == "contrastive"
-
-    @classmethod
-    def for_head(cls, checkpoint: Any) -> "SentenceVectors | None":
-        if checkpoint.head not in POOLINGS:
-            return None
-        positions = checkpoint.config.max_positions
-        length = checkpoint.extra.get("modules", {}).get("max_length", positions)
-        return cls(SentenceVectorsConfig(pooling=checkpoint.head, max_length=length))
-
-    @functools.cached_property
-    def main_metric(self) -> str:
-        """The metric is "accuracy" if a row of dev has negatives and no label."""
-        dev = () if self.cosine else self.source.records(self.source.eval_splits[0])
-        return "pearson" if all(map(self._has_label, dev)) else "accuracy"
+        names = ("loss", "margin", "matryoshka")
+        self.loss_settings = {name: getattr(config, name) for name in names}
+        form = text_form(config, positions=functools.partial(_pair, by_position))
+        if not self.cosine:  # rows may have negatives in place of a label
+            form = dataclasses.replace(
+                form,
+                others=f"{form.others}|{_NEGATIVES.pattern}",
+                positions=functools.partial(_pair, _with_negatives),
+                is_list=_is_list,
+                optional=("label",),
+            )
+        self.form = form
 
     @property
-    def loss_settings(self) -> dict[str, Any]:
-        names = ("loss", "margin", "matryoshka")
-        return {name: getattr(self.config, name) for name in names}
-
-    def fitted(self, positions: int, pooling: str) -> "SentenceVectors":
-        task = super().fitted(positions, pooling)
-        if not self.config.pooling and pooling in POOLINGS:
-            task = task.changed(pooling=pooling)
-            task.head = pooling
-        return task
-
-    def labelled(self, split: str) -> bool:
-        unused = not self.cosine and not self.config.positive_from
-        return super().labelled(split) and not (split == "train" and unused)
-
-    def values(self, where: str, row: read.Row, *, labelled: bool) -> dict[str, Any]:
-        """The values of a row by name.
-
-        A tuple has two texts. After them a number is a label, and texts or a list are
-        negatives. Raises UserError for a third text such as "7", which may be either.
-        """
-        if isinstance(row, str):
-            needed = "expected two texts; for vectors of single texts use model.encode"
-            raise UserError(f"{where} is one text, {needed} or bert_jax embed")
-        third = row[2] if isinstance(row, tuple) and len(row) > 2 else None
-        if self.cosine or not isinstance(third, str | list):
-            return super().values(where, row, labelled=labelled)
-        if (
-            labelled
-            and len(row) == 3
-            and isinstance(third, str)
-            and has_number([third])
-        ):
-            actual = f"{where}: the text {third!r} may be a label or a negative"
-            raise UserError(f"{actual}; expected a number, or a list of negatives")
-        pair = super().values(where, row[:2], labelled=False)
-        more = [*row[2:]] if len(row) > 3 else third
-        return super().values(where, {**pair, "negative": more}, labelled=False)
-
-    def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
-        """A negative may be one text, such as "(CNN) London"."""
-        has_negatives = not self.cosine and _NEGATIVES.fullmatch(name)
-        return bool(has_negatives) and looks_like_list(cell)
+    def main_metric(self) -> str:
+        """The metric is "accuracy" if a row of dev has negatives and no label."""
+        if self.cosine:
+            return "pearson"
+        records = base.records_of(self, self.splits.scored[0])
+        all_labelled = all(self._has_label(values) for _, values in records)
+        return "pearson" if all_labelled else "accuracy"
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         negatives: list[str] = []
-        for name in filter(_NEGATIVES.fullmatch, () if self.cosine else values):
+        for name in values:
+            if self.cosine or not _NEGATIVES.fullmatch(name):
+                continue
             value = read.value_of(where, values, [name])
             texts = value if isinstance(value, list) else [value]
             negatives += [read.text_of(where, {name: x}, [name]) for x in texts]
-        has_label = self._has_label((where, values))
+        has_label = self._has_label(values)
         if labelled and not (self.cosine or negatives or has_label):
             needed = "give dev=rows with labels or negatives"
             raise UserError(f"{where}: no label and no negative to score; {needed}")
         row = super().row(where, values, labelled and (has_label or not negatives))
         return dataclasses.replace(row, negatives=tuple(negatives))
 
-    def _has_label(self, record: read.Record) -> bool:
-        return any(record[1].get(n) not in (None, "") for n in self.columns["label"])
+    def _has_label(self, values: Mapping[str, Any]) -> bool:
+        names = self.form.columns["label"]
+        return any(values.get(name) not in (None, "") for name in names)
 
     def read(self, split: str) -> list[Row]:
-        rows, least = super().read(split), self.config.positive_from
-        if split == "train" and not self.cosine:
+        config = self.config
+        if split != "train":
+            return super().read(split)
+        if not self.cosine:
+            used = bool(config.positive_from)  # labels that choose the pairs
+            records = base.records_of(self, split)
+            rows = [self.row(where, values, used) for where, values in records]
+            least = config.positive_from
             return [row for row in rows if row.label is None or row.label >= least]
-        if split == "train" and len({row.label for row in rows}) < 2:
-            actual = f"{self.config.dir}: all training pairs have one label"
+        rows = super().read(split)
+        if len({row.label for row in rows}) < 2:
+            actual = f"{config.dir}: all training pairs have one label"
             raise UserError(
                 f"{actual}; expected two different labels, or data.loss=contrastive"
             )
@@ -210,3 +188,43 @@ class SentenceVectors(Classification):
             return super().score(rows, answers)
         right = [answer["value"] > max(answer["negatives"]) for answer in answers]
         return {"accuracy": 100 * float(np.mean(right))}
+
+
+def _is_list(form: Form, name: str, cell: str, values: Mapping[str, Any]) -> bool:
+    """A negative may be one text, such as "(CNN) London"."""
+    return bool(_NEGATIVES.fullmatch(name)) and looks_like_list(cell)
+
+
+Positions = Callable[[str, Any, Form, bool], dict[str, Any]]
+
+
+def _pair(
+    positions: Positions, where: str, row: Any, form: Form, labelled: bool
+) -> dict[str, Any]:
+    """The values of a tuple by name. Raises UserError for one text."""
+    if isinstance(row, str):
+        needed = "expected two texts; for vectors of single texts use model.encode"
+        raise UserError(f"{where} is one text, {needed} or bert_jax embed")
+    return positions(where, row, form, labelled)
+
+
+def _with_negatives(
+    where: str, row: tuple[Any, ...], form: Form, labelled: bool
+) -> dict[str, Any]:
+    """The values of a tuple by name.
+
+    A tuple has two texts. After them a number is a label, and texts or a list are
+    negatives. Raises UserError for a third text such as "7", which may be either.
+    """
+    third = row[2] if len(row) > 2 else None
+    if not isinstance(third, str | list):
+        return by_position(where, row, form, labelled)
+    is_alone = len(row) == 3 and isinstance(third, str)
+    if labelled and is_alone and has_number([third]):
+        actual = f"{where}: the text {third!r} may be a label or a negative"
+        raise UserError(f"{actual}; expected a number, or a list of negatives")
+    negatives = third
+    if len(row) > 3:
+        negatives = [*row[2:]]
+    pair = by_position(where, row[:2], form, False)
+    return pair | {"negative": negatives}

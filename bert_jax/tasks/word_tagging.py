@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import scipy
@@ -26,8 +26,15 @@ from bert_jax.settings import Label, setting
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import is_list_beside, parse_list
-from bert_jax.tasks.rows import Placed, Record, Row, ending, is_table, value_of
-from bert_jax.tasks.source import DataConfig, Source, label_of
+from bert_jax.tasks.labels import class_of, in_order, numbers_of
+from bert_jax.tasks.rows import Placed, Record, ending, is_table, value_of
+from bert_jax.tasks.splits import (
+    DataConfig,
+    Form,
+    by_position,
+    is_list_column,
+    read_table,
+)
 from bert_jax.tasks.tagging_formats import Sentence
 from bert_jax.tasks.task import Answer, Answers, Outcome, Outputs, with_id
 
@@ -41,6 +48,7 @@ _FILES = {
     ("wnut17", "dev"): ("emerging.dev.conll",),
     ("wnut17", "test"): ("emerging.test.annotated",),
 }
+_SPLITTINGS = ("treebank", "blanks", "auto", "punctuation", "clitics")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,41 +75,106 @@ class TaggingConfig(DataConfig):
         least=-1,
     )
     labels: tuple[Label, ...] = setting(
-        (), "all tags; empty: the tags of train, sorted"
+        (), "all tags; empty: the classes of a data set, or the tags of train and dev"
     )
     max_length: int = setting(128, "maximum number of tokens of a sequence", least=3)
     stride: int = setting(0, "tokens between window starts; 0: half a window", least=0)
     document_context: bool = setting(
         False, "fill each sequence with the sentences before and after its sentence"
     )
-    words: str = setting(
+    words: str = setting("", "table: column of the words; empty: words, tokens or text")
+    tags: str = setting("", "table: column of the tags; empty: tags or ner_tags")
+    splitting: str = setting(
         "treebank",
         "how predict splits a text: treebank (as the Penn Treebank: punctuation marks, 's "
         "and n't are words) or blanks. Older names of treebank: auto, punctuation, clitics",
-        one_of=("treebank", "blanks", "auto", "punctuation", "clitics"),
+        one_of=_SPLITTINGS,
+    )
+
+    def __post_init__(self):
+        if self.words in _SPLITTINGS:  # before 0.3 this setting had the name words
+            object.__setattr__(self, "splitting", self.words)
+            object.__setattr__(self, "words", "")
+        super().__post_init__()
+
+
+def tagging_form(config: TaggingConfig) -> Form:
+    """The form of sentences in tables, columns of words and tags, or segmented text."""
+    usual = {"words": ("words", "tokens", "text"), "tags": ("tags", "ner_tags")}
+    columns = dict(usual)
+    for key in usual:
+        if name := getattr(config, key):
+            columns[key] = (name,)
+
+    def read_file(path: Path, split: str) -> Iterator[Placed]:
+        if is_table(path) and ending(path) != ".tsv":
+            return read_table(path, split)
+        if config.task == "segmented":
+            return formats.read_segmented(path)
+        return formats.read_columns(path, config.column, config.word_column)
+
+    def is_own(path: Path) -> bool:
+        is_conll = ending(path) in (".conll", ".conllu")
+        return is_conll and config.task != "segmented"
+
+    return Form(
+        columns=columns,
+        usual=usual,
+        others="id|document",
+        file_names=lambda split: _FILES.get((config.task, split), (f"{split}.txt",)),
+        read_file=read_file,
+        is_own=is_own,
+        positions=_positions,
+        lists=("words", "tags"),
+        is_list=_is_list,
+        numbered=with_documents,
     )
 
 
-class TaggingSource(Source):
-    """Files with a word and its tag on each line, segmented text, or tables."""
+def _positions(where: str, row: Any, form: Form, labelled: bool) -> dict[str, Any]:
+    """The values of a row by name. A tuple of texts to predict is the words."""
+    if isinstance(row, tuple) and is_words(row) and not labelled:
+        row = (row,)
+    return by_position(where, row, form, labelled)
 
-    def file_names(self, split: str) -> Sequence[str]:
-        return _FILES.get((self.config.task, split), (f"{split}.txt",))
 
-    def read_file(self, path: Path, split: str) -> Iterator[Record]:
-        if not self._has_words(path):
-            return super().read_file(path, split)
-        if self.config.task == "segmented":
-            return formats.read_segmented(path)
-        return formats.read_columns(path, self.config.column, self.config.word_column)
+def _is_list(form: Form, name: str, cell: str, values: Mapping[str, Any]) -> bool:
+    """Whether the words or the tags must be a list.
 
-    def is_own(self, path: Path) -> bool:
-        """Whether the file ends in .conll or .conllu."""
-        is_conll = ending(path) in (".conll", ".conllu")
-        return is_conll and self.config.task != "segmented"
+    Words with blanks between them may start with a bracket, such as "( see above )", if
+    there are as many tags.
+    """
+    if not is_list_column(form, name, cell, values):
+        return False
+    is_tags = name in form.columns["tags"]
+    if is_tags and len(cell.split()[0]) > 1:
+        return True  # "[X," is not a tag, but "(" is
+    beside = form.columns["words" if is_tags else "tags"]
+    others = [values[x] for x in beside if values.get(x) is not None]
+    if others:
+        return is_list_beside(cell, others[0])
+    if is_tags or name in ("words", "tokens"):
+        return True
+    # A text to predict may start with a bracket, and "text" is always a text.
+    return name != "text" and parse_list(cell) is not None
 
-    def _has_words(self, path: Path) -> bool:
-        return not is_table(path) or ending(path) == ".tsv"
+
+def with_documents(form: Form, records: Iterable[Record]) -> Iterator[Record]:
+    """Yields the records with numbers of documents. An empty text ends a document.
+
+    Records with "document" keep it.
+    """
+    document = 0
+    for where, values in records:
+        if values.get("document") is None:
+            values = values | {"document": document}
+        yield where, values
+        for name in form.columns["words"]:
+            words = values.get(name)
+            if isinstance(words, str):
+                words = words.split()
+            if words is not None and len(words) == 0:
+                document += 1
 
 
 class Tagging(base.Task):
@@ -113,77 +186,68 @@ class Tagging(base.Task):
 
     family = "tagging"
     config_class = TaggingConfig
-    source_class = TaggingSource
     head = "token"
     tabs = False
-    list_columns = ("words", "tags")
-    columns: ClassVar = {
-        "words": ("words", "tokens", "text"),
-        "tags": ("tags", "ner_tags"),
-    }
+    gold = "tags"
 
-    @functools.cached_property
-    def _training(self) -> Rows:
-        return super().read("train")
+    def __init__(self, config: TaggingConfig):
+        super().__init__(config)
+        self.form = tagging_form(config)
 
     @functools.cached_property
     def scheme(self) -> str:
-        """The scheme in the config, or the scheme of the labels or of the training rows."""
+        """The scheme in the config, or the scheme of the labels or of the rows."""
         if self.config.scheme != "auto":
             return self.config.scheme
         if self.config.task == "segmented":
             return "bmes"
-        labels = self.config.labels
-        return formats.recognise(labels or (x for r in self._training for x in r.tags))
+        if known := self.config.labels or self.splits.classes:
+            return formats.recognise(known)
+        tags = self._tags(("train", "dev"))
+        return formats.recognise(tag for sentence in tags for tag in sentence)
 
     @property
     def kind(self) -> str:
         """The spans of the tags: "entities", "words", or "tags" for no spans."""
-        return {"bmes": "words", "plain": "tags"}.get(self.scheme, "entities")
+        return formats.kind_of(self.scheme)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
-        """The tags in the config, or the tags of the training rows, sorted."""
+        """The tags in the config or of a data set, or the tags of the rows in order.
+
+        Every letter of a scheme for every type is appended.
+        """
         if self.config.labels or self.scheme == "bmes":
             return self.config.labels or ("B", "E", "M", "S")
-        rows = (self._learned(row) for row in self._training)
-        return tuple(sorted({tag for tags in rows for tag in tags}))
+        tags = self.splits.classes or in_order(self.found(("train", "dev")))
+        return tags + formats.missing_tags(tags, self.scheme)
 
     @property
     def main_metric(self) -> str:
         return "accuracy" if self.kind == "tags" else "f1"
 
+    def found(self, splits: Sequence[str]) -> list[str]:
+        """The tag of each word, with iob2 instead of iob1."""
+        names: list[str] = []
+        for tags in self._tags(splits):
+            names += formats.spelled(tags, self.scheme, self.scheme)
+        return names
+
+    def _tags(self, splits: Sequence[str]) -> list[Sequence[str]]:
+        """The tags of each sentence, as they are in the rows."""
+        tags = []
+        for split in splits:
+            if split == "train" or split in self.splits.rows:
+                records = base.records_of(self, split)
+                tags += [self.row(*record, labelled=True).tags for record in records]
+        return tags
+
     def read(self, split: str) -> Rows:
-        """The sentences of a split, with iob2 tags instead of iob1; see Task.read."""
-        rows = self._training if split == "train" else super().read(split)
-        return [self._checked(row) for row in rows] if self.labelled(split) else rows
-
-    def _learned(self, row: Sentence) -> list[str]:
-        """The tags with iob2 instead of iob1."""
-        return formats.spelled(row.tags, self.scheme, self.scheme)
-
-    def _checked(self, row: Sentence) -> Sentence:
-        """The row with the tags that are learned. Raises UserError for wrong tags."""
-        learned, iob = self._learned(row), self.scheme in ("iob1", "iob2")
-        for word, tag, new in zip(row.words, row.tags, learned, strict=True):
-            # An I- that begins an entity becomes B-.
-            allowed = new == tag or (iob and new == f"B{tag[1:]}")
-            if not allowed or new not in self.label_ids:
-                raise UserError(
-                    f"{row.where}: the word {word!r} has the tag {tag!r}; expected a tag "
-                    f"of {self.scheme} (data.scheme) that fits the tags beside it, in the "
-                    f"label set {', '.join(self.labels)} (data.labels)"
-                )
-        return dataclasses.replace(row, tags=tuple(learned))
-
-    def rows(self, placed: Iterable[Placed], *, labelled: bool = False) -> Iterator:
-        """Yields sentences. In rows without "document" an empty text ends a document."""
-        document = 0
-        for row in super().rows(placed, labelled=labelled):
-            if row.document is None:
-                row = dataclasses.replace(row, document=document)
-            yield row
-            document += not row.words
+        """The sentences of a split, with the tags that are learned; see Task.read."""
+        rows = super().read(split)
+        if split in ("train", *self.splits.scored):
+            return [learned(row, self.scheme, self.labels) for row in rows]
+        return rows
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Sentence:
         """A sentence. The words are a list, or a text, which :func:`find_words` splits.
@@ -192,52 +256,29 @@ class Tagging(base.Task):
         follow each other in a document.
         """
         text, offsets, tags = "", None, None
-        words = value_of(where, values, self.columns["words"])
+        words = value_of(where, values, self.form.columns["words"])
         if isinstance(words, str) and labelled:
             words = words.split()
         elif isinstance(words, str):
-            how = "characters" if self.kind == "words" else self.config.words
+            how = self.config.splitting
+            if self.kind == "words":
+                how = "characters"
             text, offsets = words, formats.find_words(words, how)
             words = [text[start:end] for start, end in offsets]
-        if not _is_texts(words):
+        if not is_words(words):
             raise UserError(f'{where}: "words" is not a list of words')
         if labelled:
-            tags = value_of(where, values, self.columns["tags"])
+            tags = value_of(where, values, self.form.columns["tags"])
             tags = tags.split() if isinstance(tags, str) else tags
-            if isinstance(tags, list):
-                tags = tuple(label_of(tag, self.config.labels) for tag in tags)
-            if not _is_texts(tags) or len(tags) != len(words):
+            if isinstance(tags, list) and self.config.labels:
+                tags = [_tag_of(where, tag, self.config.labels) for tag in tags]
+            if not is_words(tags) or "" in tags or len(tags) != len(words):
                 actual = f"{where} has {counted(len(words), 'word')} and the tags"
                 expected = "a tag for each word, or its number in data.labels"
                 raise UserError(f"{actual} {tags!r:.200}; expected {expected}")
+            tags = tuple(tags)
         document, key = values.get("document"), values.get("id")
         return Sentence(tuple(words), tags, document, where, text, offsets, key)
-
-    def values(self, where: str, row: Row, *, labelled: bool) -> dict[str, Any]:
-        """The values of a row by name. A tuple of texts to predict is the words."""
-        if isinstance(row, tuple) and _is_texts(row) and not labelled:
-            row = (row,)
-        return super().values(where, row, labelled=labelled)
-
-    def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
-        """Whether the words or the tags must be a list.
-
-        Words with blanks between them may start with a bracket, such as "( see above )", if
-        there are as many tags.
-        """
-        if not super().is_list(name, cell, values):
-            return False
-        is_tags = name in self.columns["tags"]
-        if is_tags and len(cell.split()[0]) > 1:
-            return True  # "[X," is not a tag, but "(" is
-        beside = self.columns["words" if is_tags else "tags"]
-        others = [values[x] for x in beside if values.get(x) is not None]
-        if others:
-            return is_list_beside(cell, others[0])
-        if is_tags or name in ("words", "tokens"):
-            return True
-        # A text to predict may start with a bracket, and "text" is always a text.
-        return name != "text" and parse_list(cell) is not None
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         """Sequences [CLS] words [SEP], all of token type 0; see Task.encode.
@@ -259,6 +300,7 @@ class Tagging(base.Task):
         for _, group in itertools.groupby(rows, lambda row: row.document):
             first, last = len(documents), len(documents) + len(list(group))
             documents += [(bounds[first], bounds[last])] * (last - first)
+        numbers = numbers_of(self.labels)
         joined, labels, extra, row_of, truncated = [], [], [], [], 0
         for i, row in enumerate(rows):
             first, last = bounds[i : i + 2]
@@ -278,14 +320,11 @@ class Tagging(base.Task):
                 row_of.append(i)
                 if row.tags is not None:
                     target = np.full_like(joined[-1][0], IGNORED)
-                    target[positions] = [self.label_ids[row.tags[w]] for w in words]
+                    target[positions] = [numbers[row.tags[w]] for w in words]
                     labels.append(target)
         targets = {"labels": labels} if labels else {}
         more = {"extra": extra, "truncated": truncated}
         return base.joined_features(joined, row_of, targets, **more)
-
-    def golds(self, row: Sentence) -> Sequence[str]:
-        return row.tags or ()
 
     def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
         """Words, tags and the probabilities of the tags; see Task.decode.
@@ -354,15 +393,41 @@ class Tagging(base.Task):
             if self.kind == "entities":
                 tags = [formats.spelled(x, self.scheme, "iob2") for x in tags]
             # Columns have blanks between them, so words have none.
-            words = [re.sub(r"\s", "_", word) for word in row.words]
+            words = [re.sub(r"\s", "_", word) or "_" for word in row.words]
             lines += [*map(" ".join, zip(words, *tags, strict=True)), ""]
         return {name: "".join(f"{line}\n" for line in lines)}
 
 
-def _is_texts(values: Any) -> bool:
-    """Whether the values are a sequence of texts that are not empty."""
+def is_words(values: Any) -> bool:
+    """Whether the values are a sequence of texts."""
     is_sequence = isinstance(values, list | tuple)
-    return is_sequence and all(x and isinstance(x, str) for x in values)
+    return is_sequence and all(isinstance(x, str) for x in values)
+
+
+def _tag_of(where: str, tag: Any, labels: tuple[str, ...]) -> Any:
+    """The tag that a value means: its name, or the number of a label."""
+    if isinstance(tag, str | int | float) and tag != "":
+        return class_of(where, tag, labels)
+    return tag
+
+
+def learned(row: Sentence, scheme: str, labels: tuple[str, ...]) -> Sentence:
+    """The row with the tags that are learned. Raises UserError for wrong tags.
+
+    An I- that continues no entity begins one, as conlleval reads it.
+    """
+    new = formats.spelled(row.tags, scheme, scheme)
+    inside = formats.SCHEMES[scheme][1:2]
+    stray = inside if formats.kind_of(scheme) == "entities" else ""
+    for word, tag, right in zip(row.words, row.tags, new, strict=True):
+        is_stray = stray and tag[:1] == stray and tag[1:] == right[1:]
+        if right not in labels or not (right == tag or is_stray):
+            raise UserError(
+                f"{row.where}: the word {word!r} has the tag {tag!r}; expected a tag "
+                f"of {scheme} (data.scheme) that fits the tags beside it, in the "
+                f"label set {', '.join(labels)} (data.labels)"
+            )
+    return dataclasses.replace(row, tags=tuple(new))
 
 
 def widen(offsets: np.ndarray, window: Window, document: Window, size: int) -> Window:

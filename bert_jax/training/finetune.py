@@ -49,8 +49,17 @@ from bert_jax.progress import Progress, print_line, unwatched
 from bert_jax.runs import RESULTS
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.tasks.task import Scores, Task
-from bert_jax.tasks.text_vectors import POOLINGS
+from bert_jax.tasks.task import (
+    POOLINGS,
+    Scores,
+    Task,
+    fitted,
+    golds,
+    saved_config,
+    tuned,
+    warnings,
+    write_answers,
+)
 from bert_jax.training.config import FineTuneConfig
 from bert_jax.training.metrics import Reporter
 from bert_jax.training.run import Job, Log, draw_run, run
@@ -95,7 +104,7 @@ def prepare(
     positions = checkpoint.config.max_positions
     modules = vector_settings(checkpoint.head, checkpoint.extra, positions) or {}
     task = task or FAMILIES[config.family](config.data)
-    task = task.fitted(positions, modules.get("pooling", "mean"))
+    task = fitted(task, positions, modules.get("pooling", "mean"))
     checks.check_length(task.config.max_length, checkpoint, "data.max_length")
     expected = f"at most batch_size={config.batch_size}"
     if task.whole_batch:
@@ -116,7 +125,7 @@ def prepare(
     mesh, sizes = make_mesh(config.mesh), (task.head, task.outputs, config.features)
     model = make_model(checkpoint.config, *sizes, checkpoint.compute)
     splits = []
-    for name in ("train", *task.source.eval_splits, *task.source.predict_splits):
+    for name in ("train", *task.splits.scored, *task.splits.predicted):
         split = _read_split(task, name, checkpoint.tokenizer, config, log)
         checks.check_types(split.features.token_type_ids, checkpoint.config)
         if config.features.layers:
@@ -142,11 +151,11 @@ def _read_split(
     sequences = counted(len(features.input_ids), "sequence")
     log(f"{name}: {counted(len(rows), 'row')}{cut}, {sequences}")
     if name == "train":
-        counts = collections.Counter(gold for row in rows for gold in task.golds(row))
-        if counts:
+        counts = collections.Counter(gold for row in rows for gold in golds(task, row))
+        if counts and task.labels:
             labels = [f"{label!r} ({counts[label]:,})" for label in task.labels]
             log(f"labels: {listed(labels, most=10)}")
-        for warning in task.warnings(rows, features):
+        for warning in warnings(task, rows, features):
             log(f"warning: {name}: {warning}")
     return Split(name, rows, features)
 
@@ -267,7 +276,7 @@ class _FineTuning:
 
     def _checksum(self) -> int:
         """A checksum of the tokens and labels of train and of the labelled splits."""
-        checksum, labelled = 0, self.task.source.eval_splits
+        checksum, labelled = 0, self.task.splits.scored
         scored = [split for split in self.prepared.splits if split.name in labelled]
         for split in (self.prepared.train, *scored):
             columns = split.features.input_ids, *split.features.targets.values()
@@ -345,7 +354,7 @@ class _FineTuning:
             )
 
     def _save_best(self, task: Task, params: Params, scores: dict[str, float]) -> None:
-        extra = {"family": self.config.family, "data": to_dict(task.saved_config())}
+        extra = {"family": self.config.family, "data": to_dict(saved_config(task))}
         extra["scores"], head = scores, task.head
         if self.frozen:
             params = params | {"bert": self.checkpoint.params["bert"]}
@@ -383,7 +392,7 @@ class _FineTuning:
     def results(self, progress: dict[str, Any]) -> dict[str, Any]:
         """Scores the best parameters on every split and writes the predictions."""
         best, seconds = progress["best"], progress["evaluation_seconds"]
-        task, params = self.task.tuned(best["scores"]), self._best_params()
+        task, params = tuned(self.task, best["scores"]), self._best_params()
         scores = {}
         for split in self.prepared.splits:
             evaluation = evaluate(task, split, self._outputs(params, split))
@@ -408,7 +417,7 @@ class _FineTuning:
         """Writes the predictions and mistakes of a split, in process 0."""
         folder = self.folder.local / PREDICTIONS
         content = split.rows, evaluation.predictions
-        task.write(*content, split.name, folder)
+        write_answers(task, *content, split.name, folder)
         self.log(f"predictions of {split.name}: {folder}")
         if evaluation.scores:
             write_mistakes(folder, task, split.name, *content)

@@ -23,7 +23,7 @@ from bert_jax.parallel.processes import is_leader
 from bert_jax.progress import hidden_bars, print_line
 from bert_jax.runs import read_runs
 from bert_jax.settings import from_settings, plain, with_arguments
-from bert_jax.tasks.source import HUB, read_hub
+from bert_jax.tasks.splits import HUB, read_hub
 from bert_jax.tasks.task import Metrics, Task
 from bert_jax.training import pretrain as pretraining
 from bert_jax.training.config import (

@@ -47,6 +47,7 @@ from bert_jax.progress import Progress, aligned, print_line
 from bert_jax.runs import RESULTS, read_runs, spread
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
+from bert_jax.tasks.splits import check_splits
 from bert_jax.tasks.task import Task
 from bert_jax.training import finetune as tuning
 from bert_jax.training.config import (
@@ -452,7 +453,7 @@ class Study(_Runs):
         missing = self.missing()
         for config in map(self.configs.get, missing):  # finds missing files now
             if isinstance(config, FineTuneConfig):
-                FAMILIES[config.family](config.data).source.check()
+                check_splits(config.data, FAMILIES[config.family](config.data).form)
             elif isinstance(config, dict):
                 next(read_sets(config["files"]))
         write_json(self.folder / "study.json", to_dict(self.config))

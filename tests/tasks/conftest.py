@@ -6,6 +6,7 @@ import pytest
 
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.tasks.rows import line_rows
+from bert_jax.tasks.task import rows_of
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "cat", "dog", "sat", "ran", "good", "bad", ".", ",", "?", "'"]
@@ -34,6 +35,6 @@ def parse():
                     ((_, row),) = line_rows([row], name, tabs=task.tabs)
                 yield f"{name}:{number}", row
 
-        return list(task.rows(placed()))
+        return list(rows_of(task, placed()))
 
     return parse

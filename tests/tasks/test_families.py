@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +12,8 @@ from bert_jax.errors import UserError
 from bert_jax.inference.predict import Predictor
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.layouts import LAYOUTS, Layout
-from bert_jax.tasks.task import Features, Task
+from bert_jax.tasks.splits import Form
+from bert_jax.tasks.task import Features, Task, saved_config
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
 
@@ -44,7 +44,7 @@ class Clue(Task):
     labels = ("other", "clue")
     main_metric = "found"
 
-    columns: ClassVar = {"text": ("text",), "label": ("label",)}
+    form = Form(columns={"text": ("text",), "label": ("label",)})
 
     def row(self, where, values, labelled):
         words = values["text"].split()
@@ -97,7 +97,7 @@ def test_a_new_task_trains_on_an_existing_head(monkeypatch, tmp_path):
     )
     task = FAMILIES["classification"](config.data)
     assert [row.label for row in task.read("train")] == ["1", "no"]
-    assert (task.main_metric, task.source.eval_splits) == ("f1_macro", ("dev",))
+    assert (task.main_metric, task.splits.scored) == ("f1_macro", ("dev",))
 
 
 def test_a_new_family_trains_and_predicts(settings, monkeypatch, tmp_path):
@@ -132,4 +132,4 @@ def test_labels_need_no_setting():
     family = FAMILIES["multiple_choice"]
     task = family(family.config_class(task="swag"))
     task.labels = ("a", "b")
-    assert task.saved_config() == task.config
+    assert saved_config(task) == task.config

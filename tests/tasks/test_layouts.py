@@ -9,6 +9,7 @@ import tensorflow_datasets as tfds
 
 import bert_jax
 from bert_jax.errors import UserError
+from bert_jax.tasks.task import write_answers
 from bert_jax.tasks.text_classification import Classification, ClassificationConfig
 
 MNLI = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse "
@@ -101,19 +102,18 @@ def write_task(task, folder):
 @pytest.mark.parametrize("name", FILES)
 def test_every_task_reads_its_layout_and_writes_its_submission(name, tmp_path):
     task = write_task(name, tmp_path / "own")
-    source = task.source
-    splits = ["train", *source.eval_splits, *source.predict_splits]
+    splits = ["train", *task.splits.scored, *task.splits.predicted]
     rows = [row for split in splits for row in task.read(split)]
     expected = [values for _, _, *values in FILES[name].values()]
     assert [[row.text_a, row.text_b, row.label] for row in rows] == expected
     assert task.main_metric == MAIN.get(name, "accuracy")
-    assert sum(label is None for *_, label in expected) == len(source.predict_splits)
+    assert sum(label is None for *_, label in expected) == len(task.splits.predicted)
     labels = {label for *_, label in expected if label}
     assert labels <= set(task.labels) or task.regression
     written = {}
     answer = {"value": 5.21} if task.regression else {"label": task.labels[-1]}
-    for split in source.predict_splits:
-        paths = task.write(task.read(split), [answer], split, tmp_path / "out")
+    for split in task.splits.predicted:
+        paths = write_answers(task, task.read(split), [answer], split, tmp_path / "out")
         written |= {path.name: path.read_text() for path in paths}
     index = "7" if name == "mnli" else "0"
     shown = "5.000" if task.regression else task.labels[-1]
@@ -125,15 +125,15 @@ def test_every_task_reads_its_layout_and_writes_its_submission(name, tmp_path):
 
 def test_mnli_has_two_dev_splits_and_predicts_ax_if_it_is_there(tmp_path):
     task = write_task("mnli", tmp_path / "MNLI")
-    assert task.source.eval_splits == ("dev_matched", "dev_mismatched")
-    assert task.source.predict_splits == ("test_matched", "test_mismatched", "ax")
+    assert task.splits.scored == ("dev_matched", "dev_mismatched")
+    assert task.splits.predicted == ("test_matched", "test_mismatched", "ax")
     (tmp_path / "diagnostic").mkdir()
     path = tmp_path / "diagnostic" / "diagnostic.tsv"
     (tmp_path / "AX" / "AX.tsv").rename(path)
     assert Classification(task.config).read("ax")[0].text_a == "k"
     path.unlink()
     again = Classification(task.config)
-    assert again.source.predict_splits == task.source.predict_splits[:2]
+    assert again.splits.predicted == task.splits.predicted[:2]
 
 
 def test_qqp_skips_rows_that_a_line_end_split(tmp_path, caplog):
@@ -173,7 +173,7 @@ def test_rows_of_python_have_the_labels_of_the_data_set():
 def test_a_setting_names_another_file(tmp_path):
     task = write_task("mrpc", tmp_path)
     (tmp_path / "test.tsv").rename(tmp_path / "other.tsv")
-    assert task.source.predict_splits == ()
+    assert task.splits.predicted == ()
     other = Classification(dataclasses.replace(task.config, test="other.tsv"))
     assert other.read("test")[0].text_a == "f"
 
@@ -182,7 +182,7 @@ def test_regression_is_clipped_and_has_three_decimals(tmp_path):
     task = write_task("stsb", tmp_path)
     rows = task.read("test") * 3
     answers = [{"value": value} for value in (-0.2, 2.34567, 5.01)]
-    (path,) = task.write(rows, answers, "test", tmp_path / "out")
+    (path,) = write_answers(task, rows, answers, "test", tmp_path / "out")
     assert path.read_text() == "index\tprediction\n0\t0.000\n0\t2.346\n0\t5.000\n"
 
 
@@ -203,7 +203,7 @@ def test_sick_has_its_labels_and_metric(name, labels, main, tmp_path, caplog):
         text += "6\te\tf\t3.165\tENTAILMENT\n"
         (tmp_path / f"{file}.txt").write_text(text.replace("\n", "\r\n"))
     task = Classification(ClassificationConfig(task=name, dir=str(tmp_path)))
-    assert (task.source.eval_splits, task.main_metric) == (("dev", "test"), main)
+    assert (task.splits.scored, task.main_metric) == (("dev", "test"), main)
     assert [row.label for row in task.read("train")] == labels
     assert [row.label for row in task.read("test")] == labels[1:]
     assert task.read("dev")[0].id == "6"
@@ -281,13 +281,13 @@ def test_tfds_rows_have_glues_labels(from_tfds):
         ("sentence1 é 2", "sentence2 é 2", "0", 12),
     ]
     assert rows[2].where == "tfds:glue/mrpc:train, row 2"
-    assert task.source.predict_splits == ("test",)
+    assert task.splits.predicted == ("test",)
     assert [row.label for row in task.read("test")] == [None] * 3
 
 
 def test_tfds_reads_mnli_and_regression(from_tfds):
     mnli = from_tfds("mnli", "glue/mnli")
-    assert mnli.source.predict_splits == ()
+    assert mnli.splits.predicted == ()
     labels = {row.id: row.label for row in mnli.read("dev_mismatched")}
     assert labels == {10: "entailment", 11: "neutral", 12: "entailment"}
     stsb = from_tfds("stsb", "glue/stsb")
@@ -297,13 +297,13 @@ def test_tfds_reads_mnli_and_regression(from_tfds):
 
 def test_any_tfds_dataset_is_read_as_a_table(from_tfds):
     task = from_tfds("table", "glue/mrpc", text_a="sentence2", test="validation[:2]")
-    assert task.labels == ("equivalent", "not_equivalent")
-    assert task.source.eval_splits == ("dev", "test")
+    assert task.labels == ("not_equivalent", "equivalent")  # as declared
+    assert task.splits.scored == ("dev", "test")
     assert len(task.read("test")) == 2
-    with pytest.raises(UserError, match="row 0: no column 'text'; the"):
+    with pytest.raises(UserError, match="row 0: no column 'text' or 'text_a'; the"):
         from_tfds("table", "glue/mrpc").read("train")
     unlabelled = from_tfds("table", "glue/mrpc", text_a="sentence2")
-    assert unlabelled.source.predict_splits == ("test",)
+    assert unlabelled.splits.predicted == ("test",)
     assert [row.label for row in unlabelled.read("test")] == [None] * 3
     named = from_tfds(
         "table",

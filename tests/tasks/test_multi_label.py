@@ -1,6 +1,7 @@
 """Several labels at once: losses, scores, rows, and a run."""
 
 import csv
+import dataclasses
 import json
 import re
 
@@ -14,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.predict import Predictor
 from bert_jax.interop.load import load
 from bert_jax.objectives.heads import Classification
+from bert_jax.tasks.task import all_scores, rows_of
 from bert_jax.tasks.text_classification import MultiLabel, MultiLabelConfig
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
@@ -26,10 +28,9 @@ def task(**settings):
 
 
 def test_own_metrics_cannot_change_answers():
-    multi_label, (row,) = (
-        task(),
-        task().rows([("row 0", ("text", ["a", "c"]))], labelled=True),
-    )
+    multi_label = task()
+    given = [("row 0", ("text", ["a", "c"]))]
+    (row,) = rows_of(multi_label, given, labelled=True)
     answers = [{"labels": ["a", "b"]}]
 
     def metrics(gold, predicted):
@@ -38,7 +39,7 @@ def test_own_metrics_cannot_change_answers():
         return {"same": same}
 
     multi_label.own_metrics = metrics
-    assert multi_label.all_scores([row], answers)["same"] == 1
+    assert all_scores(multi_label, [row], answers)["same"] == 1
     assert answers == [{"labels": ["a", "b"]}] and row.label == ("a", "c")
 
 
@@ -83,8 +84,8 @@ def test_the_loss_equals_transformers(golden):
 )
 def test_labels_are_lists_or_a_cell(labels, value, expected):
     multi_label = task(labels=tuple(labels))
-    values = multi_label.values("here", {"text": "good", "label": value}, labelled=True)
-    row = multi_label.row("here", values, True)
+    given = [("here", {"text": "good", "label": value})]
+    (row,) = rows_of(multi_label, given, labelled=True)
     assert row.label == tuple(expected)
 
 
@@ -185,3 +186,73 @@ def test_a_run_learns_predicts_and_is_saved_for_transformers(settings, tmp_path)
     assert model.predict("sea good ship")["labels"] == ["yes"]
     rows = [("it is good", ["yes"]), ("it is", []), ("bad and good", "no,yes")]
     assert model.evaluate(rows)["exact_match"] == 100
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_label_of_one_row_trains_for_every_seed(seed):
+    """As in a long tail of labels, of which some are in dev only."""
+    rows = [(f"text {i}", ["common", f"t{i % 40}"]) for i in range(60)]
+    held_out = bert_jax.tasks.multi_label().with_rows(
+        train=rows, held_out=0.2, seed=seed
+    )
+    folds = bert_jax.tasks.multi_label().with_rows(train=rows).folds(5, seed)
+    for task in (held_out, *folds):
+        assert len(task.labels) == 41
+        read = [row for split in ("train", "dev") for row in task.read(split)]
+        assert len(read) == 60
+
+
+def test_one_label_that_a_text_has_or_not():
+    rows = [("a bad film", ["toxic"]), ("a good film", [])] * 8
+    task = bert_jax.tasks.multi_label().with_rows(train=rows)
+    assert (task.labels, task.outputs) == (("toxic",), 1)
+    assert [row.label for row in task.read("train")][:2] == [("toxic",), ()]
+
+
+ONE_HOT = [
+    {"text": "pasta", "food": 1, "service": 0},
+    {"text": "a kind waiter", "food": "0", "service": True},
+    {"text": "both", "food": 1.0, "service": "1.0"},
+    {"text": "none", "food": "False", "service": "0"},
+]
+
+
+@pytest.mark.parametrize(
+    "label", [["food", "service"], "food,service", "food, service"]
+)
+@pytest.mark.parametrize("form", ["rows", "columns", "csv"])
+def test_columns_of_zero_and_one_are_labels(label, form, tmp_path):
+    train = ONE_HOT
+    if form == "columns":
+        train = {name: [row[name] for row in ONE_HOT] for name in ONE_HOT[0]}
+    elif form == "csv":
+        train = tmp_path / "train.csv"
+        cells = [",".join(map(str, row.values())) for row in ONE_HOT]
+        train.write_text("\n".join(["text,food,service", *cells]))
+    multi_label = bert_jax.tasks.multi_label(label=label)
+    test = [{"text": "new"}, {"text": "newer"}]
+    read = multi_label.with_rows(train=train, dev=[("so", [0, 1])], test=test)
+    assert read.labels == ("food", "service")
+    labels = [("food",), ("service",), ("food", "service"), ()]
+    assert [row.label for row in read.read("train")] == labels
+    assert read.read("dev")[0].label == ("service",)
+    assert read.splits.predicted == ("test",)
+    # A saved model has its labels beside the names of the columns.
+    config = dataclasses.replace(read.config, labels=read.labels)
+    assert MultiLabel(config).with_rows(dev=train).read("dev")[0].label == ("food",)
+
+
+def test_wrong_columns_of_zero_and_one_are_refused():
+    multi_label = bert_jax.tasks.multi_label(label=["food", "service"])
+    for change, message in (
+        ({"food": 2}, "^train, row 0: 'food' is 2, expected 0 or 1"),
+        ({"food": None}, '^train, row 0: "food" is missing'),
+    ):
+        with pytest.raises(UserError, match=message):
+            multi_label.with_rows(train=[ONE_HOT[0] | change])
+    with pytest.raises(
+        UserError, match="no column 'service'; the columns are text, fo"
+    ):
+        multi_label.with_rows(train=[{"text": "a", "food": 1}])
+    with pytest.raises(UserError, match="leave labels out"):
+        bert_jax.tasks.multi_label(label=["food", "service"], labels=["x"])

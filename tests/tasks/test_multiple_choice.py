@@ -5,6 +5,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
+from bert_jax.tasks.task import write_answers
 
 SWAG = (
     ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"
@@ -34,7 +35,7 @@ def test_swag_is_read(tmp_path, tokenizer):
     task = build(
         tmp_path, "swag", {"train.csv": SWAG, "val.csv": SWAG, "test.csv": unlabelled}
     )
-    assert (task.source.eval_splits, task.source.predict_splits) == (
+    assert (task.splits.scored, task.splits.predicted) == (
         ("dev",),
         ("test",),
     )
@@ -58,7 +59,7 @@ def test_codah_is_split_by_row_number(tmp_path):
     lines = "".join(codah_line(i) for i in range(13))
     for fold in range(5):
         task = build(tmp_path, "codah", {"codah.tsv": lines}, fold=fold)
-        assert task.source.eval_splits == ("dev", "test")
+        assert task.splits.scored == ("dev", "test")
         numbers = {
             split: [int(row.context.split()[1]) for row in task.read(split)]
             for split in ("train", "dev", "test")
@@ -136,7 +137,7 @@ def test_lines_are_parsed_and_predictions_are_written(parse, tmp_path):
     assert (first.context, first.choices) == ("a", ("b", "c", "d"))
     assert (second.choices, second.id, second.where) == (("f", "g"), "x", "in:2")
     answers = [{"choice": 1}, {"choice": 0}]
-    (path,) = task.write([first, second], answers, "test", tmp_path / "out")
+    (path,) = write_answers(task, [first, second], answers, "test", tmp_path / "out")
     assert path == tmp_path / "out" / "test_predictions.csv"
     assert path.read_text() == ",pred\n0,1\n1,0\n"
 

@@ -8,6 +8,7 @@ import pytest
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.tasks.question_answering import Squad, SquadConfig
+from bert_jax.tasks.task import saved_config, tuned, write_answers
 
 CONTEXT = "The whale, white as snow, swam to São Tomé's coast (in 1851). " * 3
 
@@ -101,14 +102,14 @@ def test_the_tuned_threshold_has_its_reported_score(folder, uncased):
     outputs = [o + rng.normal(0, 4, o.shape) for o in one_hot(features)]
     scores = task.score(rows, task.decode(rows, features, outputs))
     for name, reached in (("tuned_f1", "f1"), ("tuned_exact", "exact")):
-        tuned = task_of(folder, null_threshold=scores[f"{name}_threshold"])
-        again = tuned.score(rows, tuned.decode(rows, features, outputs))
+        best = task_of(folder, null_threshold=scores[f"{name}_threshold"])
+        again = best.score(rows, best.decode(rows, features, outputs))
         assert again[reached] == pytest.approx(scores[name], abs=1e-9)
         assert again[name] == scores[name] >= scores[reached]
     # predict builds the task from these settings.
-    tuned = task.tuned(scores | {"tuned_f1_threshold": 1.25})
-    assert tuned.saved_config().null_threshold == 1.25
-    assert task_of(folder, version_2=False).tuned({}).config.null_threshold == 0
+    best = tuned(task, scores | {"tuned_f1_threshold": 1.25})
+    assert saved_config(best).null_threshold == 1.25
+    assert tuned(task_of(folder, version_2=False), {}).config.null_threshold == 0
 
 
 @pytest.mark.parametrize("version_2", [False, True])
@@ -117,7 +118,7 @@ def test_predictions_are_written_in_the_official_form(folder, uncased, version_2
     rows = task.read("train")
     features = task.encode(rows, uncased)
     predictions = task.decode(rows, features, one_hot(features))
-    paths = task.write(rows, predictions, "dev", folder / "out")
+    paths = write_answers(task, rows, predictions, "dev", folder / "out")
     contents = {path.name: json.loads(path.read_text()) for path in paths}
     expected = {"q0": "whale", "q1": "white as snow", "q2": "São Tomé", "q3": "1851"}
     assert contents["predictions.json"] == expected
@@ -144,7 +145,7 @@ def test_files_are_found_by_their_official_names(tmp_path, folder):
 
 def test_a_test_file_is_scored_if_it_has_answers(folder):
     task = task_of(folder, test="all.json")
-    assert task.source.eval_splits == ("dev", "test")
+    assert task.splits.scored == ("dev", "test")
     questions = json.loads((folder / "all.json").read_text())
     for article in questions["data"]:
         for question in article["paragraphs"][0]["qas"]:
@@ -152,6 +153,6 @@ def test_a_test_file_is_scored_if_it_has_answers(folder):
             question["answers"] = []
     (folder / "test.json").write_text(json.dumps(questions))
     task = task_of(folder, test="test.json")
-    assert task.source.eval_splits == ("dev",)
-    assert task.source.predict_splits == ("test",)
+    assert task.splits.scored == ("dev",)
+    assert task.splits.predicted == ("test",)
     assert [row.answers for row in task.read("test")] == [()] * 6

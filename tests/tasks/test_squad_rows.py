@@ -6,6 +6,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tasks.question_answering import Squad, SquadConfig
+from bert_jax.tasks.splits import raw_rows
+from bert_jax.tasks.task import rows_of
 
 
 def read_questions(path, articles="", bad_answers="refuse"):
@@ -123,13 +125,34 @@ def test_a_misplaced_answer_is_refused_or_skipped(tmp_path, caplog, bad, text_th
     assert f"skipped: {path}: question q1 has no answer" in caplog.text
 
 
-def test_a_question_without_answer_must_be_marked(tmp_path):
-    """To skip them, as the message also proposes, would lose all such questions."""
-    path = write(tmp_path, article("A", entry("q1", ())))
-    with pytest.raises(
-        UserError, match="q1 has no answer and is_impossible is not true"
-    ):
-        read_questions(path)
+@pytest.mark.parametrize("form", ["SQuAD's JSON", "JSONL", "rows"])
+def test_an_empty_list_of_answers_means_no_answer(form, tmp_path):
+    """Annotation tools write no is_impossible. To skip such questions would lose them."""
+    rows = [
+        {"question": "Where?", "context": "the sea of a whale", "answers": answers}
+        for answers in (["sea"], [])
+    ]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if form == "rows":
+        data = rows
+    elif form != "JSONL":
+        data = write(tmp_path, article("A", entry(), entry("q2", ())))
+    task = Squad(SquadConfig(version_2=True)).with_rows(train=data)
+    first, second = task.read("train")
+    assert (first.answers, first.impossible) == ((("sea", 4),), None)
+    assert (second.answers, second.impossible) == ((), True)
+    with pytest.raises(UserError, match="has no answer and is_impossible is not true"):
+        Squad(SquadConfig()).with_rows(train=data).read("train")
+
+
+def test_is_impossible_may_be_a_number_or_a_cell():
+    row = {"question": "Where?", "context": "the sea", "answers": "sea"}
+    values = [1, "True", True, 0, "false", "0", 0.0, ""]
+    rows = [row | {"is_impossible": value} for value in values]
+    task = Squad(SquadConfig(version_2=True)).with_rows(train=rows)
+    known = [True] * 3 + [False] * 4 + [None]
+    assert [question.impossible for question in task.read("train")] == known
 
 
 @pytest.mark.parametrize(
@@ -160,7 +183,7 @@ def test_a_squad_file_may_be_gzipped_and_is_read_for_prediction(tmp_path):
     assert [row.id for row in task.read("train")] == ["q1", "q2"]
     # Prediction ignores wrong answers.
     path = write(tmp_path, article("A", entry(answers=[("sea", 9)]), entry("q2")))
-    rows = list(task.rows(task.source.rows_of(path)))
+    rows = list(rows_of(task, raw_rows(path, task.form)))
     assert [(row.id, row.answers) for row in rows] == [("q1", ()), ("q2", ())]
 
 
@@ -197,7 +220,7 @@ def test_questions_of_tables_and_lines_are_read(parse, tmp_path):
         '{"question": "Who?", "context": "A whale."}\n'
         '{"question": "Where?", "context": "The\\u2028sea."}\n\n'
     )
-    first, second = task.rows(task.source.rows_of(path))
+    first, second = rows_of(task, raw_rows(path, task.form))
     assert (first.id, first.question, first.context) == ("1", "Who?", "A whale.")
     assert (second.id, second.context) == ("2", "The\u2028sea.")
     assert second.where == f"{path}:2"
@@ -210,7 +233,6 @@ def test_questions_of_tables_and_lines_are_read(parse, tmp_path):
     [
         ("Who?\ta\nWho?", "-:2 has 1 value; expected question, context"),
         ("Who?\ta\tb", "-:1 has 3 values; expected question, context"),
-        ("Who?\t ", "-:1: empty text"),
         ([{"question": "a"}], "-:1: no column 'context'; the columns are question"),
         ([{"question": "a", "context": 3}], '-:1: "context" is of type int; expected'),
     ],
@@ -219,3 +241,28 @@ def test_rows_that_are_no_question_are_refused(parse, rows, message):
     rows = rows.splitlines() if isinstance(rows, str) else rows
     with pytest.raises(UserError, match=message):
         parse(Squad(SquadConfig()), rows, "-")
+
+
+@pytest.mark.parametrize("pair", [("Who?", ""), ("Who?", "  "), ("", "A whale.")])
+def test_an_empty_text_to_predict_is_a_question(pair):
+    (row,) = rows_of(Squad(SquadConfig()), [("row 0", pair)])
+    assert (row.question, row.context) == pair
+    labelled = Squad(SquadConfig()).with_rows(train=[(*pair, "whale")])
+    with pytest.raises(UserError, match=r"^train, row 0: empty text"):
+        labelled.read("train")
+
+
+def test_settings_name_the_columns_of_questions(tmp_path):
+    row = {"frage": "Who?", "text": "A whale.", "antwort": "whale", "context": "No."}
+    settings = dict(question="frage", context="text", answers="antwort")
+    task = Squad(SquadConfig(**settings)).with_rows(train=[row])
+    (question,) = task.read("train")
+    assert (question.question, question.context) == ("Who?", "A whale.")
+    assert question.answers == (("whale", 2),)
+    for key in settings:
+        wrong = Squad(SquadConfig(**settings | {key: "x"}))
+        with pytest.raises(UserError, match="no column 'x'; the columns are frage, t"):
+            wrong.with_rows(train=[row])
+    path = write(tmp_path, article("A", entry()))
+    (question,) = Squad(SquadConfig(**settings)).with_rows(train=path).read("train")
+    assert (question.question, question.answers) == ("Where?", (("sea", 4),))

@@ -8,7 +8,9 @@ import pytest
 
 import bert_jax
 from bert_jax.errors import UserError
+from bert_jax.tasks.families import task_of_head
 from bert_jax.tasks.layouts import CORRELATIONS, scores
+from bert_jax.tasks.task import rows_of, warnings, write_answers
 from bert_jax.tasks.text_classification import (
     Classification,
     ClassificationConfig,
@@ -40,7 +42,7 @@ def segments(features):
 
 
 def splits(task):
-    return task.source.eval_splits, task.source.predict_splits
+    return task.splits.scored, task.splits.predicted
 
 
 TRAIN = "text,label\na b,good\nc,bad\nd,good\n"
@@ -108,7 +110,7 @@ def test_regression_reads_numbers(make, tokenizer):
     [
         (
             {"dev.csv": "text,label\na,maybe\n"},
-            {},
+            {"labels": ["bad", "good"]},
             r"dev\.csv:2: label 'maybe' is not in the label set bad, good$",
         ),
         (
@@ -124,7 +126,10 @@ def test_regression_reads_numbers(make, tokenizer):
         ({"dev.csv": "text\na\n"}, {}, r"dev\.csv:2: no column 'label'; .* are text"),
         ({"dev.csv": "text,label\n ,bad\n"}, {}, r"dev\.csv:2: empty text"),
         (
-            {"train.csv": "text,b,label\n", "dev.csv": "text,b,label\na, ,bad\n"},
+            {
+                "train.csv": "text,b,label\nx,y,x\n",
+                "dev.csv": "text,b,label\na, ,bad\n",
+            },
             {"text_b": "b", "labels": ("bad", "x")},
             r"dev\.csv:2: empty text",
         ),
@@ -158,7 +163,10 @@ def test_bad_rows_of_a_table_are_refused(make, files, settings, message):
         ({"truncation": "windows", "text_b": "b"}, "windows is for single texts"),
         ({"truncation": "windows", "task": "mrpc"}, "windows is for single texts"),
         ({"stride": 0}, "data.stride=0, expected at least 1"),
-        ({"truncation": "head_tail"}, "head_tokens=128, expected 1 to 125"),
+        (
+            {"truncation": "head_tail", "head_tokens": 126},
+            "head_tokens=126, expected 1 to 125",
+        ),
         ({"max_length": 4, "text_b": "b"}, "data.max_length=4, expected at least 5"),
     ],
 )
@@ -176,6 +184,7 @@ TEXT = "a b c d e f g h i j"
         ({}, ["<abcdef>"], 1),
         ({"truncation": "tail"}, ["<efghij>"], 1),
         ({"truncation": "head_tail", "head_tokens": 2}, ["<abghij>"], 1),
+        ({"truncation": "head_tail"}, ["<afghij>"], 1),  # a quarter is the head
         (
             {"truncation": "windows", "stride": 3},
             ["<abcdef>", "<defghi>", "<ghij>"],
@@ -287,7 +296,7 @@ def test_predictions_are_written_as_tables(make, tmp_path):
         {"label": "x\ty", "probability": 0.75, "probabilities": {}},
         {"label": "z", "probability": 0.5, "probabilities": {}},
     ]
-    (path,) = task.write(task.read("dev"), answers, "test", tmp_path / "out")
+    (path,) = write_answers(task, task.read("dev"), answers, "test", tmp_path / "out")
     assert path == tmp_path / "out" / "test_predictions.tsv"
     assert path.read_text() == ("index\tprediction\n1\\n2\tx\\ty\n1\tz\n")
 
@@ -334,7 +343,7 @@ def test_truncated_rows_and_a_single_label_are_warned_about(
         texts = ["a b c d e"] * long + ["a b c d"] * (10 - long)
         rows = [(text, label or "xy"[i % 2]) for i, text in enumerate(texts)]
         rows = task.with_rows(train=rows).read("train")
-        messages = task.warnings(rows, task.encode(rows, tokenizer))
+        messages = warnings(task, rows, task.encode(rows, tokenizer))
         assert ("20% of the rows are longer than max_length=6" in str(messages)) == (
             long > 1
         )
@@ -360,11 +369,14 @@ def test_no_other_column_replaces_a_missing_value(form, tmp_path):
             read([*good, row | {name: None}])
         absent = {key: value for key, value in row.items() if key != name}
         for rows in ([*good, absent], [absent, *good]):
-            with pytest.raises(UserError, match=f"column .*{name}.* in all rows"):
+            message = (
+                f"column .*{name}.* in all rows|no column '{name}'; the columns are"
+            )
+            with pytest.raises(UserError, match=message):
                 read(rows)
 
 
-@pytest.mark.parametrize("label", [datetime.date(2020, 1, 1), 1.0])
+@pytest.mark.parametrize("label", [datetime.date(2020, 1, 1), 1.5])
 def test_a_label_is_a_text_or_a_whole_number(label):
     good, make = [("a", "x"), ("b", "y")], bert_jax.tasks.classification
     bad = [*good, ("c", label)]
@@ -390,13 +402,18 @@ def test_a_bool_equals_the_class_that_pandas_writes_to_csv(tmp_path):
             assert [row.label for row in task.read("dev")] == ["True", "False"]
 
 
-def test_float_labels_are_refused_in_files_and_in_python(make):
+def test_ratings_of_whole_numbers_are_classes(make):
     """pandas writes whole numbers in a column with a missing value as 0.0 and 1.0."""
+    files = {"train.csv": "text,label\na,1.0\nb,10.0\nc,2.0\n"}
+    files["dev.jsonl"] = '{"text": "a", "label": 2}\n{"text": "a", "label": 10.0}\n'
+    task = make(files)
+    assert task.labels == ("1", "2", "10")
+    assert [row.label for row in task.read("train")] == ["1", "10", "2"]
+    assert [row.label for row in task.read("dev")] == ["2", "10"]
+
+
+def test_labels_with_decimals_are_numbers_or_texts(make):
     files = {"train.csv": "text,label\na,1.0\nb,0.0\n"}
-    with pytest.raises(
-        UserError, match=r"2 different labels \(0\.0, 1\.0\); .*labels="
-    ):
-        make(files).read("train")
     assert make(files, regression=True).read("train")[0].label == 1.0
     assert make(files, labels=("0.0", "1.0")).read("train")[0].label == "1.0"
     versions = {"train.csv": "text,label\na,1.0\nb,1.5\n"}
@@ -431,16 +448,116 @@ def test_a_head_of_another_tool_reads_texts_or_pairs():
     config = SimpleNamespace(max_positions=64)
     head = SimpleNamespace(head="sequence", labels=("x", "y"), config=config)
     head.problem_type = None
-    assert MultiLabel.for_head(head) is None
-    task = Classification.for_head(head)
+    task = task_of_head(head)
+    assert type(task) is Classification
     for rows in ([("a", "x"), ("b", "y")], [("a", "b", "x")]):
         rows_of_dev = task.with_rows(dev=rows).read("dev")
         second = None if len(rows) > 1 else "b"
         first = rows_of_dev[0]
         assert (first.text_a, first.text_b, first.label) == ("a", second, "x")
     head.problem_type = "multi_label_classification"
-    assert Classification.for_head(head) is None
-    assert MultiLabel.for_head(head).labels == ("x", "y")
+    task = task_of_head(head)
+    assert (type(task), task.labels) == (MultiLabel, ("x", "y"))
     head.problem_type = "regression"
     with pytest.raises(UserError, match="expected one number for a text"):
-        Classification.for_head(head)
+        task_of_head(head)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        (range(12), [str(i) for i in range(12)]),
+        ([10, -1, 2, 0], ["-1", "0", "2", "10"]),
+        (["10", "9", "011"], ["9", "10", "011"]),
+        (["10", "9", "x"], ["10", "9", "x"]),
+        ([True, False], ["False", "True"]),
+    ],
+)
+def test_whole_numbers_are_in_the_order_of_numbers(values, labels, make):
+    rows = [("a text", value) for value in values]
+    of_rows = bert_jax.tasks.classification().with_rows(train=rows)
+    cells = "".join(f"a text,{value}\n" for value in values)
+    of_file = make({"train.csv": f"text,label\n{cells}"})
+    for task in (of_rows, of_file):
+        assert task.labels == tuple(labels)
+        assert [row.label for row in task.read("train")] == [*map(str, values)]
+
+
+def test_a_label_that_only_dev_has_is_kept(make):
+    task = make({"train.csv": TRAIN, "dev.csv": "text,label\na,maybe\n"})
+    assert task.labels == ("bad", "good", "maybe")
+    assert task.read("dev")[0].label == "maybe"
+    task = make({"test.csv": "text,label\na,never\n"})
+    with pytest.raises(UserError, match="'never' is not in the label set bad, good, m"):
+        task.read("test")
+
+
+@pytest.mark.parametrize("number", [2, 2.0, "2", "2.0"])
+@pytest.mark.parametrize("form", ["rows", "a.csv", "a.tsv", "a.jsonl"])
+def test_the_number_of_a_class_names_it_in_every_form(form, number, tmp_path):
+    task = bert_jax.tasks.classification(labels=("neg", "neu", "pos"))
+    data = [{"text": "good", "label": number}]
+    if form != "rows":
+        blank = "\t" if form == "a.tsv" else ","
+        text = f"text{blank}label\ngood{blank}{number}\n"
+        data, rows = tmp_path / form, data
+        data.write_text(json.dumps(rows[0]) if form == "a.jsonl" else text)
+    assert task.with_rows(dev=data).read("dev")[0].label == "pos"
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [({"text_a": "titel"}, "titel"), ({"label": "starz"}, "starz")],
+)
+@pytest.mark.parametrize("form", ["rows", "csv"])
+def test_a_column_that_a_user_names_must_exist(settings, name, form, tmp_path):
+    rows = [
+        {"title": "x", "text": "good", "label": "a", "stars": "1"},
+        {"title": "y", "text": "bad", "label": "b", "stars": "2"},
+    ]
+    task = bert_jax.tasks.classification(**settings)
+    data = rows
+    if form == "csv":
+        data = tmp_path / "a.csv"
+        lines = [",".join(cells) for cells in (rows[0], *(x.values() for x in rows))]
+        data.write_text("\n".join(lines))
+    message = f"no column '{name}'; the columns are title, text, label, stars"
+    for split in ("train", "dev"):
+        with pytest.raises(UserError, match=message):
+            task.with_rows(**{split: data})
+    right = bert_jax.tasks.classification(text_a="title", label="stars")
+    read = right.with_rows(train=data).read("train")
+    assert [(row.text_a, row.label) for row in read] == [("x", "1"), ("y", "2")]
+    # A usual name counts if the user names none.
+    usual = bert_jax.tasks.classification().with_rows(train=data).read("train")
+    assert [(row.text_a, row.label) for row in usual] == [("good", "a"), ("bad", "b")]
+
+
+def test_a_row_to_predict_may_have_a_usual_name_and_the_log_has_it(caplog):
+    task = bert_jax.tasks.classification(text_a="review", labels=("a", "b"))
+    rows = [(f"row {i}", {"text": text}) for i, text in enumerate(["good", "bad"])]
+    assert [row.text_a for row in rows_of(task, rows)] == ["good", "bad"]
+    assert caplog.messages == ["row 0: no column 'review'; 'text' is read"]
+    rows = [("row 0", {"other": "good"})]
+    with pytest.raises(UserError, match="row 0: no column 'review'; the columns are o"):
+        [*rows_of(task, rows)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_labels_do_not_depend_on_the_rows_for_dev(seed):
+    """Labels are decided before rows are chosen for dev, also for folds."""
+    rows = [(f"text {i}", f"l{i % 7}") for i in range(21)]
+    task = bert_jax.tasks.classification()
+    expected = tuple(f"l{i}" for i in range(7))
+    assert task.with_rows(train=rows, held_out=0.5, seed=seed).labels == expected
+    folds = task.with_rows(train=rows).folds(3, seed)
+    assert {fold.labels for fold in folds} == {expected}
+
+
+def test_a_table_without_rows_is_named(make):
+    with pytest.raises(
+        UserError, match=r"train\.csv has no rows; expected at least one"
+    ):
+        _ = make({"train.csv": "text,label\n"}).labels
+    with pytest.raises(UserError, match=r"^train has no rows; expected rows with a"):
+        _ = bert_jax.tasks.classification().with_rows(train=[]).labels

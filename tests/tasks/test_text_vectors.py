@@ -15,6 +15,7 @@ from bert_jax.interop.load import load
 from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import make_model
 from bert_jax.objectives.heads import PADDED_SCORE, Vectors
+from bert_jax.tasks.task import fitted, rows_of, warnings
 from bert_jax.tasks.text_vectors import SentenceVectors, SentenceVectorsConfig
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
@@ -32,7 +33,7 @@ def theirs(golden):
     return np.load(golden / "torch" / "losses.npz")
 
 
-def rows_of(theirs, negatives):
+def vectors_of(theirs, negatives):
     """Vectors of length 1 for the texts of seven rows, and one padding row."""
     pair = np.stack([theirs["u"], theirs["v"]], axis=1)
     vectors = np.concatenate([pair, theirs["negatives"][:, :negatives]], axis=1)
@@ -56,7 +57,7 @@ def test_losses_equal_sentence_transformers(name, loss, negatives, widths, their
     batch = {"weights": np.array([1] * 7 + [0], np.float32)}
     if loss == "cosine":
         batch["label"] = np.append(theirs["scores"], 0)
-    actual = losses(rows_of(theirs, negatives), batch)[:7].mean()
+    actual = losses(vectors_of(theirs, negatives), batch)[:7].mean()
     expected = theirs[name + "_matryoshka" * bool(widths)]
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
     assert PADDED_SCORE < -1e9
@@ -64,7 +65,7 @@ def test_losses_equal_sentence_transformers(name, loss, negatives, widths, their
 
 def test_losses_with_negatives_equal_a_computation_by_hand(theirs):
     """Softmax over the texts of all rows; margin to the mean of two negatives."""
-    vectors = rows_of(theirs, 2)[:7].astype(np.float64)
+    vectors = vectors_of(theirs, 2)[:7].astype(np.float64)
     cosines = np.einsum("uw,vnw->uvn", vectors[:, 0], vectors[:, 1:])
     positives = cosines[range(7), range(7)]
     exponents = np.exp(20 * cosines).sum(axis=(1, 2))
@@ -148,7 +149,7 @@ def test_a_negative_that_looks_like_a_number_is_refused(loss):
     read = task_of_loss.with_rows(train=rows).read("train")
     assert [row.negatives for row in read] == [("1913",), ("1913", "never")]
     assert not any(row.label for row in read)
-    (parsed,) = task_of_loss.rows([("row 0", row)])  # a row to predict has no label
+    (parsed,) = rows_of(task_of_loss, [("row 0", row)])  # a row to predict has no label
     assert parsed.negatives == ("1913",)
 
 
@@ -176,7 +177,7 @@ def test_negatives_in_a_cell(tmp_path):
 def test_a_single_text_is_refused():
     task = bert_jax.tasks.sentence_vectors()
     with pytest.raises(UserError, match=r"row 0 is one text, .* use model\.encode"):
-        [*task.rows([("row 0", "a man")])]
+        [*rows_of(task, [("row 0", "a man")])]
 
 
 def test_a_pair_is_two_sequences(vocabulary):
@@ -207,7 +208,7 @@ def test_contrastive_pairs_need_no_label_or_a_high_label(vocabulary):
     assert [row.label for row in without.read("train")] == [None] * 3
     rows = without.read("train")
     features = vectors.encode(rows, vocabulary)
-    assert features.targets == {} and vectors.warnings(rows, features) == []
+    assert features.targets == {} and warnings(vectors, rows, features) == []
     high = task(loss="contrastive", positive_from=2.0).with_rows(train=PAIRS)
     assert [row.label for row in high.read("train")] == [5, 2]
     with pytest.raises(UserError, match=r"^dev, row 0: no label and no neg"):
@@ -321,8 +322,8 @@ def test_a_run_keeps_the_modules_of_its_checkpoint(settings, tmp_path):
 
 def test_an_explicit_pooling_is_kept():
     named, unnamed = task(pooling="mean"), task()
-    kept = named.fitted(512, "cls")
+    kept = fitted(named, 512, "cls")
     assert (kept.head, kept.config.max_length) == ("mean", 128)
-    fitted = unnamed.fitted(64, "cls")
-    assert (fitted.head, fitted.config.pooling) == ("cls", "cls")
-    assert (fitted.config.max_length, unnamed.config.max_length) == (64, 128)
+    changed = fitted(unnamed, 64, "cls")
+    assert (changed.head, changed.config.pooling) == ("cls", "cls")
+    assert (changed.config.max_length, unnamed.config.max_length) == (64, 128)

@@ -2,6 +2,7 @@ import csv
 import dataclasses
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import bert_jax
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.tasks.splits import raw_rows
 from bert_jax.tasks.tagging_formats import Sentence
-from bert_jax.tasks.task import IGNORED
+from bert_jax.tasks.task import IGNORED, rows_of, with_columns, write_answers
 from bert_jax.tasks.word_tagging import Tagging, TaggingConfig, widen
 
 LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
@@ -148,7 +150,7 @@ def test_document_context_surrounds_the_sentence(uncased):
     assert [*map(list, labelled)] == [[1, 2, 3], [3, 4], [4, 5, 6, 7], [1]]
     # Sentences of no document follow each other.
     texts = [" ".join(row.words) for row in rows[1:3]]
-    features = task.encode([*task.rows(task.source.rows_of(texts))], uncased)
+    features = task.encode([*rows_of(task, raw_rows(texts, task.form))], uncased)
     text = [uncased.decode(ids[1:-1]) for ids in features.input_ids]
     assert text == ["four five six seven eight nine"] * 2
     # Without document_context a sentence has no context.
@@ -188,7 +190,7 @@ def test_spans_of_schemes_with_ends_and_conllevals_input(letters, uncased, tmp_p
     scores = task.score(rows, answers)
     assert scores["f1"] == pytest.approx(100 * 6 / 7)
     assert scores["recall"] == 100
-    (path,) = task.write(rows, answers, "dev", tmp_path / "out")
+    (path,) = write_answers(task, rows, answers, "dev", tmp_path / "out")
     lines = (
         "a B-PER B-PER,b B-PER B-PER,c O O,d B-LOC B-LOC,e I-LOC I-LOC,f I-LOC I-LOC"
     )
@@ -197,7 +199,7 @@ def test_spans_of_schemes_with_ends_and_conllevals_input(letters, uncased, tmp_p
 
 def test_tags_are_texts_or_numbers_with_names():
     task = bert_jax.tasks.tagging().with_rows(train=[("Ahab sails", "I-PER O")])
-    assert task.labels == ("B-PER", "O")
+    assert task.labels == ("B-PER", "O", "I-PER")
     expected = ("Ahab", "sails"), ("B-PER", "O")
     assert [(row.words, row.tags) for row in task.read("train")] == [expected]
     rows = [{"tokens": ["Ahab", "sails"], "ner_tags": [1, 0]}]
@@ -223,7 +225,7 @@ def test_parts_of_speech_are_predicted(uncased, tmp_path):
     rows[0] = dataclasses.replace(
         rows[0], words=("the", "deep\xa0sea", "the"), tags=None
     )
-    (path,) = task.write(rows[:1], answers[:1], "test", tmp_path)
+    (path,) = write_answers(task, rows[:1], answers[:1], "test", tmp_path)
     assert path.read_text() == "the DT\ndeep_sea NN\nthe NN\n\n"
 
 
@@ -234,7 +236,7 @@ def test_words_are_segmented_and_scored(parse, uncased, tmp_path):
     )
     assert task.labels == tuple("BEMS")
     assert task.main_metric == "f1"
-    assert task.source.eval_splits == ("dev",)
+    assert task.splits.scored == ("dev",)
     rows = task.read("dev")
     assert ["".join(row.tags) for row in rows] == ["BEBE", "SSBE"]
     # Predicted: 中国人民 as one word, 我 爱 北 京. Two (我 爱) of 5 gold and 5 predicted
@@ -246,7 +248,7 @@ def test_words_are_segmented_and_scored(parse, uncased, tmp_path):
     assert scores["accuracy"] == pytest.approx(50)
     assert set(scores) == {"f1", "precision", "recall", "accuracy"}
     assert [e["text"] for e in answers[0]["entities"]] == ["中国人民"]
-    (text,) = task.write(rows, answers, "dev", tmp_path)
+    (text,) = write_answers(task, rows, answers, "dev", tmp_path)
     assert text.name == "dev.segmented.txt"
     assert text.read_text("utf-8") == "中国人民\n我 爱 北 京\n"
     (row,) = parse(task, ["我爱 北京\n"], "-")
@@ -269,15 +271,15 @@ def test_conll_2003_is_read_by_either_file_name(tmp_path, scheme):
             "conll2003", dir=str(tmp_path), scheme=scheme, document_context=True
         )
     )
-    assert task.labels == ("B-LOC", "B-ORG", "O")
+    assert task.labels == ("B-LOC", "B-ORG", "O", "I-LOC", "I-ORG")
     assert task.kind == "entities"
-    assert task.source.eval_splits == ("dev",)
+    assert task.splits.scored == ("dev",)
     assert [row.tags for row in task.read("train")] == [("B-ORG",), ("B-LOC", "O")]
     assert [row.tags for row in task.read("dev")] == [("B-ORG",), ("B-ORG", "O")]
     (tmp_path / "eng.testb").write_text(CONLL)
-    assert Tagging(task.config).source.eval_splits == ("dev", "test")
+    assert Tagging(task.config).splits.scored == ("dev", "test")
     again = Tagging(dataclasses.replace(task.config, dir="", labels=task.labels))
-    assert (again.kind, again.outputs) == ("entities", 3)
+    assert (again.kind, again.outputs) == ("entities", 5)
 
 
 def test_wnut_17_files_are_read(tmp_path):
@@ -285,7 +287,7 @@ def test_wnut_17_files_are_read(tmp_path):
     for name in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"):
         (tmp_path / name).write_text(text)
     task = Tagging(TaggingConfig("wnut17", dir=str(tmp_path)))
-    assert task.source.eval_splits == ("dev", "test")
+    assert task.splits.scored == ("dev", "test")
     rows = task.read("test")
     answers = [{"tags": list(row.tags)} for row in rows]
     assert task.score(rows, answers) == dict.fromkeys(
@@ -301,14 +303,14 @@ def test_words_of_rows_are_read(parse):
     assert [row.words for row in rows] == [("EU", "rejects"), brackets, ()]
     assert [row.where for row in rows] == ["in.txt:1", "in.txt:2", "in.txt:3"]
     rows = [["New York", "!"], "EU rejects.", {"tokens": ["a"], "id": 7}, (["b", "c"],)]
-    parsed = list(task.rows(task.source.rows_of(rows)))
+    parsed = list(rows_of(task, raw_rows(rows, task.form)))
     words = [("New York", "!"), ("EU", "rejects", "."), ("a",), ("b", "c")]
     assert [row.words for row in parsed] == words
     assert [row.id for row in parsed] == [None, None, 7, None]
     for values, message in (
         ({"word": "a"}, "in:1: no column 'words' or 'tokens' or 'text'"),
         ({"words": ["a", 3]}, 'in:1: "words" is not a list'),
-        ({"words": [""]}, 'in:1: "words" is not a list'),
+        ({"words": 3}, 'in:1: "words" is not a list'),
     ):
         with pytest.raises(UserError, match=message):
             task.row("in:1", values, labelled=False)
@@ -348,7 +350,7 @@ def test_widening_fills_the_window_from_both_sides():
     ],
 )
 def test_a_text_is_split_into_words(parse, uncased, how, words):
-    task = make_task(words=how)
+    task = make_task(splitting=how)
     rows = parse(task, ["b's a."])
     assert rows[0].words == words
     (prediction,) = answer(
@@ -366,10 +368,8 @@ def test_a_text_is_split_into_words(parse, uncased, how, words):
         ("train.tsv", "B-X I-X I", 2),
         ("train.jsonl", "B-X X O", 1),
         ("train.txt", "B-X S-X O", 0),
-        ("train.txt", "S-X B-X E-X O I-X E-X", 4),  # starts without B-
-        ("train.tsv", "S-X B-X I-X O", 2),  # ends without E-
+        ("train.tsv", "S-X O B-X O", 2),  # ends without E-
         ("train.txt", "U-X B-X O L-X", 1),
-        ("train.jsonl", "S-X B-X M-X B-X E-X O", 2),
         ("train.txt", "S B E M E", 3),
     ],
 )
@@ -387,13 +387,99 @@ def test_the_error_has_the_place_of_a_wrong_tag(tmp_path, name, tags, place):
     assert f"expected a tag of {task.scheme} (data.scheme)" in str(error.value)
 
 
-def test_a_tag_of_dev_that_training_lacks_is_refused():
-    rows = [(["a"], ["B-X"])]
-    task = bert_jax.tasks.tagging().with_rows(train=rows, dev=[(["b"], ["B-Y"])])
+@pytest.mark.parametrize(
+    ("tags", "learned"),
+    [
+        ("I-X O I-X I-X", "S-X O B-X E-X"),
+        ("S-X B-X E-X O I-X E-X", "S-X B-X E-X O B-X E-X"),  # starts without B-
+        ("S-X B-X I-X O", "S-X B-X E-X O"),  # ends without E-
+        ("S-X B-X M-X B-X E-X O", "S-X B-X E-X B-X E-X O"),
+        ("B-X O I-X I-X", "B-X O B-X I-X"),
+    ],
+)
+def test_a_stray_inside_tag_is_read_as_conlleval_reads_it(tags, learned):
+    words = [f"w{i}" for i in range(len(tags.split()))]
+    whole = "B-X I-X I-X" if learned.startswith("B-X O") else "B-X I-X E-X S-X"
+    whole = whole.replace("I", "M") if "M" in tags else whole
+    rows = [(words, tags.split()), (whole.lower().split(), whole.split())]
+    (row, _) = bert_jax.tasks.tagging().with_rows(train=rows).read("train")
+    assert row.tags == tuple(learned.split())
+
+
+def test_labels_have_every_letter_of_every_type():
+    """Tags of dev and tags that no row has are also learned."""
+    rows, dev = [(["a"], ["B-X"])], [(["b"], ["B-Y"]), (["c"], ["O"])]
+    task = bert_jax.tasks.tagging().with_rows(train=rows, dev=dev, test=dev)
+    assert task.labels == ("B-X", "B-Y", "O", "I-X", "I-Y")
+    assert [row.tags for row in task.read("dev")] == [("B-Y",), ("O",)]
+    test = [(["b"], ["B-Z"])]
+    task = bert_jax.tasks.tagging().with_rows(train=rows, dev=dev, test=test)
     with pytest.raises(
-        UserError, match=r"dev, row 0: the word 'b'.* in the label set B-X"
+        UserError, match=r"test, row 0: the word 'b'.* in the label set B-X, B-Y, O"
     ):
-        task.read("dev")
+        task.read("test")
+    single = bert_jax.tasks.tagging().with_rows(train=[(["a", "b"], ["S-X", "O"])])
+    assert single.labels == ("O", "S-X", "B-X", "E-X", "I-X")
+    given = bert_jax.tasks.tagging(labels=("O", "B-X")).with_rows(train=rows)
+    assert given.labels == ("O", "B-X")
+    numbers = [([*"abc"], ["10", "9", "2"])]
+    assert bert_jax.tasks.tagging().with_rows(train=numbers).labels == ("2", "9", "10")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_tag_of_one_row_trains_for_every_seed(seed):
+    rows = [(["in", "Rome"], ["O", "B-LOC"])] * 30
+    rows.append((["New", "York"], ["B-LOC", "I-LOC"]))
+    task = bert_jax.tasks.tagging().with_rows(train=rows, held_out=0.1, seed=seed)
+    assert task.labels == ("B-LOC", "I-LOC", "O")
+    assert len(task.read("train") + task.read("dev")) == 31
+
+
+def test_declared_tags_keep_their_order():
+    names = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+
+    class Set(list):
+        features = {  # noqa: RUF012
+            "tokens": None,
+            "ner_tags": SimpleNamespace(feature=SimpleNamespace(names=names)),
+        }
+
+    rows = Set([{"tokens": ["Ahab", "sails"], "ner_tags": [1, 0]}] * 3)
+    task = bert_jax.tasks.tagging().with_rows(train=rows)
+    assert task.labels == tuple(names)
+    assert task.read("train")[0].tags == ("B-PER", "O")
+
+
+def test_settings_name_the_columns_of_words_and_tags():
+    row = {"wort": ["Ahab", "sails"], "marke": ["B-PER", "O"], "tags": ["O", "O"]}
+    task = bert_jax.tasks.tagging(words="wort", tags="marke").with_rows(train=[row])
+    assert task.read("train")[0].tags == ("B-PER", "O")
+    for settings in (
+        {"words": "word", "tags": "marke"},
+        {"words": "wort", "tags": "x"},
+    ):
+        with pytest.raises(
+            UserError, match=r"no column '(word|x)'; the columns are wo"
+        ):
+            bert_jax.tasks.tagging(**settings).with_rows(train=[row])
+    # Before 0.3 the setting words had the meaning of splitting.
+    old = bert_jax.tasks.tagging(words="blanks").config
+    assert (old.words, old.splitting) == ("", "blanks")
+
+
+def test_an_empty_word_has_a_tag(uncased):
+    words, tags = ["Ahab", "", "sails"], ["B-PER", "O", "O"]
+    task = bert_jax.tasks.tagging().with_rows(train=[dict(words=words, tags=tags)])
+    (row,) = task.read("train")
+    assert row.words == tuple(words)
+    (features,) = task.encode([row], uncased).targets["labels"]
+    assert (features != IGNORED).sum() == 3
+    (parsed,) = rows_of(task, [("row 0", ("Ahab", "", "sails"))])
+    assert parsed.words == tuple(words)
+    with pytest.raises(UserError, match="row 0 has 3 words and the tags"):
+        bert_jax.tasks.tagging().with_rows(
+            train=[dict(words=words, tags=["B-PER", "", "O"])]
+        ).read("train")
 
 
 def test_the_name_of_a_file_decides_how_it_is_predicted(tmp_path):
@@ -407,10 +493,10 @@ def test_the_name_of_a_file_decides_how_it_is_predicted(tmp_path):
         ("d.jsonl", '{"text": "see Rome"}\n', False),
     ):
         (tmp_path / name).write_text(text)
-        assert task.source.is_own(tmp_path / name) == expected, name
-    rows = [*task.rows(task.source.rows_of(tmp_path / "a.conll"))]
+        assert task.form.is_own(tmp_path / name) == expected, name
+    rows = [*rows_of(task, raw_rows(tmp_path / "a.conll", task.form))]
     assert [(row.words, row.tags) for row in rows] == [(("in", "Rome"), None)]
-    rows = [*task.rows(task.source.rows_of(tmp_path / "b.txt"))]
+    rows = [*rows_of(task, raw_rows(tmp_path / "b.txt", task.form))]
     assert [row.words for row in rows] == [("blood", "type", "O"), ("in", "B-LOC")]
 
 
@@ -462,14 +548,18 @@ def test_a_cell_that_is_no_list_is_refused(words, tags, column, tmp_path):
 def test_a_text_to_predict_is_never_a_list():
     task = make_task()
     texts = ["['a', 'b'] (c)", "(c"]
-    rows = [*task.rows(task.source.rows_of([*texts, *({"text": x} for x in texts)]))]
+    rows = [
+        *rows_of(task, raw_rows([*texts, *({"text": x} for x in texts)], task.form))
+    ]
     assert [row.text for row in rows] == texts * 2
-    named = task.with_columns("review")
+    named = with_columns(task, "review")
     cells = [{"review": "[sic] a"}, {"review": '["New York", "a"]'}]
-    first, second = named.rows(named.source.rows_of(cells))
+    first, second = rows_of(named, raw_rows(cells, named.form))
     assert first.text == "[sic] a" and second.words == ("New York", "a")
     rows = [{"words": "['a' 'b']"}, {"tokens": '["a", "b"]'}]
     for row in rows:
-        assert [x.words for x in task.rows(task.source.rows_of([row]))] == [("a", "b")]
+        assert [x.words for x in rows_of(task, raw_rows([row], task.form))] == [
+            ("a", "b")
+        ]
     with pytest.raises(UserError, match="row 0: column 'words' starts like a list"):
-        [*task.rows(task.source.rows_of([{"words": "[a, b]"}]))]
+        [*rows_of(task, raw_rows([{"words": "[a, b]"}], task.form))]

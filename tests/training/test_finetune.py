@@ -26,6 +26,7 @@ from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
+from bert_jax.tasks.task import golds, write_answers
 from bert_jax.training import finetune
 from bert_jax.training import run as engine
 from bert_jax.training.config import finetune_config
@@ -88,7 +89,7 @@ def test_a_run_learns_and_its_best_model_predicts_like_the_run(
     model = make_model(checkpoint.config, task.head, task.outputs, FeatureConfig())
     forward = jit_forward(mesh, model)
     params = jax.device_put(checkpoint.params, tree_shardings(checkpoint.params, mesh))
-    for name in (*task.source.eval_splits, *task.source.predict_splits):
+    for name in (*task.splits.scored, *task.splits.predicted):
         rows = task.read(name)
         split = Split(name, rows, task.encode(rows, checkpoint.tokenizer))
         outputs = run_model(
@@ -102,7 +103,9 @@ def test_a_run_learns_and_its_best_model_predicts_like_the_run(
         )
         evaluation = evaluate(task, split, outputs)
         assert evaluation.scores == results["scores"].get(name, {})
-        for path in task.write(split.rows, evaluation.predictions, name, tmp_path):
+        for path in write_answers(
+            task, split.rows, evaluation.predictions, name, tmp_path
+        ):
             old = workdir / "predictions" / path.relative_to(tmp_path)
             assert path.read_bytes() == old.read_bytes()
 
@@ -268,7 +271,7 @@ def test_class_weights_are_in_the_order_of_the_labels(settings, tmp_path):
         config = finetune_config(settings(what, train_rows=9))
         prepared = finetune.prepare(config, tmp_path, [].append)
         task, rows = prepared.task, prepared.train.rows
-        golds = [gold for row in rows for gold in task.golds(row)]
+        golds = [gold for row in rows for gold in golds(task, row)]
         classes = np.array(task.labels)
         expected = compute_class_weight("balanced", classes=classes, y=golds)
         assert weights(prepared, "balanced") == pytest.approx(expected)

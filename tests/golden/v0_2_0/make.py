@@ -25,7 +25,20 @@ from bert_jax.training.sweep import run_one
 
 FOLDER = Path(__file__).parent
 INIT = "../v0_1_0/exported/mlm_nsp"
-WORDS = "the whale sea ship good bad old men long voyage it was".split()
+WORDS = [
+    "the",
+    "whale",
+    "sea",
+    "ship",
+    "good",
+    "bad",
+    "old",
+    "men",
+    "long",
+    "voyage",
+    "it",
+    "was",
+]
 # Four rows of each class. The word of a text gives its class.
 ROWS = [(f"{word} {word} {word}", number) for number, word in enumerate(WORDS)] * 4
 SENTENCES = [

@@ -8,8 +8,9 @@ import pytest
 
 import bert_jax
 from bert_jax.errors import UserError
-from bert_jax.tasks import source
-from bert_jax.tasks.source import in_order_of, names_by_number, share_of_rows
+from bert_jax.tasks import splits
+from bert_jax.tasks.labels import in_order_of, names_by_number
+from bert_jax.tasks.splits import check_splits, share_of_rows
 
 SPLITS = {
     "train": [{"text": "good", "label": 1}, {"text": "bad", "label": 0}],
@@ -40,15 +41,15 @@ def hub(monkeypatch):
     module.load_dataset = load_dataset
     module.get_dataset_split_names = lambda *names: list(SPLITS)
     monkeypatch.setitem(sys.modules, "datasets", module)
-    source.read_hub.cache_clear()
+    splits.read_hub.cache_clear()
     yield calls
-    source.read_hub.cache_clear()
+    splits.read_hub.cache_clear()
 
 
 def test_a_data_set_of_the_hub_is_read(hub):
     task = bert_jax.tasks.classification(dir="hf:org/reviews:english")
     assert task.labels == ("neg", "pos")
-    assert (task.source.eval_splits, task.source.predict_splits) == (
+    assert (task.splits.scored, task.splits.predicted) == (
         ("dev",),
         ("test",),
     )
@@ -58,7 +59,7 @@ def test_a_data_set_of_the_hub_is_read(hub):
     assert ("org/reviews", "english", "validation") in hub
     part = bert_jax.tasks.classification(dir="hf:org/reviews", train="train[:50%]")
     assert len(part.read("train")) == 2 and ("org/reviews", "train[:50%]") in hub
-    task.source.check()
+    check_splits(task.config, task.form)
 
 
 HUB = {
@@ -81,7 +82,8 @@ HUB = {
 def test_every_family_reads_the_hub(family, hub, monkeypatch):
     tags = SimpleNamespace(feature=SimpleNamespace(names=["O", "B-LOC"]))
     monkeypatch.setattr(Split, "features", {"tokens": None, "ner_tags": tags})
-    monkeypatch.setitem(SPLITS, "train", [HUB[family]])
+    for split in SPLITS:
+        monkeypatch.setitem(SPLITS, split, [HUB[family]])
     settings = {"task": "swag"} if family == "choices" else {}
     task = getattr(bert_jax.tasks, family)(dir="hf:org/own", **settings)
     (row,) = task.read("train")
@@ -129,8 +131,8 @@ def test_labels_that_are_no_class_are_refused():
     )
     data.features = Split.features | {"topic": SimpleNamespace(names=["a", "b", "c"])}
     task = bert_jax.tasks.classification(labels=("neg", "pos")).with_rows(train=data)
-    first, second = (values for _, values in task.source.records("train"))
-    assert first == {"text": "good", "label": "pos", "topic": 2}
+    first, second = (values for _, values in task.splits.rows["train"])
+    assert first == {"text": "good", "label": "pos"}
     assert second["label"] is None
     with pytest.raises(UserError, match='train, row 1: "label" is missing'):
         task.read("train")
@@ -155,8 +157,8 @@ def test_a_test_split_of_labels_minus_one_is_predicted(name, content, tmp_path):
     from_files = bert_jax.tasks.classification(dir=str(tmp_path))
     train = tmp_path / "train.csv"
     for task in (from_files, from_files.with_rows(train=train, dev=train, test=path)):
-        assert task.source.eval_splits == ("dev",)
-        assert task.source.predict_splits == ("test",)
+        assert task.splits.scored == ("dev",)
+        assert task.splits.predicted == ("test",)
         assert [row.label for row in task.read("test")] == [None, None]
 
 
@@ -166,7 +168,8 @@ def test_a_hub_needs_its_library_and_a_split(hub, monkeypatch):
     with pytest.raises(UserError, match=r"has no split validation; it has train, test"):
         task.read("dev")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    source.read_hub.cache_clear()
+    splits.read_hub.cache_clear()
+    task = bert_jax.tasks.classification(dir="hf:org/reviews")
     with pytest.raises(
         UserError, match=r"^hf:org/reviews needs .*pip install datasets"
     ):
@@ -177,8 +180,8 @@ def test_rows_replace_files():
     rows = [("good", "x"), ("bad", "y"), ("so so", "x")]
     task = bert_jax.tasks.classification()
     of_rows = task.with_rows(train=rows, dev=rows[:1], test=["new"])
-    assert of_rows.source.eval_splits == ("dev",)
-    assert of_rows.source.predict_splits == ("test",)
+    assert of_rows.splits.scored == ("dev",)
+    assert of_rows.splits.predicted == ("test",)
     assert of_rows.config.dir.startswith("rows:")
     assert (
         of_rows.config == task.with_rows(train=rows, dev=rows[:1], test=["new"]).config
@@ -189,9 +192,9 @@ def test_rows_replace_files():
     ):
         _ = task.with_rows(dev=rows).labels
     # The first split picks the checkpoint, so it is never the test split.
-    for splits in ({"dev": rows}, {"held_out": 0.34}):
-        of_rows = task.with_rows(train=rows, test=rows, **splits)
-        assert of_rows.source.eval_splits == ("dev", "test")
+    for other in ({"dev": rows}, {"held_out": 0.34}):
+        of_rows = task.with_rows(train=rows, test=rows, **other)
+        assert of_rows.splits.scored == ("dev", "test")
     held_out = task.with_rows(train=rows, held_out=0.34)
     texts = [row.text_a for split in ("train", "dev") for row in held_out.read(split)]
     assert sorted(texts) == sorted(text for text, _ in rows) and len(texts) == 3
@@ -238,7 +241,7 @@ def test_each_row_is_dev_in_one_fold():
     assert sorted(dev) == sorted(row.where for row in task.read("train")[:-1])
     counts = {"a": 10, "b": 20, "c": 60}
     for fold in folds:
-        assert fold.source.eval_splits == ("dev",) and fold.labels == (*"abcd",)
+        assert fold.splits.scored == ("dev",) and fold.labels == (*"abcd",)
         train, dev = ([row.label for row in fold.read(s)] for s in ("train", "dev"))
         assert len(train) + len(dev) == 91 and "d" in train
         assert all(abs(dev.count(x) - n / 4) < 1 for x, n in counts.items())
@@ -253,9 +256,9 @@ def test_each_row_is_dev_in_one_fold():
         task.with_rows(train=[("a", "x"), ("b", "y")], held_out=0.1)
 
 
-@pytest.mark.parametrize("data", [{"text": ["a", "b"]}, ("a", "b"), "a.csv"])
+@pytest.mark.parametrize("data", [{"text": "a"}, ("a", "b"), "a.csv"])
 def test_a_single_row_is_refused_as_a_split(data):
-    """A dictionary is one row, even if its values are columns. A string is a text."""
+    """A dictionary with a text is one row. A string is a text."""
     rows = [("a", "0"), ("b", "1")]
     for split in ("train", "dev", "test"):
         splits = {"train": rows, "dev": rows} | {split: data}
@@ -273,7 +276,7 @@ def test_an_empty_cell_of_a_table_is_a_missing_label(tmp_path):
     task = bert_jax.tasks.classification(dir=str(tmp_path))
     assert task.labels == ("NA", "nan")
     assert [row.text_a for row in task.read("train")] == ["NA", "NaN"]
-    assert (task.source.eval_splits, task.source.predict_splits) == (
+    assert (task.splits.scored, task.splits.predicted) == (
         ("dev",),
         ("test",),
     )

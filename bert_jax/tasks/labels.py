@@ -1,0 +1,119 @@
+"""The names of classes: their order, and how the values of rows name them."""
+
+import functools
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from bert_jax.errors import UserError, listed
+
+logger = logging.getLogger(__name__)
+
+_WHOLE = re.compile(r"-?[0-9]+")
+_WHOLE_FLOAT = re.compile(r"(-?[0-9]+)\.0+")  # as pandas writes whole numbers
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """The different names, in the order of the outputs of a head.
+
+    Whole numbers are in the order of numbers: 0, 1, 2, 10. Other names are sorted.
+    """
+    different = {*names}
+    if all(_WHOLE.fullmatch(name) for name in different):
+        return tuple(sorted(different, key=lambda name: (int(name), name)))
+    return tuple(sorted(different))
+
+
+def class_name(where: str, value: Any) -> str:
+    """The name of a class: a text, or a whole number. The float 1.0 has the name "1".
+
+    Raises UserError for any other value, and for an empty text.
+    """
+    if isinstance(value, str) and not value.strip():
+        raise UserError(f"{where}: the label is empty; fill it in or drop the row")
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, str | int):
+        return str(value)
+    needed = "expected a text or a whole number; regression=True learns numbers"
+    raise UserError(f"{where}: the label is {value!r}; {needed}")
+
+
+def without_decimals(names: Sequence[str]) -> list[str]:
+    """The names, as whole numbers if all are whole numbers: "1" for "1.0".
+
+    pandas writes a column of whole numbers with a missing value as 1.0 and 2.0.
+    """
+    whole = [_WHOLE_FLOAT.sub(r"\1", name) for name in names]
+    if all(_WHOLE.fullmatch(name) for name in whole):
+        return whole
+    return [*names]
+
+
+def class_of(where: str, value: Any, labels: tuple[str, ...]) -> str:
+    """The label that a value means: its name, or its number from 0.
+
+    A number is the position of a label only if no label is a number. "1.0" also means 1.
+    A value that means no label becomes a name that is not in ``labels``.
+    """
+    name = class_name(where, value)
+    if name in labels or isinstance(value, bool):
+        return name
+    for number in (name, _WHOLE_FLOAT.sub(r"\1", name), f"{name}.0"):
+        if number in labels:
+            return number
+    number = _WHOLE_FLOAT.sub(r"\1", name)
+    if _WHOLE.fullmatch(number):
+        return names_by_number(labels).get(number, name)
+    return name
+
+
+def has_number(labels: Sequence[str]) -> bool:
+    """Whether any label is a number, such as "1" or "-0.5"."""
+    return any(x.lstrip("+-").replace(".", "", 1).isdecimal() for x in labels)
+
+
+@functools.cache  # warns once
+def names_by_number(labels: tuple[str, ...]) -> dict[str, str]:
+    """The label for each whole number, which is a text here.
+
+    A number is the position of its label, with a warning. If any label is itself a number,
+    each number is the name of its label.
+    """
+    if not labels or has_number(labels):
+        return {label: label for label in labels}
+    by_number = {str(i): label for i, label in enumerate(labels)}
+    shown = f"labels {listed([*by_number])} are read as {listed(labels)}"
+    logger.warning(f"{shown}, by position")
+    return by_number
+
+
+@functools.cache  # warns once
+def in_order_of(outputs: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str, ...]:
+    """The label of a task for each class of a data set, or for each output of a head.
+
+    Classes and labels are matched by name, and if no name is equal by name in any case.
+    Names that are numbers, such as LABEL_0 or 0, are matched by position, with a warning.
+    Raises UserError for other names.
+    """
+    by_name = {label.casefold(): label for label in labels}
+    by_name |= {label: label for label in labels}
+    matched = [by_name.get(name, by_name.get(name.casefold())) for name in outputs]
+    if None not in matched and len({*matched}) == len(outputs):
+        return tuple(matched)
+    numbers = [*map(str, range(len(outputs)))]
+    names = ([x.upper().removeprefix("LABEL_") for x in n] for n in (outputs, labels))
+    if numbers not in names or len(outputs) != len(labels):
+        actual = f"the classes are {', '.join(outputs)}, the labels of the task "
+        needed = "give the task labels= with the names of the classes"
+        raise UserError(f"{actual}{', '.join(labels)}; {needed}")
+    shown = ", ".join(map(" is ".join, zip(outputs, labels, strict=True)))
+    logger.warning(f"classes are matched by position: {shown}")
+    return tuple(labels)
+
+
+@functools.cache
+def numbers_of(labels: tuple[str, ...]) -> dict[str, int]:
+    """The number of each label: its place among the outputs of the head."""
+    return {label: number for number, label in enumerate(labels)}

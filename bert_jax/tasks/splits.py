@@ -1,0 +1,515 @@
+"""The splits of a task, read once: the rows of train, dev and test by column.
+
+Files, data sets and rows of Python become rows of one form here: a place for messages, and
+the values of the columns that the task reads. Column names are resolved here, the class
+numbers of data sets become names, and rows for dev are chosen.
+"""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data.corpus import TFDS, find_dataset
+from bert_jax.errors import UserError, listed
+from bert_jax.files import reading
+from bert_jax.settings import FilePath, check_ranges, setting
+from bert_jax.tasks import cells
+from bert_jax.tasks import rows as read
+from bert_jax.tasks.labels import in_order_of
+from bert_jax.tasks.rows import Placed, Record
+
+logger = logging.getLogger(__name__)
+
+SPLITS = ("train", "dev", "test")
+ROWS = "rows:"  # start of the dir of a task with rows from Python
+HUB = "hf:"
+_MINUS_ONE = ("-1", "-1.0")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """The files of a task."""
+
+    dir: FilePath = setting("", "folder of the files, or hf:NAME[:CONFIG] or tfds:NAME")
+    train: FilePath = setting(
+        "",
+        "training file in dir, or split of a data set. Empty: the usual name, such as "
+        "train.csv or train.jsonl of a table, or train-v1.1.json of SQuAD",
+    )
+    dev: FilePath = setting("", "dev file or split, as for train")
+    test: FilePath = setting("", "test file or split. Its labels may be missing")
+
+    def __post_init__(self):
+        check_ranges(self, "data.")
+
+
+def table_names(split: str) -> list[str]:
+    """The possible names of the table of a split."""
+    return [split + end + packed for end in read.FORMATS for packed in ("", ".gz")]
+
+
+def read_table(path: Path, split: str) -> Iterator[Placed]:
+    """Yields the rows of a table. Raises UserError for a name that is not a table's."""
+    if not read.is_table(path):
+        expected = f"expected {', '.join(read.FORMATS)}, with or without .gz"
+        raise UserError(f"{path} is no table by its name; {expected}")
+    return read.read_rows(path)
+
+
+def has_label(values: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Whether a row has a label in one of the columns ``names``.
+
+    An empty cell of a CSV file and Hugging Face's -1 are missing labels.
+    """
+    labels = [values.get(name) for name in names]
+    return any(x not in (None, "") and str(x) not in _MINUS_ONE for x in labels)
+
+
+def by_position(where: str, row: Any, form: "Form", labelled: bool) -> dict[str, Any]:
+    """The values of a text or a tuple by name, in the order of the columns.
+
+    labelled: whether a tuple may have a label. Optional columns may be missing.
+    """
+    keys = [*form.columns]
+    if not labelled:
+        keys.pop()
+    count = 1 if isinstance(row, str) else len(row)
+    if count < len(keys):
+        keys = [key for key in keys if key not in form.optional]
+    names = [form.columns[key][0] for key in keys]
+    return read.by_position(where, row, names, fewer=labelled)
+
+
+def is_list_column(
+    form: "Form", name: str, cell: str, values: Mapping[str, Any]
+) -> bool:
+    """Whether a cell that starts like a printed list must be one, by its column."""
+    return any(name in form.columns[key] for key in form.lists)
+
+
+def unchanged(form: "Form", records: Iterable[Record]) -> Iterable[Record]:
+    """The records."""
+    return records
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Form:
+    """The rows and the files of a family.
+
+    columns: columns of a row, the label last. The value of a column is a tuple of all
+      names that it may have in files and dictionaries. A column that the user named has one
+      name.
+    usual: names of columns that a row to predict may have in place of the user's names.
+    optional: columns that rows may lack. All rows of a split must then lack a text.
+    others: pattern of the names of all other values that the family reads.
+    lists: columns whose cells may be printed lists.
+    is_list: function of (form, name of a column, cell, all values of a row): whether a cell
+      that starts like a printed list must be one. See :func:`is_list_column`.
+    one_hot: names of columns with a 0 or 1 each, which replace the label in dictionaries.
+    labels: labels that are known without rows.
+    stratified: whether each class keeps its share of the rows in dev.
+    splits: names of the splits that files may have. unscored: splits without labels.
+    file_names: function of a split that returns possible names of its file.
+    read_file: function of a path and a split that yields the rows of the file.
+    is_own: function of a path: whether a file to predict has a form of the family.
+    positions: function of (place, text or tuple, form, labelled) that returns its values
+      by name. See :func:`by_position`.
+    is_labelled: function of the values of a row, and of the names of the label's column.
+    numbered: function of the form and records that adds values which depend on the records
+      before, such as the number of a row.
+    """
+
+    columns: Mapping[str, tuple[str, ...]]
+    usual: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+    others: str = "id"
+    lists: tuple[str, ...] = ()
+    is_list: Callable[["Form", str, str, Mapping[str, Any]], bool] = is_list_column
+    one_hot: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    stratified: bool = False
+    splits: tuple[str, ...] = SPLITS
+    unscored: tuple[str, ...] = ()
+    file_names: Callable[[str], Sequence[str]] = table_names
+    read_file: Callable[[Path, str], Iterator[Placed]] = read_table
+    is_own: Callable[[Path], bool] = lambda path: False
+    positions: Callable[[str, Any, "Form", bool], dict[str, Any]] = by_position
+    is_labelled: Callable[[Mapping[str, Any], Sequence[str]], bool] = has_label
+    numbered: Callable[["Form", Iterable[Record]], Iterable[Record]] = unchanged
+
+    @property
+    def label(self) -> str:
+        """The key of the label's column."""
+        return [*self.columns][-1]
+
+    @property
+    def texts(self) -> list[str]:
+        """The keys of the other columns."""
+        return [*self.columns][:-1]
+
+    def with_columns(self, columns: str | Sequence[str]) -> "Form":
+        """The form with these names for its texts, in order; (): unchanged.
+
+        Optional columns without a name are left out.
+        """
+        columns = read.column_names(columns)
+        if not columns:
+            return self
+        texts = self.texts
+        if len(columns) > len(texts):
+            expected = f"expected at most {', '.join(texts)}"
+            raise UserError(f"columns={columns}, {expected}")
+        named = {key: (name,) for key, name in zip(texts, columns, strict=False)}
+        absent = {*self.optional} - named.keys()
+        kept = {key: x for key, x in self.columns.items() if key not in absent}
+        return dataclasses.replace(self, columns=kept | named, optional=(), usual={})
+
+
+@dataclasses.dataclass(frozen=True)
+class Splits:
+    """The rows of a task.
+
+    rows: the records of each split: place, and values by the name of their column.
+    classes: names of the classes that a data set declares, in their order.
+    scored: the splits with labels that are scored. The first one picks the checkpoint.
+    predicted: the splits without labels, whose predictions are written.
+    """
+
+    rows: dict[str, list[Record]]
+    classes: tuple[str, ...] = ()
+    scored: tuple[str, ...] = ("dev",)
+    predicted: tuple[str, ...] = ()
+
+    def checksum(self) -> str:
+        """A checksum of the values of all rows. Their places have no effect."""
+        values = {
+            split: [values for _, values in records]
+            for split, records in self.rows.items()
+        }
+        content = json.dumps(values, sort_keys=True, default=str).encode()
+        return hashlib.sha256(content).hexdigest()[:12]
+
+    def with_dev(self, dev: set[int]) -> "Splits":
+        """The splits with these rows of train, by number, as dev."""
+        train = self.rows["train"]
+        if train and not dev:
+            needed = "expected two of a class and as many as folds, or dev=rows"
+            raise UserError(f"train has too few rows to use some for dev; {needed}")
+        chosen = {
+            "train": [row for i, row in enumerate(train) if i not in dev],
+            "dev": [train[i] for i in sorted(dev)],
+        }
+        return dataclasses.replace(self, rows=self.rows | chosen)
+
+
+def read_splits(
+    config: Any,
+    form: Form,
+    given: Mapping[str, Any] | None = None,
+    leave_out: Sequence[str] = (),
+) -> Splits:
+    """Reads the rows of every split that exists.
+
+    The settings dir, train, dev and test choose a folder and its files, or a data set and
+    its splits; see DataConfig. A config may lack train, dev and test.
+
+    given: rows of Python and Paths by split, which replace the files of the config.
+    leave_out: splits that are not read.
+    Raises UserError for a malformed row and for a file that the config names and that does
+    not exist.
+    """
+    labels = tuple(getattr(config, "labels", ())) or form.labels
+    names, unscored = form.splits, form.unscored
+    if given is not None:
+        names, unscored = SPLITS, ()
+    rows: dict[str, list[Record]] = {}
+    declared: tuple[str, ...] = ()
+    for split in names:
+        place = f"{config.dir}:{_hub_split(config, split)}"
+        data = None
+        if given is not None:
+            data, place = given.get(split), split
+        elif split not in leave_out:
+            data = _split_or_none(config, form, split)
+        if data is None:
+            continue
+        if isinstance(data, Path):
+            placed = form.read_file(data, split)
+        else:
+            placed = read.placed_rows(data, place)
+            column, classes = declared_classes(data, form)
+            if classes:
+                placed = with_class_names(placed, column, classes, labels)
+                declared = declared or classes
+        needed = split not in (*unscored, "test")
+        records = read_records(placed, form, labelled=True, label=needed)
+        rows[split] = list(records)
+    scored = [split for split in names if split not in ("train", *unscored)]
+    if "test" in scored:
+        label_names = form.columns[form.label]
+        test = rows.get("test", [])
+        if not any(form.is_labelled(values, label_names) for _, values in test):
+            scored.remove("test")
+    predicted = [split for split in rows if split not in ("train", *scored)]
+    return Splits(rows, declared, tuple(scored), tuple(predicted))
+
+
+# Rows
+
+
+def raw_rows(
+    data: Any, form: Form, labels: tuple[str, ...] = (), *, tabs: bool = True
+) -> Iterator[Placed]:
+    """Yields the rows of any data to predict; see :func:`rows.placed_rows`.
+
+    Also reads files in a form of the family. Class numbers of a data set become names.
+    """
+    if isinstance(data, Path) and form.is_own(data):
+        return form.read_file(data, "test")
+    placed = read.placed_rows(data, tabs=tabs)
+    column, classes = declared_classes(data, form)
+    if classes:
+        placed = with_class_names(placed, column, classes, labels)
+    return placed
+
+
+def read_records(
+    placed: Iterable[Placed],
+    form: Form,
+    *,
+    labelled: bool = False,
+    label: bool = False,
+    fallback: bool = False,
+) -> Iterator[Record]:
+    """Yields the place and the values of each row, by the names of their columns.
+
+    Only the columns of the form are kept. A value has the name of its column in the row, or
+    the column's first name if the row has a usual name instead.
+
+    labelled: whether rows may have a label. label: whether they must have its column.
+    fallback: whether a row may have a usual name in place of the user's name.
+    Raises UserError if a column is missing, or has different names in two rows.
+    """
+    records = _named(placed, form, labelled, label, fallback)
+    return iter(form.numbered(form, records))
+
+
+def _named(
+    placed: Iterable[Placed], form: Form, labelled: bool, label: bool, fallback: bool
+) -> Iterator[Record]:
+    keys = [*form.columns] if labelled else form.texts
+    if form.one_hot and labelled:
+        keys.remove(form.label)
+    other = re.compile(form.others)
+    used: dict[str, str] = {}  # for each column its name in dictionaries
+    kept: dict[str, bool] = {}  # for each name whether it matches form.others
+    for where, row in placed:
+        if not isinstance(row, dict):
+            yield where, positioned(where, row, form, labelled)
+            continue
+        values = {}
+        for key in keys:
+            names = form.columns[key]
+            strict = key != form.label or (label and key not in form.optional)
+            name = _name_in(row, names)
+            if not name and fallback:
+                name = _name_in(row, form.usual.get(key, ()))
+                if name and key not in used:
+                    logger.warning(f"{where}: no column {names[0]!r}; {name!r} is read")
+            if not name and key not in used and strict and key not in form.optional:
+                read.value_of(where, row, names)  # raises UserError
+            if not name and not strict:
+                continue
+            if used.setdefault(key, name) != name:
+                raise UserError(
+                    f"{where}: column {' or '.join(names)} is {name or 'missing'} here "
+                    f"and {used[key] or 'missing'} in earlier rows; name it the same in "
+                    "all rows"
+                )
+            if name:
+                values[name if name in names else names[0]] = row[name]
+        if form.one_hot and labelled:
+            values |= _from_one_hot(where, row, form, label)
+        for name, value in row.items():
+            if name not in kept:
+                kept[name] = bool(other.fullmatch(name))
+            if kept[name]:
+                values.setdefault(name, value)
+        yield where, with_lists(where, values, form)
+
+
+def positioned(where: str, row: Any, form: Form, labelled: bool) -> Mapping[str, Any]:
+    """The values of a text or a tuple by name. A row that is one text is never a list."""
+    values = form.positions(where, row, form, labelled)
+    return values if isinstance(row, str) else with_lists(where, values, form)
+
+
+def with_lists(where: str, values: Mapping[str, Any], form: Form) -> Mapping[str, Any]:
+    """The values of a row with a list for each cell that is a printed list."""
+    return cells.with_lists(where, values, functools.partial(form.is_list, form))
+
+
+def _name_in(row: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The first of the names that a row has; "" if it has none."""
+    for name in names:
+        if name in row:
+            return name
+    return ""
+
+
+def _from_one_hot(
+    where: str, row: Mapping[str, Any], form: Form, needed: bool
+) -> dict[str, Any]:
+    """The labels of a row with a column of 0 or 1 for each label."""
+    there = [name for name in form.one_hot if name in row]
+    if not there and not needed:
+        return {}
+    labels = []
+    for name in form.one_hot:
+        value = read.value_of(where, row, [name])
+        if str(value).lower() in ("1", "1.0", "true"):
+            labels.append(name)
+        elif str(value).lower() not in ("0", "0.0", "false"):
+            raise UserError(f"{where}: {name!r} is {value!r}, expected 0 or 1")
+    return {form.columns[form.label][0]: labels}
+
+
+# Files and data sets
+
+
+def find_split(config: Any, form: Form, split: str) -> Any:
+    """The Path or the data set of a split. Raises UserError if there is none."""
+    if config.dir.startswith(ROWS):
+        needed = "give them, or the labels with labels="
+        raise UserError(f"there are no rows of {split}; {needed}")
+    if config.dir.startswith(TFDS):
+        return find_dataset(f"{config.dir}:{_hub_split(config, split)}")
+    if config.dir.startswith(HUB):
+        return read_hub(config.dir, _hub_split(config, split))
+    name, folder = getattr(config, split, ""), Path(config.dir)
+    names = [name] if name else form.file_names(split)
+    for possible in names:
+        if (folder / possible).is_file():
+            return folder / possible
+    there = "it is empty or does not exist"
+    if folder.is_file():
+        there = "it is a file"
+    elif folder.is_dir() and any(folder.iterdir()):
+        there = f"it has {listed(sorted(path.name for path in folder.iterdir()))}"
+    where = config.dir or "the current folder"
+    raise UserError(
+        f"{where} has no {listed(names)} ({there}); set data.dir to the folder, or "
+        "data.train, data.dev and data.test to its files"
+    )
+
+
+def _split_or_none(config: Any, form: Form, split: str) -> Any:
+    """The Path or the data set of a split; None if the config does not name it either."""
+    try:
+        return find_split(config, form, split)
+    except UserError:
+        if getattr(config, split, ""):
+            raise
+        return None
+
+
+def check_splits(config: Any, form: Form) -> None:
+    """Raises UserError if the files of train or of the first scored split are missing."""
+    find_split(config, form, "train")
+    for split in form.splits:
+        if split not in ("train", *form.unscored):
+            find_split(config, form, split)
+            return
+
+
+def _hub_split(config: Any, split: str) -> str:
+    return getattr(config, split, "") or split.replace("dev", "validation")
+
+
+@functools.cache
+def read_hub(directory: str, split: str) -> Any:
+    """A split of the data set hf:NAME or hf:NAME:CONFIG."""
+    with reading(directory, "a data set of the hub"):
+        import datasets
+    names = directory.removeprefix(HUB).split(":", 1)
+    known = datasets.get_dataset_split_names(*names)
+    if split.partition("[")[0] not in known:
+        raise UserError(f"{directory} has no split {split}; it has {', '.join(known)}")
+    return datasets.load_dataset(*names, split=split)
+
+
+def declared_classes(data: Any, form: Form) -> tuple[str, tuple[str, ...]]:
+    """The label's column in a data set, and the names of its classes, in order."""
+    info = getattr(data, "dataset_info", None)  # of tensorflow-datasets
+    features = {**info.features} if info else getattr(data, "features", {})
+    if not isinstance(features, Mapping):  # a column of a frame
+        return "", ()
+    for column in form.columns[form.label]:
+        if column in features:
+            feature = features[column]
+            feature = getattr(feature, "feature", feature)  # of the items of a list
+            return column, tuple(getattr(feature, "names", None) or ())
+    return "", ()
+
+
+def with_class_names(
+    placed: Iterable[Placed],
+    column: str,
+    classes: tuple[str, ...],
+    labels: tuple[str, ...],
+) -> Iterator[Placed]:
+    """Yields the rows with names in place of class numbers; -1 becomes a missing label.
+
+    labels: the labels of the task; see :func:`labels.in_order_of`. (): the classes.
+    """
+    names = in_order_of(classes, labels) if labels else classes
+    known = dict(enumerate(names)) | {-1: None}
+    for where, row in placed:
+        value = row.get(column)
+        if isinstance(value, list):
+            yield where, row | {column: [known.get(x, x) for x in value]}
+        else:
+            yield where, row | {column: known.get(value, value)}
+
+
+# Rows for dev
+
+
+def share_of_rows(classes: Sequence[Hashable], share: float, seed: int) -> set[int]:
+    """Numbers of the rows that become dev, chosen with ``seed``.
+
+    Each class keeps its share of the rows (the method of Sainte-Laguë: row i of the n rows
+    of a class, from 0, has the place (i + 1/2) / n, and the first places become dev). One
+    row of each class always stays in train. classes: the class of each row.
+    """
+    order = np.random.default_rng(seed).permutation(len(classes)).tolist()
+    sizes, counts, places = collections.Counter(classes), collections.Counter(), {}
+    for row in order:
+        name = classes[row]
+        counts[name] += 1
+        is_last = counts[name] == sizes[name]
+        places[row] = 1 if is_last else (counts[name] - 0.5) / sizes[name]
+    count = min(max(round(share * len(order)), 1), len(order) - len(sizes))
+    return {*sorted(order, key=places.get)[:count]}
+
+
+def fold_rows(classes: Sequence[Hashable], count: int, seed: int) -> list[set[int]]:
+    """Numbers of the rows of each fold, chosen with ``seed``.
+
+    The rows of a class go to the folds in turn. A class with one row is in no fold, so that
+    the rows outside a fold have all classes. classes: the class of each row.
+    """
+    sizes = collections.Counter(classes)
+    order = np.random.default_rng(seed).permutation(len(classes)).tolist()
+    order = [row for row in order if sizes[classes[row]] > 1]
+    order.sort(key=lambda row: str(classes[row]))
+    return [{*order[fold::count]} for fold in range(count)]
