@@ -1,11 +1,13 @@
-"""Folders of version 0.1.0 in golden/v0_1_0, written by its make.py.
+"""Folders of versions 0.1.0 and 0.2.0 in golden/, written by their make.py.
 
 Exported folders load the same parameters bit for bit. Workdirs, prepared text, sweeps and
-studies are read, and their missing parts are computed.
+studies are read, and their missing parts are computed. Unfinished runs keep the order of
+their classes.
 """
 
 import hashlib
 import json
+import runpy
 import shutil
 from pathlib import Path
 
@@ -203,3 +205,55 @@ def test_a_study_runs_only_unfinished_runs(folder):
     assert ran == ["== pairs/plain-seed0"]
     scores = study.table()["variants"]["plain"]["scores"]
     assert scores == table["variants"]["plain"]["scores"]
+
+
+FOLDER_2 = FOLDER.parent / "v0_2_0"
+EXPECTED_2 = json.loads((FOLDER_2 / "expected.json").read_text())
+NUMBERS = [str(number) for number in range(12)]
+
+
+@pytest.fixture
+def make_2(tmp_path, monkeypatch):
+    """The functions of 0.2.0's make.py, in a copy of its folder."""
+    shutil.copytree(FOLDER_2, tmp_path / "v0_2_0")
+    checkpoint = "exported/mlm_nsp"
+    shutil.copytree(FOLDER / checkpoint, tmp_path / "v0_1_0" / checkpoint)
+    monkeypatch.chdir(tmp_path / "v0_2_0")
+    return runpy.run_path("make.py")
+
+
+@pytest.mark.parametrize("name", ["files", "rows", "tagging"])
+def test_an_unfinished_run_of_0_2_keeps_the_order_of_its_classes(name, make_2):
+    """0.2.0 sorted whole numbers as texts. Another order would permute the head."""
+    expected, log, workdir = EXPECTED_2[name], [], f"runs/{name}"
+    if name == "files":
+        config = finetune_config(make_2["file_settings"]())
+        run_one(config, workdir, log.append)
+    else:
+        bert_jax.finetune(**make_2["call"](name), log=log.append)
+    assert f"resuming at step {expected['step']}" in log
+    assert list(bert_jax.load(workdir).labels) == expected["labels"]
+    results = json.loads(Path(workdir, "results.json").read_text())
+    assert close(results["scores"], expected["scores"])
+    assert (
+        json.loads(Path(workdir, "config.json").read_text())["labels"]
+        == (expected["labels"])
+    )
+
+
+def test_a_new_run_on_the_same_rows_has_the_new_order(make_2, tmp_path):
+    arguments = make_2["call"]("rows") | {"epochs": 1, "workdir": tmp_path / "new"}
+    model = bert_jax.finetune(**arguments, log=[].append)
+    assert list(model.labels) == NUMBERS
+    config = json.loads((tmp_path / "new/config.json").read_text())
+    assert config["labels"] == NUMBERS
+
+
+def test_a_finished_run_of_0_2_on_rows_of_python_does_not_run_again(make_2):
+    arguments, log = make_2["call"]("finished"), []
+    model = bert_jax.finetune(**arguments, log=log.append)
+    assert model.scores == EXPECTED_2["finished"]["scores"]
+    assert any(line.startswith("finished before") for line in log)
+    other = [(text, 11 - label) for text, label in arguments["train"]]
+    with pytest.raises(UserError, match=r"runs/finished holds another run \(.*data\.dir"):
+        bert_jax.finetune(**arguments | {"train": other}, log=log.append)

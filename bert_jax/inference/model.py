@@ -5,7 +5,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.layers import with_scan
 from bert_jax.settings import with_arguments
 from bert_jax.tasks.rows import is_single, placed_rows, row_texts
-from bert_jax.tasks.task import Task
+from bert_jax.tasks.task import Metrics, Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +78,8 @@ class Bert(Checkpoint):
     tuple of two texts. ``columns`` names the column of the text, or of the two texts, of a
     frame. Compiled programs are kept for the next call.
     """
+
+    _metrics: ClassVar[Metrics | None] = None  # of the run that trained the model
 
     def __repr__(self) -> str:
         c = self.config
@@ -318,6 +320,7 @@ class Bert(Checkpoint):
         *,
         task: Task | None = None,
         columns: Columns = (),
+        metrics: Metrics | None = None,
         **options: Any,
     ) -> dict[str, float]:
         """Scores in percent of a fine-tuned model on rows with labels, or a file of rows.
@@ -326,9 +329,16 @@ class Bert(Checkpoint):
         task: the task of the data, for a model that was trained elsewhere; None: the
           model's own task. See Predictor.evaluate.
         columns: names of the columns of the text or texts; (): as trained.
+        metrics: function for more scores; see ``bert_jax.finetune``. None: the metrics of
+          the run, if ``bert_jax.finetune`` returned this model.
         """
         predict = self._get(Predictor, **options)
-        ((_, _, evaluation),) = predict.evaluate(data, task=task, columns=columns)
+        options = {
+            "task": task,
+            "columns": columns,
+            "metrics": metrics or self._metrics,
+        }
+        ((_, _, evaluation),) = predict.evaluate(data, **options)
         return evaluation.scores
 
     def __call__(

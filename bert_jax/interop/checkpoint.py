@@ -59,17 +59,22 @@ class Checkpoint:
 
 
 def class_names(
-    params: Mapping[str, Any], head: str, id2label: Mapping[str, str] | None = None
+    params: Mapping[str, Any],
+    head: str,
+    id2label: Mapping[str, str] | None = None,
+    problem_type: str | None = None,
 ) -> tuple[str, ...]:
     """The names of a classifier's outputs. Empty for regression and other heads.
 
     id2label: names by number, such as "0". Without it the names are LABEL_0, LABEL_1, ...,
-    as in transformers. Raises UserError unless each output has its own name.
+    as in transformers. problem_type: see Checkpoint. One output of texts is a number, or a
+    label if problem_type says so. Raises UserError unless each output has its own name.
     """
     if head not in ("sequence", "token") or "classifier" not in params:
         return ()
     numbers = [str(i) for i in range(params["classifier"]["bias"].shape[0])]
-    if len(numbers) == 1:
+    has_labels = head == "token" or problem_type == "multi_label_classification"
+    if len(numbers) == 1 and not has_labels:
         return ()
     id2label = id2label or {number: f"LABEL_{number}" for number in numbers}
     if {*id2label} != {*numbers} or len({*map(str, id2label.values())}) < len(numbers):

@@ -89,6 +89,7 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
         flat = read_safetensors(folder / BILSTM)
         params["bilstm"] = traverse_util.unflatten_dict(flat, sep="/")
         head = "features"
+    id2label, problem_type = settings.get("id2label"), settings.get("problem_type")
     tokenizer = load_tokenizer(folder) if find_vocabulary(folder) else None
     modules, dense = read_modules(folder, config, tokenizer)
     if len(params) == 1:  # the encoder alone
@@ -102,8 +103,8 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
             params=params,
             tokenizer=tokenizer,
             head=head,
-            labels=class_names(params, head, settings.get("id2label")),
-            problem_type=settings.get("problem_type"),
+            labels=class_names(params, head, id2label, problem_type),
+            problem_type=problem_type,
             extra=extra | ({EXTRA: modules} if modules else {}),
             source="bert_jax" if is_ours else "huggingface",
             **fields,

@@ -189,6 +189,7 @@ class Splits:
     scored: tuple[str, ...] = ("dev",)
     predicted: tuple[str, ...] = ()
 
+    @functools.cached_property
     def checksum(self) -> str:
         """A checksum of the values of all rows. Their places have no effect."""
         values = {
@@ -320,18 +321,19 @@ def _named(
         for key in keys:
             names = form.columns[key]
             strict = key != form.label or (label and key not in form.optional)
-            name = _name_in(row, names)
-            if not name and fallback:
-                name = _name_in(row, form.usual.get(key, ()))
-                if name and key not in used:
-                    logger.warning(f"{where}: no column {names[0]!r}; {name!r} is read")
+            possible = names
+            if fallback:
+                possible = tuple(dict.fromkeys((*names, *form.usual.get(key, ()))))
+            name = _name_in(row, possible)
+            if name and name not in names and key not in used:
+                logger.warning(f"{where}: no column {names[0]!r}; {name!r} is read")
             if not name and key not in used and strict and key not in form.optional:
-                read.value_of(where, row, names)  # raises UserError
+                read.value_of(where, row, possible)  # raises UserError
             if not name and not strict:
                 continue
             if used.setdefault(key, name) != name:
                 raise UserError(
-                    f"{where}: column {' or '.join(names)} is {name or 'missing'} here "
+                    f"{where}: column {' or '.join(possible)} is {name or 'missing'} here "
                     f"and {used[key] or 'missing'} in earlier rows; name it the same in "
                     "all rows"
                 )

@@ -234,7 +234,7 @@ def with_splits(task: TaskType, splits: Splits) -> TaskType:
 
     The name is a setting, so that a run with other rows has other settings.
     """
-    config = dataclasses.replace(task.config, dir=f"{ROWS}{splits.checksum()}")
+    config = dataclasses.replace(task.config, dir=f"{ROWS}{splits.checksum}")
     changed = type(task)(config)
     changed.form, changed.splits = task.form, splits
     return changed
@@ -252,6 +252,18 @@ def with_labels(task: TaskType, labels: Sequence[str]) -> TaskType:
     changed = copy.copy(task)
     changed.labels = tuple(labels)
     return changed
+
+
+def labels_of_0_2(task: Task) -> tuple[str, ...]:
+    """The labels of a task in the order of version 0.2: those of train, sorted as texts.
+
+    An unfinished run of 0.2 keeps the order, which its classifier has.
+    """
+    declared = getattr(task.config, "labels", ()) or task.form.labels
+    names = task.found(("train",))
+    if declared or not names or getattr(task, "scheme", "") == "bmes":
+        return tuple(task.labels)
+    return tuple(sorted({*names}))
 
 
 def fitted(task: TaskType, positions: int, pooling: str) -> TaskType:

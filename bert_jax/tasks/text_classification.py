@@ -165,7 +165,7 @@ def text_form(
     label_names: usual names of the label's column.
     """
     layout = config.layout
-    usual = dict(_PAIR if config.pair else {"text_a": ("text_a", "text")})
+    usual = dict(_PAIR if config.pair else {"text_a": ("text",)})
     usual["label"] = label_names
     columns = {}
     for key, names in usual.items():

@@ -391,6 +391,12 @@ NO_EFFECT = (
     *("data.threads", "data.prefetch", "data.packing", "data.path"),
 )
 
+# Settings that name places. Places with the same content are the same.
+PLACES = ("init_from", "data.dir", "data.train", "data.dev", "data.test")
+_CORPUS = ("data.path", "data.corpus")
+# Entries of config.json that are not settings of a run; see the head of run.py.
+_NOTES = ("text", "rows", "changes", "labels", "content", "start")
+
 Change = tuple[str, Any, Any]  # name, old value, new value
 
 
@@ -400,22 +406,28 @@ def changed_settings(
     """The settings of a run that differ between two versions of its config.json.
 
     A setting that ``old`` does not have gets its default. "rows" and each value of "text",
-    which describe the data, count if both have them. free: settings that may differ, by the
-    start of their names. Raises UserError if ``old`` has a setting that does not exist any
-    more.
+    which describe the data, count if both have them. Two names of a place are equal if the
+    place or its content is the same. free: settings that may differ, by the start of their
+    names. Raises UserError if ``old`` has a setting that does not exist any more.
     """
+    contents = old, new
     if "family" in new or "phases" in new:
         read = finetune_config if "family" in new else train_config
-        data = ("text", "rows", "changes")
-        settings = {name: old[name] for name in old if name not in data}
+        settings = {name: old[name] for name in old if name not in _NOTES}
         old = old | to_dict(read(settings))
-    same = {"changes": None, "sweep": None}
-    changes = differences(old | same, new | same)
-    return [
-        change
-        for change in changes
-        if not change[0].startswith(free) and not _is_unknown(*change)
-    ]
+    same = dict.fromkeys(("changes", "sweep", "labels", "content", "start"))
+    changes = []
+    for change in differences(old | same, new | same):
+        name, before, after = change
+        is_place = name in (*PLACES, *_CORPUS)
+        if name.startswith(free) or _is_unknown(*change):
+            continue
+        if is_place and _path(before) == _path(after):
+            continue
+        if name in PLACES and _same_content(name, *contents):
+            continue
+        changes.append(change)
+    return changes
 
 
 def _is_unknown(name: str, old: Any, new: Any) -> bool:
@@ -425,6 +437,24 @@ def _is_unknown(name: str, old: Any, new: Any) -> bool:
     """
     of_data = name == "rows" or name.startswith("text.")
     return of_data and (old is None or new is None)
+
+
+def _path(place: Any) -> Any:
+    """The absolute path of a place, or of each place in a list."""
+    if isinstance(place, list):
+        return [*map(_path, place)]
+    return Path(place or "").resolve()
+
+
+def _same_content(name: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether the place of a setting has the same content in two versions of config.json.
+
+    A run of 0.2 has no checksum of the checkpoint, and "rows" is its checksum of the data.
+    """
+    key = "start"
+    if name != "init_from":
+        key = "content" if "content" in old else "rows"
+    return old.get(key) is not None and old.get(key) == new.get(key)
 
 
 def shown(changes: Iterable[Change]) -> str:

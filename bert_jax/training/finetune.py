@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from bert_jax.data.batching import EpochBatches
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import DivergenceError, UserError, counted, listed
-from bert_jax.files import delete_folder, is_remote, write_json
+from bert_jax.files import delete_folder, is_remote, read_json, write_json
 from bert_jax.inference.evaluation import (
     Evaluation,
     Split,
@@ -55,14 +55,16 @@ from bert_jax.tasks.task import (
     Task,
     fitted,
     golds,
+    labels_of_0_2,
     saved_config,
     tuned,
     warnings,
+    with_labels,
     write_answers,
 )
 from bert_jax.training.config import FineTuneConfig
 from bert_jax.training.metrics import Reporter
-from bert_jax.training.run import Job, Log, draw_run, run
+from bert_jax.training.run import Job, Log, draw_run, has_run, run
 from bert_jax.training.workdir import RunFolder
 
 BEST = "best"  # the folder of the best model, which bert_jax.load finds
@@ -90,11 +92,16 @@ class Prepared:
 
 
 def prepare(
-    config: FineTuneConfig, workdir: Path, log: Log, task: Task | None = None
+    config: FineTuneConfig,
+    workdir: Path,
+    log: Log,
+    task: Task | None = None,
+    folder: RunFolder | None = None,
 ) -> Prepared:
     """Loads ``config.init_from``, and reads and tokenises every split of the task.
 
-    task: replaces the task of ``config.data``, for rows from Python. With a frozen encoder
+    task: replaces the task of ``config.data``, for rows from Python. folder: workdir of the
+    run; a run that is there keeps the order of its labels. With a frozen encoder
     (``config.features.layers``) its vectors are written to ``workdir``/features.
     """
     check_checkpoint(config.init_from, "init_from")
@@ -106,6 +113,8 @@ def prepare(
     task = task or FAMILIES[config.family](config.data)
     task = fitted(task, positions, modules.get("pooling", "mean"))
     checks.check_length(task.config.max_length, checkpoint, "data.max_length")
+    recorded = folder and from_leader(lambda: recorded_labels(folder))
+    task = _with_order(task, checkpoint, config, recorded)
     expected = f"at most batch_size={config.batch_size}"
     if task.whole_batch:
         expected = "1, because the contrastive loss needs the whole batch"
@@ -133,8 +142,48 @@ def prepare(
             folder = workdir / FEATURES
             split = with_hidden(split, model, checkpoint, folder, **settings)
         splits.append(split)
+    only_dev = {*task.found(("dev",))} - {*task.found(("train",))}
+    if only_dev:
+        log(f"warning: dev: labels that train lacks: {listed(sorted(only_dev))}")
     forward, (train, *others) = jit_forward(mesh, model), splits
     return Prepared(checkpoint, task, mesh, model, forward, train, tuple(others))
+
+
+def recorded_labels(folder: RunFolder) -> tuple[str, ...] | None:
+    """The labels of the run in a workdir, in their order; None if there is no run.
+
+    (): a task without labels, or a run of 0.2, which did not record them.
+    """
+    path = folder.local / "config.json"
+    if not path.exists() or not has_run(folder):
+        return None
+    return tuple(read_json(path, "the config of a run").get("labels", ()))
+
+
+def _with_order(
+    task: Task,
+    checkpoint: Checkpoint,
+    config: FineTuneConfig,
+    recorded: tuple[str, ...] | None,
+) -> Task:
+    """The task with the labels of a run, or in the order of the checkpoint's head.
+
+    A head is kept if it has the labels of the rows. recorded: see :func:`recorded_labels`.
+    """
+    if recorded == ():
+        return with_labels(task, labels_of_0_2(task))
+    if recorded and {*recorded} == {*task.labels}:
+        return with_labels(task, recorded)
+    head, trained = task.head, checkpoint.labels
+    if config.features.bilstm or config.features.layers:
+        head = "features"
+        trained = tuple(checkpoint.extra.get("data", {}).get("labels", ()))
+    given = getattr(task.config, "labels", ())
+    if checkpoint.head != head or config.fresh_head or given or not trained:
+        return task
+    if {*trained} in ({*task.labels}, {*task.found(("train", "dev"))}):
+        return with_labels(task, trained)
+    return task
 
 
 @unwatched()  # the step deadline is off: reading and tokenising report no progress
@@ -199,6 +248,36 @@ def delete_checkpoints(folder: RunFolder) -> None:
     on_leader(delete)
 
 
+def identity(config: FineTuneConfig, prepared: Prepared) -> dict[str, Any]:
+    """The settings of a run and checksums of its content, as config.json has them.
+
+    "labels": the labels in the order of the outputs. "rows": a checksum of the tokens and
+    targets of train and of the scored splits. "content": a checksum of the values of all
+    rows. "start": a checksum of the parameters of ``init_from``.
+    """
+    task, start = prepared.task, 0
+    for leaf in jax.tree.leaves(prepared.checkpoint.params):
+        start = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), start)
+    return to_dict(config) | {
+        "labels": [*task.labels],
+        "rows": _checksum(prepared),
+        "content": task.splits.checksum,
+        "start": start,
+    }
+
+
+def _checksum(prepared: Prepared) -> int:
+    """A checksum of the tokens and targets of train and of the scored splits."""
+    checksum = 0
+    for split in (prepared.train, *prepared.splits):
+        if split.name in prepared.task.splits.predicted:
+            continue
+        columns = split.features.input_ids, *split.features.targets.values()
+        for value in itertools.chain(*columns):
+            checksum = zlib.crc32(np.asarray(value).tobytes(), checksum)
+    return checksum
+
+
 @dataclasses.dataclass(eq=False)
 class _FineTuning:
     """A fine-tuning run: its Job for the engine, its evaluations and its results.
@@ -249,7 +328,7 @@ class _FineTuning:
             objective=self.objective,
             batches=self.batches,
             mesh=self.prepared.mesh,
-            identity=to_dict(self.config) | {"rows": self._checksum()},
+            identity=identity(self.config, self.prepared),
             change_settings=change_settings,
             initial_params=params,
             evaluates=lambda x: is_evaluated(x, steps, count) or (early and x == 0),
@@ -273,16 +352,6 @@ class _FineTuning:
                 f"({listed(labels)}), not all with the weight 0"
             )
         return weights
-
-    def _checksum(self) -> int:
-        """A checksum of the tokens and labels of train and of the labelled splits."""
-        checksum, labelled = 0, self.task.splits.scored
-        scored = [split for split in self.prepared.splits if split.name in labelled]
-        for split in (self.prepared.train, *scored):
-            columns = split.features.input_ids, *split.features.targets.values()
-            for value in itertools.chain(*columns):
-                checksum = zlib.crc32(np.asarray(value).tobytes(), checksum)
-        return checksum
 
     def _params(self, checkpoint: Checkpoint, *, fresh_head: bool = False) -> Params:
         """The checkpoint's parameters for the model; new parts are left out."""

@@ -52,10 +52,16 @@ class Trained(Bert):
       evaluation, such as mlm_accuracy; empty without an evaluation.
     workdir: folder of the run with its config, metrics, and predictions or checkpoints.
       ``bert_jax.load`` opens it again.
+    metrics: function for more scores of the run, which ``evaluate`` also uses.
     """
 
     scores: dict[str, Any] = dataclasses.field(default_factory=dict)
     workdir: epath.Path | None = None
+    metrics: Metrics | None = None
+
+    @property
+    def _metrics(self) -> Metrics | None:
+        return self.metrics
 
     def __repr__(self) -> str:
         if "loss" in self.scores:
@@ -279,7 +285,8 @@ def finetune(
         results = run_one(config, workdir, log, task, **options)
         model = load(workdir)
         log("next: model.predict(rows), model.evaluate(rows), or model.save(folder)")
-    return Trained(**vars(model), scores=results["scores"], workdir=workdir)
+    more = {"scores": results["scores"], "workdir": workdir, "metrics": metrics}
+    return Trained(**vars(model), **more)
 
 
 @contextlib.contextmanager

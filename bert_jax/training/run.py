@@ -37,7 +37,7 @@ from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.processes import check_same, is_leader, on_leader, stop_requests
 from bert_jax.runs import CURVES, METRICS, RESULTS
 from bert_jax.training import metrics
-from bert_jax.training.config import RunConfig, changed_settings, shown
+from bert_jax.training.config import Change, RunConfig, changed_settings, shown
 from bert_jax.training.metrics import MetricWriter, Reporter
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.state import (
@@ -397,15 +397,33 @@ def draw_run(folder: RunFolder, log: Log) -> None:
     folder.upload()
 
 
+def has_run(folder: RunFolder) -> bool:
+    """Whether a workdir has a checkpoint or results."""
+    results = [folder.local / name for name in ("best", RESULTS)]
+    newest = newest_step(folder.checkpoints)
+    return bool(newest) or any(path.exists() for path in results)
+
+
 def _check_folder(job: Job, folder: RunFolder) -> None:
     """Raises UserError if the workdir contains files of another run."""
     path = folder.local / "config.json"
     if path.exists() and "hidden_size" in read_json(path, "the config of a run"):
         raise UserError(f"{path} is the config of a checkpoint; use another --workdir")
-    results = [folder.local / name for name in ("best", RESULTS)]
-    has_run = newest_step(folder.checkpoints) or any(path.exists() for path in results)
-    if has_run and not job.change_settings:
+    if has_run(folder) and not job.change_settings:
         check_owner(folder.local, job.identity)
+
+
+def owner_changes(
+    workdir: Path, identity: dict[str, Any], free: tuple[str, ...] = ()
+) -> list[Change]:
+    """The settings that differ from those of the run in ``workdir``.
+
+    identity: the settings. free: settings that may differ, see :func:`changed_settings`.
+    """
+    path = workdir / "config.json"
+    expected = "the config of a run; put it back, or use another workdir"
+    with naming(path), reading(path, expected):
+        return changed_settings(read_json(path, expected), identity, free)
 
 
 def check_owner(
@@ -413,12 +431,9 @@ def check_owner(
 ) -> None:
     """Raises UserError if ``workdir`` contains a run with other settings.
 
-    identity: the settings. free: settings that may differ, see :func:`changed_settings`.
+    See :func:`owner_changes`.
     """
-    path = workdir / "config.json"
-    expected = "the config of a run; put it back, or use another workdir"
-    with naming(path), reading(path, expected):
-        changes = changed_settings(read_json(path, expected), identity, free)
+    changes = owner_changes(workdir, identity, free)
     if changes:
         advice = (
             "use its settings, another workdir, or change_settings to change the run"

@@ -52,6 +52,7 @@ from bert_jax.tasks.task import Task
 from bert_jax.training import finetune as tuning
 from bert_jax.training.config import (
     NO_EFFECT,
+    PLACES,
     FineTuneConfig,
     StudyConfig,
     TrainConfig,
@@ -59,7 +60,7 @@ from bert_jax.training.config import (
     train_config,
 )
 from bert_jax.training.pretrain import pretrain, pretraining_objective
-from bert_jax.training.run import Log, check_owner, open_workdir
+from bert_jax.training.run import Log, check_owner, open_workdir, owner_changes
 from bert_jax.training.workdir import CHECKPOINTS, RunFolder
 
 SWEEP, DIVERGED = "sweep", "diverged"
@@ -120,9 +121,15 @@ def run_one(
         place = folder.local
         if (place / SWEEP).exists():
             raise UserError(f"{workdir} holds a sweep; use another workdir, or --sweep")
-        results = from_leader(lambda: finished(place, config))
+        results = from_leader(lambda: finished(place, config, PLACES))
+        moved = results is not None and from_leader(lambda: _is_moved(place, config))
+        if results is None or moved:
+            prepared = tuning.prepare(config, place, log, task, folder)
+        if moved:
+            identity = tuning.identity(config, prepared)
+            on_leader(lambda: check_owner(place, identity, NO_EFFECT))
         if results is None:
-            run = tuning.prepare(config, place, log, task), folder, log
+            run = prepared, folder, log
             results = tuning.finetune(config, *run, change_settings, callback)
         else:
             tuning.delete_checkpoints(folder)  # a killed run may have left them
@@ -130,6 +137,11 @@ def run_one(
                 log(f"finished before: {split}: {tuning.show(scores)}")
         delete_folder(place / tuning.FEATURES)
         return results
+
+
+def _is_moved(workdir: Path, config: FineTuneConfig) -> bool:
+    """Whether a finished run has other names for its data or its checkpoint."""
+    return bool(owner_changes(workdir, to_dict(config), NO_EFFECT))
 
 
 class _Runs:
@@ -310,7 +322,7 @@ class _Sweep(_Runs):
         # Settings that differ between the runs.
         self.free = (*_GRID, *["data.dir"] * bool(grid.folds))
         self.tasks: dict[str, Task | None] = {}  # a task if the run is on a fold
-        self.prepared: Any = None  # (fold, Prepared) of the last run
+        self.prepared: Any = None  # key and Prepared of the last run
         for seed in grid.seeds:
             folds = task.folds(grid.folds, seed) if grid.folds else [None]
             for (number, fold), size, rate, epochs in itertools.product(
@@ -335,9 +347,10 @@ class _Sweep(_Runs):
 
     def _run(self, name: str) -> Results:
         fold, folder = self.tasks[name], self.workdir.child(f"{SWEEP}/{name}")
-        if self.prepared is None or self.prepared[0] is not fold:
-            local = self.workdir.local
-            self.prepared = fold, tuning.prepare(self.config, local, self.log, fold)
+        key = fold, from_leader(lambda: tuning.recorded_labels(folder))
+        if self.prepared is None or self.prepared[0] != key:
+            run = self.config, self.workdir.local, self.log, fold, folder
+            self.prepared = key, tuning.prepare(*run)
         arguments = self.prepared[1], folder, self.log, self.change
         return tuning.finetune(self.configs[name], *arguments)
 

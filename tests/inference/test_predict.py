@@ -252,7 +252,7 @@ def test_tags_equal_a_computation_by_hand(tagger):
 
 @pytest.mark.parametrize(
     "name, first",
-    [("a.conll", ""), ("a.conll", "the X\n"), ("a.txt", "-DOCSTART- O\n\n")],
+    [("a.conll", ""), ("a.conll", "the X\n"), ("b.conll", "-DOCSTART- O\n\n")],
 )
 def test_predict_and_evaluate_read_the_same_tagged_words(name, first, tagger, tmp_path):
     predict, _ = tagger

@@ -300,7 +300,7 @@ def test_any_tfds_dataset_is_read_as_a_table(from_tfds):
     assert task.labels == ("not_equivalent", "equivalent")  # as declared
     assert task.splits.scored == ("dev", "test")
     assert len(task.read("test")) == 2
-    with pytest.raises(UserError, match="row 0: no column 'text' or 'text_a'; the"):
+    with pytest.raises(UserError, match="row 0: no column 'text'; the"):
         from_tfds("table", "glue/mrpc").read("train")
     unlabelled = from_tfds("table", "glue/mrpc", text_a="sentence2")
     assert unlabelled.splits.predicted == ("test",)

@@ -539,7 +539,9 @@ def test_a_row_to_predict_may_have_a_usual_name_and_the_log_has_it(caplog):
     assert [row.text_a for row in rows_of(task, rows)] == ["good", "bad"]
     assert caplog.messages == ["row 0: no column 'review'; 'text' is read"]
     rows = [("row 0", {"other": "good"})]
-    with pytest.raises(UserError, match="row 0: no column 'review'; the columns are o"):
+    with pytest.raises(
+        UserError, match="row 0: no column 'review' or 'text'; the columns are o"
+    ):
         [*rows_of(task, rows)]
 
 
