@@ -16,7 +16,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -223,10 +223,20 @@ def confusion_matrix(
     return picture
 
 
+class _Confusion(TypedDict):
+    """The form of a SPLIT.confusion.json."""
+
+    split: str
+    of: str
+    labels: list[str]
+    counts: list[list[int]]
+
+
 def save_confusions(folder: os.PathLike | str) -> None:
     """Draws each SPLIT.confusion.json in the folder of a run's or evaluation's output."""
     for path in sorted(Path(folder).glob("*.confusion.json")):
-        confusion = read_json(path, "counts of gold and predicted labels")
+        expected = "counts of gold and predicted labels"
+        confusion = read_json(path, expected, _Confusion)
         title = f"{confusion['split']} {confusion['of']}"
         picture = confusion_matrix(confusion["labels"], confusion["counts"], title)
         save(picture, path.with_suffix(".png"))

@@ -8,13 +8,14 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote, open_remote, parse_json
 from bert_jax.progress import aligned
+from bert_jax.schema import check
 from bert_jax.settings import flat
 
 METRICS, CURVES, RESULTS = "metrics.jsonl", "curves.png", "results.json"
@@ -23,6 +24,34 @@ _NO_SCORES = ("step", "split", "seconds", "sequence_length")
 _LOSSES = ("loss", "perplexity")  # endings of metrics where lower is better
 _BASELINE = "_majority"  # ending of the score of always giving the most frequent answer
 Values = dict[str, Any]
+
+
+class _Line(TypedDict):
+    """The form of a line of metrics.jsonl. Its other values are numbers or null."""
+
+    step: int
+    split: str
+
+
+class _Phase(TypedDict):
+    """A phase of a pretraining."""
+
+    steps: int
+    batch_size: int
+    sequence_length: int
+
+
+class _Config(TypedDict, total=False):
+    """The form of the config.json of a run: the keys that are read."""
+
+    phases: list[_Phase]
+
+
+class _Results(TypedDict, total=False):
+    """The form of results.json: the keys that are read."""
+
+    scores: dict[str, dict[str, float | None]]
+    train_seconds: float
 
 
 @dataclass(frozen=True)
@@ -102,7 +131,8 @@ class Run:
 
 
 def read_metrics(path: Path) -> list[Values]:
-    """The lines of a metrics.jsonl. A damaged line is logged and left out.
+    """The lines of a metrics.jsonl. A damaged line is logged and left out, also a line with
+    a value that is neither a number nor null.
 
     A last line without a line feed is left out, because the run is writing it or was
     killed.
@@ -111,12 +141,16 @@ def read_metrics(path: Path) -> list[Values]:
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
         try:
             values = json.loads(line)
-            values["step"], values["split"]
+            check(values, _Line)
+            check(
+                {n: values[n] for n in values if n != "split"}, dict[str, float | None]
+            )
             lines.append(values)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, UserError):
             if line.endswith(b"\n"):
                 logging.getLogger(__name__).warning(
-                    f"{path}:{number} is damaged and left out; expected step and split"
+                    f"{path}:{number} is damaged and left out; expected step, split "
+                    "and numbers"
                 )
     return lines
 
@@ -155,14 +189,16 @@ def _folders(path: os.PathLike | str) -> Iterator[Path]:
 
 
 def _read(folder: Path, name: str) -> Run:
-    def content(path: Path) -> Values:
-        expected = f"the {path.name} of a run"
-        return parse_json(path.read_bytes(), path, expected) if path.exists() else {}
+    def content(path: Path, form: type) -> Values:
+        if not path.exists():
+            return {}
+        return parse_json(path.read_bytes(), path, f"the {path.name} of a run", form)
 
     metrics = read_metrics(folder / METRICS)
     if not metrics:
         raise UserError(f"the run in {folder} has not reported yet; try again later")
-    config, results = (content(folder / file) for file in ("config.json", RESULTS))
+    config = content(folder / "config.json", _Config)
+    results = content(folder / RESULTS, _Results)
     return Run(name, config, metrics, results)
 
 

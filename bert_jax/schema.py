@@ -35,8 +35,8 @@ def check(value: Any, form: Any, name: str = "") -> None:
     """Raises UserError, with name and expected type, unless ``value`` has a form.
 
     form: a TypedDict or a dataclass (an object with these keys), list[X], dict[str, X],
-      X | Y, Literal, str, int, float, bool, None or Any. tuple[X, ...] of a dataclass is a
-      list in JSON. float accepts whole numbers.
+      X | Y, Literal, str, int, float, bool, None or Any. A tuple is a list in JSON:
+      tuple[X, ...] of any length, tuple[X, Y] of two items. float accepts whole numbers.
     name: full name of the value, such as "prompts.query". "" for a whole file.
     """
     fitting = [kind for kind in _options(form) if has_kind(value, kind)]
@@ -47,6 +47,9 @@ def check(value: Any, form: Any, name: str = "") -> None:
     inner = typing.get_args(kind)
     if _has_keys(kind):
         _check_keys(value, kind, name)
+    elif _is_fixed(kind):
+        for i, (item, item_form) in enumerate(zip(value, inner, strict=True)):
+            check(item, item_form, f"{name}[{i}]")
     elif typing.get_origin(kind) in (list, tuple):
         for i, item in enumerate(value):
             check(item, inner[0], f"{name}[{i}]")
@@ -64,6 +67,8 @@ def has_kind(value: Any, form: Any) -> bool:
     if _has_keys(form):
         return isinstance(value, Mapping)
     kind = typing.get_origin(form) or form
+    if _is_fixed(form):
+        return type(value) is list and len(value) == len(typing.get_args(form))
     if kind is tuple:
         return type(value) is list
     if kind is float:
@@ -98,6 +103,12 @@ def _options(form: Any) -> tuple[Any, ...]:
     return (form,)
 
 
+def _is_fixed(form: Any) -> bool:
+    """Whether a form is a list of a fixed length, such as tuple[str, int]."""
+    arguments = typing.get_args(form)
+    return typing.get_origin(form) is tuple and arguments[-1] is not Ellipsis
+
+
 def _has_keys(form: Any) -> bool:
     return typing.is_typeddict(form) or dataclasses.is_dataclass(form)
 
@@ -115,4 +126,6 @@ def _described(form: Any) -> str:
         return f"one of {', '.join(map(repr, typing.get_args(form)))}"
     if _has_keys(form):
         return _NAMES[dict]
+    if _is_fixed(form):
+        return f"a list of {len(typing.get_args(form))} items"
     return _NAMES[typing.get_origin(form) or form]

@@ -9,7 +9,9 @@ from etils import epath
 from bert_jax import figures
 from bert_jax.commands import plot as command
 from bert_jax.errors import UserError
-from bert_jax.runs import compare, read_runs
+from bert_jax.runs import compare, read_metrics, read_runs
+
+LINE = {"step": 1, "split": "dev"}
 
 
 def write_run(folder, config, lines, results=None):
@@ -25,7 +27,7 @@ def pretraining(rate, accuracy):
     """Config and metrics of a run with a learning rate and two evaluations."""
     config = {
         "optimizer": {"learning_rate": rate},
-        "phases": [{"steps": 20, "sequence_length": 8}],
+        "phases": [{"steps": 20, "batch_size": 4, "sequence_length": 8}],
         "seed": 0,
     }
     lines = [
@@ -114,9 +116,9 @@ def test_a_comparison_has_differing_settings_and_last_and_best_metrics(two):
 @pytest.mark.parametrize("length", [4, 16])
 def test_the_best_score_is_a_score_of_the_last_length(tmp_path, length):
     config, lines = pretraining(1e-3, 0.25)
-    other = {"steps": 5, "sequence_length": length}
+    other = {"steps": 5, "batch_size": 4, "sequence_length": length}
     for first, best in ((12, 0.25), (20, 0.3)):
-        phases = [{"steps": first, "sequence_length": 8}, other]
+        phases = [{"steps": first, "batch_size": 4, "sequence_length": 8}, other]
         run = write_run(tmp_path / str(first), config | {"phases": phases}, lines)
         (change,) = compare(read_runs([run]))
         assert change["eval mlm_accuracy"]["best"] == best
@@ -125,7 +127,8 @@ def test_the_best_score_is_a_score_of_the_last_length(tmp_path, length):
 
 def test_a_setting_that_one_run_lacks_differs(tmp_path, two):
     config, lines = pretraining(1e-3, 0.25)
-    phases = [{"steps": steps, "sequence_length": 8} for steps in (20, 5)]
+    sizes = {"batch_size": 4, "sequence_length": 8}
+    phases = [{"steps": steps} | sizes for steps in (20, 5)]
     more = config | {"phases": phases, "seed": 1}
     third = write_run(tmp_path / "more", more, lines)
     first, second = compare(read_runs([two[0], third]))
@@ -199,12 +202,39 @@ def test_results_of_fine_tuning_are_compared(tmp_path):
             lambda folder: write_run(folder, [1], [{"step": 1, "split": "dev"}]),
             r"config\.json contains a JSON list",
         ),
+        (
+            lambda folder: write_run(folder, {"phases": 1}, [LINE]),
+            r"config\.json: phases=1, expected a list$",
+        ),
+        (
+            lambda folder: write_run(folder, {"phases": [{"batch_size": 4}]}, [LINE]),
+            r"config\.json: phases\[0\]\.steps is missing, expected a whole number$",
+        ),
+        (
+            lambda folder: write_run(folder, {}, [LINE], {"scores": {"dev": 3}}),
+            r"results\.json: scores\.dev=3, expected an object$",
+        ),
     ],
 )
 def test_a_folder_without_a_run_is_refused(tmp_path, make, message):
     make(tmp_path / "run")
     with pytest.raises(UserError, match=message):
         read_runs([tmp_path / "run"])
+
+
+def test_lines_with_values_of_another_type_are_left_out(tmp_path, caplog):
+    good = [LINE, {"step": 2, "split": "dev", "f1": None}]
+    bad = [
+        {"step": "2", "split": "dev"},
+        {"step": 2, "split": None},
+        {"step": 2, "split": "dev", "f1": "80"},
+        {"step": 2, "split": "dev", "f1": [80]},
+        [2],
+    ]
+    run = write_run(tmp_path / "run", {}, [good[0], *bad, good[1]])
+    assert read_metrics(run / "metrics.jsonl") == good
+    assert len(caplog.records) == len(bad)
+    assert "metrics.jsonl:2 is damaged and left out" in caplog.records[0].message
 
 
 def test_a_run_is_compared_with_a_reference_by_its_tokens(two, tmp_path, capsys):

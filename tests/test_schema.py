@@ -20,6 +20,7 @@ class Store:
     tokens: int
     share: float = 0.5
     layers: tuple[int, ...] = ()
+    shards: list[tuple[str, int]] = dataclasses.field(default_factory=list)
 
 
 class Form(TypedDict, total=False):
@@ -43,7 +44,10 @@ class Form(TypedDict, total=False):
         {"share": float("nan"), "modes": "mean"},
         {"modes": ["mean", "cls"], "kind": "<u4"},
         {"parts": [{"type": "x"}, {"type": "y", "width": None}], "prompts": {}},
-        {"prompts": {"query": "q: "}, "store": {"tokens": 3, "layers": [1]}},
+        {
+            "prompts": {"query": "q: "},
+            "store": {"tokens": 3, "layers": [1], "shards": [["a", 3]]},
+        },
     ],
 )
 def test_values_of_the_form_are_accepted(value):
@@ -74,6 +78,14 @@ def test_values_of_the_form_are_accepted(value):
         (
             {"store": {"tokens": 1, "layers": [2, None]}},
             "store.layers[1]=None, expected a whole number",
+        ),
+        (
+            {"store": {"tokens": 1, "shards": [["a", "3"]]}},
+            "store.shards[0][1]='3', expected a whole number",
+        ),
+        (
+            {"store": {"tokens": 1, "shards": [["a", 3, 4]]}},
+            "store.shards[0]=['a', 3, 4], expected a list of 2 items",
         ),
         ({"store": {}}, "store.tokens is missing, expected a whole number"),
         ({"store": {"tokens": 1, "share": []}}, "store.share=[], expected a number"),

@@ -21,19 +21,27 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 
 from bert_jax.data.tokenizer import token_dtype
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, naming
 from bert_jax.files import new_file, read_json, reading, write_json
+from bert_jax.schema import check
 
 FORMAT = 2
 # The two arrays of the index.
 OFFSETS, SENTENCES = "index/sentence_offsets.npy", "index/document_sentences.npy"
 AGAIN = "copy it or prepare the text again"  # what a user can do about a damaged file
 _BLOCK = 1 << 20  # numbers of the index that are in memory at a time
+
+
+class Settings(TypedDict, total=False):
+    """The settings of ``prepare`` that are read, among others."""
+
+    inputs: list[str]
+    language: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +58,11 @@ class StoreInfo:
     documents: int
     sentences: int
     tokens: int
-    token_dtype: str
+    token_dtype: Literal["<u2", "<u4"]
     vocab_size: int
     vocabulary_fingerprint: str
-    shards: list[list]
-    settings: dict[str, Any]
+    shards: list[tuple[str, int]]
+    settings: Settings
     format: int = FORMAT
     word_bit: int = 0
     checksums: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -223,6 +231,8 @@ def read_info(directory: Path) -> StoreInfo:
         if values["format"] != FORMAT:
             raise ValueError(f"format {values['format']}")
         _read_old_checksums(values)
+        with naming(path):
+            check(values, StoreInfo)
         known = StoreInfo.__dataclass_fields__
         return StoreInfo(**{name: values[name] for name in known if name in values})
 

@@ -273,7 +273,7 @@ def open_text(
             "text again"
         )
     settings = store.info.settings
-    inputs, language = tuple(settings["inputs"]), settings.get("language", "en")
+    inputs, language = tuple(settings.get("inputs", ())), settings.get("language", "en")
     before = inputs, language, tokenizer.lower_case
     lower_case = tokenizer.lower_case if init_from else config.lower_case
     expected = config.corpus, config.language, lower_case

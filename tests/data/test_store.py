@@ -209,6 +209,17 @@ def test_the_error_names_a_damaged_index(tmp_path):
         (json.dumps(values | {"sentences": 3}), "expected 4 numbers"),
         ("{", "is not JSON"),
         ('{"format": 2}', "index.json is damaged"),
+        (
+            json.dumps(values | {"documents": None}),
+            "index.json: documents=None, expected a whole number$",
+        ),
+        (json.dumps(values | {"token_dtype": "x"}), "token_dtype='x', expected one of"),
+        (
+            json.dumps(values | {"shards": [[1.5, 4]]}),
+            r"shards\[0\]\[0\]=1.5, expected a text",
+        ),
+        (json.dumps(values | {"shards": [["a"]]}), "expected a list of 2 items"),
+        (json.dumps(values | {"shards": []}), "index.json"),
         (None, "index.json does not exist; expected prepared text"),
     ):
         index.write_text(content) if content else index.unlink()
