@@ -189,18 +189,17 @@ def test_each_shape_is_compiled_once_and_each_batch_read_once(make_job, tmp_path
             widths.append(batch["input_ids"].shape[1])
             return super().sums(params, batch, key)
 
-        job = make_job({"log_every": 1}, objective=Noted(Bigrams()), batches=batches)
+    job = make_job({"log_every": 1}, objective=Noted(Bigrams()), batches=batches)
     _, progress, _ = run(job, RunFolder(tmp_path), lambda line: None)
     assert widths == [6, 8]
     assert progress["shapes"] == {"8x6": 6, "8x8": 3}
-        assert batches.drawn == dict.fromkeys(range(STEPS), 1)
+    assert batches.drawn == dict.fromkeys(range(STEPS), 1)
     # A step that compiles has no rates.
     text = (tmp_path / "metrics.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     for name in ("tokens_per_second", "data_wait", "seconds_left"):
         without = [line["step"] for line in lines if line[name] is None]
         assert without == [1, 3], name
-
 
 
 @pytest.mark.parametrize("stop", [pytest.param(1, marks=pytest.mark.long), 5, 9])
