@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError, naming
@@ -13,7 +14,7 @@ from bert_jax.inference import evaluation as base
 from bert_jax.inference.evaluation import Columns, Stored
 from bert_jax.inference.lines import PREFIX, flat
 from bert_jax.inference.pretrained import FillMask, NextSentence
-from bert_jax.interop.checkpoint import Checkpoint, check_length
+from bert_jax.interop.checkpoint import SIGMOID, Checkpoint, check_length
 from bert_jax.interop.modules import EXTRA as MODULES
 from bert_jax.interop.surgery import head_params
 from bert_jax.model.config import FeatureConfig
@@ -134,8 +135,15 @@ class Predictor(base.Inference):
         return self.task.encode(rows, self._tokenizer)
 
     def _decode(self, rows: list, features: Features, outputs: Outputs) -> Sequence:
-        answers = self.task.decode(rows, features, outputs)
+        answers = self.task.decode(rows, features, self._activated(outputs))
         return [_likeliest(x, self._top) for x in answers] if self._top else answers
+
+    def _activated(self, outputs: Outputs) -> Outputs:
+        """The outputs with the activation of a cross-encoder, for answers and scores."""
+        gives_value = self.task.problem_type == "regression"
+        if gives_value and self.checkpoint.activation_fn == SIGMOID:
+            return [expit(logits) for logits in outputs]
+        return outputs
 
     def beside(
         self, placed: Iterable[Placed], total: int | None = None, columns: Columns = ()
@@ -225,7 +233,7 @@ class Predictor(base.Inference):
             with Progress(doing, total=total, unit="rows", show=self.show) as progress:
                 outputs = self._run(split.features, done=progress.part(total))
             self.warn_truncated(split.features.truncated, total)
-            yield task, split, base.evaluate(task, split, outputs)
+            yield task, split, base.evaluate(task, split, self._activated(outputs))
 
     def _matched(self, task: Task) -> Task:
         """A task of the user with the labels and the length of the checkpoint."""

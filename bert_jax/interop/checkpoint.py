@@ -19,6 +19,9 @@ from bert_jax.model.tokens import Tokens
 from bert_jax.parallel.sharding import array_shapes, shape_differences
 
 Params = dict[str, Any]
+# Names in torch of the functions that a cross-encoder applies to its logit.
+SIGMOID = "torch.nn.modules.activation.Sigmoid"
+IDENTITY = "torch.nn.modules.linear.Identity"
 Head = Literal[
     *("pretraining", "none", "sequence", "token", "choice", "span", "features"),
     *("mean", "cls"),
@@ -38,6 +41,8 @@ class Checkpoint:
     labels: names of a classifier's outputs. Empty for regression and other heads.
     problem_type: transformers' setting: "regression", "single_label_classification",
       "multi_label_classification" or None.
+    activation_fn: for a cross-encoder of sentence-transformers, the name of the function of
+      its logit, such as SIGMOID. "" if its folder names none.
     extra: settings that bert_jax saves with the model ("bert_jax" in config.json), and
       "modules": settings of sentence-transformers (see modules.py).
     source: "huggingface", "tensorflow" or "bert_jax".
@@ -51,6 +56,7 @@ class Checkpoint:
     head: str
     labels: tuple[str, ...] = ()
     problem_type: str | None = None
+    activation_fn: str = ""
     compute: ComputeConfig = ComputeConfig()
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
     source: str = "huggingface"

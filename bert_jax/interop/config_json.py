@@ -69,6 +69,12 @@ class Saved(TypedDict, total=False):
     features: FeatureConfig
 
 
+class _CrossEncoder(TypedDict, total=False):
+    """What sentence-transformers saves with a cross-encoder."""
+
+    activation_fn: str | None
+
+
 class ConfigJson(_Sizes, total=False):
     """The form of a bert_config.json or config.json: the keys that are read."""
 
@@ -79,6 +85,8 @@ class ConfigJson(_Sizes, total=False):
     problem_type: str | None
     head: str | None
     bert_jax: Saved | None
+    sentence_transformers: _CrossEncoder | None
+    sbert_ce_default_activation_function: str | None
 
 
 class _Examples(TypedDict, total=False):

@@ -35,7 +35,13 @@ from bert_jax.interop.config_json import (
     read_config_json,
 )
 from bert_jax.interop.find import BILSTM, SAFETENSORS
-from bert_jax.interop.modules import EXTRA, read_modules, vector_settings, write_modules
+from bert_jax.interop.modules import (
+    EXTRA,
+    read_activation_fn,
+    read_modules,
+    vector_settings,
+    write_modules,
+)
 from bert_jax.interop.names import HEADS, from_params, guess_head, to_params
 from bert_jax.interop.weights import (
     Tensors,
@@ -105,6 +111,7 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
             head=head,
             labels=class_names(params, head, id2label, problem_type),
             problem_type=problem_type,
+            activation_fn=read_activation_fn(folder, settings),
             extra=extra | ({EXTRA: modules} if modules else {}),
             source="bert_jax" if is_ours else "huggingface",
             **fields,
@@ -208,6 +215,8 @@ def save_huggingface(
         names = checkpoint.labels or [f"LABEL_{i}" for i in numbers]
         settings["id2label"] = dict(enumerate(names))
         settings["label2id"] = {name: i for i, name in enumerate(names)}
+    if checkpoint.activation_fn:
+        settings["sentence_transformers"] = {"activation_fn": checkpoint.activation_fn}
     settings |= {
         "problem_type": checkpoint.problem_type,
         "pad_token_id": tokenizer and tokenizer.pad_id,

@@ -8,6 +8,7 @@ default_prompt_name, similarity_fn_name: as in config_sentence_transformers.json
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
@@ -18,10 +19,12 @@ import numpy as np
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import read_json, write_json, write_text
+from bert_jax.interop.checkpoint import IDENTITY, SIGMOID
 from bert_jax.interop.find import MODULES, list_modules
 from bert_jax.interop.weights import read_weights
 from bert_jax.model.config import BertConfig
 
+_logger = logging.getLogger(__name__)
 EXTRA = "modules"  # the key of Checkpoint.extra
 _TRANSFORMER = "sentence_bert_config.json"
 _CONFIG = "config_sentence_transformers.json"
@@ -40,6 +43,7 @@ class _Vectors(TypedDict, total=False):
     prompts: dict[str, str] | None
     default_prompt_name: str | None
     similarity_fn_name: str | None
+    activation_fn: str | None
 
 
 class _Length(TypedDict, total=False):
@@ -115,6 +119,29 @@ def read_modules(
         settings["activations"].append(activation)
         width = params[str(i)]["kernel"].shape[1]
     return settings, params
+
+
+def read_activation_fn(folder: Path, config: Mapping[str, Any]) -> str:
+    """The function that a cross-encoder applies to its logit. "" if none is named.
+
+    config: the content of config.json, which has the name in folders of older versions.
+    Logs a function that is not applied here.
+    """
+    names = [
+        _settings(folder / _CONFIG, _Vectors).get("activation_fn"),
+        (config.get("sentence_transformers") or {}).get("activation_fn"),
+        config.get("sbert_ce_default_activation_function"),  # before version 4
+    ]
+    given = [name for name in names if name]
+    if not given:
+        return ""
+    for known in (SIGMOID, IDENTITY):  # torch.nn.Sigmoid is the same class
+        if given[0].rpartition(".")[2] == known.rpartition(".")[2]:
+            return known
+    _logger.warning(
+        f"{folder}: activation_fn={given[0]!r} is not applied to the logits"
+    )
+    return given[0]
 
 
 def _settings(path: Path, form: type, **known: list[Any]) -> dict[str, Any]:

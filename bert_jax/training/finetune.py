@@ -435,6 +435,7 @@ class _FineTuning:
             changed = {"pooling": head, "max_length": task.config.max_length}
             extra[MODULES] = self.checkpoint.extra[MODULES] | changed
         outputs = {"labels": task.labels, "problem_type": task.problem_type}
+        outputs["activation_fn"] = ""  # the head learned values without one
         parts = {"params": params, "head": head, "extra": extra}
         best = dataclasses.replace(self.checkpoint, **parts, **outputs)
         start, folder = self.config.init_from, self.folder.local / BEST

@@ -1,11 +1,12 @@
 """Folders of sentence-transformers; tests/golden/sentence_transformers has its vectors."""
 
 import json
+import re
 import shutil
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 import bert_jax
 from bert_jax.errors import UserError
@@ -189,3 +190,90 @@ def test_other_modules_are_refused_with_their_names(folder, kinds):
         bert_jax.load(path)
     (path / "modules.json").unlink()
     assert bert_jax.load(path).head == "none"
+
+
+SIGMOID = "torch.nn.modules.activation.Sigmoid"
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "name"),
+    [
+        ("config_sentence_transformers.json", {"activation_fn": SIGMOID}, SIGMOID),
+        ("config.json", {"sentence_transformers": {"activation_fn": SIGMOID}}, SIGMOID),
+        (
+            "config.json",
+            {"sbert_ce_default_activation_function": "torch.nn.Sigmoid"},
+            SIGMOID,
+        ),
+        (
+            "config.json",
+            {"sentence_transformers": {"activation_fn": "torch.nn.Identity"}},
+            "torch.nn.modules.linear.Identity",
+        ),
+        ("config.json", {"sentence_transformers": {"activation_fn": "x.Own"}}, "x.Own"),
+        ("config.json", {"sentence_transformers": {"version": "5.0"}}, ""),
+    ],
+)
+def test_the_activation_of_a_cross_encoder_is_applied(
+    golden, tmp_path, caplog, file, settings, name
+):
+    """sentence-transformers 6.2 gives the same values to 1e-7, tried by hand."""
+    path = shutil.copytree(golden / "huggingface/sequence", tmp_path / "m")
+    shutil.copytree(golden / "huggingface/tokenizer", path, dirs_exist_ok=True)
+    tensors = load_file(path / "model.safetensors")
+    for tensor in ("classifier.weight", "classifier.bias"):
+        tensors[tensor] = tensors[tensor][:1].copy()
+    save_file(tensors, path / "model.safetensors")
+    if not (path / file).exists():
+        (path / file).write_text("{}")
+    change(path / file, **settings)
+    model, rows = bert_jax.load(path), [("the cat", "a bee"), ("a bee", "a cat")]
+    values = [answer["value"] for answer in model.predict(rows)]
+    logits = model.logits(rows)[:, 0]
+    expected = 1 / (1 + np.exp(-logits)) if name == SIGMOID else logits
+    np.testing.assert_allclose(values, expected, rtol=1e-6)
+    assert abs(logits).min() > 0.1
+    warned = [r.message for r in caplog.records if "activation_fn='x.Own'" in r.message]
+    assert len(warned) == (name == "x.Own")
+    scores = model.evaluate([(*row, x) for row, x in zip(rows, expected, strict=True)])
+    assert scores["pearson"] == pytest.approx(100)
+    # A saved folder has it where all versions of sentence-transformers read it.
+    model.save(tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved/config.json").read_text())
+    assert saved.get("sentence_transformers", {}).get("activation_fn", "") == name
+    assert (
+        bert_jax.load(tmp_path / "saved").activation_fn == model.activation_fn == name
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("modules.json", [{"type": "x.Pooling", "path": ["a"]}], "[0].path=['a'], "),
+        ("modules.json", {}, "contains a JSON dict; expected a list of modules"),
+        ("modules.json", [3], "[0]=3, expected an object"),
+        (POOLING, {"pooling_mode": 3}, "pooling_mode=3, expected a text or a list"),
+        (DENSE, {"activation_function": []}, "activation_function=[], expected a text"),
+        (
+            "tokenizer_config.json",
+            {"model_max_length": ""},
+            "model_max_length='', expected a number or null",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"max_seq_length": 9.5},
+            "max_seq_length=9.5, expected a whole number or null",
+        ),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": ["a"]},
+            "prompts=['a'], expected an object or null",
+        ),
+    ],
+)
+def test_values_of_another_type_are_named(folder, file, content, message):
+    path = folder("dense")
+    (path / file).write_text(json.dumps(content))
+    with pytest.raises(UserError, match=re.escape(message)) as error:
+        bert_jax.load(path)
+    assert str(error.value).startswith(str(path / file))
