@@ -1,4 +1,6 @@
 import json
+import re
+import shutil
 import sys
 
 import jax
@@ -648,3 +650,36 @@ def test_pandas_may_be_missing(sentiment, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UserError, match=r"as_frame=True .*pip install pandas"):
         sentiment[0].frame(["a man"])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("features", {"bert_jax": {}}, "a features head without 'bert_jax' in config"),
+        ("features", {"bert_jax": None}, "a features head without 'bert_jax' in conf"),
+        ("features", {"width": 0}, "features.width=0, expected at least 1"),
+        ("features", {"lstm_layers": 0}, "features.lstm_layers=0, expected at least 1"),
+        (
+            "two_way_classification",
+            {"model_type": None},
+            "encoder='lstm' and no model_",
+        ),
+        ("two_way_classification", {"head": 3}, "head=3, expected a text or null"),
+        ("two_way_classification", {"head": "x"}, "head='x', expected one of 'pretrai"),
+    ],
+)
+def test_saved_settings_that_do_not_fit_are_one_line(
+    golden, tmp_path, name, changes, message
+):
+    folder = shutil.copytree(golden / "v0_1_0/exported" / name, tmp_path / "m")
+    settings = json.loads((folder / "config.json").read_text())
+    if "bert_jax" in changes or name != "features":
+        settings |= changes
+    else:
+        settings["bert_jax"]["features"] |= changes
+    if settings["model_type"] is None:
+        del settings["model_type"]
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=re.escape(message)) as error:
+        Predictor(folder)
+    assert "\n" not in str(error.value)

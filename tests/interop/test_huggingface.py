@@ -416,6 +416,59 @@ NAMES = {str(i): name for i, name in enumerate("abcde")}
 
 
 @pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("span", {"architectures": 3}, "architectures=3, expected a list or null"),
+        ("span", {"architectures": [None]}, "architectures[0]=None, expected a text"),
+        ("span", {"architectures": [[]]}, "architectures[0]=[], expected a text"),
+        ("span", {"model_type": ["bert"]}, "model_type=['bert'], expected a text"),
+        ("span", {"hidden_act": {}}, "hidden_act={}, expected a text"),
+        ("span", {"num_hidden_layers": 2.0}, "num_hidden_layers=2.0, expected a whole"),
+        ("span", {"layer_norm_eps": "1e-12"}, "layer_norm_eps='1e-12', expected a num"),
+        ("span", {"is_decoder": 0}, "is_decoder=0, expected true or false"),
+        ("token", {"id2label": True}, "id2label=True, expected an object or null"),
+        ("token", {"id2label": float("nan")}, "id2label=nan, expected an object or"),
+        ("token", {"id2label": {"0": []}}, "id2label.0=[], expected a text, a number"),
+        ("token", {"problem_type": 1}, "problem_type=1, expected a text or null"),
+        ("span", {"bert_jax": "x"}, "bert_jax='x', expected an object or null"),
+        ("span", {"bert_jax": 1}, "bert_jax=1, expected an object or null"),
+        (
+            "span",
+            {"bert_jax": float("inf")},
+            "bert_jax=inf, expected an object or null",
+        ),
+        (
+            "span",
+            {"bert_jax": {"family": ["a"]}},
+            "bert_jax.family=['a'], expected a t",
+        ),
+        (
+            "token",
+            {"bert_jax": {"features": {"width": "9"}}},
+            "bert_jax.features.width='9', expected a whole number",
+        ),
+        (
+            "token",
+            {"bert_jax": {"data": {"labels": [["O"]]}}},
+            "bert_jax.data.labels[0]=['O'], expected a text",
+        ),
+        (
+            "span",
+            {"sentence_transformers": {"activation_fn": 3}},
+            "sentence_transformers.activation_fn=3, expected a text or null",
+        ),
+    ],
+)
+def test_a_value_of_another_type_is_named(folder, tmp_path, name, changes, message):
+    copy = shutil.copytree(folder / name, tmp_path / "m")
+    settings = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(settings | changes))
+    with pytest.raises(UserError, match=re.escape(message)) as error:
+        bert_jax.load(copy)
+    assert str(error.value).startswith(f"{copy / 'config.json'}: ")
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"id2label": [1]}, "id2label=[1], expected an object or null"),
