@@ -621,6 +621,7 @@ def settings(tmp_path_factory, checkpoint_dir):
             "epochs": 10,
             "buckets": 1,
             "log_every": 2,
+            "checkpoint_every": 1000,
             **changes,
         }
 

@@ -73,8 +73,8 @@ def run(main: Callable[[list[str]], int | None]) -> None:
         code, message = PREEMPTED, str(stop)
     except UserError as error:
         code, message, failure = 2, f"error: {error}", error
-    except KeyboardInterrupt:
-        code, message = 130, "interrupted"
+    except KeyboardInterrupt as stop:
+        code, message = 130, str(stop) or "interrupted"
     except BrokenPipeError:
         code = _CLOSED_PIPE
         message = "stopped before the end: the reader of the output closed its pipe"

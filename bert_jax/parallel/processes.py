@@ -27,10 +27,12 @@ from jax._src import distributed
 from jax.experimental import multihost_utils
 
 from bert_jax import progress
-from bert_jax.errors import PREEMPTED, UserError
+from bert_jax.errors import PREEMPTED, Preempted, UserError
 from bert_jax.progress import unwatched
 
 T = TypeVar("T")
+# Returns None, or the exception that ends the run.
+StopRequested = Callable[[], type[BaseException] | None]
 
 # Seconds that a process waits for the others. Process 0 may prepare text for hours. JAX
 # ends the wait at once if a process is lost.
@@ -51,6 +53,9 @@ _LOST = re.compile(
     r"Leader incarnation ID mismatch|coordination ?service|GetKeyValue\(\) timed out|"
     r"remote process exited|NCCL operation (?!ncclCommInit).*: unhandled system)",
     re.IGNORECASE | re.DOTALL,
+)
+_STOPPING = (
+    "stopping after this step, to save it; a second interrupt ends without a save"
 )
 _COMPILER = str(Path("jax", "_src", "compiler.py"))
 
@@ -180,26 +185,60 @@ def on_every_host(tree: Any) -> Any:
 
 
 @contextlib.contextmanager
-def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Gives a function that returns whether the run stops, because of a SIGTERM.
+def stop_requests(log: Callable[[str], None]) -> Iterator[StopRequested]:
+    """Gives a function that returns whether the run stops, and with which exception.
+
+    The exception is Preempted after a SIGTERM and KeyboardInterrupt after a Ctrl-C, or
+    after the stop button of a notebook. A second Ctrl-C raises KeyboardInterrupt at once.
+    If the run ends before it has seen a Ctrl-C, this raises KeyboardInterrupt.
 
     Every process calls the function once after each step. With several processes a SIGTERM
-    to any process makes it true after the same step in all. JAX handles the signal then: a
-    handler in Python would replace JAX's.
+    to any process makes it return Preempted after the same step in all. JAX handles the
+    signal then: a handler in Python would replace JAX's. A Ctrl-C is a SIGTERM.
     """
-    if jax.process_count() > 1:
-        # Steps of a sweep start again at 1 in each run; JAX needs numbers that grow.
-        yield lambda: multihost_utils.reached_preemption_sync_point(next(_steps))
-        return
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop.is_set  # only the main thread may handle signals
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stops: list[type[BaseException]] = []
+    several = jax.process_count() > 1
+
+    def terminate(*_: object) -> None:
+        stops.append(Preempted)
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if several:
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            stops.append(KeyboardInterrupt)
+        # Another thread prints, because this one may just hold the lock of the stream.
+        threading.Thread(target=log, args=(_STOPPING,)).start()
+
+    def requested() -> type[BaseException] | None:
+        if several:
+            # Steps of a sweep start again at 1 in each run; JAX needs numbers that grow.
+            reached = multihost_utils.reached_preemption_sync_point(next(_steps))
+            return Preempted if reached else None
+        return stops.pop() if stops else None
+
+    with contextlib.ExitStack() as stack:
+        # Only the main thread may handle signals.
+        if threading.current_thread() is threading.main_thread():
+            if not several:
+                stack.enter_context(_handled(signal.SIGTERM, terminate))
+            # A handler of the user is kept, and so is nohup's.
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                stack.enter_context(_handled(signal.SIGINT, interrupt))
+        yield requested
+    if KeyboardInterrupt in stops:
+        raise KeyboardInterrupt("interrupted after the last step, which is saved")
+
+
+@contextlib.contextmanager
+def _handled(number: signal.Signals, handler: Callable[..., None]) -> Iterator[None]:
+    """Handles a signal meanwhile."""
+    before = signal.signal(number, handler)
     try:
-        yield stop.is_set
+        yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
 
 
 def lost_peer(error: BaseException | None) -> str:

@@ -79,6 +79,7 @@ class OptimizerConfig:
 class RunConfig:
     """Settings of both pretraining and fine-tuning."""
 
+    most_unsaved: ClassVar[int] = 10_000  # see steps_between_saves
     optimizer: OptimizerConfig
     init_from: FilePath = setting(
         "",
@@ -97,7 +98,9 @@ class RunConfig:
         300, "stop if no batch arrives for this many seconds; 0: wait forever", least=0
     )
     log_every: int = setting(100, "steps between lines of the log", least=1)
-    checkpoint_every: int = setting(10_000, "steps between checkpoints", least=1)
+    checkpoint_every: int = setting(
+        0, "steps between checkpoints; 0: a tenth of the run, at most 10,000", least=0
+    )
     profile_steps: str = setting(
         "", "first and last step to profile for TensorBoard, such as 10:20"
     )
@@ -114,6 +117,11 @@ class RunConfig:
             raise UserError(
                 f"profile_steps={self.profile_steps!r}, expected {expected}"
             )
+
+    def steps_between_saves(self, total_steps: int) -> int:
+        """``checkpoint_every``, or its default for a run of ``total_steps``."""
+        tenth = max(1, total_steps // 10)
+        return self.checkpoint_every or min(tenth, self.most_unsaved)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,6 +262,7 @@ class SweepConfig:
 class FineTuneConfig(RunConfig):
     """All settings of a fine-tuning."""
 
+    most_unsaved: ClassVar[int] = 500
     family: str = setting(doc="kind of task, such as classification or tagging")
     data: Any  # the config of the family
     optimizer: FineTuneOptimizer = setting(factory=FineTuneOptimizer)
@@ -288,7 +297,9 @@ class FineTuneConfig(RunConfig):
     )
     train_rows: int = setting(0, "number of training rows to use; 0: all", least=0)
     log_every: int = setting_like(RunConfig, "log_every", 50)
-    checkpoint_every: int = setting_like(RunConfig, "checkpoint_every", 500)
+    checkpoint_every: int = setting(
+        0, "steps between checkpoints; 0: a tenth of the run, at most 500", least=0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -415,7 +426,10 @@ def changed_settings(
         read = finetune_config if "family" in new else train_config
         settings = {name: old[name] for name in old if name not in _NOTES}
         old = old | to_dict(read(settings))
-    same = dict.fromkeys(("changes", "sweep", "labels", "content", "start"))
+    # checkpoint_every changes only what is lost after a kill. Its default was a number in
+    # version 0.2.0.
+    unused = ("changes", "sweep", "labels", "content", "start", "checkpoint_every")
+    same = dict.fromkeys(unused)
     changes = []
     for change in differences(old | same, new | same):
         name, before, after = change

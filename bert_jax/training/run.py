@@ -28,13 +28,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.data.pipeline import drawn_ahead
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import DivergenceError, Preempted, UserError, naming
+from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.files import read_json, reading, write_json
 from bert_jax.interop.train_state import CheckpointStore, newest_step
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.mesh import put_batch, steps_ahead
-from bert_jax.parallel.processes import check_same, is_leader, on_leader, stop_requests
+from bert_jax.parallel.processes import (
+    StopRequested,
+    check_same,
+    is_leader,
+    on_leader,
+    stop_requests,
+)
 from bert_jax.runs import CURVES, METRICS, RESULTS
 from bert_jax.training import metrics
 from bert_jax.training.config import Change, RunConfig, changed_settings, shown
@@ -126,7 +132,8 @@ def run(
 
     Raises UserError if the workdir belongs to a run with other settings and
     ``job.change_settings`` is False. Raises DivergenceError if a number is not finite.
-    Raises Preempted after a stop request, once the state is saved.
+    Raises Preempted after a SIGTERM, and KeyboardInterrupt after a Ctrl-C, once the state
+    is saved.
     """
     config, total = job.config, len(job.batches)
     check_same(job.identity, "config or data; start all with the same command")
@@ -140,7 +147,7 @@ def run(
         stack.callback(folder.upload)
         store = CheckpointStore(folder.checkpoints, job.keep_checkpoints)
         stack.push(store)
-        stop_requested = stack.enter_context(stop_requests())
+        stop_requested = stack.enter_context(stop_requests(log))
         if restored := store.restore(abstract, log):
             state, saved = restored
             log(f"resuming at step {int(state.step):,}")
@@ -242,7 +249,7 @@ def _loop(
     train_step: Callable[[TrainState, Batch], tuple[TrainState, Sums]],
     reporter: Reporter,
     save: Callable[[int, TrainState], None],
-    stop_requested: Callable[[], bool],
+    stop_requested: StopRequested,
 ) -> TrainState:
     """Runs all steps that are left.
 
@@ -256,6 +263,7 @@ def _loop(
     config, progress = job.config, reporter.progress
     shapes = progress.setdefault("shapes", {})
     total, first = len(job.batches), int(state.step)
+    save_every = config.steps_between_saves(total)
     data = drawn_ahead(
         job.batches,
         first=first,
@@ -312,7 +320,7 @@ def _loop(
             # A run also obeys a stop request after its last step, because the caller may
             # still score the model or start more runs.
             stops = stop_requested()
-            due = due or step % config.checkpoint_every == 0 or last or stops
+            due = due or step % save_every == 0 or last or stops is not None
             if evaluates or due:
                 norm = norm_fn(state.params)
                 usable = _is_usable(step, sums, norm, skipped, last and not evaluates)
@@ -328,14 +336,14 @@ def _loop(
                 progress["seconds"] = reporter.seconds
                 save(step, state)
                 due = False
-            if stops:
+            if stops is not None:
                 again = "saved: the same command resumes there"
                 if not saves:
                     again = (
                         "not saved, because its batch was skipped: the same command "
                         "resumes at the last checkpoint"
                     )
-                raise Preempted(f"asked to stop after step {step} of {total}; {again}")
+                raise stops(f"asked to stop after step {step} of {total}; {again}")
             if ends:
                 break
             if evaluates:

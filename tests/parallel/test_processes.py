@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import os
+import queue
 import random
 import signal
 import socket
@@ -17,10 +18,10 @@ from jax._src import compiler
 
 from bert_jax import progress
 from bert_jax.commands import cli
-from bert_jax.errors import PREEMPTED, UserError
+from bert_jax.errors import PREEMPTED, Preempted, UserError
 from bert_jax.files import locked
 from bert_jax.parallel import processes
-from bert_jax.parallel.processes import connect, leave, lost_peer
+from bert_jax.parallel.processes import connect, leave, lost_peer, stop_requests
 from bert_jax.training.config import RunConfig
 
 REPOSITORY = Path(__file__).parents[2]
@@ -155,22 +156,88 @@ def test_a_job_is_read_from_the_environment(launcher, job_number):
 STOPS = """
 connect(process, port)
 jax.devices()
-with stop_requests() as stop_requested:
+with stop_requests(print) as stop_requested:
     print("begun", flush=True)
-    print(next(call for call in itertools.count(1) if stop_requested()))
+    call = next(call for call in itertools.count(1) if stop_requested())
+print(call)
 """
 
 
-@pytest.mark.parametrize("process", [pytest.param(0, marks=pytest.mark.long), 1])
-def test_sigterm_to_one_process_stops_all_at_the_same_call(port, process):
+@pytest.mark.parametrize(
+    ("process", "number"),
+    [
+        pytest.param(0, signal.SIGTERM, marks=pytest.mark.long),
+        (1, signal.SIGTERM),
+        pytest.param(1, signal.SIGINT, marks=pytest.mark.long),
+    ],
+)
+def test_a_signal_to_one_process_stops_all_at_the_same_call(port, process, number):
     jobs = start_two(STOPS, port)
     for job in jobs:
         assert job.stdout.readline() == "begun\n"
-    jobs[process].send_signal(signal.SIGTERM)
+    jobs[process].send_signal(number)
     outputs = [job.communicate() for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], outputs
-    calls = [int(output) for output, _ in outputs]
+    calls = [int(output.split()[-1]) for output, _ in outputs]
     assert calls[0] == calls[1] > 0
+
+
+def send(*numbers):
+    for number in numbers:
+        signal.raise_signal(number)
+
+
+@pytest.fixture
+def pythons_handler():
+    """Ctrl-C raises KeyboardInterrupt, as in a terminal and in a notebook."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+
+
+def test_the_first_interrupt_is_a_request_and_the_second_ends_at_once(pythons_handler):
+    lines = queue.SimpleQueue()  # another thread logs
+    with pytest.raises(KeyboardInterrupt), stop_requests(lines.put) as requested:
+        assert requested() is None
+        send(signal.SIGINT)
+        assert requested() is KeyboardInterrupt
+        assert requested() is None
+        send(signal.SIGINT)
+        pytest.fail("not interrupted")
+    assert lines.get() == processes._STOPPING
+    with stop_requests(lines.put) as requested:
+        send(signal.SIGTERM)
+        assert requested() is Preempted
+    assert lines.empty()
+
+
+def test_an_interrupt_after_the_last_step_is_not_lost(pythons_handler):
+    """A sweep would otherwise start its next run."""
+    message = "after the last step, which is saved"
+    with pytest.raises(KeyboardInterrupt, match=message), stop_requests(print):
+        send(signal.SIGINT)
+
+
+def test_other_handlers_and_other_threads_are_left_alone(monkeypatch):
+    """nohup ignores Ctrl-C, and a program may have its own handler."""
+    received = []
+    before = signal.signal(signal.SIGINT, lambda *_: received.append(1))
+    try:
+        with stop_requests(print) as requested:
+            send(signal.SIGINT)
+            assert requested() is None
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert received == [1]
+
+    def in_thread():
+        with stop_requests(print) as requested:
+            received.append(requested())
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    thread.join()
+    assert received == [1, None]
 
 
 KEEPS = """

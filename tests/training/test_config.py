@@ -189,6 +189,28 @@ def test_a_setting_newer_than_the_run_has_its_default(settings):
     assert found(old, new) == "seed: 3 -> 0"
 
 
+def test_a_run_loses_at_most_a_tenth_of_its_steps(settings):
+    """And at most 10,000 steps, or 500 of a fine-tuning."""
+    pretraining, tuning = train_config(settings), finetune_config(FINE_TUNING)
+    for steps, expected, tuned in (
+        (1, 1, 1),
+        (19, 1, 1),
+        (99, 9, 9),
+        (6_000, 600, 500),
+        (1_000_000, 10_000, 500),
+    ):
+        assert pretraining.steps_between_saves(steps) == expected
+        assert tuning.steps_between_saves(steps) == tuned
+    config = train_config(settings | {"checkpoint_every": 700})
+    assert config.steps_between_saves(1000) == 700
+
+
+def test_a_run_may_be_resumed_with_another_checkpoint_every(settings):
+    """Version 0.2.0 wrote its default, 10,000."""
+    old = to_dict(train_config(settings)) | {"checkpoint_every": 10_000}
+    assert found(old, to_dict(train_config(settings))) == ""
+
+
 def test_values_of_the_data_count_if_both_versions_have_them(settings):
     """Version 0.2.0 has no text.content. A config has neither text nor rows."""
     plain = to_dict(train_config(settings))

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 
 import bert_jax
 from bert_jax.errors import DivergenceError, Preempted, UserError
-from bert_jax.interop.train_state import CheckpointStore
+from bert_jax.interop.train_state import CheckpointStore, newest_step
 from bert_jax.model.config import ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training import metrics
@@ -426,23 +426,59 @@ def test_the_advice_is_about_settings_and_checkpoints_that_there_are(
     assert divergence_advice(config, checkpoints) == advice
 
 
+@pytest.fixture
+def pythons_handler():
+    """Ctrl-C raises KeyboardInterrupt, as in a terminal and in a notebook."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(signal.SIGTERM, Preempted), (signal.SIGINT, KeyboardInterrupt)],
+)
 @pytest.mark.parametrize("stop", [3, STEPS])
-def test_sigterm_saves_the_step_and_the_run_resumes_bit_for_bit(
-    stop, make_job, tmp_path
+def test_a_signal_saves_the_step_and_the_run_resumes_bit_for_bit(
+    number, error, stop, make_job, tmp_path, pythons_handler
 ):
     """Also after the last step, as other runs of a sweep may follow."""
     expected, *_ = run(make_job(), RunFolder(tmp_path / "plain"), print)
 
     def log(line):
         if line.startswith(f"step {stop}/"):
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(number)
 
     folder = RunFolder(tmp_path / "run")
-    with pytest.raises(Preempted, match=f"after step {stop} of {STEPS}; saved"):
+    with pytest.raises(error, match=f"after step {stop} of {STEPS}; saved"):
         run(make_job(), folder, log)
+    assert newest_step(folder.checkpoints) == stop
     state, *_ = run(make_job(), folder, print)
     assert int(state.step) == STEPS
     assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
+
+
+def test_a_second_interrupt_ends_without_a_save(make_job, tmp_path, pythons_handler):
+    def log(line):
+        if line.startswith("step 3/"):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    folder = RunFolder(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run(make_job(), folder, log)
+    assert newest_step(folder.checkpoints) == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("every", [0, 4])
+def test_the_default_saves_a_tenth_of_the_run_apart(
+    make_job, saved_steps, tmp_path, every
+):
+    batches = [Batches()[step] for step in range(35)]
+    job = make_job({"checkpoint_every": every}, batches=batches, evaluates=never)
+    run(job, RunFolder(tmp_path), print)
+    assert saved_steps == [*range(every or 3, 35, every or 3), 35]
 
 
 def test_clocks_that_jump_change_nothing(make_job, metric_lines, tmp_path, monkeypatch):
