@@ -298,6 +298,25 @@ def get_config():
     assert not (tmp_path / "run/config.json").exists()
 
 
+@pytest.mark.long
+def test_damaged_text_ends_all_processes_before_the_first_save(
+    one_phase_of, small_store, tmp_path
+):
+    store = shutil.copytree(small_store[0], tmp_path / "store")
+    (store / ".checked").unlink(missing_ok=True)
+    (shard,) = store.glob("shard-*")
+    ids = np.fromfile(shard, "<u2")
+    ids[::9] = 7
+    ids.tofile(shard)
+    logs, workdir = tmp_path / "logs", tmp_path / "run"
+    config = "--config", one_phase_of(0), f"--data.path={store}", "--workdir", workdir
+    code, output = finish(start(2, logs, *config), logs)
+    assert code == 2
+    assert output.count(f"error: {shard} is damaged (") == 2, output
+    assert "Traceback" not in output
+    assert list((workdir / "checkpoints").iterdir()) == []
+
+
 def another_run(workdir):
     argv = ["--config", "experiments/tiny.py"]
     config = config_file.parse(argv, "bert_jax train", train_config).config

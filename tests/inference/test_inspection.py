@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 from safetensors.numpy import load_file
@@ -50,6 +51,24 @@ def test_settings_are_shown(tmp_path):
     assert ["vocabulary.cased", "False"] in lines
     assert ["vocabulary.accents", "True"] in lines
     assert ["vocabulary.size", str(vocabulary.vocab_size)] in lines
+
+
+def test_files_are_checked_and_missing_checksums_added_on_request(store, tmp_path):
+    folder = shutil.copytree(store, tmp_path / "store")
+    index = (folder / "index.json").read_text()
+    old = json.loads(index) | {"checksums": {}}  # as in version 0.2.0
+    (folder / "index.json").write_text(json.dumps(old))
+    command.main([str(folder), "--examples=1"])
+    assert json.loads((folder / "index.json").read_text()) == old
+    command.main([str(folder), "--examples=1", "--checksums"])
+    assert (folder / "index.json").read_text() == index
+    (shard,) = folder.glob("shard-*")
+    content = bytearray(shard.read_bytes())
+    content[100] ^= 1
+    shard.write_bytes(content)
+    inspect(folder, examples=1)
+    with pytest.raises(UserError, match=f"{shard.name} is damaged .*its checksum is"):
+        inspect(folder, examples=1, checksums=True)
 
 
 def test_examples_equal_the_examples_of_training(store, text):
