@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import optax
+import pytest
 from flax import nnx
 
 from bert_jax.model.bert import BertModel
@@ -58,6 +59,9 @@ def nnx_losses(module, params, inputs, labels, optimizer):
     return losses, nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
+# The gradient of a bias of the keys is only a rounding error, which Adam enlarges. It is
+# equal in both loops if the compiler fuses both programs.
+@pytest.mark.usefixtures("fused")
 def test_a_loop_in_nnx_has_the_losses_and_parameters_of_the_loop_in_linen(
     model_config, init_params, make_arrays
 ):
