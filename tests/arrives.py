@@ -26,6 +26,7 @@ from bert_jax.errors import DivergenceError, UserError
 from bert_jax.interop.train_state import read_params
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.mesh import make_mesh
+from bert_jax.settings import all_settings
 from bert_jax.training import finetune as tuning
 from bert_jax.training import pretrain as pretraining_of
 from bert_jax.training import run as engine
@@ -474,6 +475,7 @@ def tuned(
         patch.setattr(tuning, "prepare", prepare)
         patch.setattr(tuning, "run_model", model)
         patch.setattr(tuning, "with_hidden", lambda split, *_, **options: split)
+        note(tuning, "with_hidden")
         patch.setattr(sweep._Runs, "run_all", list_runs)
         if all_devices:
             patch.setattr(tuning, "make_mesh", make_mesh)
@@ -551,3 +553,24 @@ def studied(config: Any, folder: Path) -> Seen:
         seen.study = sweep.Study(config, folder, seen.log.append)
         seen.study.run()
     return seen
+
+
+def config_of(
+    call: Callable[..., Any], module: Any, name: str, **arguments: Any
+) -> Any:
+    """The config that a function of Python gives to ``module.name``, which ends it."""
+    configs = []
+
+    def stop(config, *arguments, **options):
+        configs.append(config)
+        raise _StoppedError
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(_StoppedError):
+        patch.setattr(module, name, stop)
+        call()
+    return configs[0]
+
+
+def values_of(config: Any) -> Settings:
+    """All settings of a config by their full names."""
+    return {setting.full: setting.value for setting in all_settings(config)}

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import bert_jax
+from bert_jax.commands.config_file import parse
 from bert_jax.data.batching import inference_batches
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.data.preparation import prepare
@@ -38,6 +39,7 @@ from bert_jax.settings import all_settings, from_settings
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.source import DataConfig
 from bert_jax.tasks.text_classification import TableConfig, TextConfig
+from bert_jax.training import from_python
 from bert_jax.training.config import (
     FineTuneConfig,
     RunConfig,
@@ -49,6 +51,7 @@ from bert_jax.training.config import (
 from tests.arrives import (
     Row,
     Table,
+    config_of,
     has_number,
     is_split,
     mesh_is,
@@ -59,6 +62,7 @@ from tests.arrives import (
     studied,
     traced_as,
     trains_as,
+    values_of,
 )
 
 # Sizes of a tiny model, and settings without a default. No setting of a row is among them
@@ -512,6 +516,36 @@ def test_a_setting_of_pretraining_arrives_alone(table, name):
 
 def test_every_setting_of_pretraining_has_a_row():
     assert {setting.full for setting in all_settings(TrainConfig)} == {*ROWS}
+
+
+# Settings that exclude others of the table, or need files.
+ALONE = ("data.examples.sentence_order", "model.encoder", "init_from")
+GIVEN = {name: row.value for name, row in ROWS.items() if name not in ALONE}
+GIVEN |= {"model.vocab_size": 77}
+
+
+def test_bert_jax_pretrain_passes_every_argument(tmp_path):
+    groups = nested(GIVEN)
+    arguments = groups | groups["optimizer"] | {"workdir": tmp_path}
+    del arguments["optimizer"]
+    call = functools.partial(bert_jax.pretrain, **arguments)
+    config = config_of(call, from_python.pretraining, "pretrain")
+    values = values_of(config)
+    assert {name: values[name] for name in GIVEN} == GIVEN
+
+
+def test_the_arguments_of_a_phase_replace_its_settings(tmp_path):
+    small = nested(SMALL | {"model.vocab_size": 77, "data.path": "text"})
+    sizes = {"steps": 7, "batch_size": 24, "sequence_length": 40}
+    call = functools.partial(bert_jax.pretrain, small, tmp_path, **sizes)
+    config = config_of(call, from_python.pretraining, "pretrain")
+    assert vars(config.phases[0]) == sizes | {"max_predictions": 6}
+
+
+def test_the_command_passes_every_flag(config_file):
+    line = ["--config", str(config_file), *(f"--{n}={x}" for n, x in GIVEN.items())]
+    values = values_of(parse(line, "usage", train_config).config)
+    assert {name: values[name] for name in GIVEN} == GIVEN
 
 
 # Studies

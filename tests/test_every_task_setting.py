@@ -10,6 +10,9 @@ import re
 import numpy as np
 import pytest
 
+import bert_jax
+from bert_jax.commands.config_file import parse
+from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.config import FeatureConfig
@@ -17,10 +20,12 @@ from bert_jax.model.heads import make_model
 from bert_jax.objectives.heads import FrozenTagging, Tagging
 from bert_jax.settings import all_settings
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.training.config import FineTuneConfig
+from bert_jax.training import from_python
+from bert_jax.training.config import FineTuneConfig, finetune_config
 from tests.arrives import (
     Row,
     Table,
+    config_of,
     has_number,
     is_split,
     mesh_is,
@@ -31,6 +36,7 @@ from tests.arrives import (
     traced_as,
     trains_as,
     tuned,
+    values_of,
 )
 from tests.conftest import WRITERS
 
@@ -197,6 +203,8 @@ ROWS = {
         lambda x: (
             isinstance(x.job.objective, FrozenTagging)
             and x.job.objective.model.feature_config.layers == (0, -1)
+            and len(x.calls["with_hidden"]) == 2
+            and len(x.calls["with_hidden"]) == 2
         ),
         "frozen",
         {"family": "tagging"},
@@ -432,6 +440,60 @@ def test_a_setting_of_fine_tuning_arrives_alone(table, name):
 def test_every_setting_of_fine_tuning_has_a_row():
     names = {setting.full for setting in all_settings(FineTuneConfig)} - {"data"}
     assert names == {*ROWS}
+
+
+def test_bert_jax_finetune_passes_every_argument(checkpoint_dir):
+    """Sweeps are no argument. The task has the settings of the data."""
+    others = ("family", "init_from")
+    given = {n: row.value for n, row in ROWS.items() if n not in others}
+    given = {n: value for n, value in given.items() if not n.startswith("sweep.")}
+    groups = nested(given)
+    arguments = groups | groups["optimizer"]
+    del arguments["optimizer"]
+    call = functools.partial(
+        bert_jax.finetune,
+        bert_jax.tasks.classification(max_length=20),
+        init_from=checkpoint_dir,
+        train=[("w1 good", "yes"), ("w2 bad", "no")] * 4,
+        **arguments,
+    )
+    config = config_of(call, from_python, "run_one")
+    values = values_of(config)
+    assert {name: values[name] for name in given} == given
+    assert (config.data.max_length, config.init_from) == (20, str(checkpoint_dir))
+
+
+def test_the_seed_chooses_the_rows_of_dev(checkpoint_dir, monkeypatch):
+    """A share of the training rows, of which another seed takes other rows."""
+    chosen = []
+
+    def run(config, workdir, log, task, **options):
+        chosen.append({row.text_a for row in task.read("dev")})
+        raise UserError("enough")
+
+    monkeypatch.setattr(from_python, "run_one", run)
+    rows = [(f"w{n} {word}", word) for n in range(20) for word in ("good", "bad")]
+    for seed in (1, 1, 2):
+        with pytest.raises(UserError, match="enough"):
+            bert_jax.finetune(
+                bert_jax.tasks.classification(),
+                init_from=checkpoint_dir,
+                train=rows,
+                seed=seed,
+            )
+    first, same, other = chosen
+    assert len(first) == len(other) == 4
+    assert first == same != other
+
+
+def test_the_command_passes_every_flag(tmp_path, settings):
+    flags = [f"--{n}={row.value}" for n, row in ROWS.items() if n != "family"]
+    path = tmp_path / "config.py"
+    path.write_text(f"def get_config():\n    return {settings('classification')!r}\n")
+    line = ["--config", str(path), *flags]
+    values = values_of(parse(line, "usage", finetune_config).config)
+    expected = {name: ROWS[name].value for name in ROWS if name != "family"}
+    assert {name: values[name] for name in expected} == expected
 
 
 # The settings of each task
