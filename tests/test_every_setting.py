@@ -7,6 +7,7 @@ in a run. The long form has a run for each setting.
 import dataclasses
 import functools
 import importlib
+import itertools
 import json
 import re
 from pathlib import Path
@@ -37,12 +38,9 @@ from bert_jax.objectives.objective import unmasked_ids
 from bert_jax.progress import Progress
 from bert_jax.settings import all_settings, from_settings
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.tasks.source import DataConfig
-from bert_jax.tasks.text_classification import TableConfig, TextConfig
 from bert_jax.training import from_python
 from bert_jax.training.config import (
     FineTuneConfig,
-    RunConfig,
     StudyConfig,
     TrainConfig,
     Variant,
@@ -727,8 +725,9 @@ def test_every_config_is_in_a_table():
     """Finds the dataclasses with settings in the source."""
     tables = [TrainConfig, FineTuneConfig, StudyConfig, Variant, Options]
     tables += [family.config_class for family in FAMILIES.values()]
-    owners = {TextConfig, TableConfig, DataConfig, RunConfig}  # only parents of others
-    owners |= {setting.group for config in tables for setting in all_settings(config)}
+    settings = itertools.chain(*map(all_settings, tables))
+    owners = {*tables, *(setting.group for setting in settings)}
+    parents = {parent for owner in owners for parent in owner.__mro__}
     package = Path(bert_jax.__file__).parent
     found = set()
     for path in package.rglob("*.py"):
@@ -741,4 +740,4 @@ def test_every_config_is_in_a_table():
                 found |= (
                     {value} if any("limits" in x.metadata for x in fields) else set()
                 )
-    assert found == owners | {*tables}
+    assert found <= owners | parents
