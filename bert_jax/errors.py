@@ -56,7 +56,8 @@ class Preempted(Exception):  # noqa: N818 - a request, not an error
     """The run was asked to stop and saved its state, so that it can be resumed."""
 
 
-# Names in transformers that are not similar to the names here, and our names for them.
+# Names in transformers and sentence-transformers that are not similar to the names here,
+# and our names for them.
 _OTHER_NAMES = {
     "lr": ["learning_rate"],
     "num_train_epochs": ["epochs"],
@@ -77,14 +78,34 @@ _OTHER_NAMES = {
     "callbacks": ["callback"],
     "metric_for_best_model": ["main_metric"],
     "early_stopping_patience": ["patience"],
+    "normalize_embeddings": ["normalize"],
+    "truncate_dim": ["dimensions"],
+    "output_value": ["pooling"],
+    "top_k": ["top"],
+    "top_n": ["top"],
+    "torch_dtype": ["dtype"],
+    "max_seq_length": ["max_length"],
+    "text_pair": ["pairs"],
+    "output_hidden_states": ["hidden_states"],
+    "output_attentions": ["attentions"],
 }
-# Arguments of transformers that have no name here.
+_NUMPY = "the arrays are numpy's; jax.numpy.asarray and torch.from_numpy convert them"
+_PROMPT = "put the prompt before each text"
+# Arguments of transformers and sentence-transformers that have no name here.
 _HINTS = {
     "device": "JAX chooses devices by the environment variable JAX_PLATFORMS",
     "fp16": "the setting is compute.dtype: auto, bfloat16 or float32",
     "bf16": "the setting is compute.dtype: auto, bfloat16 or float32",
     "num_labels": "the labels of the task, or its training rows, give the number",
     "tokenizer": "the checkpoint has its tokenizer; leave it out",
+    "return_tensors": _NUMPY,
+    "convert_to_numpy": _NUMPY,
+    "convert_to_tensor": _NUMPY,
+    "prompt": _PROMPT,
+    "prompt_name": _PROMPT,
+    "add_special_tokens": "tokenizer.encode(text) has no [CLS] and [SEP]",
+    "return_attention_mask": "the result always has attention_mask",
+    "return_token_type_ids": "the result always has token_type_ids",
 }
 
 

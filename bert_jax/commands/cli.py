@@ -239,7 +239,8 @@ def text_parser(
 
 def model_options(args: argparse.Namespace) -> dict[str, Any]:
     """The values of MODEL_FLAGS, except the checkpoint."""
-    return {name: vars(args)[name] for name in ("batch_size", "max_length", "dtype")}
+    sizes = {"batch_size": args.batch_size, "max_length": args.max_length}
+    return sizes | {"dtype": args.dtype or None}
 
 
 def _users_line(error: Exception) -> str | None:

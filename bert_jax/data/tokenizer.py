@@ -1,5 +1,6 @@
 """Text to tokens: Google's WordPiece, SentencePiece, or any other tokenizer.json."""
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -17,8 +18,9 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Cache, Splitter
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.files import new_file, write_json
+from bert_jax.settings import check_ranges, from_settings, setting, with_arguments
 
 T = TypeVar("T")
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -67,6 +69,43 @@ def call_library(function: Callable[..., T], *args: Any, **options: Any) -> T:
             f"the tokenizers library failed ({error}); expected a tokenizer.json with "
             "which AutoTokenizer of transformers works"
         ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class CallOptions:
+    """The options of a call of a Tokenizer."""
+
+    padding: bool | str | int = setting(
+        True,
+        'True or "longest": every row is as long as the longest row. "max_length": every '
+        "row has max_length tokens. A number: every row has this number of tokens",
+    )
+    truncation: bool | str = setting(
+        True,
+        "whether a row with more than max_length tokens is cut. In a pair the longer text "
+        'loses tokens first (True means "longest_first", as in transformers)',
+        one_of=(True, False, "longest_first"),
+    )
+    max_length: int | None = setting(
+        None,
+        "maximum number of tokens of a row, with [CLS] and [SEP]. None: the number of "
+        "``padding``, or else ``model_max_length``. A tokenizer without a model has no "
+        "maximum",
+        least=2,
+    )
+    allow_mask: bool = setting(
+        True,
+        'whether "[MASK]" in a text is the mask token. Text that spells another special '
+        "token is ordinary text",
+    )
+
+    def __post_init__(self):
+        check_ranges(self)
+        number = isinstance(self.padding, int) and self.padding is not True
+        names = True, "longest", "max_length"
+        if (number and self.padding < 1) or not (number or self.padding in names):
+            expected = 'True, "longest", a number, or "max_length" with a max_length'
+            raise UserError(f"padding={self.padding!r}, expected {expected}")
 
 
 class Tokenizer:
@@ -127,15 +166,12 @@ class Tokenizer:
         mask = np.array([self.mask_id], self.dtype)
         return np.concatenate([ids for part in parts for ids in (mask, part)][1:])
 
+    @with_arguments(CallOptions)
     def __call__(
         self,
         texts: str | Iterable[str],
         pairs: str | Iterable[str] | None = None,
-        *,
-        padding: bool | str | int = True,
-        truncation: bool | str = True,
-        max_length: int | None = None,
-        allow_mask: bool = True,
+        **options: Any,
     ) -> dict[str, np.ndarray]:
         """Arrays for a model: rows of [CLS] text [SEP], or [CLS] text [SEP] pair [SEP].
 
@@ -145,28 +181,23 @@ class Tokenizer:
 
         texts: one text; or a list, an array or a column of texts.
         pairs: the second text of each text.
-        padding: True or "longest": every row is as long as the longest row. "max_length":
-          every row has max_length tokens. A number: every row has this number of tokens.
-        truncation: whether a row with more than max_length tokens is cut. In a pair the
-          longer text loses tokens first (True means "longest_first", as in transformers).
-        max_length: maximum number of tokens of a row, with [CLS] and [SEP]. None: the
-          number of ``padding``, or else ``model_max_length``. A tokenizer without a model
-          has no maximum.
-        allow_mask: whether "[MASK]" in a text is the mask token. Text that spells another
-          special token is ordinary text.
 
         Returns input_ids, token_type_ids (1 for the second text and the [SEP] after it) and
         attention_mask (0 for padding), int32 (texts, L), or (L,) for a single text. Raises
-        UserError for a missing text, and for rows that are longer than the padding.
+        UserError for a missing text, for other numbers of texts and pairs, and for rows
+        that are longer than the padding.
         """
-        if truncation not in (True, False, "longest_first"):
-            raise UserError(f"truncation={truncation!r}, expected True or False")
-        columns = [_text_list(texts, "texts")]
-        columns += [] if pairs is None else [_text_list(pairs, "pairs")]
+        chosen = from_settings(CallOptions, options, "")
+        padding, limit = chosen.padding, chosen.max_length
+        columns = (
+            {"texts": texts} if pairs is None else {"texts": texts, "pairs": pairs}
+        )
         number = padding if type(padding) is int else None  # excludes True
-        limit = number or self.model_max_length if max_length is None else max_length
-        cut = limit if truncation else None
-        rows = [self._row(row, cut, allow_mask) for row in zip(*columns, strict=True)]
+        if limit is None:
+            limit = number or self.model_max_length
+        cut = limit if chosen.truncation else None
+        allow_mask = chosen.allow_mask
+        rows = [self._row(row, cut, allow_mask) for row in paired_texts(**columns)]
         longest = max((len(ids) for ids, _ in rows), default=0)
         widths = {"True": longest, "longest": longest, "max_length": limit}
         width = widths.get(str(padding), number)
@@ -526,11 +557,27 @@ def _by_id(ids: Mapping[str, int]) -> list[str]:
     return tokens
 
 
+def paired_texts(**columns: Any) -> list[tuple[str, ...]]:
+    """A row for each text of all columns. Each column is a text or several texts.
+
+    Raises UserError for columns with other numbers of texts.
+    """
+    lists = [_text_list(texts, name) for name, texts in columns.items()]
+    counts = [len(texts) for texts in lists]
+    if len({*counts}) > 1:
+        pairs = zip(columns, counts, strict=True)
+        actual = " and ".join(f"{name} has {counted(n, 'text')}" for name, n in pairs)
+        raise UserError(f"{actual}; expected as many texts in both")
+    return [*zip(*lists, strict=True)]
+
+
 def _text_list(texts: Any, name: str) -> list[str]:
     """One text, or several texts, as a list. Raises UserError for anything else."""
     if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # iterates over names
         expected = "a text, or a list, an array or a column of texts"
         raise UserError(f"{name} is a table; expected {expected}")
+    if not isinstance(texts, Iterable):
+        raise UserError(f"{name}={texts!r:.80}, expected a text, or several texts")
     texts = [texts] if isinstance(texts, str) else [*texts]
     for i, text in enumerate(texts):
         if not isinstance(text, str):

@@ -1,10 +1,11 @@
 """Vectors of texts or tokens from a frozen encoder, and files of vectors."""
 
 import contextlib
+import dataclasses
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +20,46 @@ from bert_jax.interop.modules import ACTIVATIONS, vector_settings
 from bert_jax.model.bert import BertModel
 from bert_jax.model.heads import normalized, pool_tokens, side_by_side
 from bert_jax.model.tokens import Tokens
+from bert_jax.settings import setting
 from bert_jax.tasks.rows import Placed, Texts, row_texts
 
-Pooling = Literal["none", "mean", "cls", "pooler"]
-POOLINGS: tuple[str, ...] = get_args(Pooling)
+POOLINGS = ("none", "mean", "cls", "pooler")
 # Tokens whose vectors take as much memory as an ordinary row. 4,096 rows are 512 MiB of
 # BERT LARGE's last four layers, if each character is a token. English has a fifth as many.
 ROW = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodeOptions(base.Options):
+    """The options of ``Bert.encode``."""
+
+    layers: tuple[int, ...] = setting(
+        (-1,),
+        "indices of the hidden states that are concatenated: 0 is the embeddings, -1 the "
+        "last layer. (-4, -3, -2, -1) is the paper's best choice (section 5.3)",
+    )
+    pooling: str = setting(
+        "",
+        '"mean" of all tokens with [CLS] and [SEP]; "cls", the vector of [CLS]; "pooler", '
+        'tanh of the pretrained dense layer at [CLS] of the last layer; "none": a list '
+        'of the vectors of each text\'s tokens, (tokens, W); "": as the model was '
+        'trained, otherwise "mean"',
+        one_of=(*POOLINGS, ""),
+    )
+    normalize: bool | None = setting(
+        None, "whether to scale every vector to length 1; None: as the model does"
+    )
+    dimensions: int = setting(
+        0,
+        "number of first numbers of a vector to keep, for a model that was trained with "
+        "``matryoshka``; 0: all. Vectors are cut before they are scaled",
+        least=0,
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.layers:
+            raise UserError("layers=(), expected at least one, such as (-1,)")
 
 
 class Embedder(base.Inference):
@@ -35,18 +69,9 @@ class Embedder(base.Inference):
     >>> a, b = embed(["A man eats pasta.", "Someone is having a meal."])
     >>> a @ b  # their cosine similarity
 
-    layers: indices of the hidden states that are concatenated: 0 is the embeddings, -1 the
-      last layer. (-4, -3, -2, -1) is the paper's best choice (section 5.3).
-    pooling: "mean" of all tokens with [CLS] and [SEP], as in sentence-transformers; "cls",
-      the vector of [CLS]; "pooler", tanh of the pretrained dense layer at [CLS] of the last
-      layer; "none", the vector of each token; "": the pooling that a model of sentence
-      vectors was trained with, otherwise "mean".
-    normalize: whether to scale every vector to length 1; None: as the model does.
-    dimensions: number of first numbers of a vector to keep, for a model that was trained
-      with ``matryoshka``; 0: all. Vectors are cut before they are scaled to length 1.
-    max_length: 0: the length of a model of sentence vectors, otherwise the size of the
-      position table. A longer text loses its end. In a pair the longer text loses its end.
-    options: see Options.
+    options: see EncodeOptions. max_length=0 is the length of a model of sentence vectors,
+      otherwise the size of the position table. A longer text loses its end. In a pair the
+      longer text loses its end.
 
     Vectors are float32. If a model of sentence vectors keeps its pooling, its Dense modules
     are applied, and its default prompt is put before each text. A text becomes
@@ -54,47 +79,40 @@ class Embedder(base.Inference):
     [CLS] [SEP].
     """
 
+    options_class = EncodeOptions
     doing = "encoding"
 
-    def __init__(
-        self,
-        checkpoint: Stored,
-        *,
-        layers: Sequence[int] = (-1,),
-        pooling: Pooling | Literal[""] = "",
-        normalize: bool | None = None,
-        dimensions: int = 0,
-        **options: Any,
-    ):
+    def __init__(self, checkpoint: Stored, **options: Any):
+        """See the class."""
         super().__init__(checkpoint, **options)
+        chosen = self.options
         checkpoint = self.checkpoint
         config, params = checkpoint.config, checkpoint.params["bert"]
         sizes = checkpoint.head, checkpoint.extra, config.max_positions
         modules = vector_settings(*sizes) or {}
         self._pairs = not modules  # a sentence vector is of one text
-        self.pooling = pooling or modules.get("pooling", "mean")
-        if self.pooling != modules.get("pooling") or tuple(layers) != (-1,):
+        self.pooling = chosen.pooling or modules.get("pooling", "mean")
+        last_layer = chosen.layers == (-1,)
+        if self.pooling != modules.get("pooling") or not last_layer:
             modules = {}
         length = modules.get("max_length", config.max_positions)
         self.max_length = self.max_length or length
         if self.max_length < 5:
             raise UserError(f"max_length={self.max_length}, expected at least 5")
-        config.check_layers(layers, "layers")
-        if self.pooling not in POOLINGS:
-            expected = ", ".join(POOLINGS)
-            raise UserError(f"pooling={pooling!r}, expected one of {expected}")
+        config.check_layers(chosen.layers, "layers")
         if self.pooling != "pooler":
             params = {name: part for name, part in params.items() if name != "pooler"}
         elif "pooler" not in params:
             raise UserError(f"{self._name} has no pooler; set pooling to mean or cls")
-        elif tuple(layers) != (-1,):
+        elif not last_layer:
             raise UserError("the pooler needs the last layer; leave layers out")
         prompt = modules.get("default_prompt_name")
         self._prompt = modules.get("prompts", {}).get(prompt, "")
         self._activations = modules.get("activations", [])
         self._dense = jax.device_get(checkpoint.params.get("dense", {}))
-        self._normalize = modules.get("normalize") if normalize is None else normalize
-        self._layers, self._dimensions = layers, dimensions
+        self._normalize = chosen.normalize
+        if chosen.normalize is None:
+            self._normalize = modules.get("normalize")
         self._model = BertModel(config, checkpoint.compute)
         self._run = self._runner(self._vectors, params)
 
@@ -126,7 +144,7 @@ class Embedder(base.Inference):
         if pool:
             vectors = encoded.pooled_BD
         else:
-            vectors = side_by_side(encoded.hidden_states, self._layers)
+            vectors = side_by_side(encoded.hidden_states, self.options.layers)
         if self.pooling in ("cls", "mean"):
             vectors = pool_tokens(self.pooling, vectors, tokens)
         for i, activation in enumerate(self._activations):
@@ -134,10 +152,11 @@ class Embedder(base.Inference):
             vectors = jnp.matmul(vectors, layer["kernel"], precision="highest")
             bias = jnp.broadcast_to(layer.get("bias", 0), vectors.shape)
             vectors = ACTIVATIONS[activation](vectors + bias)
-        if not 0 <= self._dimensions <= (width := vectors.shape[-1]):
-            actual = f"dimensions={self._dimensions}, expected at most {width}"
+        dimensions, width = self.options.dimensions, vectors.shape[-1]
+        if dimensions > width:
+            actual = f"dimensions={dimensions}, expected at most {width}"
             raise UserError(f"{actual}, the width of the vectors")
-        vectors = vectors[..., : self._dimensions or None]
+        vectors = vectors[..., : dimensions or None]
         return normalized(vectors) if self._normalize else vectors
 
 

@@ -22,7 +22,7 @@ from bert_jax.files import new_file
 from bert_jax.interop import checkpoint as checks
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.load import load
-from bert_jax.model.config import ComputeConfig
+from bert_jax.model.config import DTYPES, ComputeConfig
 from bert_jax.model.heads import BertWithBiLstm
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.tokens import Tokens
@@ -30,7 +30,7 @@ from bert_jax.objectives.heads import jit_forward, jit_whole
 from bert_jax.parallel import mesh as meshes
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress
-from bert_jax.settings import check_ranges, setting, with_arguments
+from bert_jax.settings import check_ranges, from_settings, setting
 from bert_jax.tasks.rows import Placed, count_rows, placed_rows
 from bert_jax.tasks.task import Outputs, Task, all_scores, joined_features, tuned
 
@@ -156,31 +156,32 @@ class Answers(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The options of every Inference."""
+    """The options of every Inference. A subclass adds the options of a method."""
 
     batch_size: int = setting(
         32, "rows in a batch at length 32; fewer at longer lengths", least=1
     )
     max_length: int = setting(
-        0, "maximum number of tokens of a sequence; 0: as trained, or all positions"
+        0,
+        "maximum number of tokens of a sequence; 0: as trained, or all positions",
+        least=0,
     )
-    dtype: str | None = setting(None, "dtype of the activations; None: as loaded")
+    dtype: str | None = setting(
+        None, "dtype of the activations; None: as loaded", one_of=DTYPES
+    )
     show_progress: bool | None = setting(
         None, "whether to show a progress bar; None: on a terminal and in a notebook"
     )
 
-
-def check_top(top: Any) -> None:
-    """Raises UserError unless the number of answers is a whole number of at least 1."""
-    if not isinstance(top, int | np.integer) or top < 1:
-        raise UserError(f"top={top!r}, expected a whole number of at least 1")
+    def __post_init__(self):
+        check_ranges(self)
 
 
 class Inference:
     """Answers rows with a checkpoint: the base of Embedder, Predictor and Scorer.
 
     checkpoint: anything that ``bert_jax.load`` reads, or a Checkpoint.
-    options: see Options.
+    options: fields of ``options_class``. Raises UserError for other names and types.
 
     A subclass makes ``_run`` with ``_runner``. It has ``_rows(placed, columns)``, which
     checks rows, and ``_encode(rows)``, which returns their Features.
@@ -189,13 +190,12 @@ class Inference:
       the work and of a row in messages.
     """
 
+    options_class: type[Options] = Options
     tabs, doing, noun = True, "predicting", "text"
 
-    @with_arguments(Options)
     def __init__(self, checkpoint: Stored, **options: Any):
         """See the class."""
-        chosen = Options(**options)
-        check_ranges(chosen)
+        self.options = chosen = from_settings(self.options_class, options, "")
         self._name, self.max_length = "the checkpoint", chosen.max_length
         if not isinstance(checkpoint, Checkpoint):
             self._name, checkpoint = os.fspath(checkpoint), load(checkpoint)

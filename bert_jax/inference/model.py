@@ -4,27 +4,39 @@ import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.batching import Shape, packed_rows
+from bert_jax.data.tokenizer import paired_texts
 from bert_jax.errors import UserError, counted, listed
 from bert_jax.inference import evaluation as base
-from bert_jax.inference.embed import Embedder, Pooling
+from bert_jax.inference.embed import Embedder, EncodeOptions
 from bert_jax.inference.evaluation import Arrays, Columns, Options
-from bert_jax.inference.predict import Logits, Predictor
-from bert_jax.inference.pretrained import FillMask, NextSentence, Scorer
-from bert_jax.inference.search import cosines, near_pairs, nearest
+from bert_jax.inference.predict import Logits, PredictOptions, Predictor
+from bert_jax.inference.pretrained import (
+    FillMask,
+    FillMaskOptions,
+    NextSentence,
+    ScoreOptions,
+    Scorer,
+)
+from bert_jax.inference.search import (
+    check_finite,
+    cosines,
+    near_pairs,
+    nearest,
+    vectors_of,
+)
 from bert_jax.interop.checkpoint import Checkpoint, check_types, check_vocabulary
 from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.layers import with_scan
-from bert_jax.settings import with_arguments
+from bert_jax.settings import from_settings, setting, with_arguments
 from bert_jax.tasks.rows import is_single, placed_rows, row_texts
 from bert_jax.tasks.task import Metrics, Task
 
@@ -56,6 +68,30 @@ class Output:
         return f"Output({counted(len(self.tokens), 'text')}: {shown})"
 
 
+@dataclasses.dataclass(frozen=True)
+class SearchOptions(EncodeOptions):
+    """The options of ``Bert.search``."""
+
+    top: int = setting(10, "number of texts for a query", least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class DuplicateOptions(EncodeOptions):
+    """The options of ``Bert.duplicates``."""
+
+    threshold: float = setting(0.9, "minimum cosine of a pair", least=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class CallOptions:
+    """The options of a call of ``Bert``."""
+
+    hidden_states: bool = setting(False, "whether the Output has the hidden states")
+    attentions: bool = setting(False, "whether the Output has the attentions")
+
+
+# Options of encode that its help shows before the options of all methods.
+_OF_ENCODE = ("layers", "pooling", "normalize", "dimensions")
 # The task of a model by its head, if it has no family of tasks.
 _TASKS = {"none": "encoder without a head", "sequence": "classification"}
 _TASKS |= {"token": "tagging", "choice": "multiple choice"}
@@ -98,9 +134,9 @@ class Bert(Checkpoint):
             f"{parameters:,} parameters in the encoder)"
         )
 
-    @with_arguments(Options)
+    @with_arguments(FillMaskOptions, first=("top",))
     def fill_mask(
-        self, texts: Any, *, columns: Columns = (), top: int = 5, **options: Any
+        self, texts: Any, *, columns: Columns = (), **options: Any
     ) -> list[list[Any]]:
         """The likeliest tokens and their probabilities for each [MASK] of a text.
 
@@ -108,9 +144,8 @@ class Bert(Checkpoint):
 
         texts: a text, or rows of one text. A text that is too long is an error.
         columns: name of the column of the text; (): "text".
-        top: number of tokens for a [MASK].
         """
-        rows = self._get(FillMask, top=top, **options)(texts, columns=columns)
+        rows = self._get(FillMask, options)(texts, columns=columns)
         answers = [
             [[(t["token"], t["probability"]) for t in blank] for blank in row["blanks"]]
             for row in rows
@@ -128,64 +163,59 @@ class Bert(Checkpoint):
         >>> model.next_sentence([("It was late.", "He ran."), ("He ran.", "It was late.")])
         array([0.98, 0.21])
 
-        first, second: two texts, or two lists of texts. Without ``second``, first is a
-          pair, or rows of pairs. In a pair that is too long the longer text loses its end.
+        first, second: two texts, or two lists of as many texts. Without ``second``, first
+          is a pair, or rows of pairs. In a pair that is too long the longer text loses its
+          end.
         columns: names of the columns of the two texts; (): "text_a" or "text", "text_b".
         """
         rows = first
         if second is not None:
             rows = first, second
             if not any(isinstance(x, str) for x in rows):
-                rows = [*zip(*rows, strict=True)]
-        answers = self._get(NextSentence, **options)(rows, columns=columns)
+                rows = paired_texts(first=first, second=second)
+        answers = self._get(NextSentence, options)(rows, columns=columns)
         probabilities = np.array([x["probability"] for x in answers], float)
         return float(probabilities[0]) if is_single(rows) else probabilities
 
-    @with_arguments(Options)
-    def encode(
-        self,
-        texts: Any,
-        *,
-        columns: Columns = (),
-        layers: Sequence[int] = (-1,),
-        pooling: Pooling | Literal[""] = "",
-        normalize: bool | None = None,
-        dimensions: int = 0,
-        **options: Any,
-    ) -> Arrays:
+    @with_arguments(EncodeOptions, first=_OF_ENCODE)
+    def encode(self, texts: Any, *, columns: Columns = (), **options: Any) -> Arrays:
         """Vectors of texts, float32 (texts, W), or (W,) of a single text.
 
         texts: a text or a pair, or rows of texts and pairs.
         columns: names of the columns of the text or texts; (): "text_a" or "text", and
           "text_b" if rows have it. A model of sentence vectors reads "text".
-        layers: indices of the hidden states that are concatenated: 0 is the embeddings, -1
-          the last layer.
-        pooling: "mean" of all tokens, "cls", "pooler", or "none": a list of the vectors of
-          each text's tokens, (tokens, W); "": as the model was trained, otherwise "mean".
-        normalize: whether to scale every vector to length 1; None: as the model does.
-        dimensions: number of first numbers of a vector to keep, for a model that was
-          trained with ``matryoshka``; 0: all. Vectors are cut before they are scaled.
         """
-        chosen = {"layers": layers, "pooling": pooling, "normalize": normalize}
-        encode = self._get(Embedder, dimensions=dimensions, **chosen, **options)
+        encode = self._get(Embedder, options)
         vectors = encode(texts, columns=columns)
         return vectors[0] if is_single(texts) else vectors
 
+    @with_arguments(EncodeOptions, first=_OF_ENCODE)
     def similarity(
-        self, a: Any, b: Any, *, columns: Columns = ()
+        self, a: Any, b: Any, *, columns: Columns = (), **options: Any
     ) -> float | np.ndarray:
         """The cosines of the texts a with the texts b, float32 (len(a), len(b)).
 
         A single text has no axis: a text and a list give (len(b),), two texts a number.
 
-        a, b: texts as for ``encode``, or vectors from ``encode``, which has more settings.
+        a, b: texts as for ``encode``, or vectors from ``encode``.
         columns: name of the column of the text in a frame; (): "text".
         """
-        values = np.asarray(cosines(*(self._vectors(x, columns) for x in (a, b))))
+        from_settings(EncodeOptions, options, "")
+        _check_options(options, a, b)
+        vectors = [self._vectors(x, columns, options) for x in (a, b)]
+        values = np.asarray(cosines(*vectors))
+        check_finite(values)
         return values if values.ndim else float(values)
 
+    @with_arguments(SearchOptions, first=_OF_ENCODE)
     def search(
-        self, queries: Any, corpus: Any, top: int = 10, *, columns: Columns = ()
+        self,
+        queries: Any,
+        corpus: Any,
+        top: int = SearchOptions.top,
+        *,
+        columns: Columns = (),
+        **options: Any,
     ) -> list[Any]:
         """The texts of a corpus with the largest cosines to a query, the largest first.
 
@@ -194,18 +224,20 @@ class Bert(Checkpoint):
 
         Several queries give a list with one entry for each query. The search is exact.
 
-        queries, corpus: texts as for ``encode``, or vectors from ``encode``, which has more
-          settings. Vectors of the corpus save time in later searches, and the answers then
-          have no "text".
+        queries, corpus: texts as for ``encode``, or vectors from ``encode``. Vectors of the
+          corpus save time in later searches, and the answers then have no "text".
         top: number of texts for a query.
         columns: name of the column of the text in a frame; (): "text".
         """
+        top = from_settings(SearchOptions, {"top": top, **options}, "").top
+        _check_options(options, queries, corpus)
         texts = None
-        if not _is_numbers(corpus):
+        if vectors_of(corpus) is None:
             rows = row_texts(placed_rows(corpus), columns, most=1)
             corpus = texts = [row.texts[0] for row in rows]
-        vectors = self._vectors(queries, columns)
-        best = nearest(np.atleast_2d(vectors), self._vectors(corpus, least=2), top)
+        vectors = self._vectors(queries, columns, options)
+        searched = self._vectors(corpus, (), options, least=2)
+        best = nearest(np.atleast_2d(vectors), searched, top)
         answers = [
             [
                 {"row": row, "cosine": cosine} | ({"text": texts[row]} if texts else {})
@@ -215,58 +247,63 @@ class Bert(Checkpoint):
         ]
         return answers[0] if vectors.ndim == 1 else answers
 
+    @with_arguments(DuplicateOptions, first=_OF_ENCODE)
     def duplicates(
-        self, texts: Any, threshold: float = 0.9, *, columns: Columns = ()
+        self,
+        texts: Any,
+        threshold: float = DuplicateOptions.threshold,
+        *,
+        columns: Columns = (),
+        **options: Any,
     ) -> list[tuple[int, int, float]]:
         """Pairs (i, j, cosine) with a cosine of at least ``threshold``, largest first.
 
-        texts: texts as for ``encode``, or vectors from ``encode``, which has more settings.
-          All pairs are compared.
+        texts: texts as for ``encode``, or vectors from ``encode``. All pairs are compared.
+        threshold: minimum cosine of a pair.
         columns: name of the column of the text in a frame; (): "text".
         """
-        return near_pairs(self._vectors(texts, columns, least=2), threshold)
+        given = {"threshold": threshold, **options}
+        threshold = from_settings(DuplicateOptions, given, "").threshold
+        _check_options(options, texts)
+        vectors = self._vectors(texts, columns, options, least=2)
+        return near_pairs(vectors, threshold)
 
-    def _vectors(self, data: Any, columns: Columns = (), least: int = 1) -> Any:
+    def _vectors(
+        self, data: Any, columns: Columns, options: dict[str, Any], least: int = 1
+    ) -> Any:
         """The vectors of texts. Vectors are returned as they are.
 
-        least: minimum number of axes: 1, or 2 if one text is not enough. Raises UserError
-        for one text or for an array of other axes.
+        options: options of encode. least: minimum number of axes: 1, or 2 if one text is
+        not enough. Raises UserError for one text or for vectors of other axes.
         """
-        numbers = _is_numbers(data)
-        if least == 2 and not numbers and is_single(data):
-            raise UserError("there is one text; expected several, or their vectors")
-        vectors = data if numbers else self.encode(data, columns=columns)
+        vectors = vectors_of(data)
+        if vectors is None:
+            if least == 2 and is_single(data):
+                raise UserError("there is one text; expected several, or their vectors")
+            vectors = self.encode(data, columns=columns, **options)
         if not least <= vectors.ndim <= 2:
             actual = f"vectors have the shape {vectors.shape}"
             raise UserError(f"{actual}; expected (texts, W), or (W,) for a single text")
         return vectors
 
-    @with_arguments(Options)
+    @with_arguments(ScoreOptions, first=("rest_of_word",))
     def score(
-        self,
-        texts: Any,
-        *,
-        columns: Columns = (),
-        rest_of_word: bool = False,
-        **options: Any,
+        self, texts: Any, *, columns: Columns = (), **options: Any
     ) -> float | np.ndarray:
         """Pseudo-log-likelihoods, float64 (texts,), or a number for a single text.
 
         texts: a text, or rows of one text. A text that is too long is an error.
         columns: name of the column of the text; (): "text".
-        rest_of_word: whether the later tokens of a masked token's word are also masked.
         """
-        score = self._get(Scorer, rest_of_word=rest_of_word, **options)
-        scores = score(texts, columns=columns)
+        scores = self._get(Scorer, options)(texts, columns=columns)
         return float(scores[0]) if is_single(texts) else scores
 
-    @with_arguments(Options)
+    @with_arguments(PredictOptions, first=("top",))
     def predict(
         self,
         rows: Any,
         *,
         columns: Columns = (),
-        top: int | None = None,
         as_frame: bool = False,
         **options: Any,
     ) -> Any:
@@ -282,15 +319,12 @@ class Bert(Checkpoint):
           context, context and choices, or the words of a sentence. A dictionary or a frame
           has the columns that the model was trained with.
         columns: names of the columns of the text or texts; (): as trained.
-        top: number of the likeliest labels, choices or spans. An answer has them in "top",
-          the likeliest first, instead of "probabilities" or "nbest"; None: all. Models of
-          tags, numbers and sentence vectors have no top.
         as_frame: whether to return a pandas data frame with the columns and the index of
           the rows, and the answers in columns such as "predicted_label", which replace
           columns of that prefix. Texts and tuples get the column names of the task.
         """
-        predict = self._get(Predictor, top=top, **options)
-        if as_frame:
+        predict = self._get(Predictor, options)
+        if from_settings(bool, as_frame, "as_frame"):
             return predict.frame(rows, columns=columns)
         answers = predict(rows, columns=columns)
         return answers[0] if predict.single(rows) else answers
@@ -309,7 +343,7 @@ class Bert(Checkpoint):
 
         rows, columns: see :meth:`predict`.
         """
-        head = self._get(Logits, **options)
+        head = self._get(Logits, options, Options)
         logits = head(rows, columns=columns)
         return logits[0] if head.single(rows) else logits
 
@@ -332,26 +366,24 @@ class Bert(Checkpoint):
         metrics: function for more scores; see ``bert_jax.finetune``. None: the metrics of
           the run, if ``bert_jax.finetune`` returned this model.
         """
-        predict = self._get(Predictor, **options)
-        options = {
-            "task": task,
-            "columns": columns,
-            "metrics": metrics or self._metrics,
-        }
-        ((_, _, evaluation),) = predict.evaluate(data, **options)
+        if not (task is None or isinstance(task, Task)):
+            expected = "one of bert_jax.tasks, such as bert_jax.tasks.classification()"
+            raise UserError(f"task={task!r:.80}, expected {expected}")
+        predict = self._get(Predictor, options, Options)
+        more = {"task": task, "metrics": metrics or self._metrics}
+        ((_, _, evaluation),) = predict.evaluate(data, columns=columns, **more)
         return evaluation.scores
 
-    def __call__(
-        self, texts: Any, *, hidden_states: bool = False, attentions: bool = False
-    ) -> Output:
+    @with_arguments(CallOptions)
+    def __call__(self, texts: Any, **options: Any) -> Output:
         """The encoder's output for texts or pairs, all in one batch.
 
         texts: a text or a pair, or rows of texts and pairs. A text that is too long is an
           error.
-        hidden_states, attentions: whether the Output has them.
         """
         check_vocabulary(self, "the checkpoint")
-        if attentions and not self.config.kind.attends:
+        chosen = from_settings(CallOptions, options, "")
+        if chosen.attentions and not self.config.kind.attends:
             raise UserError("an LSTM has no attentions; leave attentions=True out")
         rows = [row.texts for row in row_texts(placed_rows(texts))]
         if not rows:
@@ -367,7 +399,8 @@ class Bert(Checkpoint):
         arrays = {name: arrays[name] for name in names}
         compute = dataclasses.replace(self.compute, scan_layers=False)
         model = BertModel(self.config, compute)
-        values = _encode(model, hidden_states, attentions, self._bert, *arrays.values())
+        kept = chosen.hidden_states, chosen.attentions
+        values = _encode(model, *kept, self._bert, *arrays.values())
         tokens = [[self.tokenizer.tokens[t] for t in ids] for ids in features.input_ids]
         return Output(tokens, **arrays, **jax.device_get(values))
 
@@ -396,18 +429,28 @@ class Bert(Checkpoint):
             self.save(folder)
             return push(folder, name, private, token)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields, for pickle and copy. Devices and compiled programs are no state."""
+        names = [field.name for field in dataclasses.fields(self)]
+        return {name: getattr(self, name) for name in names}
+
     @functools.cached_property
     def _cache(self) -> dict[Any, Any]:
         return {}
 
     def _get(
-        self, kind: type, show_progress: bool | None = None, **options: Any
+        self, kind: type, options: dict[str, Any], known: type | None = None
     ) -> Any:
-        """An Inference of a kind, made once for each set of options."""
-        key = kind, repr(sorted(options.items()))
+        """An Inference of a kind, made once for each set of options.
+
+        known: the dataclass of the options; None: all options of the kind.
+        """
+        chosen = from_settings(known or kind.options_class, options, "")
+        key = kind, dataclasses.replace(chosen, show_progress=None)
         if key not in self._cache:
-            self._cache[key] = kind(self._on_devices(options.get("dtype")), **options)
-        self._cache[key].show = show_progress
+            checkpoint = self._on_devices(chosen.dtype)
+            self._cache[key] = kind(checkpoint, **vars(chosen))
+        self._cache[key].show = chosen.show_progress
         return self._cache[key]
 
     def _on_devices(self, dtype: str | None = None) -> Checkpoint:
@@ -453,9 +496,16 @@ def load(path: os.PathLike | str, **changes: Any) -> Bert:
     return Bert(**vars(load_checkpoint(path, **changes)))
 
 
-def _is_numbers(data: Any) -> bool:
-    """Whether the data is an array of numbers, and not of texts."""
-    return isinstance(data, np.ndarray | jax.Array) and data.dtype.kind not in "OSTU"
+def _check_options(options: dict[str, Any], *data: Any) -> None:
+    """Raises UserError for options of encode that give no vector of a text.
+
+    And for options if all data are vectors already.
+    """
+    if options.get("pooling") == "none":
+        raise UserError("pooling='none' gives vectors of tokens; use another pooling")
+    if options and all(vectors_of(x) is not None for x in data):
+        names = ", ".join(options)
+        raise UserError(f"{names} has no effect on vectors; leave it out")
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

@@ -1,5 +1,6 @@
 """Predictions and evaluations by a fine-tuned checkpoint."""
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from bert_jax.interop.surgery import head_params
 from bert_jax.model.config import FeatureConfig
 from bert_jax.model.heads import make_model, packs
 from bert_jax.progress import Progress
-from bert_jax.settings import from_settings
+from bert_jax.settings import from_settings, setting
 from bert_jax.tasks.families import FAMILIES, task_of_head
 from bert_jax.tasks.labels import in_order_of
 from bert_jax.tasks.rows import Placed, count_rows, is_single
@@ -57,6 +58,19 @@ def predictor(
     return (FillMask if fills else Predictor)(checkpoint, **options)
 
 
+@dataclasses.dataclass(frozen=True)
+class PredictOptions(base.Options):
+    """The options of ``Bert.predict``."""
+
+    top: int | None = setting(
+        None,
+        "number of the likeliest labels, choices or spans. An answer has them in "
+        '"top", the likeliest first, instead of "probabilities" or "nbest"; None: all. '
+        "Models of tags, numbers and sentence vectors have no top",
+        least=1,
+    )
+
+
 class Predictor(base.Inference):
     """Labels, tags, spans or choices with probabilities, for rows.
 
@@ -69,31 +83,29 @@ class Predictor(base.Inference):
       reads. If it was fine-tuned elsewhere, the head decides the task: classes or a number
       for a text or a pair, tags of words, spans of SQuAD 1.1, or the best of several
       choices.
-    top: number of the likeliest labels, choices or spans. An answer has them in "top", the
-      likeliest first, instead of "probabilities" or "nbest"; None: all.
-    options: see Options.
+    options: see PredictOptions.
 
     The attribute task is the Task of the checkpoint. A row is a text, a tuple (two texts of
     a pair, question and context, context and choices, words to tag) or a dictionary with
     the columns that the checkpoint was trained with.
     """
 
+    options_class = PredictOptions
     noun = "row"
 
-    def __init__(self, checkpoint: Stored, *, top: int | None = None, **options: Any):
+    def __init__(self, checkpoint: Stored, **options: Any):
         super().__init__(checkpoint, **options)
-        checkpoint, path, self._top = self.checkpoint, self._name, top
+        checkpoint, path = self.checkpoint, self._name
+        self._top = self.options.top
         kinds = {"none": "an encoder without a head", "pretraining": "only pretrained"}
         if kind := kinds.get(checkpoint.head):
             needed = "fine-tune it with finetune, or use embed, fill_mask or score"
             raise UserError(f"{path} is {kind}; {needed}")
         self.task = task = _task(checkpoint, path, self.max_length)
         ranked = {"sequence": task.labels, "choice": True, "span": True}
-        if top is not None:
-            base.check_top(top)
-            if not ranked.get(task.head):
-                actual = f"top={top}, but a model for {task.family} ranks no answers"
-                raise UserError(f"{actual}; leave top out")
+        if self._top is not None and not ranked.get(task.head):
+            actual = f"top={self._top}, but a model for {task.family} ranks no answers"
+            raise UserError(f"{actual}; leave top out")
         features = checkpoint.extra.get("features", {})
         features = from_settings(FeatureConfig, features, "features")
         sizes = task.head, task.outputs, features, checkpoint.compute

@@ -12,6 +12,7 @@ A minimal pair is right if its good sentence has the higher score (Warstadt et a
 "BLiMP").
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.objective import cross_entropy
+from bert_jax.settings import setting
 from bert_jax.tasks.rows import Placed, Texts, check_texts, placed_rows, row_texts
 from bert_jax.tasks.task import Answer, Outputs, with_id
 
@@ -86,22 +88,29 @@ class _TokenInference(base.Inference):
             yield TokenizedText(text, ids, row_id)
 
 
+@dataclasses.dataclass(frozen=True)
+class FillMaskOptions(base.Options):
+    """The options of ``Bert.fill_mask``."""
+
+    top: int = setting(5, "number of tokens for a [MASK]", least=1)
+
+
 class FillMask(_TokenInference):
     """The likeliest tokens for each [MASK] of a text, by the MLM head.
 
     An answer is {"text", "blanks": for each [MASK] a list of {"token", "probability"}},
     with the "id" of the row if the row has one.
 
-    top: number of tokens for a [MASK]. options: see Options.
+    options: see FillMaskOptions.
     """
 
+    options_class = FillMaskOptions
     mask = True
 
-    def __init__(self, checkpoint: Stored, *, top: int = 5, **options: Any):
+    def __init__(self, checkpoint: Stored, **options: Any):
         super().__init__(checkpoint, **options)
-        base.check_top(top)
         # The word table may have rows without a token.
-        self._top = min(top, self._tokenizer.vocab_size)
+        self._top = min(self.options.top, self._tokenizer.vocab_size)
         self._run = self._runner(self._top_tokens, mlm_params(self.checkpoint))
 
     def _encode(self, rows: list[TokenizedText]) -> Features:
@@ -215,6 +224,15 @@ def mlm_logits(
     return model.apply({"params": params}, method=logits)
 
 
+@dataclasses.dataclass(frozen=True)
+class ScoreOptions(base.Options):
+    """The options of ``Bert.score``."""
+
+    rest_of_word: bool = setting(
+        False, "whether the later tokens of a masked token's word are also masked"
+    )
+
+
 class Scorer(_TokenInference):
     """Pseudo-log-likelihoods by a checkpoint with an MLM head, or log-likelihoods.
 
@@ -222,23 +240,21 @@ class Scorer(_TokenInference):
     >>> score(["The cats sleep.", "The cats sleeps."])
     array([-17.2, -24.9])
 
-    rest_of_word: whether the later tokens of a masked token's word are also masked.
-    options: see Options.
+    options: see ScoreOptions.
 
     An answer of ``stream`` has the "text", its "log_probability" (natural, summed over its
     tokens), the number of its "tokens", and the "id" of the row if the row has one. An
     empty text has 0 tokens and the log probability 0.
     """
 
+    options_class = ScoreOptions
     doing = "scoring"
 
-    def __init__(
-        self, checkpoint: Stored, *, rest_of_word: bool = False, **options: Any
-    ):
+    def __init__(self, checkpoint: Stored, **options: Any):
         super().__init__(checkpoint, **options)
         reads = self.checkpoint.config.reads
-        self._rest_of_word, self._directed = rest_of_word, reads != "both sides"
-        if self._directed and rest_of_word:
+        self._directed = reads != "both sides"
+        if self._directed and self.options.rest_of_word:
             actual = f"{self._name} reads {reads} and never sees the rest of a word"
             raise UserError(f"{actual}; leave rest_of_word out")
         function = self._given_one_side if self._directed else self._given_all_others
@@ -279,7 +295,7 @@ class Scorer(_TokenInference):
         """A copy of a text for each of its n tokens, with this token masked, (n, n + 2)."""
         places = 1 + np.arange(len(ids) - 2)
         ends = places + 1
-        if self._rest_of_word:
+        if self.options.rest_of_word:
             # A word ends before the next token that does not continue a word.
             starts = np.flatnonzero(~self._tokenizer.continuation[ids])
             ends = starts[np.searchsorted(starts, places, side="right")]

@@ -5,18 +5,73 @@ float16 and bfloat16, of any length. Cosines are float32. A vector of zeros has 
 with all vectors.
 """
 
+import numbers
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.errors import UserError
-from bert_jax.inference.evaluation import check_top
+from bert_jax.errors import UserError, listed
 from bert_jax.model.heads import normalized
 
 BLOCK = 4096  # vectors; the cosines of two blocks take 64 MiB
 ROUNDING = 1e-6  # the rounded cosine of equal vectors is at most this much below 1
+
+
+def vectors_of(data: Any) -> np.ndarray | jax.Array | None:
+    """The array of vectors, (N, W), or of one vector, (W,). None for data of texts.
+
+    data: an array or a tensor; a list or a column of vectors, such as several results of
+    ``encode``; or a list of lists of numbers.
+
+    Raises UserError for complex numbers, and for vectors of different widths.
+    """
+    array = _number_array(data)
+    if array is None:
+        return None
+    if jnp.issubdtype(array.dtype, np.complexfloating):
+        raise UserError("the vectors have complex numbers; expected real numbers")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 4:
+        # Numbers that float32 does not contain, such as 1e300, are scaled before.
+        largest = np.abs(array).max(axis=-1, keepdims=True, initial=0)
+        with np.errstate(invalid="ignore"):  # NaN and infinity become NaN
+            array = array / np.where(largest == 0, 1, largest)
+    return array
+
+
+def _number_array(data: Any) -> np.ndarray | jax.Array | None:
+    """An array of numbers, or None if the first value is not a number."""
+    items = data
+    if hasattr(data, "__array__") and not hasattr(data, "columns"):
+        array = data if isinstance(data, jax.Array) else np.asarray(data)
+        if array.dtype != object:
+            return array if _is_number(array) else None
+        items = array.tolist()
+    if not isinstance(items, list | tuple) or not _starts_with_number(items):
+        return None
+    arrays = [np.asarray(item) for item in items]
+    shapes = sorted({array.shape for array in arrays})
+    if len(shapes) > 1:
+        actual = f"the vectors have the shapes {listed([*map(str, shapes)])}"
+        raise UserError(f"{actual}; expected vectors of one width")
+    array = np.stack(arrays)
+    if not _is_number(array):
+        raise UserError("a vector has a value that is not a number; drop its row")
+    return array
+
+
+def _starts_with_number(value: Any) -> bool:
+    """Whether the first value in nested lists is a number, or an array of numbers."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    if hasattr(value, "__array__"):
+        return _is_number(np.asarray(value))
+    return isinstance(value, numbers.Number)
+
+
+def _is_number(array: Any) -> bool:
+    return jnp.issubdtype(array.dtype, np.number) or array.dtype == bool
 
 
 @jax.jit
@@ -28,8 +83,15 @@ def cosines(a: Any, b: Any) -> jax.Array:
     if a.shape[-1] != b.shape[-1]:
         actual = f"the vectors have {a.shape[-1]} and {b.shape[-1]} dimensions"
         raise UserError(f"{actual}; expected vectors of one model and one dimensions=")
-    a, b = (normalized(x.astype(jnp.float32)) for x in (a, b))
-    return jnp.matmul(a, b.T, precision="highest")
+    return jnp.matmul(_unit(a), _unit(b).T, precision="highest")
+
+
+def _unit(vectors: jax.Array) -> jax.Array:
+    """Vectors of length 1, float32; zeros stay zeros."""
+    vectors = vectors.astype(jnp.float32)
+    # The squares of 1e30 and of 1e-30 are not in the range of float32.
+    largest = jnp.max(jnp.abs(vectors), axis=-1, keepdims=True, initial=0)
+    return normalized(vectors / jnp.where(largest == 0, 1, largest))
 
 
 def nearest(queries: Any, corpus: Any, top: int) -> tuple[np.ndarray, np.ndarray]:
@@ -38,7 +100,6 @@ def nearest(queries: Any, corpus: Any, top: int) -> tuple[np.ndarray, np.ndarray
     queries: (Q, W). corpus: (N, W). Both results are (Q, top), or (Q, N) if N is smaller;
     int32 and float32. The largest cosine is first, and of equal cosines the first row.
     """
-    check_top(top)
     # Queries are padded to a power of two, so that other numbers need no new program.
     count = len(queries)
     size = min(BLOCK, 1 << max(count - 1, 0).bit_length())
@@ -51,7 +112,7 @@ def nearest(queries: Any, corpus: Any, top: int) -> tuple[np.ndarray, np.ndarray
             part = slice(start, start + size)
             best = rows[part], values[part]
             rows[part], values[part] = _merged(*best, queries[part], block, first)
-    _check_finite(values)
+    check_finite(values)
     return rows[:count], values[:count]
 
 
@@ -79,7 +140,7 @@ def near_pairs(vectors: Any, threshold: float) -> list[tuple[int, int, float]]:
         for second in range(first, len(vectors), BLOCK):
             parts = (vectors[start : start + BLOCK] for start in (first, second))
             values = np.asarray(cosines(*parts))
-            _check_finite(values)
+            check_finite(values)
             i, j = np.nonzero(values >= threshold - ROUNDING)
             columns = first + i, second + j, values[i, j]
             triples += zip(*(column.tolist() for column in columns), strict=True)
@@ -87,6 +148,7 @@ def near_pairs(vectors: Any, threshold: float) -> list[tuple[int, int, float]]:
     return sorted(ordered, key=lambda triple: (-triple[2], *triple[:2]))
 
 
-def _check_finite(values: np.ndarray) -> None:
+def check_finite(values: np.ndarray) -> None:
+    """Raises UserError for a cosine of a vector with NaN or infinity."""
     if not np.isfinite(values).all():
         raise UserError("a vector has a number that is NaN or infinite; drop its row")

@@ -329,7 +329,7 @@ def test_texts_of_any_column_type_are_encoded(uncased):
             {"padding": 4, "truncation": False},
             "5 tokens, expected at most 4",
         ),
-        (("a",), {"truncation": "only_first"}, "expected True or False"),
+        (("a",), {"truncation": "only_first"}, "expected one of True, False"),
     ],
 )
 def test_wrong_texts_and_arguments_are_one_line_errors(

@@ -1,7 +1,10 @@
 """The Python interface: the object that bert_jax.load returns."""
 
+import copy
 import dataclasses
 import inspect
+import multiprocessing
+import pickle
 import re
 
 import jax
@@ -13,8 +16,14 @@ import bert_jax
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.embed import Embedder
-from bert_jax.inference.model import Bert
-from bert_jax.inference.predict import Logits, Predictor
+from bert_jax.inference.evaluation import Options
+from bert_jax.inference.model import (
+    Bert,
+    CallOptions,
+    DuplicateOptions,
+    SearchOptions,
+)
+from bert_jax.inference.predict import Predictor
 from bert_jax.inference.pretrained import FillMask, NextSentence, Scorer
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
@@ -22,6 +31,7 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.sharding import arrays_by_path
+from bert_jax.training.from_python import Trained
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the ship sail ##or ##s see ."
 TOKENIZER = WordPieceTokenizer(TOKENS.split(), True)
@@ -225,7 +235,7 @@ def test_two_texts_are_refused_if_a_method_reads_one(model):
         with pytest.raises(UserError, match=message):
             method([pair])
     assert model.score([pair], columns="text_a") == [model.score("the ship")]
-    with pytest.raises(TypeError):  # a number is neither a column name nor ignored
+    with pytest.raises(UserError, match="columns=0, expected a name, or a list of"):
         model.score([{"text": "the ship"}], columns=0)
     # A model of sentence vectors encodes each text. Other models encode the pair.
     vectors = dataclasses.replace(model, head="mean")
@@ -273,36 +283,156 @@ def test_an_empty_text_is_encoded_as_cls_and_sep(model):
 def test_errors_name_the_arguments_of_python(model):
     with pytest.raises(UserError, match=r"^max_length=99 .*24"):
         model.encode("ship", max_length=99)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'top_k'"):
+    with pytest.raises(UserError, match=r"^top_k is not a setting; did you mean top"):
         model.predict(["ship"], top_k=3)
+
+
+OF_ALL = {
+    "device": ("cpu", "JAX chooses devices by the environment variable JAX_PLATFORMS"),
+    "batch_size": ("3", "batch_size='3', expected a value of type int"),
+    "max_length": (-1, "max_length=-1, expected at least 0"),
+    "dtype": ("float64", "dtype='float64', expected one of"),
+    "show_progress": (1, r"show_progress=1, expected a value of type bool \| None"),
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "value", "message"),
+    [
+        *(
+            (method, name, *case)
+            for method in ("encode", "fill_mask", "score", "next_sentence", "predict")
+            for name, case in OF_ALL.items()
+        ),
+        ("encode", "batch_size", 2.5, "batch_size=2.5, expected a value of type int"),
+        ("encode", "batch_size", True, "batch_size=True, expected a value of type int"),
+        ("encode", "batch_size", None, "batch_size=None, expected a value of type int"),
+        ("encode", "batch_size", 0, "batch_size=0, expected at least 1"),
+        ("encode", "dimensions", -1, "dimensions=-1, expected at least 0"),
+        ("encode", "layers", (), r"layers=\(\), expected at least one"),
+        ("encode", "layers", -1, "layers=-1, expected a tuple"),
+        ("encode", "layers", ("a",), r"layers\[0\]='a', expected a value of type int"),
+        (
+            "encode",
+            "normalize",
+            "yes",
+            r"normalize='yes', expected a value of type bool",
+        ),
+        ("encode", "pooling", "max", "pooling='max', expected one of none, mean, cls"),
+        ("encode", "normalize_embeddings", True, "did you mean normalize"),
+        ("encode", "show_progress_bar", True, "did you mean show_progress"),
+        ("encode", "truncate_dim", 4, "did you mean dimensions"),
+        ("encode", "prompt", "query: ", "put the prompt before each text"),
+        ("encode", "convert_to_tensor", True, "numpy's; jax.numpy.asarray and torch"),
+        ("encode", "columns", 0, "columns=0, expected a name, or a list of names"),
+        ("encode", "wings", 2, "wings is not a setting; expected one of .'batch_size'"),
+        ("fill_mask", "top", 0, "top=0, expected at least 1"),
+        ("fill_mask", "top_k", 3, "did you mean top"),
+        ("score", "rest_of_word", "no", "rest_of_word='no', expected a value of type"),
+        ("predict", "top", "2", "top='2', expected a value of type int"),
+        ("predict", "as_frame", "yes", "as_frame='yes', expected a value of type bool"),
+        ("evaluate", "top", 3, "top is not a setting; expected one of"),
+        ("evaluate", "task", "cola", "task='cola', expected one of bert_jax.tasks"),
+        ("logits", "top", 3, "top is not a setting; expected one of"),
+        ("search", "top_k", 3, "did you mean top"),
+        ("similarity", "device", "cpu", "JAX chooses devices"),
+        ("duplicates", "batch_size", "3", "batch_size='3', expected a value of type"),
+        ("__call__", "output_attentions", True, "did you mean attentions"),
+        ("__call__", "attentions", 1, "attentions=1, expected a value of type bool"),
+    ],
+)
+def test_wrong_options_are_errors_that_name_them(model, method, name, value, message):
+    rows = [["the [MASK]", "ships"]]
+    if method == "next_sentence":
+        rows = [("the ship", "ships")]
+    elif method in ("similarity", "search"):
+        rows = ["the ship", ["ships"]]
+    classifier = dataclasses.replace(
+        model,
+        head="sequence",
+        labels=("bad", "good"),
+        params=model.params | {"classifier": {"kernel": np.ones((32, 2), np.float32)}},
+    )
+    classifier.params["classifier"]["bias"] = np.zeros(2, np.float32)
+    of_head = method in ("predict", "evaluate", "logits")
+    with pytest.raises(UserError, match=message):
+        getattr(classifier if of_head else model, method)(*rows, **{name: value})
+
+
+def test_options_may_be_values_of_numpy(model):
+    texts = ["the ship sees", "ships ."]
+    expected = model.encode(texts, layers=(0, -1), batch_size=1, normalize=True)
+    options = {"layers": np.array([0, -1]), "batch_size": np.int64(1)}
+    vectors = model.encode(texts, normalize=np.bool_(True), **options)
+    np.testing.assert_array_equal(vectors, expected)
+    # A word table may have rows without a token, which are never predicted.
+    fewer = WordPieceTokenizer(TOKENS.split()[:-1], True)
+    padded = dataclasses.replace(model, tokenizer=fewer)
+    blank = padded.fill_mask("[MASK]", top=np.int32(50))[0]
+    assert sorted(token for token, _ in blank) == sorted(fewer.tokens)
+
+
+def test_two_lists_need_as_many_texts(model):
+    message = "first has 2 texts and second has 1 text; expected as many texts in both"
+    with pytest.raises(UserError, match=message):
+        model.next_sentence(["the ship", "ships"], ["."])
+    with pytest.raises(UserError, match="first=5, expected a text, or several texts"):
+        model.next_sentence(5, ["."])
+
+
+def blank_of(model):
+    return model.fill_mask("the [MASK] sees .", top=2)[0]
+
+
+def test_a_model_is_pickled_and_copied_before_and_after_its_use(folder):
+    """Only its fields are stored, so hashes of the bytes are the same."""
+    model = bert_jax.load(folder)
+    before = pickle.dumps(model)
+    expected = blank_of(model)
+    assert model._bert
+    after = pickle.dumps(model)
+    assert after == before
+    for other in (pickle.loads(after), copy.deepcopy(model)):
+        assert {*vars(other)} == {field.name for field in dataclasses.fields(other)}
+        assert blank_of(other) == expected
+    trained = Trained(**vars(pickle.loads(after)), scores={"dev": {"f1": 3.5}})
+    assert pickle.loads(pickle.dumps(trained)).scores == {"dev": {"f1": 3.5}}
+
+
+@pytest.mark.long
+def test_a_used_model_works_in_another_process(folder):
+    model = bert_jax.load(folder)
+    expected = blank_of(model)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.apply(blank_of, (model,))
+    assert [token for token, _ in found] == [token for token, _ in expected]
+    np.testing.assert_allclose([p for _, p in found], [p for _, p in expected], 1e-5)
 
 
 @pytest.mark.parametrize(
     ("method", "kind"),
     [
-        ("fill_mask", FillMask),
-        ("next_sentence", NextSentence),
-        ("encode", Embedder),
-        ("score", Scorer),
-        ("predict", Predictor),
-        ("logits", Logits),
-        ("evaluate", Predictor),
+        ("fill_mask", FillMask.options_class),
+        ("next_sentence", NextSentence.options_class),
+        ("encode", Embedder.options_class),
+        ("similarity", Embedder.options_class),
+        ("search", SearchOptions),
+        ("duplicates", DuplicateOptions),
+        ("score", Scorer.options_class),
+        ("predict", Predictor.options_class),
+        ("logits", Options),
+        ("evaluate", Options),
+        ("__call__", CallOptions),
     ],
 )
-def test_a_method_lists_the_options_of_its_class_with_their_defaults(method, kind):
-    expected = {}
-    for base in kind.__mro__[:-1]:
-        for name, argument in inspect.signature(base.__init__).parameters.items():
-            if argument.kind == argument.KEYWORD_ONLY:
-                expected.setdefault(name, argument)
-    if method in ("logits", "evaluate"):
-        expected.pop("top")
+def test_a_method_lists_its_options_with_their_defaults(method, kind):
     method = getattr(Bert, method)
     arguments = inspect.signature(method).parameters
     assert all(x.kind != x.VAR_KEYWORD for x in arguments.values())
-    assert {name: str(arguments[name]) for name in expected} == {
-        name: str(argument) for name, argument in expected.items()
-    }
+    fields = dataclasses.fields(kind)
+    defaults = {field.name: field.default for field in fields}
+    assert len(defaults) > 1
+    assert {name: arguments[name].default for name in defaults} == defaults
     words = inspect.getdoc(method)
     named = re.findall(r"^([\w, ]+): ", words, flags=re.M)
     assert {*arguments} - {"self"} <= {*", ".join(named).split(", ")}
@@ -354,7 +484,7 @@ def test_unsuitable_texts_are_refused(model):
         UserError, match=r"row 1 has 1 text; expected the two of a pair"
     ):
         model.next_sentence([("the ship", "."), "ships"])
-    with pytest.raises(UserError, match=r"top=2\.5, expected a whole number"):
+    with pytest.raises(UserError, match=r"top=2\.5, expected a value of type int"):
         model.fill_mask("[MASK]", top=2.5)
     with pytest.raises(UserError, match="there are no texts; expected at least one"):
         model([])

@@ -488,8 +488,8 @@ def test_top_labels_are_the_first_of_all_labels(kind, tmp_path):
 
 def test_top_needs_labels_and_a_positive_number(sentiment, tagger):
     for predict, top, message in (
-        (sentiment[0], 0, "top=0, expected a whole number of at least 1"),
-        (sentiment[0], 2.5, "top=2.5, expected a whole number"),
+        (sentiment[0], 0, "top=0, expected at least 1"),
+        (sentiment[0], 2.5, "top=2.5, expected a value of type int"),
         (tagger[0], 3, "top=3, but a model for tagging ranks no answers; leave top"),
     ):
         with pytest.raises(UserError, match=message):

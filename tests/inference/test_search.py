@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import bert_jax
@@ -84,9 +85,6 @@ def test_empty_input_gives_no_pairs_and_wrong_input_is_refused():
     assert rows.shape == (0, 3)
     assert search.near_pairs(vectors(4)[:0], 0.5) == []
     assert not np.asarray(search.cosines(np.zeros((1, 8)), vectors(3))).any()
-    for top in (0, 2.5, "2"):
-        with pytest.raises(UserError, match=rf"top={top!r}, expected a whole number"):
-            search.nearest(vectors(2), vectors(4), top)
     with pytest.raises(UserError, match=r"have 8 and 5 dimensions; expected vectors"):
         search.nearest(vectors(2), vectors(4)[:, :5], 1)
     for wrong in (np.nan, np.inf):
@@ -106,6 +104,57 @@ def test_equal_vectors_have_the_cosine_one():
     repeated = repeated.astype(np.float32)
     pairs = [pair[:2] for pair in search.near_pairs(repeated, 1.0)]
     assert sorted(pairs) == [(i, i + 1) for i in range(0, 80, 2)]
+
+
+def test_cosines_of_very_large_and_small_vectors_are_right():
+    random = np.random.default_rng(3)
+    a, b = random.normal(size=(4, 8)), random.normal(size=(6, 8))
+    expected = plain(a, b)
+    # Beyond the square root of the range of float32, and beyond its range.
+    for scale in (1e30, 1e-30, 1e300, 1e-300):
+        scaled = [search.vectors_of(x * scale) for x in (a, b)]
+        if 1e-38 < scale < 1e38:
+            scaled = [x.astype(np.float32) for x in scaled]
+        np.testing.assert_allclose(search.cosines(*scaled), expected, atol=1e-6)
+        rows, _ = search.nearest(*scaled, 6)
+        np.testing.assert_array_equal(rows, np.argsort(-expected, axis=1))
+    mixed = a * np.array([[1e30], [1e-30], [1.0], [1e8]])
+    np.testing.assert_allclose(search.cosines(mixed, b), expected, atol=1e-6)
+
+
+def test_vectors_are_arrays_or_lists_of_numbers():
+    array = vectors(4, 5)
+    several = {
+        "a list of arrays": [*array],
+        "a tuple of arrays": tuple(array),
+        "JAX's arrays": [*jnp.asarray(array)],
+        "lists": array.tolist(),
+        "a column": pd.Series([*array]),
+        "an array of objects": np.array([*array, None], object)[:4],
+    }
+    for name, data in several.items():
+        found = np.asarray(search.vectors_of(data), np.float64)
+        # Numbers of 64 bits are divided by the largest number of their vector.
+        scale = np.abs(array).max(1, keepdims=True) / np.abs(found).max(
+            1, keepdims=True
+        )
+        np.testing.assert_allclose(found * scale, array, rtol=1e-6, err_msg=name)
+        assert (scale == 1).all() == (name != "lists")
+    one = search.vectors_of(array[0].tolist())
+    np.testing.assert_allclose(one, array[0] / np.abs(array[0]).max(), rtol=1e-6)
+    texts = "a", ["a"], ("a", "b"), np.array(["a"]), pd.Series(["a"]), iter("ab"), []
+    for data in (*texts, {"text": "a"}, pd.DataFrame({"text": ["a"]})):
+        assert search.vectors_of(data) is None
+    for data, message in (
+        ([array[0], array[1, :3]], r"shapes \(3,\), \(8,\); expected vectors of one"),
+        ([array[0], "a text"], r"shapes \(\), \(8,\); expected vectors of one width"),
+        ([[1.0, None]], "a vector has a value that is not a number"),
+        ([1.0, "a"], "a vector has a value that is not a number"),
+        (array * 1j, "the vectors have complex numbers; expected real"),
+        ([[1j, 2.0]], "the vectors have complex numbers; expected real"),
+    ):
+        with pytest.raises(UserError, match=message):
+            search.vectors_of(data)
 
 
 def test_a_model_searches_texts_and_vectors(checkpoint_dir):
@@ -150,6 +199,38 @@ def test_a_model_searches_texts_and_vectors(checkpoint_dir):
             call()
     with pytest.raises(UserError, match="there is one text; expected several"):
         model.duplicates(texts[0])
+    for call, message in (
+        (lambda: model.search(texts[0], encoded, 0), "top=0, expected at least 1"),
+        (lambda: model.search(texts[0], encoded, "2"), "top='2', expected a value of"),
+        (
+            lambda: model.search(texts[0], texts, device="cpu"),
+            "device is not a setting",
+        ),
+        (lambda: model.duplicates(encoded, "x"), "threshold='x', expected a value of"),
+        (lambda: model.duplicates(encoded, layers=(0,)), "layers has no effect on vec"),
+        (lambda: model.similarity("a", "b", pooling="none"), "gives vectors of tokens"),
+        (lambda: model.similarity(encoded[0] * np.nan, "a"), "a number that is NaN"),
+        (
+            lambda: model.similarity(encoded * 1j, texts),
+            "complex numbers; expected real",
+        ),
+        (lambda: model.search(encoded * 1j, texts), "complex numbers; expected real"),
+        (lambda: model.duplicates(encoded * 1j), "complex numbers; expected real"),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()
+    # The options of encode reach the texts, and vectors stay as they are.
+    first = model.encode(texts, layers=(0,), pooling="cls")
+    of_texts = model.similarity(texts, first, layers=(0,), pooling="cls")
+    np.testing.assert_allclose(np.diag(of_texts), 1, atol=1e-6)
+    chosen = {"layers": (0,), "batch_size": 2}
+    best = model.search([texts[1]], [*texts], 1, **chosen)[0][0]
+    assert best == {"row": 1, "cosine": pytest.approx(1), "text": texts[1]}
+    first = model.encode(texts, layers=(0,))
+    same = model.duplicates(texts, 0.9999, layers=(0,))
+    assert same == model.duplicates(first, 0.9999) != []
+    assert model.similarity([encoded[0]], [*encoded]).shape == (1, 5)
+    assert [len(x) for x in model.search([encoded[0]], encoded.tolist(), 2)] == [2]
     # Dimensions are dropped before the vectors are normalised.
     short = model.encode(texts, dimensions=4, normalize=True)
     expected = encoded[:, :4] / np.linalg.norm(encoded[:, :4], axis=1, keepdims=True)
