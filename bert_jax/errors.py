@@ -40,6 +40,10 @@ class UserError(Exception):
             text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
         super().__init__(text)
 
+    def _render_traceback_(self) -> list[str]:
+        """The lines that IPython shows instead of a traceback of many frames."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class DivergenceError(UserError):
     """A loss or gradient that is not a finite number."""

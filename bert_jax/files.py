@@ -229,7 +229,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def check_output(output: Path | str, *inputs: str | None) -> None:
     """Raises UserError for an output that is an input file, or is in an input folder."""
     for path in map(Path, filter(None, inputs)):
-        exists = path.is_file() or path.is_dir()  # a terminal is no file and no folder
+        with reading(repr(str(path)[:80]), "the name of a file; write a text to a file"):
+            exists = path.is_file() or path.is_dir()  # a terminal is neither
         if exists and Path(output).resolve().is_relative_to(path.resolve()):
             raise UserError(
                 f"--output={output} is the input {path} or in it; expected another name"
@@ -243,7 +244,7 @@ def new_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     An exception or a kill leaves ``path`` unchanged. Text is UTF-8. A pipe or a device is
     written directly. Raises UserError if ``path`` is a folder.
     """
-    path = Path(path)
+    path = Path(expanded(path))
     if path.is_dir():
         raise UserError(f"{path} is a folder; expected the name of a file")
     encoding = None if "b" in mode else "utf-8"
@@ -318,7 +319,7 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     it names is replaced. Raises NotADirectoryError for a file, and UserError for a folder
     that is not empty unless ``overwrite``.
     """
-    path = linked_folder(Path(path).absolute())
+    path = linked_folder(Path(expanded(path)).absolute())
     if path.exists() and any(path.iterdir()) and not overwrite:
         raise UserError(f"{path} is not empty; expected the name of a new folder")
     make_folder(path.parent)

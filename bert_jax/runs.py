@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote, open_remote, parse_json
+from bert_jax.files import expanded, is_remote, open_remote, parse_json
 from bert_jax.progress import aligned
 from bert_jax.schema import check
 from bert_jax.settings import flat
@@ -174,6 +174,7 @@ def read_references(paths: Iterable[os.PathLike | str]) -> list[Run]:
 
 
 def _folders(path: os.PathLike | str) -> Iterator[Path]:
+    path = expanded(path)
     folder = open_remote(path) if is_remote(path) else Path(path).absolute()
     sweep = folder / _SWEEP
     if sweep.exists():

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TextIO
 from bert_jax.commands import startup
 from bert_jax.data.corpus_formats import FORMATS
 from bert_jax.errors import PREEMPTED, Preempted, StalledError, UserError, hint
-from bert_jax.files import STORE_LIBRARIES, is_remote
+from bert_jax.files import STORE_LIBRARIES, expanded, is_remote
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.model.config import DTYPES
 from bert_jax.progress import LogHandler, print_line, show_progress
@@ -120,8 +120,24 @@ def _is_ours(record: logging.LogRecord) -> bool:
     return record.name.startswith("bert_jax") or record.levelno >= logging.ERROR
 
 
+# Flags and arguments that are paths, which may start with ~. Settings that are paths have
+# the type settings.FilePath.
+PATHS = {
+    *("checkpoint", "config", "data.dir", "extend", "input", "output", "pairs", "path"),
+    *("reference", "runs", "study", "vocabulary", "workdir"),
+}
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises UserError, which ``run`` prints as one line. --help is the description."""
+
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
+        """Adds an argument. The values of PATHS are expanded before they are checked."""
+        action = super().add_argument(*names, **options)
+        if action.dest in PATHS:
+            kind = action.type or str
+            action.type = lambda text: kind(expanded(text))
+        return action
 
     def format_help(self) -> str:
         return f"{self.description}\n"

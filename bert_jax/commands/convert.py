@@ -10,6 +10,7 @@ usage:
 flags:
   --checkpoint C      workdir, Hugging Face folder or name, or Google's file
   --output DIR        new folder
+  --overwrite         replace a saved model in the folder
   --to {hf,bert_jax}  form of the folder (hf: transformers loads it)
   --activation A      gelu, gelu_tanh, relu (as in the file)
 
@@ -21,6 +22,7 @@ transformers has no class for. Google's TensorFlow files since February 2019 nee
 from pathlib import Path
 
 from bert_jax.commands import cli
+from bert_jax.interop.find import check_save
 from bert_jax.model.config import ACTIVATIONS
 from bert_jax.progress import print_line
 
@@ -28,9 +30,11 @@ from bert_jax.progress import print_line
 def main(argv: list[str]) -> None:
     """Parses the command line, converts, and lists missing and unexpected tensors."""
     forms, activations = ("hf", "bert_jax"), ("", *ACTIVATIONS)
-    flags = {"checkpoint": cli.checkpoint, "output": Path, "to": forms}
+    flags = {"checkpoint": cli.checkpoint, "output": Path, "overwrite": False}
+    flags |= {"to": forms}
     parser = cli.argument_parser(__doc__, flags | {"activation": activations})
     args = parser.parse_args(argv)
+    check_save(args.output, overwrite=args.overwrite, argument="--overwrite")
     from bert_jax.interop.huggingface import save_huggingface
     from bert_jax.interop.load import load
 
@@ -48,8 +52,8 @@ def main(argv: list[str]) -> None:
     if checkpoint.tokenizer is None:
         print_line("no vocabulary beside the weights, so none is written")
     card = f"Converted by `bert_jax convert` from {origin}."
-    own = args.to == "bert_jax"
-    save_huggingface(args.output, checkpoint, card=card, own=own)
+    options = {"own": args.to == "bert_jax", "overwrite": args.overwrite}
+    save_huggingface(args.output, checkpoint, card=card, **options)
     print_line(f"{args.output}: written")
     work = ["embed", "--output", "vectors.npz"]
     work = work if checkpoint.head == "none" else ["predict"]

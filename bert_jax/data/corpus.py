@@ -125,7 +125,7 @@ def _expand(text: str, reading: Reading) -> list[Source]:
     names = [store.unstrip_protocol(p) if is_remote(text) else p for p in shown]
     sources = [source for name in names for source in _file_sources(name, reading)]
     if not sources:
-        raise UserError(f"{text} does not exist or has no text; check the path")
+        raise UserError(f"{text:.200} does not exist or has no text; check the path")
     return sources
 
 

@@ -20,7 +20,7 @@ from bert_jax.data.tokenizer import (
 )
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX
 from bert_jax.errors import UserError, listed, naming
-from bert_jax.files import ending, read_json, read_text, reading
+from bert_jax.files import ending, expanded, read_json, read_text, reading
 
 # Settings that change tokens, and the supported values. The first value is Google's.
 _RULES: dict[str, tuple] = {
@@ -115,7 +115,7 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
     a capital letter. Raises UserError if other files in the folder add tokens or rules
     that the vocabulary does not have.
     """
-    path = Path(path)
+    path = Path(expanded(path))
     if path.name == "vocab.txt" and path.with_name("tokenizer.json").is_file():
         path = path.parent
     path = find_vocabulary(path) or path if path.is_dir() else path

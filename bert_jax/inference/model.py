@@ -32,6 +32,7 @@ from bert_jax.inference.search import (
     vectors_of,
 )
 from bert_jax.interop.checkpoint import Checkpoint, check_types, check_vocabulary
+from bert_jax.interop.find import check_save
 from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
@@ -404,15 +405,21 @@ class Bert(Checkpoint):
         tokens = [[self.tokenizer.tokens[t] for t in ids] for ids in features.input_ids]
         return Output(tokens, **arrays, **jax.device_get(values))
 
-    def save(self, folder: os.PathLike | str) -> None:
+    def save(self, folder: os.PathLike | str, *, overwrite: bool = False) -> None:
         """Writes a Hugging Face folder, which transformers and ``load`` read.
 
         If transformers has no class for the model, only ``load`` reads the folder.
+
+        folder: a new or an empty folder.
+        overwrite: whether a saved model in the folder is replaced. Raises UserError if the
+          folder contains anything else.
         """
         # Imported late: our own workdirs load without the table of foreign names.
         from bert_jax.interop.huggingface import save_huggingface
 
-        save_huggingface(folder, self, own=True)
+        overwrite = from_settings(bool, overwrite, "overwrite")
+        check_save(folder, overwrite=overwrite, argument="overwrite=True")
+        save_huggingface(folder, self, own=True, overwrite=overwrite)
 
     def push_to_hub(
         self, name: str, *, private: bool | None = None, token: str | None = None

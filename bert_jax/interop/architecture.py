@@ -13,7 +13,7 @@ from typing import Any
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, naming
-from bert_jax.files import is_remote, open_remote, parse_json, read_json
+from bert_jax.files import expanded, is_remote, open_remote, parse_json, read_json
 from bert_jax.interop.config_json import (
     ConfigJson,
     RunJson,
@@ -75,7 +75,7 @@ def with_architecture(
     The checkpoint gives all missing settings of the model except the dropout. If it was
     deleted, a run in ``workdir`` that started from it gives them.
     """
-    model, path = settings.get("model", {}), settings.get("init_from")
+    model, path = settings.get("model", {}), expanded(settings.get("init_from"))
     if not isinstance(model, Mapping) or not _is_pretraining(settings):
         return settings
     missing = [f"model.{name}" for name in _SIZES if name not in model]

@@ -11,8 +11,8 @@ from typing import Any, Literal, TypedDict
 
 from tqdm import tqdm
 
-from bert_jax.errors import UserError, naming
-from bert_jax.files import is_remote, read_json
+from bert_jax.errors import UserError, listed, naming
+from bert_jax.files import expanded, is_remote, read_json
 from bert_jax.interop.config_json import config_file, read_config
 
 CHECKPOINTS = "checkpoints"  # folder of a run's training states
@@ -27,6 +27,13 @@ _SMALL = (
     _ADAPTER,
     *("vocab.txt", "spiece.model", "added_tokens.json", "special_tokens_map.json"),
     *(MODULES, "sentence_bert_config.json", "config_sentence_transformers.json"),
+)
+# Names in a folder that a model was saved to, here, by transformers or by
+# sentence-transformers. "1_Pooling" is the folder of a module.
+_SAVED = re.compile(
+    "|".join(map(re.escape, (*_SMALL, BILSTM, "generation_config.json", "README.md")))
+    + r"|training_args\.bin|\d+_\w+"
+    + r"|(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?"
 )
 _SHARDS = "-?????-of-?????"
 _WEIGHTS = (
@@ -174,6 +181,27 @@ def find_prefix(path: Path) -> Path | None:
     if len(prefixes) > 1:
         raise UserError(f"{path} contains {', '.join(prefixes)}; name one of them")
     return Path(prefixes[0]) if prefixes else None
+
+
+def check_save(
+    folder: os.PathLike | str, *, overwrite: bool, argument: str
+) -> None:
+    """Raises UserError unless a folder is new or empty, or a saved model to overwrite.
+
+    argument: how a user asks for ``overwrite``.
+    """
+    folder = Path(expanded(folder))
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if not names:
+        return
+    if not overwrite:
+        needed = f"expected a new folder, or {argument} to replace a saved model"
+        raise UserError(f"{folder} is not empty; {needed}")
+    others = [name for name in names if not _SAVED.fullmatch(name)]
+    if others or "config.json" not in names:
+        actual = f"it contains {listed(others)}" if others else "it has no config.json"
+        needed = f"{argument} replaces only a saved model: use another folder"
+        raise UserError(f"{folder} is not a saved model ({actual}); {needed}")
 
 
 def list_modules(folder: Path) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from etils import epath
 
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, naming
-from bert_jax.files import is_remote, read_json, reading
+from bert_jax.files import expanded, is_remote, read_json, reading
 from bert_jax.interop.checkpoint import Checkpoint, Head, check_params
 from bert_jax.interop.config_json import RunJson, split_changes, with_compute
 from bert_jax.interop.find import BEST, CHECKPOINTS, find_files, from_hub, hub_name
@@ -46,6 +46,7 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
     shape does not fit the config, or if the vocabulary has more tokens than the word table
     has rows. Rows without a token are kept and never predicted.
     """
+    path = expanded(path)
     model_changes, compute_changes = split_changes(changes)
     positions = model_changes.pop("max_positions", 0)
     local = _local_files(path)

@@ -95,7 +95,9 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
     if not isinstance(data, Path):
         rows = _rows(data, name or "the input")
         yield from _numbered(rows, f"{name}, row" if name else "row")
-    elif is_table(data):
+        return
+    data = Path(files.expanded(data))
+    if is_table(data):
         yield from read_rows(data)
     else:
         lines = (line for _, line in text_lines(data))

@@ -20,7 +20,7 @@ import numpy as np
 
 from bert_jax.data.corpus import TFDS, find_dataset
 from bert_jax.errors import UserError, listed
-from bert_jax.files import reading
+from bert_jax.files import expanded, reading
 from bert_jax.settings import FilePath, check_ranges, setting
 from bert_jax.tasks import cells
 from bert_jax.tasks import rows as read
@@ -244,7 +244,7 @@ def read_splits(
         if data is None:
             continue
         if isinstance(data, Path):
-            placed = form.read_file(data, split)
+            placed = form.read_file(Path(expanded(data)), split)
         else:
             placed = read.placed_rows(data, place)
             column, classes = declared_classes(data, form)
@@ -275,7 +275,7 @@ def raw_rows(
     Also reads files in a form of the family. Class numbers of a data set become names.
     """
     if isinstance(data, Path) and form.is_own(data):
-        return form.read_file(data, "test")
+        return form.read_file(Path(expanded(data)), "test")
     placed = read.placed_rows(data, tabs=tabs)
     column, classes = declared_classes(data, form)
     if classes:

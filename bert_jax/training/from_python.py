@@ -9,20 +9,21 @@ import math
 import numbers
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax.data.examples import Phase
-from bert_jax.errors import UserError, hint
+from bert_jax.errors import UserError, counted, hint
+from bert_jax.files import expanded
 from bert_jax.inference.model import Bert, load
 from bert_jax.objectives.objective import eval_summary
 from bert_jax.parallel.processes import is_leader
 from bert_jax.progress import hidden_bars, print_line
 from bert_jax.runs import read_runs
-from bert_jax.settings import from_settings, plain, with_arguments
+from bert_jax.settings import from_settings, plain, python_value, with_arguments
 from bert_jax.tasks.splits import HUB, read_hub
 from bert_jax.tasks.task import Metrics, Task
 from bert_jax.training import pretrain as pretraining
@@ -39,6 +40,8 @@ from bert_jax.training.run import Log
 from bert_jax.training.sweep import run_one
 
 DEV_SHARE = 0.1  # share of the training rows that become dev, if dev is not given
+# Functions of bert_jax.tasks that have another name than their family.
+_FUNCTIONS = {"multiple_choice": "choices", "question_answering": "squad"}
 # Defaults of a pretraining without config. Google used these learning rates, the first
 # for a new model, the second for a checkpoint.
 RATES, WARMUP, BATCH_SIZE, LENGTH = (1e-4, 2e-5), 0.1, 32, 128
@@ -76,7 +79,7 @@ def pretrain(
     config: TrainConfig | Mapping[str, Any] | None = None,
     workdir: os.PathLike | str | None = None,
     *,
-    text: os.PathLike | str | Sequence[os.PathLike | str] = (),
+    text: os.PathLike | str | Iterable[os.PathLike | str] = (),
     init_from: os.PathLike | str = "",
     steps: int | None = None,
     batch_size: int | None = None,
@@ -101,8 +104,8 @@ def pretrain(
       it has a group "optimizer", this group needs a learning_rate.
     workdir: folder of the run. The same call resumes an interrupted run. None: a new
       temporary folder.
-    text: a file, a folder, a pattern such as "notes/*.txt", or a list of them; or the
-      output folder of ``bert_jax prepare``.
+    text: a file, a folder, a pattern such as "notes/*.txt", or a list, an array or a column
+      of them; or the output folder of ``bert_jax prepare``.
     init_from: a checkpoint, as for ``bert_jax.load``. The run starts with its parameters,
       sizes and vocabulary. Without a checkpoint ``model`` needs the sizes of a new model,
       and the vocabulary is trained on the text.
@@ -128,11 +131,9 @@ def pretrain(
     optimizer = _without_none(learning_rate=learning_rate, warmup=warmup)
     settings |= optimizer | ({"init_from": _path(init_from)} if init_from else {})
     changes = _grouped(pretrain, plain(settings), TrainConfig, OptimizerConfig)
-    if text:
-        inputs = [text] if isinstance(text, str | os.PathLike) else text
-        inputs = [*map(os.fspath, inputs)]
+    if inputs := _inputs(text):
         source = {"corpus": inputs, "path": ""}
-        if len(inputs) == 1 and (epath.Path(inputs[0]) / "index.json").exists():
+        if len(inputs) == 1 and _is_prepared(inputs[0]):
             source = {"path": inputs[0], "corpus": ()}
         changes["data"] = changes.get("data", {}) | source
     settings = plain(config or {})
@@ -144,6 +145,7 @@ def pretrain(
     merged.update(changes)
     phase = {"steps": steps, "batch_size": batch_size}
     phase["sequence_length"] = sequence_length
+    workdir = expanded(workdir)
     merged = _with_phase(train_config(plain(merged), workdir or ""), **phase)
     workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
     with _output(log, verbose) as log:
@@ -158,6 +160,34 @@ def pretrain(
     about = ("step", "split", "sequence_length")
     scores = {name: x for name, x in last if name not in about}
     return Trained(**vars(model), scores=scores, workdir=workdir)
+
+
+def _inputs(text: Any) -> list[str]:
+    """The files, folders and patterns of ``text``. Raises UserError for other values."""
+    is_table = isinstance(text, Mapping) or hasattr(text, "columns")
+    if is_table or hasattr(text, "column_names"):
+        names = [*getattr(text, "column_names", getattr(text, "columns", text))]
+        if len(names) != 1:
+            actual = f"text is a table with {counted(len(names), 'column')}"
+            raise UserError(f"{actual}; expected one column, with the names of files")
+        text = text[names[0]]
+    text = python_value(text)
+    if text is None or isinstance(text, str | os.PathLike):
+        text = [text] if text else []
+    if not isinstance(text, Iterable) or isinstance(text, bytes):
+        raise UserError(f"text={text!r:.80}, expected the names of files")
+    inputs = [*text]
+    for i, item in enumerate(inputs):
+        if not isinstance(item, str | os.PathLike):
+            raise UserError(f"text[{i}]={item!r:.80}, expected the name of a file")
+    return [*map(expanded, inputs)]
+
+
+def _is_prepared(path: str) -> bool:
+    """Whether a path is the output folder of ``bert_jax prepare``."""
+    with contextlib.suppress(OSError):  # a text is too long for a name
+        return (epath.Path(path) / "index.json").exists()
+    return False
 
 
 def _path(init_from: Any) -> str:
@@ -256,13 +286,13 @@ def finetune(
     if not (callback is None or callable(callback)):
         expected = "a function of the step and the scores"
         raise UserError(f"callback={callback!r:.60}, expected {expected}")
-    settings = _grouped(finetune, settings, FineTuneConfig, FineTuneOptimizer)
+    settings = _grouped(finetune, settings, FineTuneConfig, FineTuneOptimizer, task)
     if train is None and not (task.config.dir and dev is test is None):
         needed = "give train=rows (dev and test need it), or the task a dir of files"
         raise UserError(f"there is nothing to learn from; {needed}")
     settings |= {"family": task.family, "data": task.config}
     config = finetune_config(settings | {"init_from": _path(init_from)})
-    workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
+    workdir = epath.Path(expanded(workdir) or tempfile.mkdtemp(prefix="bert_jax-"))
     with _output(log, verbose) as log:
         if train is not None:
             share = 0.0
@@ -310,14 +340,27 @@ def _from_hub(rows: Any, split: str) -> Any:
 
 
 def _grouped(
-    function: Callable, settings: dict[str, Any], config: type, optimizer: type
+    function: Callable,
+    settings: dict[str, Any],
+    config: type,
+    optimizer: type,
+    task: Task | None = None,
 ) -> dict[str, Any]:
-    """Settings with the optimizer's in their group. Raises UserError for other names."""
+    """Settings with the optimizer's in their group.
+
+    Raises UserError for other names. A setting of the ``task`` is named as its argument.
+    """
     names = optimizer.__dataclass_fields__
     for name in settings:
-        if name not in {*names, *config.__dataclass_fields__}:
-            known = sorted(inspect.signature(function).parameters)
-            near = hint(name, known) or f"expected one of {', '.join(known)}"
-            raise UserError(f"{name} is not an argument of {function.__name__}; {near}")
+        if name in {*names, *config.__dataclass_fields__}:
+            continue
+        actual = f"{name} is not an argument of {function.__name__}"
+        if task is not None and hasattr(task.config, name):
+            called = _FUNCTIONS.get(task.family, task.family)
+            example = f"bert_jax.tasks.{called}({name}={settings[name]!r:.40})"
+            raise UserError(f"{actual}, but of the task: {example}")
+        known = sorted(inspect.signature(function).parameters)
+        near = hint(name, known) or f"expected one of {', '.join(known)}"
+        raise UserError(f"{actual}; {near}")
     group = {name: settings.pop(name) for name in names if name in settings}
     return settings | {"optimizer": settings.get("optimizer", {}) | group}
