@@ -229,7 +229,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def check_output(output: Path | str, *inputs: str | None) -> None:
     """Raises UserError for an output that is an input file, or is in an input folder."""
     for path in map(Path, filter(None, inputs)):
-        with reading(repr(str(path)[:80]), "the name of a file; write a text to a file"):
+        with reading(
+            repr(str(path)[:80]), "the name of a file; write a text to a file"
+        ):
             exists = path.is_file() or path.is_dir()  # a terminal is neither
         if exists and Path(output).resolve().is_relative_to(path.resolve()):
             raise UserError(

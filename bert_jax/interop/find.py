@@ -183,9 +183,7 @@ def find_prefix(path: Path) -> Path | None:
     return Path(prefixes[0]) if prefixes else None
 
 
-def check_save(
-    folder: os.PathLike | str, *, overwrite: bool, argument: str
-) -> None:
+def check_save(folder: os.PathLike | str, *, overwrite: bool, argument: str) -> None:
     """Raises UserError unless a folder is new or empty, or a saved model to overwrite.
 
     argument: how a user asks for ``overwrite``.

@@ -178,8 +178,9 @@ def run(
         def open_writer() -> MetricWriter:
             if job.tokenizer is not None:
                 job.tokenizer.save(folder.local)
-            if not changes:  # changed settings are written with the first checkpoint
-                write_json(folder.local / "config.json", identity)
+            # Written before the first step, so that the same command resumes without
+            # change_settings even if no step with changed settings is saved.
+            write_json(folder.local / "config.json", identity)
             tracker = None
             if name := config.tracker:
                 run_id = progress.setdefault("tracker_id", secrets.token_hex(8))

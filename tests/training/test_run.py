@@ -501,7 +501,7 @@ def test_clocks_that_jump_change_nothing(make_job, metric_lines, tmp_path, monke
 
 
 def test_an_unfinished_run_accepts_changed_settings_only_on_request(make_job, tmp_path):
-    """config.json has the settings of the saved steps, and every change."""
+    """config.json has the settings of the newest start, and every change."""
 
     def stops(at):
         def evaluate(step, *rest):
@@ -523,16 +523,23 @@ def test_an_unfinished_run_accepts_changed_settings_only_on_request(make_job, tm
     with pytest.raises(UserError, match=message):
         run(job(0.2), folder, print)
     assert config() == {"mesh": 0.1}
-    # No step with the new setting has been saved.
+    # The change is recorded although no step with the new setting is saved.
+    first = {"step": 4, "settings": {"mesh": {"from": 0.1, "to": 0.2}}}
     with pytest.raises(KeyboardInterrupt):
         run(job(0.2, change_settings=True, **stops(5)), folder, print)
+    assert config() == {"mesh": 0.2, "changes": [first]}
+    message = r"holds another run \(mesh: 0.2 -> 0.1\); .*change_settings"
+    with pytest.raises(UserError, match=message):
+        run(job(0.1), folder, print)
+    with pytest.raises(KeyboardInterrupt):
+        run(job(0.1, change_settings=True, **stops(5)), folder, print)
     assert config() == {"mesh": 0.1}
     with pytest.raises(KeyboardInterrupt):
-        run(job(0.1, **stops(5)), folder, print)
+        run(job(0.2, change_settings=True, **stops(5)), folder, print)
+    # The same command resumes without change_settings.
     with pytest.raises(KeyboardInterrupt):
-        run(job(0.2, change_settings=True, **stops(7)), folder, lines.append)
+        run(job(0.2, **stops(7)), folder, lines.append)
     assert "settings change after step 4: mesh: 0.1 -> 0.2; " in "\n".join(lines)
-    first = {"step": 4, "settings": {"mesh": {"from": 0.1, "to": 0.2}}}
     assert config() == {"mesh": 0.2, "changes": [first]}
     run(job(0.3, change_settings=True), folder, print)
     second = {"step": 6, "settings": {"mesh": {"from": 0.2, "to": 0.3}}}
