@@ -261,10 +261,11 @@ def attention_heads(model: "Bert", text: str | tuple[str, str], layer: int) -> P
     ``model(text, attentions=True).attentions``; -1 is the last layer. A row attends to the
     columns, and its probabilities add up to 1.
     """
+    layers = model.config.num_layers
+    _check_index("layer", layer, layers)
     out = model([text], attentions=True)
     tokens, attention_NLL = out.tokens[0], out.attentions[layer, 0]
     side = float(np.clip(0.13 * len(tokens), 2, 6))  # inches
-    layers = model.config.num_layers
     title = f"Layer {layer % layers} of 0 to {layers - 1}: "
     title += "how much each token (row) attends to each other token (column)"
     picture, panels = _figure(title, len(attention_NLL), 4, side + 0.4, side + 0.4)
@@ -279,6 +280,13 @@ def attention_heads(model: "Bert", text: str | tuple[str, str], layer: int) -> P
     return picture
 
 
+def _check_index(name: str, index: int, count: int) -> None:
+    """Raises UserError unless ``index`` is 0 to count - 1, or -count to -1."""
+    if not isinstance(index, int | np.integer) or not -count <= index < count:
+        expected = f"expected 0 to {count - 1}, or {-count} to -1"
+        raise UserError(f"{name}={index!r}, {expected}")
+
+
 @_styled
 def attention_lines(
     model: "Bert", text: str | tuple[str, str], layer: int, head: int
@@ -290,6 +298,8 @@ def attention_lines(
 
     model, text, layer: as in :func:`attention_heads`. head: index of the head, from 0.
     """
+    _check_index("layer", layer, model.config.num_layers)
+    _check_index("head", head, model.config.num_heads)
     out = model([text], attentions=True)
     ids = out.input_ids[0]
     word_L = np.cumsum(~model.tokenizer.continuation[ids]) - 1

@@ -5,7 +5,9 @@ import errno
 import importlib
 import os
 import pwd
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 import types
@@ -14,8 +16,11 @@ from pathlib import Path
 import jax
 import pytest
 
+from bert_jax.__main__ import COMMANDS
 from bert_jax.commands import cli, score, startup
+from bert_jax.commands.config_file import parse
 from bert_jax.errors import Preempted, UserError
+from bert_jax.training.config import finetune_config
 
 MODEL = Path(__file__).parent / "golden" / "v0_1_0" / "exported" / "mlm_nsp"
 
@@ -326,6 +331,79 @@ def test_an_unknown_flag_is_reported_with_the_nearest_one(command, flag):
         UserError, match=rf"^unexpected argument '--[^']+'; did you mean --{flag}\?$"
     ):
         main(words)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_flags_with_a_file_or_folder_are_paths(command):
+    """Their values may start with ~, which a shell does not expand after =."""
+    module = importlib.import_module(f"bert_jax.commands.{command}")
+    text, _ = cli.help_and_details(module.__doc__)
+    kinds = r"FILE|DIR|PATH|RUN|STUDY|REFERENCE|C|X\.npz|T \[T|F \[F"
+    lines = re.findall(rf"^  (?:--(\S+) )?({kinds})\b", text, re.MULTILINE)
+    names = {flag or kind.lower() for flag, kind in lines}
+    names -= {"columns"} | ({"text"} if command in ("predict", "score") else set())
+    names = {{"run": "runs"}.get(name, name) for name in names}
+    assert names <= cli.PATHS
+    assert names or command in ("train", "finetune", "doctor", "aot")
+
+
+def test_paths_of_flags_start_with_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.copytree(MODEL, tmp_path / "model")
+    parser = cli.text_parser("bert_jax predict", {"pairs": {"nargs": "+"}})
+    model, home = ["--checkpoint=~/model", "--output=~/x.csv"], f"{tmp_path}"
+    args = parser.parse_args([*model, "--input", "~/a.csv", "--pairs", "~/b", "c"])
+    assert (args.checkpoint, args.output) == (f"{home}/model", f"{home}/x.csv")
+    assert (args.input, args.pairs) == (f"{home}/a.csv", [f"{home}/b", "c"])
+    args = parser.parse_args([*model, "--text=~/a.csv", "--columns", "~/b"])
+    assert (args.text, args.columns) == ([["~/a.csv"]], ["~/b"])
+    settings = dict(family="classification", data=dict(task="table"), seed=3)
+    program = f"def get_config(): return {settings}"
+    (tmp_path / "config.py").write_text(program)
+    line = ["--config=~/config.py", "--workdir=~/run", "--data.dir=~/rows"]
+    parsed = parse([*line, "--init_from=~/model"], "usage", finetune_config)
+    assert (parsed.workdir, parsed.config.seed) == (f"{home}/run", 3)
+    assert parsed.config.init_from == f"{home}/model"
+    assert parsed.config.data.dir == f"{home}/rows"
+
+
+@pytest.mark.parametrize(
+    ("by_jax", "platforms", "own", "quiet"),
+    [
+        ("1", None, False, True),
+        ("1", "cpu", False, False),
+        ("1", None, True, False),  # the user's variable, perhaps beside a TPU
+        (None, None, False, False),  # JAX has seen a TPU
+    ],
+)
+def test_libtpu_is_quiet_only_without_a_tpu(by_jax, platforms, own, quiet, monkeypatch):
+    names = ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID")
+    # monkeypatch restores the variables that the function sets.
+    for name in (*names, "TPU_SKIP_MDS_QUERY"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    if by_jax:
+        monkeypatch.setenv("TPU_SKIP_MDS_QUERY", by_jax)
+    monkeypatch.setattr(startup, "_OWN_QUERY", own)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "config", types.SimpleNamespace(jax_platforms=platforms))
+        startup.quiet_libtpu()
+    assert [name in os.environ for name in names] == [quiet] * 3
+
+
+@pytest.mark.long
+def test_a_redirected_stderr_does_not_break_later_warnings():
+    program = """
+import contextlib, io, logging
+with contextlib.redirect_stderr(io.StringIO()) as early:
+    import bert_jax.interop.train_state
+early.close()
+logging.getLogger("bert_jax").warning("later")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "later\n"
 
 
 def test_dashes_of_a_flag_are_underscores_and_a_value_is_unchanged():

@@ -74,6 +74,36 @@ def test_the_command_lists_unconverted_tensors(source, tmp_path, capsys):
         convert(source / "token", tmp_path / "out")
 
 
+def test_a_saved_model_is_replaced_on_request(source, tmp_path):
+    out = convert(source / "sequence", tmp_path / "out")
+    (out / "special_tokens_map.json").write_text("{}")  # of transformers
+    message = "out is not empty; expected a new folder, or --overwrite to replace"
+    with pytest.raises(UserError, match=message):
+        convert(source / "token", out)
+    convert(source / "token", out, "hf", "--overwrite")
+    assert files(out) == files(convert(source / "token", tmp_path / "new"))
+    model = bert_jax.load(out)
+    with pytest.raises(UserError, match=r"out is not empty; .* or overwrite=True to"):
+        model.save(out)
+    model.save(out, overwrite=True)
+    model.save(tmp_path / "empty", overwrite=True)
+    assert files(out) == files(tmp_path / "empty")
+    before = files(out)
+    for name in ("notes.txt", ".git", "checkpoints"):
+        (out / name).mkdir()
+        with pytest.raises(
+            UserError,
+            match=rf"it contains {name}.*overwrite=True replaces only a saved",
+        ):
+            model.save(out, overwrite=True)
+        (out / name).rmdir()
+    (out / "config.json").rename(out / "README.md")
+    with pytest.raises(UserError, match=r"it has no config\.json"):
+        model.save(out, overwrite=True)
+    (out / "README.md").rename(out / "config.json")
+    assert files(out) == before
+
+
 def test_importing_the_package_is_cheap():
     code = "import bert_jax, sys; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,6 +1,6 @@
 import pytest
 
-from bert_jax.errors import hint
+from bert_jax.errors import DivergenceError, UserError, hint
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,14 @@ from bert_jax.errors import hint
 def test_the_nearest_setting_is_suggested(name, expected):
     known = ["sweep.epochs", "epochs", "batch_size", "optimizer.learning_rate"]
     assert hint(name, known) == (expected and f"did you mean {expected}?")
+
+
+def test_ipython_shows_one_line():
+    """IPython's shell calls this method of an exception for the lines to show."""
+    assert UserError("wrong\nvalue")._render_traceback_() == [
+        r"UserError: wrong\nvalue"
+    ]
+    assert DivergenceError("nan")._render_traceback_() == ["DivergenceError: nan"]
 
 
 def test_arguments_of_transformers_without_a_setting_are_explained():

@@ -13,6 +13,7 @@ from matplotlib.collections import LineCollection
 import bert_jax
 from bert_jax import figures
 from bert_jax.data.tokenizer import WordPieceTokenizer
+from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertForPreTraining
@@ -198,8 +199,12 @@ def test_heads_show_the_attention_of_a_layer(model):
         assert names(other.get_xticklabels()) == out.tokens[0]
         assert bar.get_ylabel() == "attention probability"
     assert "Layer 1 of 0 to 1" in picture.get_suptitle()
-    with pytest.raises(IndexError, match="index 2 is out of bounds"):
-        figures.attention_heads(model, "The sailors see.", 2)
+    for call in (figures.attention_heads, figures.attention_lines):
+        head = [0] if call is figures.attention_lines else []
+        with pytest.raises(UserError, match="layer=2, expected 0 to 1, or -2 to -1"):
+            call(model, "The sailors see.", 2, *head)
+    with pytest.raises(UserError, match="head=2, expected 0 to 1, or -2 to -1"):
+        figures.attention_lines(model, "The sailors see.", 1, 2)
 
 
 def test_lines_join_words_by_their_attention(model):
@@ -222,5 +227,5 @@ def test_lines_join_words_by_their_attention(model):
     assert ends[2, 5].tolist() == [[0, 2], [1, 5]]
     words = ["[CLS]", "the", "sailors", "[SEP]", "see", "the", "ship", "[SEP]"]
     assert names(axes.get_yticklabels()) == words
-    with pytest.raises(IndexError, match="index -3 is out of bounds"):
+    with pytest.raises(UserError, match="head=-3, expected 0 to 1, or -2 to -1"):
         figures.attention_lines(model, pair, 1, -3)

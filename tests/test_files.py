@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from bert_jax import files
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import locked, new_file, new_folder
+from bert_jax.interop.load import load
+from bert_jax.runs import read_runs
 
 
 def test_text_is_utf8_without_its_byte_order_mark(tmp_path):
@@ -299,3 +302,32 @@ def test_a_lock_is_not_written_through_a_link(tmp_path):
     with pytest.raises(OSError, match="symbolic links"), locked(tmp_path / "run"):
         pytest.fail("locked")
     assert target.read_text() == "content"
+
+
+def test_paths_may_start_with_the_home_folder(tmp_path, monkeypatch):
+    """Output files and folders, the workdir of a run, and a checkpoint."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    for path in ("~/a.txt", Path("~/b/c.txt")):
+        with new_file(path, "w") as file:
+            file.write("x")
+    with new_folder("~/model") as folder:
+        (folder / "config.json").write_text("{}")
+    names = [str(x.relative_to(home)) for x in home.rglob("*") if x.is_file()]
+    assert sorted(names) == ["a.txt", "b/c.txt", "model/config.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    for read, message in (
+        (lambda: read_runs([Path("~/model")]), f"{home}/model has no metrics.jsonl"),
+        (lambda: load("~/none"), f"{home}/none does not exist"),
+        (lambda: load_tokenizer("~/none.txt"), f"no vocabulary at {home}/none.txt"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read()
+
+
+def test_a_text_that_is_too_long_for_a_name_is_no_input(tmp_path):
+    with pytest.raises(
+        UserError, match=r"^cannot read 'a a a.*write a text to a file$"
+    ):
+        files.check_output(tmp_path / "out", "a " * 2000)

@@ -131,13 +131,12 @@ PATHS = {
 class _Parser(argparse.ArgumentParser):
     """Raises UserError, which ``run`` prints as one line. --help is the description."""
 
-    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
-        """Adds an argument. The values of PATHS are expanded before they are checked."""
-        action = super().add_argument(*names, **options)
+    def _add_action(self, action: argparse.Action) -> argparse.Action:
+        """Adds an argument, also of a group. A path is expanded before it is checked."""
         if action.dest in PATHS:
             kind = action.type or str
             action.type = lambda text: kind(expanded(text))
-        return action
+        return super()._add_action(action)
 
     def format_help(self) -> str:
         return f"{self.description}\n"
@@ -295,6 +294,7 @@ def start(flags: Mapping[str, Any] | None = None, workdir: str = "") -> None:
     startup.run_steps_in_order()
     startup.order_collectives(bool(of_several))
     startup.hide_cancelled_work()
+    startup.quiet_libtpu()
     if flags is not None:
         from bert_jax.parallel import processes
 

@@ -21,7 +21,7 @@ transformers has no class for. Google's TensorFlow files since February 2019 nee
 
 from pathlib import Path
 
-from bert_jax.commands import cli
+from bert_jax.commands import cli, startup
 from bert_jax.interop.find import check_save
 from bert_jax.model.config import ACTIVATIONS
 from bert_jax.progress import print_line
@@ -35,6 +35,7 @@ def main(argv: list[str]) -> None:
     parser = cli.argument_parser(__doc__, flags | {"activation": activations})
     args = parser.parse_args(argv)
     check_save(args.output, overwrite=args.overwrite, argument="--overwrite")
+    startup.quiet_libtpu()
     from bert_jax.interop.huggingface import save_huggingface
     from bert_jax.interop.load import load
 

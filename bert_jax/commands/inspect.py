@@ -20,8 +20,9 @@ flags:
 """
 
 import json
+from pathlib import Path
 
-from bert_jax.commands import cli
+from bert_jax.commands import cli, startup
 from bert_jax.data.examples import MASKINGS
 from bert_jax.inference.inspection import describe, inspect
 from bert_jax.progress import print_line
@@ -35,6 +36,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("path", metavar="PATH")
     options = vars(parser.parse_args(argv))
     as_json = options.pop("json")
-    summary = inspect(options.pop("path"), **options)
+    path = options.pop("path")
+    if not Path(path, "index.json").is_file():  # prepared text needs no JAX
+        startup.quiet_libtpu()
+    summary = inspect(path, **options)
     text = json.dumps(summary, indent=2) if as_json else "\n".join(describe(summary))
     print_line(text)

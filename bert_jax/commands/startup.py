@@ -34,6 +34,26 @@ def prepare_streams() -> None:
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
+# Whether the user has set the variable that JAX sets on a machine without a TPU.
+_OWN_QUERY = "TPU_SKIP_MDS_QUERY" in os.environ
+
+
+def quiet_libtpu() -> None:
+    """Keeps libtpu silent on a machine without a TPU.
+
+    If libtpu is installed, for ``aot``, JAX loads it when it looks for devices, and libtpu
+    prints five lines about a missing type and host. These variables name any type and host.
+    """
+    import jax
+
+    no_tpu = os.environ.get("TPU_SKIP_MDS_QUERY") == "1" and not _OWN_QUERY
+    # JAX has then seen that no TPU is attached.
+    if no_tpu and jax.config.jax_platforms is None:
+        os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v4-8")
+        os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+        os.environ.setdefault("TPU_WORKER_ID", "0")
+
+
 def hide_cancelled_work() -> None:
     """Hides errors of the reads and writes that Orbax cancels after one has failed.
 

@@ -238,7 +238,9 @@ class Inference:
         rows = self._rows(placed, columns)
         parts = chunks(self._together(rows), size, self._cost)
         unit, answered, truncated = f"{self.noun}s", 0, 0
-        with Progress(self.doing, total=total, unit=unit, show=self.show) as progress:
+        # The bar of one row would flash, and leave a blank output in a notebook.
+        show = False if total == 1 and self.show is None else self.show
+        with Progress(self.doing, total=total, unit=unit, show=show) as progress:
             for part in parts:
                 features = self._encode(part)
                 outputs = self._run(features, done=progress.part(len(part)))

@@ -24,13 +24,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
-from orbax.checkpoint.experimental import v1 as ocp
 
 from bert_jax.errors import StalledError, UserError
 from bert_jax.files import STORE_LIBRARIES, is_remote
 from bert_jax.parallel.processes import is_leader, lost_peer, on_leader
 from bert_jax.parallel.sharding import array_shapes, arrays_by_path, shape_differences
 from bert_jax.progress import unwatched
+
+if not logging.root.handlers and logging.lastResort is not None:
+    # Orbax logs while it is imported, and absl then gives the root logger a handler with
+    # the present stderr, which may be redirected for a moment only. This handler, which
+    # Python uses without any other, writes to the stderr of each record.
+    logging.root.addHandler(logging.lastResort)
+
+from orbax.checkpoint.experimental import v1 as ocp
 
 # Orbax splits a replicated array over the devices if each part has at least this many
 # bytes. Each split of a small array would compile a program of its own.

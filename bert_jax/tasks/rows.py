@@ -10,6 +10,7 @@ each line. A JSON file is a list of rows, or has the lines of JSONL. Parquet nee
 Text files are UTF-8 and may be gzipped.
 """
 
+import contextlib
 import csv
 import functools
 import logging
@@ -92,6 +93,8 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
 
     Raises UserError for any other data.
     """
+    if isinstance(data, str):
+        _warn_of_file(data)
     if not isinstance(data, Path):
         rows = _rows(data, name or "the input")
         yield from _numbered(rows, f"{name}, row" if name else "row")
@@ -102,6 +105,18 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
     else:
         lines = (line for _, line in text_lines(data))
         yield from line_rows(lines, "stdin" if data == STDIN else str(data), tabs=tabs)
+
+
+_warned: set[str] = set()  # texts that named a file
+
+
+def _warn_of_file(text: str) -> None:
+    """Warns once for a text that names an existing file."""
+    with contextlib.suppress(OSError, ValueError):  # too long for a name, or a NUL
+        if text not in _warned and Path(files.expanded(text)).is_file():
+            _warned.add(text)
+            advice = f"Path({text!r}) from pathlib reads its rows"
+            logger.warning(f"the text {text!r} is the name of a file; {advice}")
 
 
 def line_rows(
@@ -145,6 +160,8 @@ def _numbered(rows: Iterable[Any], name: str) -> Iterator[Placed]:
         if hasattr(row, "_asdict"):  # a named tuple
             row = row._asdict()
         row = plain(row.to_dict() if hasattr(row, "to_dict") else row)
+        if row is None:
+            raise UserError(f"{name} {number} is missing; fill it in or drop the row")
         if not isinstance(row, str | list | dict):
             raise UserError(f"{name} {number} is of type {type(row).__name__}; {_ROW}")
         yield f"{name} {number}", tuple(row) if isinstance(row, list) else row

@@ -375,7 +375,7 @@ class _FineTuning:
         scores = from_leader(lambda: evaluation.scores)
         epoch = step / self.batches.steps_per_epoch
         reporter.write(step, dev.name, scores)
-        reporter.log(f"epoch {epoch:.2f}  {dev.name}: {show(scores)}")
+        reporter.log(f"epoch {epoch:.2f}  {dev.name}: {show(scores, metric)}")
         if metric not in scores:
             known = ", ".join(scores)
             raise UserError(f"main_metric={metric!r}, expected one of {known}")
@@ -468,7 +468,8 @@ class _FineTuning:
             evaluation = evaluate(task, split, self._outputs(params, split))
             if evaluation.scores:
                 scores[split.name] = evaluation.scores
-                self.log(f"{split.name}: {show(evaluation.scores)}")
+                shown = show(evaluation.scores, self.main_metric)
+                self.log(f"{split.name}: {shown}")
             on_leader(functools.partial(self._write, task, split, evaluation))
         stopped = {n: x for n, x in progress.items() if n == "stopped_at"}
         return stopped | {
@@ -521,6 +522,7 @@ def is_evaluated(step: int, steps: int, evaluations: int) -> bool:
     return step * evaluations // steps > (step - 1) * evaluations // steps >= 0
 
 
-def show(scores: dict[str, float]) -> str:
-    """Scores in one line."""
-    return "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
+def show(scores: dict[str, float], first: str = "") -> str:
+    """Scores in one line. first: name of the score that comes first, if it is there."""
+    names = sorted(scores, key=lambda name: name != first)
+    return "  ".join(f"{name} {scores[name]:.2f}" for name in names)

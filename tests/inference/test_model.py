@@ -15,6 +15,7 @@ import pytest
 import bert_jax
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
+from bert_jax.inference import evaluation
 from bert_jax.inference.embed import Embedder
 from bert_jax.inference.evaluation import Options
 from bert_jax.inference.model import (
@@ -370,6 +371,21 @@ def test_options_may_be_values_of_numpy(model):
     padded = dataclasses.replace(model, tokenizer=fewer)
     blank = padded.fill_mask("[MASK]", top=np.int32(50))[0]
     assert sorted(token for token, _ in blank) == sorted(fewer.tokens)
+
+
+def test_one_row_has_no_progress_bar(model, monkeypatch):
+    shown = []
+
+    class Recorded(evaluation.Progress):
+        def __init__(self, *args, show, **options):
+            shown.append(show)
+            super().__init__(*args, show=False, **options)
+
+    monkeypatch.setattr(evaluation, "Progress", Recorded)
+    model.score("the ship")
+    model.score(["the ship", "ships"])
+    model.score("the ship", show_progress=True)
+    assert shown == [False, None, True]
 
 
 def test_two_lists_need_as_many_texts(model):

@@ -624,7 +624,9 @@ def test_other_rows_become_a_frame_with_the_names_of_the_task(sentiment, tagger)
     pair = predict.frame(("a man", "the film"))
     assert pair[["text_a", "text_b"]].values.tolist() == [["a man", "the film"]]
     tagged = tagger[0].frame(["the man", "rome"])
-    assert tagged.columns[0] == "words"
+    assert tagged.columns[0] == "text"  # which is not yet split into words
+    assert tagged["text"].tolist() == ["the man", "rome"]
+    assert tagger[0].frame([("the", "man")]).columns[0] == "words"
     assert tagged["predicted_words"].tolist() == [["the", "man"], ["rome"]]
     answers = tagger[0](["the man", "rome"])
     assert tagged["predicted_tags"].tolist() == [answer["tags"] for answer in answers]

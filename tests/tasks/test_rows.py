@@ -121,7 +121,7 @@ def test_missing_values_of_every_library_are_none():
         (None, "the input is of type NoneType; expected a text, a tuple"),
         (b"x", "the input is of type bytes"),
         ({"a", "b"}, "the input is of type set"),
-        (["a", None], "row 1 is of type NoneType; expected a text, a tuple or a dict"),
+        (["a", None], "row 1 is missing; fill it in or drop the row"),
         ([datetime.date(2020, 1, 1)], "row 0 is of type date"),
         (Path("none.txt"), r"none\.txt does not exist; expected a file of rows"),
     ],
@@ -129,6 +129,21 @@ def test_missing_values_of_every_library_are_none():
 def test_other_data_is_refused(data, message):
     with pytest.raises(UserError, match=message):
         rows(data)
+
+
+def test_a_text_that_names_a_file_warns_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    Path("new.csv").write_text("text\nship\n")
+    for data in ("new.csv", "new.csv", "~/new.csv", "old.csv", "a" * 5000, ".", ""):
+        assert rows(data) == [data]
+    rows(["new.csv"]), rows({"text": "new.csv"}), rows(Path("~/new.csv"))
+    reads = "is the name of a file; Path"
+    assert caplog.messages == [
+        f"the text {name!r} {reads}({name!r}) from pathlib reads its rows"
+        for name in ("new.csv", "~/new.csv")
+    ]
+    assert rows(Path("~/new.csv")) == [{"text": "ship"}]
 
 
 def test_lines_are_texts(file, tmp_path):

@@ -599,3 +599,10 @@ def test_a_failed_write_of_features_is_an_exception(settings, tmp_path, monkeypa
     config = settings("tagging", features={"layers": (-1,), "width": 8})
     with pytest.raises(OSError, match="No space left on device"):
         finetune.prepare(finetune_config(config), tmp_path / "run", [].append)
+
+
+def test_the_main_score_is_shown_first():
+    scores = {"exact": 50.0, "HasAns_f1": 62.5, "f1": 75.125}
+    shown = finetune.show(scores, "f1")
+    assert shown == "f1 75.12  exact 50.00  HasAns_f1 62.50"
+    assert finetune.show(scores).startswith("exact 50.00  HasAns")

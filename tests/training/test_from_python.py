@@ -4,8 +4,12 @@ import json
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 import bert_jax
@@ -361,6 +365,11 @@ def test_a_string_is_not_read_as_a_file():
             {"lr": 1e-4},
             r"^lr is not an argument of finetune; did you mean learning_rate",
         ),
+        (
+            {"max_length": 16},
+            r"^max_length is not an argument of finetune, but of the task: "
+            r"bert_jax\.tasks\.classification\(max_length=16\)",
+        ),
         ({"callbacks": [print]}, r"finetune; did you mean callback\?"),
         ({"eval_dataset": []}, r"finetune; did you mean dev\?"),
         ({"metrics": "f1"}, "^metrics='f1', expected a function of labels and answers"),
@@ -384,6 +393,70 @@ def test_a_wrong_argument_is_a_one_line_error(arguments, message, checkpoint_dir
         bert_jax.finetune("x", init_from=checkpoint_dir, train=[("a", "b")])
     with pytest.raises(UserError, match=r"is of type dict, .*model\.save\(folder\)"):
         bert_jax.finetune(task, init_from={}, train=[("a", "b")])
+
+
+def test_a_setting_of_a_task_is_named_with_its_function(checkpoint_dir):
+    task, _ = squad()
+    with pytest.raises(UserError, match=r"bert_jax\.tasks\.squad\(n_best=4\)"):
+        bert_jax.finetune(task, init_from=checkpoint_dir, n_best=4)
+
+
+def test_the_text_of_a_pretraining_is_a_list_of_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    names, expected = ["~/a.txt", "b/*.txt"], [f"{tmp_path}/a.txt", "b/*.txt"]
+    for text in (
+        names,
+        tuple(names),
+        iter(names),
+        [Path(name) for name in names],
+        np.array(names),
+        pd.Series(names),
+        pl.Series(names),
+        pa.array(names),
+        pd.DataFrame({"file": names}),
+        pl.DataFrame({"file": names}),
+        pa.table({"file": names}),
+        {"file": names},
+    ):
+        assert from_python._inputs(text) == expected
+    for text in ("~/a.txt", Path("~/a.txt"), np.array("~/a.txt")):
+        assert from_python._inputs(text) == expected[:1]
+    for text in (None, "", (), np.array([]), pd.Series([], dtype=object)):
+        assert from_python._inputs(text) == []
+    for text, message in (
+        (
+            pd.DataFrame({"a": names, "b": names}),
+            "a table with 2 columns; expected one",
+        ),
+        (["a.txt", None], r"text\[1\]=None, expected the name of a file"),
+        (pd.Series([1.5]), r"text\[0\]=1.5, expected the name of a file"),
+        (5, "text=5, expected the names of files"),
+        (b"a", "text=b'a', expected the names of files"),
+    ):
+        with pytest.raises(UserError, match=message):
+            from_python._inputs(text)
+
+
+def test_paths_of_a_run_may_start_with_the_home_folder(
+    tmp_path, monkeypatch, checkpoint_dir
+):
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    quiet = dict(workdir="~/run", log=[].append)
+    with pytest.raises(UserError, match=f"{home}/none does not exist"):
+        bert_jax.pretrain(text="~/a.txt", init_from="~/none", steps=1, **quiet)
+    with pytest.raises(UserError, match=f"{home}/a.txt does not exist"):
+        bert_jax.pretrain(text="~/a.txt", init_from=checkpoint_dir, steps=1, **quiet)
+    rows = [(f"{word} text", word) for word in ("good", "bad") * 8]
+    task = bert_jax.tasks.classification()
+    with pytest.raises(UserError, match=f"{home}/none does not exist"):
+        bert_jax.finetune(task, init_from=Path("~/none"), train=rows, **quiet)
+    with pytest.raises(UserError, match=f"{home}/rows.csv does not exist"):
+        path = Path("~/rows.csv")
+        bert_jax.finetune(task, init_from=checkpoint_dir, train=path, **quiet)
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    assert bert_jax.tasks.tagging(dir=Path("~/x")).config.dir == f"{home}/x"
 
 
 def test_creating_a_task_does_not_import_jax():
