@@ -255,5 +255,7 @@ def test_a_finished_run_of_0_2_on_rows_of_python_does_not_run_again(make_2):
     assert model.scores == EXPECTED_2["finished"]["scores"]
     assert any(line.startswith("finished before") for line in log)
     other = [(text, 11 - label) for text, label in arguments["train"]]
-    with pytest.raises(UserError, match=r"runs/finished holds another run \(.*data\.dir"):
+    with pytest.raises(
+        UserError, match=r"runs/finished holds another run \(.*data\.dir"
+    ):
         bert_jax.finetune(**arguments | {"train": other}, log=log.append)

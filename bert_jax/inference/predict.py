@@ -173,7 +173,7 @@ class Predictor(base.Inference):
             for answer, (where, row) in zip(part.answers, rows, strict=False):
                 if isinstance(row, dict):
                     values = with_lists(where, row, form)
-                elif task.head == "token" and isinstance(row, str):
+                elif self.task.head == "token" and isinstance(row, str):
                     values = {"text": row}  # not yet split into words
                 else:
                     values = positioned(where, row, form, labelled=False)
