@@ -108,6 +108,7 @@ _HINTS = {
     "prompt": _PROMPT,
     "prompt_name": _PROMPT,
     "add_special_tokens": "tokenizer.encode(text) has no [CLS] and [SEP]",
+    "return_offsets_mapping": "bert_jax.data.token_offsets.encode_with_offsets has them",
     "return_attention_mask": "the result always has attention_mask",
     "return_token_type_ids": "the result always has token_type_ids",
 }

@@ -43,7 +43,7 @@ as `base:lamb`:
 Each [setting](settings.md) is a flag, such as `--optimizer.learning_rate=1e-4`. A dash
 in a flag means an underscore. A wrong flag, name or file ends the command with one line and
 exit code 2. An output file replaces an existing file when it is complete. An output folder
-must be new or empty.
+must be new or empty. A file or a folder may start with `~`, also after `=`.
 """
 
 
