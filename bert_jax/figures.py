@@ -118,6 +118,8 @@ _UNITS = {
     "grad_norm": "mean over steps",
     "learning_rate": "",
     "tokens_per_second": "",
+    "rmse": "units of the label",
+    "mae": "units of the label",
 }
 _KINDS = {
     "training": {"linewidth": 1.0, "marker": ""},

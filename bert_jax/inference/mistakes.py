@@ -21,10 +21,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bert_jax.files import write_json, write_text
 from bert_jax.tasks.task import Answer, Task
 
 LONGEST = 200  # errors in a file
+# Labels of a regression that a new head learns: their mean plus deviation, and deviation.
+_LARGEST, _SMALLEST = 10, 0.01
 
 _PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
 <style>:root {{ color-scheme: light dark; font: 15px/1.45 system-ui, sans-serif; }}
@@ -84,6 +88,47 @@ def majority_warning(counts: Sequence[Sequence[int]]) -> str:
     actual = f"{share:.1%} are right, and the largest class alone has {largest:.1%}"
     needed = "try another seed, more epochs or optimizer.bias_correction=True"
     return f"{actual}: the run has learned nothing; {needed}"
+
+
+def mean_baseline(labels: Sequence[float], values: Sequence[float]) -> tuple[str, str]:
+    """The errors of the mean of the labels as an answer to all rows, and a warning.
+
+    The warning is "" if the root of the mean squared error of the ``values`` is smaller, or
+    if all labels are equal.
+    """
+    gold = np.asarray(labels, np.float64)
+    distances = np.abs(gold - gold.mean())
+    rmse = float(np.sqrt(np.mean(distances**2)))
+    mean = f"the mean of the labels, {gold.mean():.6g}"
+    baseline = f"baseline: {mean}, has rmse {rmse:.4g} and mae {distances.mean():.4g}"
+    error = float(np.sqrt(np.mean((gold - np.asarray(values, np.float64)) ** 2)))
+    if rmse == 0 or error < rmse:
+        return baseline, ""
+    actual = f"rmse is {error:.4g}, and {mean}, alone has {rmse:.4g}"
+    needed = "try labels of about -1 to 1, more epochs or another learning rate"
+    return baseline, f"{actual}: the run has learned nothing; {needed}"
+
+
+def number_lines(labels: Sequence[float]) -> tuple[str, str]:
+    """The range of training labels that are numbers, and a warning for their scale.
+
+    The warning is "" if all labels are equal, or if a new head, whose outputs are near 0,
+    learns the labels in a few epochs, such as 0 to 5.
+    """
+    gold = np.asarray(labels, np.float64)
+    mean, deviation = float(gold.mean()), float(gold.std())
+    extent = f"{gold.min():.6g} to {gold.max():.6g}"
+    shown = f"{extent}, mean {mean:.6g}, deviation {deviation:.4g}"
+    is_near = abs(mean) + deviation <= _LARGEST and deviation >= _SMALLEST
+    if is_near or deviation == 0:
+        return shown, ""
+    actual = (
+        f"labels of {extent} are far from the scale of a new head, which starts near 0"
+    )
+    needed = (
+        f"train on (label - {mean:.6g}) / {deviation:.4g}, and convert answers back"
+    )
+    return shown, f"{actual} and may never reach them; {needed}"
 
 
 def write_mistakes(

@@ -16,7 +16,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 TABLE = "table"
+REGRESSION = "regression"  # problem_type of a task whose labels are numbers
 CORRELATIONS = ("pearson", "spearman", "pearson_spearman")
+ERRORS = ("rmse", "mae")  # in units of the label; lower is better
+NUMBERS = (*CORRELATIONS, *ERRORS)  # metrics of a table of numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +87,7 @@ LAYOUTS: dict[str, Layout] = {
     "stsb": _glue(
         "STS-B.tsv",
         "sentence1, sentence2, score|label",
-        metrics=("spearman", "pearson", "pearson_spearman"),
+        metrics=("spearman", "pearson", "pearson_spearman", *ERRORS),
         labels=(),
     ),
     "qqp": _glue(
@@ -108,7 +111,7 @@ LAYOUTS: dict[str, Layout] = {
         "entailment_judgment|entailment_label",
         labels=("ENTAILMENT", "NEUTRAL", "CONTRADICTION"),
     ),
-    "sick_relatedness": _sick("relatedness_score", metrics=CORRELATIONS, labels=()),
+    "sick_relatedness": _sick("relatedness_score", metrics=NUMBERS, labels=()),
     TABLE: Layout({}, {}, labels=(), metrics=()),  # its columns are settings
 }
 
@@ -116,11 +119,14 @@ LAYOUTS: dict[str, Layout] = {
 def scores(
     metrics: Sequence[str], truth: np.ndarray, predicted: np.ndarray
 ) -> dict[str, float]:
-    """Metrics of scikit-learn and scipy in percent. Undefined scores are 0.
+    """Metrics of scikit-learn and scipy in percent, errors in units of the label.
+
+    Undefined scores are 0.
 
     truth, predicted: class ids for accuracy, matthews, f1 (of class 1) and f1_macro (over
     the classes that occur); 0 or 1 (rows, labels) for f1_micro, f1_macro and exact_match;
-    numbers for pearson, spearman and their mean pearson_spearman.
+    numbers for pearson, spearman, their mean pearson_spearman, rmse (root of the mean
+    squared error) and mae (mean absolute error).
     """
     # Both are imported late because they take a second.
     from scipy import stats
@@ -136,13 +142,16 @@ def scores(
         "f1_macro": f1,
         "pearson": lambda *both: stats.pearsonr(*both).statistic,
         "spearman": lambda *both: stats.spearmanr(*both).statistic,
+        "rmse": sklearn.root_mean_squared_error,
+        "mae": sklearn.mean_absolute_error,
     }
-    percent = {}
+    found: dict[str, float] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warning for an undefined score
         for name in metrics:
             parts = name.split("_") if name in CORRELATIONS else [name]
             defined = len(truth) > 1 or name not in CORRELATIONS
             values = [functions[part](truth, predicted) for part in parts if defined]
-            percent[name] = 100 * float(np.nan_to_num(values or [0.0]).mean())
-    return percent
+            score = float(np.nan_to_num(values or [0.0]).mean())
+            found[name] = score if name in ERRORS else 100 * score
+    return found

@@ -31,7 +31,15 @@ from bert_jax.tasks.labels import (
     numbers_of,
     without_decimals,
 )
-from bert_jax.tasks.layouts import CORRELATIONS, LAYOUTS, TABLE, Layout, scores
+from bert_jax.tasks.layouts import (
+    CORRELATIONS,
+    LAYOUTS,
+    NUMBERS,
+    REGRESSION,
+    TABLE,
+    Layout,
+    scores,
+)
 from bert_jax.tasks.splits import DataConfig, Form
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 
@@ -203,7 +211,7 @@ class Classification(base.Task):
     """A class or a number for a text or a pair of texts.
 
     Metrics: accuracy; f1 and accuracy for MRPC and QQP; matthews for CoLA; pearson,
-    spearman and their mean for regression; for tables accuracy and macro F1.
+    spearman, their mean, rmse and mae for regression; for tables accuracy and macro F1.
     """
 
     family = "classification"
@@ -220,8 +228,8 @@ class Classification(base.Task):
         self.regression = numbers or getattr(config, "regression", False)
         self.metrics = metrics or self.table_metrics
         if self.regression:
-            self.metrics = metrics or CORRELATIONS
-            self.problem_type = "regression"
+            self.metrics = metrics or NUMBERS
+            self.problem_type = REGRESSION
         self.form = text_form(config, stratified=not self.regression)
 
     @property

@@ -30,7 +30,13 @@ from bert_jax.inference.evaluation import (
     run_model,
     with_hidden,
 )
-from bert_jax.inference.mistakes import confusion, majority_warning, write_mistakes
+from bert_jax.inference.mistakes import (
+    confusion,
+    majority_warning,
+    mean_baseline,
+    number_lines,
+    write_mistakes,
+)
 from bert_jax.interop import checkpoint as checks
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.find import check_checkpoint
@@ -49,6 +55,7 @@ from bert_jax.progress import Progress, print_line, unwatched
 from bert_jax.runs import RESULTS
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
+from bert_jax.tasks.layouts import CORRELATIONS, ERRORS, REGRESSION
 from bert_jax.tasks.task import (
     POOLINGS,
     Scores,
@@ -201,7 +208,12 @@ def _read_split(
     log(f"{name}: {counted(len(rows), 'row')}{cut}, {sequences}")
     if name == "train":
         counts = collections.Counter(gold for row in rows for gold in golds(task, row))
-        if counts and task.labels:
+        if counts and task.problem_type == REGRESSION:
+            shown, warning = number_lines([row.label for row in rows])
+            log(f"labels: {shown}")
+            if warning:
+                log(f"warning: {name}: {warning}")
+        elif counts and task.labels:
             labels = [f"{label!r} ({counts[label]:,})" for label in task.labels]
             log(f"labels: {listed(labels, most=10)}")
         for warning in warnings(task, rows, features):
@@ -296,6 +308,11 @@ class _FineTuning:
         config, prepared = self.config, self.prepared
         self.task, self.checkpoint = prepared.task, prepared.checkpoint
         self.main_metric = config.main_metric or self.task.main_metric
+        if self.task.problem_type == REGRESSION and self.main_metric in ERRORS:
+            actual = (
+                f"main_metric={self.main_metric!r}, of which the lowest is the best"
+            )
+            raise UserError(f"{actual}; expected {', '.join(CORRELATIONS)}")
         self.frozen = bool(config.features.layers)
         kind = FrozenTagging if self.frozen else HEADS[self.task.head]
         frozen = ENCODER if config.freeze else first_layers(config.freeze_layers)
@@ -492,7 +509,13 @@ class _FineTuning:
         self.log(f"predictions of {split.name}: {folder}")
         if evaluation.scores:
             write_mistakes(folder, task, split.name, *content)
-            if warning := majority_warning(confusion(task, *content)[1]):
+            warning = majority_warning(confusion(task, *content)[1])
+            if task.problem_type == REGRESSION:
+                labels = [row.label for row in split.rows]
+                values = [answer["value"] for answer in evaluation.predictions]
+                baseline, warning = mean_baseline(labels, values)
+                self.log(f"{split.name}: {baseline}")
+            if warning:
                 self.log(f"warning: {split.name}: {warning}")
 
 

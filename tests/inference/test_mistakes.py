@@ -10,6 +10,8 @@ from bert_jax.inference.mistakes import (
     LONGEST,
     confusion,
     majority_warning,
+    mean_baseline,
+    number_lines,
     worst_errors,
     write_mistakes,
 )
@@ -39,6 +41,49 @@ def test_the_most_confident_errors_come_first():
         for i, gold, other, p in ((0, "a", "b", 0.6), (2, "b", "a", 0.7))
     )
     assert worst_errors(CLASSES, rows_of(CLASSES, rows), answers) == [first, second]
+
+
+@pytest.mark.parametrize(
+    "values, warns",
+    [
+        ([1, 3, 4, 8], False),
+        ([4, 4, 4, 4], True),  # the mean itself
+        ([8, 5, 2, 1], True),
+        ([0.1, 0.1, 0.1, 0.1], True),
+    ],
+)
+def test_answers_no_better_than_the_mean_are_a_warning(values, warns):
+    baseline, warning = mean_baseline([1, 3, 4, 8], values)
+    # The distances from the mean, 4, are 3, 1, 0 and 4.
+    mean = "the mean of the labels, 4,"
+    assert baseline == f"baseline: {mean} has rmse 2.55 and mae 2"
+    assert bool(warning) == warns
+    if warns:
+        assert f"and {mean} alone has 2.55: the run has learned nothing; try" in warning
+    assert mean_baseline([2, 2], [5, 5])[1] == ""
+
+
+@pytest.mark.parametrize(
+    "labels, warns",
+    [
+        ([0, 5, 2.5], False),
+        ([1, 10, 4], False),
+        ([-1, 1], False),
+        ([3, 20, 7], True),
+        ([98_000, 102_000], True),
+        ([1e-5, 3e-5], True),
+        ([1e5, 1e5], False),  # another warning names equal labels
+    ],
+)
+def test_labels_far_from_a_new_head_are_a_warning(labels, warns):
+    shown, warning = number_lines(labels)
+    assert shown.startswith(f"{min(labels):.6g} to {max(labels):.6g}, mean ")
+    assert bool(warning) == warns
+    shown, warning = number_lines([98_000, 102_000])
+    assert shown == "98000 to 102000, mean 100000, deviation 2000"
+    assert warning.endswith(
+        "train on (label - 100000) / 2000, and convert answers back"
+    )
 
 
 def shown(task, rows, predictions):

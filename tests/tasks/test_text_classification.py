@@ -315,6 +315,10 @@ def test_scores_equal_a_computation_by_hand():
     spearman = 100 * (1 - 6 * 2 / (4 * 15))  # ranks 1 3 2 4
     expected = [pearson, spearman, (pearson + spearman) / 2]
     assert list(actual.values()) == pytest.approx(expected)
+    # The errors are 0, 1, 1 and 6, in units of the label.
+    actual = scores(("rmse", "mae"), [1, 2, 3, 4], [1, 3, 2, 10])
+    assert actual == pytest.approx({"rmse": math.sqrt(38 / 4), "mae": 2})
+    assert scores(("rmse", "mae"), [7], [4]) == {"rmse": 3, "mae": 3}
 
 
 def test_undefined_scores_are_zero():

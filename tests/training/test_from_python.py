@@ -116,6 +116,36 @@ def test_labels_and_warnings_are_logged(checkpoint_dir):
         assert line in lines
 
 
+def test_numbers_far_from_the_head_are_logged_and_scored(checkpoint_dir):
+    log, numbers = [], [99_000.0, 101_000.0, 102_000.0, 98_000.0] * 4
+    task = bert_jax.tasks.classification(regression=True, max_length=8)
+    rows = [(f"{'a good' if x > 1e5 else 'a bad'} ship", x) for x in numbers]
+    settings = SETTINGS | {"epochs": 1}
+    model = bert_jax.finetune(
+        task,
+        init_from=checkpoint_dir,
+        train=rows,
+        dev=rows[:4],
+        log=log.append,
+        **settings,
+    )
+    scores = model.scores["dev"]
+    assert [*scores] == ["pearson", "spearman", "pearson_spearman", "rmse", "mae"]
+    assert 90_000 < scores["mae"] < scores["rmse"] < 110_000
+    extent = "98000 to 102000"
+    assert f"labels: {extent}, mean 100000, deviation 1581" in log
+    assert any(x.startswith(f"warning: train: labels of {extent} are far") for x in log)
+    mean = "the mean of the labels, 100000,"
+    assert f"dev: baseline: {mean} has rmse 1581 and mae 1500" in log
+    assert any(x.startswith("warning: dev: rmse is ") and "nothing" in x for x in log)
+    with pytest.raises(
+        UserError, match=r"main_metric='mae', .* expected pearson, spear"
+    ):
+        bert_jax.finetune(
+            task, init_from=checkpoint_dir, train=rows, main_metric="mae", **settings
+        )
+
+
 @pytest.mark.parametrize(
     "make",
     [
