@@ -290,8 +290,8 @@ def _is_quoted(cell: str) -> bool:
 @functools.cache  # warns once, although a file may be read twice
 def _warn_of_quotes(path: Path, line: int) -> None:
     logger.warning(
-        f"{path}:{line}: quotation marks as in CSV stay in the texts of a TSV file; write "
-        "the file as .csv, or without quotes (quoting=csv.QUOTE_NONE in pandas)"
+        f"{path}:{line}: quotation marks as in CSV stay in the texts of a TSV file, as in "
+        "GLUE; if pandas wrote the file, write .csv, or use quoting=csv.QUOTE_NONE"
     )
 
 
