@@ -16,7 +16,7 @@ from bert_jax.tasks.rows import plain
 # Functions of Python, numpy, pandas and torch around a list or a number.
 _CALL = r"(?:\w+\.)?(?:array|Index|tensor|set|frozenset|str_|bool_?|u?int\d*|float\d*)"
 _OPENS = re.compile(rf"\s*(?:[\[({{]|{_CALL}\()")
-# A text such as "(CNN) London" opens with a bracket, but nobody would print it as a list.
+# A damaged list. A text such as "(CNN) London" is not one.
 _LIKE_A_LIST = re.compile(
     rf"\s*(?:[\[({{]\s*['\"]|{_CALL}\(|\[[^\]]*\]\s*$|\([^)]*\)\s*$|\{{[^}}]*\}}\s*$)"
 )

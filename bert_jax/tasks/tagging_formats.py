@@ -132,7 +132,7 @@ class _Layout(NamedTuple):
     tag: int
 
     def fields(self, where: str, line: str) -> list[str]:
-        """The columns of a line. Raises UserError without a word and a tag."""
+        """The columns of a line. Raises UserError if the word or the tag is missing."""
         fields = _columns(line, self.has_tabs)
         are_columns = self.word < self.width and -self.width <= self.tag < self.width
         if are_columns and len(fields) == self.width:
@@ -217,7 +217,7 @@ _WORDS = {"blanks": r"\S+", "characters": r"\S"}
 def find_words(text: str, how: str) -> tuple[tuple[int, int], ...]:
     """The characters [start, end) of each word of a text.
 
-    how: "treebank": punctuation marks and clitics ('s, n't) are words, as in the Penn
+    how: "treebank": punctuation marks and clitics ('s, n't) are words, similar to the Penn
       Treebank; "blanks": blanks separate words; "characters": each character is a word.
     """
     if how not in _WORDS:
@@ -264,7 +264,7 @@ def _is_mark(char: str) -> bool:
 
 
 def _as_mark(char: str) -> str:
-    """The character that stands for a mark beside this character."""
+    """The character that replaces a mark beside this character."""
     return "a" if char.isalnum() or char == "_" else char
 
 

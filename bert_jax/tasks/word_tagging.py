@@ -86,8 +86,9 @@ class TaggingConfig(DataConfig):
     tags: str = setting("", "table: column of the tags; empty: tags or ner_tags")
     splitting: str = setting(
         "treebank",
-        "how predict splits a text: treebank (as the Penn Treebank: punctuation marks, 's "
-        "and n't are words) or blanks. Older names of treebank: auto, punctuation, clitics",
+        "how predict splits a text: treebank (similar to the Penn Treebank: punctuation "
+        "marks, 's and n't are words) or blanks. Older names of treebank: auto, punctuation, "
+        "clitics",
         one_of=_SPLITTINGS,
     )
 
