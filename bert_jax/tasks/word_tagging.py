@@ -87,8 +87,8 @@ class TaggingConfig(DataConfig):
     splitting: str = setting(
         "treebank",
         "how predict splits a text: treebank (similar to the Penn Treebank: punctuation "
-        "marks, 's and n't are words) or blanks. Older names of treebank: auto, punctuation, "
-        "clitics",
+        "marks, 's and n't are words) or blanks. Older names of treebank: auto, "
+        "punctuation, clitics",
         one_of=_SPLITTINGS,
     )
 
