@@ -178,9 +178,11 @@ def test_offsets_go_beyond_32_bits(tmp_path):
     lengths = [1 << 30, 1 << 31], [7, 1 << 32]
     for part, values in zip(parts, lengths, strict=True):
         np.savez(part, sentence_lengths=np.array(values, np.int64))
-    count, sums = _write_sums(parts, "sentence_lengths", "sentence_offsets")
-    assert (count, sums) == (4, [3 << 30, 7 + (1 << 32)])
-    offsets = np.load(tmp_path / "sentence_offsets.npy")
+    path = tmp_path / "sentence_offsets.npy"
+    count, totals, checksum = _write_sums(parts, "sentence_lengths", path)
+    assert (count, totals) == (4, [3 << 30, 7 + (1 << 32)])
+    offsets = np.load(path)
+    assert checksum == zlib.crc32(offsets)
     expected = [0, 1 << 30, 3 << 30, 7 + (3 << 30), 7 + (7 << 30)]
     assert offsets.tolist() == expected
 
