@@ -41,6 +41,7 @@ class Config:
     mesh: Mesh = setting(factory=Mesh, doc="the devices")
     seeds: tuple[int, ...] = setting((0,), "of the runs")
     packing: bool = setting(False, "whether rows are shared")
+    labels: tuple[str, ...] = setting((), "of the classes")
     name: str = setting("", "of the run")
 
 
@@ -84,9 +85,18 @@ def test_settings_missing_in_the_file_can_be_changed(config):
         *("--seeds", "(4, 5)", "--packing", "--name", "a b"),
     )
     phases = Phase(3, 1.0), Phase(9, 0.1)
-    assert changed == Config(phases, Mesh(2), (4, 5), True, "a b")
+    assert changed == Config(phases, Mesh(2), (4, 5), True, (), "a b")
     assert config(FILE, "--config.seeds=7").seeds == (7,)
     assert config(FILE, "--config.packing=true").packing
+    for flags in (["4,-5"], ["4, -5"], ["4", "-5"], ["[4, -5]"]):
+        assert config(FILE, "--seeds", *flags, "--packing").seeds == (4, -5)
+    assert config(FILE, "--seeds=").seeds == ()
+    for flags in (["neg,1"], ["neg", "1"], ["neg, 1"], ["('neg', '1')"]):
+        assert config(FILE, "--labels", *flags).labels == ("neg", "1")
+    for flag in ("(none)", "neg", "1"):
+        assert config(FILE, f"--labels={flag}").labels == (flag,)
+    assert config(FILE, "--labels='a,b'").labels == ("a,b",)
+    assert config(FILE, "--labels=('a,b', 'c')").labels == ("a,b", "c")
     assert not config(FILE, "--packing", "False").packing
 
 
@@ -250,11 +260,6 @@ def test_a_wrong_command_line_is_an_error_before_jax_is_imported(
 def test_infinity_is_a_number():
     assert config_file._value("inf", 1.0) == math.inf
     assert config_file._value("inf", "a") == "inf"
-
-
-def test_an_empty_value_of_a_list_is_an_empty_list():
-    assert config_file._value("", ("a", "b")) == []
-    assert config_file._value("a", ()) == ["a"]
 
 
 def test_sizes_missing_in_a_config_come_from_the_checkpoint(

@@ -10,7 +10,7 @@ import re
 import runpy
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -18,7 +18,7 @@ from bert_jax.commands.cli import Flags, argument_parser
 from bert_jax.errors import UserError, hint
 from bert_jax.interop.architecture import with_any_sizes, with_architecture
 from bert_jax.progress import print_line
-from bert_jax.settings import all_settings, describe, plain
+from bert_jax.settings import Setting, all_settings, describe, plain
 
 # Names of configs that are an argument of another file.
 _ARGUMENTS = {
@@ -72,14 +72,23 @@ def parse(
     config = read(with_any_sizes(settings))
     if first.help_settings:
         _print_and_exit(config)
-    known = {x.full: x.value for x in all_settings(config)}
-    for name, value in known.items():
-        bare = {"nargs": "?", "const": "True"} if isinstance(value, bool) else {}
-        parser.add_argument(f"--{name}", f"--config.{name}", **_HIDDEN, **bare)
+    known = {x.full: x for x in all_settings(config)}
+    for name, known_setting in known.items():
+        count = {}
+        if isinstance(known_setting.value, bool):
+            count = {"nargs": "?", "const": "True"}
+        elif isinstance(known_setting.value, tuple):
+            count = {"nargs": "+"}
+        parser.add_argument(f"--{name}", f"--config.{name}", **_HIDDEN, **count)
     args = vars(parser.parse_args(argv))
-    for name, value in known.items():
-        if name in args:
-            _change(settings, name, _value(args[name], value))
+    for name, known_setting in known.items():
+        if name not in args:
+            continue
+        if isinstance(known_setting.value, tuple):
+            value = _items(args[name], known_setting)
+        else:
+            value = _value(args[name], known_setting.value)
+        _change(settings, name, value)
     file, _, argument = given.partition(":")
     name = "-".join(filter(None, (Path(file).stem, argument)))
     workdir = args["workdir"] or f"runs/{name}"
@@ -112,13 +121,26 @@ def _value(text: str, old: Any) -> Any:
     if isinstance(old, str):
         return text
     try:
-        value = ast.literal_eval(text)
+        return ast.literal_eval(text)
     except (SyntaxError, ValueError):
         words = {"true": True, "false": False, "inf": math.inf, "nan": math.nan}
-        value = words.get(text.lower(), text)
-    if isinstance(old, tuple) and not isinstance(value, list | tuple):
-        return [value] if text else []
-    return value
+        return words.get(text.lower(), text)
+
+
+def _items(texts: Sequence[str], known: Setting) -> Sequence[Any]:
+    """The items of a tuple: ``a,b`` or ``a b``, or a tuple or list of Python."""
+    if len(texts) == 1 and texts[0].startswith(("(", "[", "'", '"')):
+        value = _value(texts[0], ())
+        if isinstance(value, list | tuple):
+            return value
+        if value != texts[0]:
+            return [value]
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    items = [part for part in parts if part]
+    kind, *_ = typing.get_args(typing.get_type_hints(known.group)[known.field.name])
+    if getattr(kind, "__supertype__", kind) is str:
+        return items
+    return [_value(item, None) for item in items]
 
 
 def load_file(config: str, function: str, known: Mapping[str, str]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def head_params(
     trained = checkpoint.extra.get("data", {}).get("labels", ())
     trained = tuple(trained if bilstm else checkpoint.labels)
     if labels and {*labels} == {*trained} and tuple(labels) != trained:
-        actual = f"the head has the labels {', '.join(trained)}, the task has them in "
+        actual = f"the head has the labels {', '.join(trained)}, the task has them in"
         needed = "leave data.labels out to keep the order of the head"
         raise UserError(f"{actual} the order {', '.join(labels)}; {needed}")
     if labels and trained and tuple(labels) != trained:

@@ -211,6 +211,68 @@ def test_a_saved_task_keeps_its_columns_and_length(tmp_path):
             predict([pair])
 
 
+def test_evaluate_counts_truncated_texts_and_takes_metrics(sentiment, caplog):
+    predict, _ = sentiment
+    rows = [("the man " * 60, "good"), ("the man", "bad"), ("the dog " * 60, "bad")]
+
+    def metrics(gold, predicted):
+        assert gold == [label for _, label in rows] and len(predicted) == 3
+        return {"own": len({*predicted})}
+
+    ((_, _, evaluation),) = predict.evaluate(rows, metrics=metrics)
+    assert evaluation.scores["own"] >= 1 and "accuracy" in evaluation.scores
+    assert caplog.messages == ["2 of 3 rows truncated to max_length=96"]
+    ((_, _, evaluation),) = predict.evaluate(rows[1:2])
+    assert "own" not in evaluation.scores and len(caplog.messages) == 1
+
+
+def test_one_label_that_a_text_has_or_not(tmp_path):
+    """A folder of transformers with problem_type multi_label and one output."""
+    several = {"problem_type": "multi_label_classification"}
+    logits = tiny(tmp_path / "m", "sequence", 1, labels=("toxic",), **several)
+    model = bert_jax.load(tmp_path / "m")
+    assert model.labels == ("toxic",) and "of 'toxic'" in repr(model)
+    model.save(tmp_path / "again")
+    config = json.loads((tmp_path / "again/config.json").read_text())
+    assert config["id2label"] == {"0": "toxic"}
+    texts = ["the man", "a dog sees the man"]
+    expected = scipy.special.expit([logits(text)[0] for text in texts])
+    for loaded in (model, bert_jax.load(tmp_path / "again")):
+        answers = loaded.predict(texts)
+        actual = [answer["probabilities"]["toxic"] for answer in answers]
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
+        assert [len(x["labels"]) for x in answers] == [p >= 0.5 for p in expected]
+        np.testing.assert_allclose(
+            scipy.special.expit(loaded.logits(texts)[:, 0]), expected, atol=1e-5
+        )
+        rows = []
+        for text, p in zip(texts, expected, strict=True):
+            rows.append((text, ["toxic"] if p >= 0.5 else []))
+        assert loaded.evaluate(rows)["exact_match"] == 100
+
+
+def test_a_dictionary_of_columns_is_a_table(sentiment, tagger):
+    predict, _ = sentiment
+    texts = ["the man", "a dog"]
+    expected = predict(texts)
+    assert predict({"text": texts}) == expected
+    assert not predict.single({"text": texts}) and predict.single({"text": "the man"})
+    assert predict({"text": np.array(texts), "id": [4, 5]}) == [
+        {"id": 4 + i} | answer for i, answer in enumerate(expected)
+    ]
+    labels = [answer["label"] for answer in expected]
+    ((_, _, evaluation),) = predict.evaluate({"text": texts, "label": labels})
+    assert evaluation.scores["accuracy"] == 100
+    with pytest.raises(UserError, match=r"different lengths \(text has 2, id has 1\)"):
+        predict({"text": texts, "id": [4]})
+    # A list of words is one row, and lists of words are several.
+    tags, _ = tagger
+    words = [["the", "man"], ["paris"]]
+    assert tags({"words": words[0]}) == tags([words[0]])
+    assert tags({"words": words}) == tags(words)
+    assert tags.single({"words": words[0]}) and not tags.single({"words": words})
+
+
 def test_a_pair_is_refused_by_a_model_of_one_text(tmp_path):
     data = dict(task="table", text_a="review", labels=["no", "yes"], max_length=32)
     notes = saved("classification", **data)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -159,8 +160,11 @@ def test_rows_of_python_train_a_model_that_answers(make, checkpoint_dir, tmp_pat
     logged = []
 
     def exact(gold, predicted):
-        """The share of the 6 rows with an equal label, tag list, choice or answer."""
-        assert len(gold) == len(predicted) == 6
+        """The share of the rows with an equal label, tag list, choice or answer.
+
+        Dev has 6 rows. evaluate gets all 24.
+        """
+        assert len(gold) == len(predicted) and len(gold) in (6, 24)
         if make is squad:
             gold = [text for ((text, _),) in gold]
         pairs = zip(gold, predicted, strict=True)
@@ -190,8 +194,12 @@ def test_rows_of_python_train_a_model_that_answers(make, checkpoint_dir, tmp_pat
     _, rows = make()
     scores = model.evaluate(rows)
     assert scores[main] > 90
+    assert scores["exact"] > 90
     if make in (classification, squad):
+        del scores["exact"]  # only the model of the run has its metrics
         assert scores == again.evaluate(rows)
+        again = again.evaluate(rows, metrics=lambda *_: {"given": 7})
+        assert again == scores | {"given": 7}
 
 
 def test_own_metrics_choose_the_best_model_and_a_callback_stops(
@@ -505,3 +513,80 @@ print(task, *dir(bert_jax.tasks))
     assert output.startswith("Classification(dir='glue/STS-B', task='stsb') ")
     # Modules of the package do not have the names of the functions.
     assert {make.__name__ for make in MAKERS} <= set(output.split())
+
+
+def test_a_run_on_moved_or_copied_data_is_the_same_run(
+    checkpoint_dir, tmp_path, monkeypatch
+):
+    """The place of the data, unused columns and the place of the checkpoint may change."""
+    monkeypatch.chdir(tmp_path)
+    rows = [("good film", "a", "x"), ("bad film", "b", "y")] * 6
+    for name, more in (("one", False), ("two", True)):
+        lines = [",".join(row[: 2 + more]) for row in [("text", "label", "n"), *rows]]
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "t.csv").write_text("\n".join(lines))
+        (tmp_path / name / "train.csv").write_text("\n".join(lines))
+        (tmp_path / name / "dev.csv").write_text("\n".join(lines[:7]))
+    shutil.copytree(checkpoint_dir, tmp_path / "copy")
+    task, log = bert_jax.tasks.classification(max_length=24), []
+    arguments = dict(init_from=str(checkpoint_dir), epochs=1, log=log.append)
+    first = arguments | {"workdir": tmp_path / "run", "train": Path("one/t.csv")}
+    model = bert_jax.finetune(task, **first)
+    for change in (
+        {"train": tmp_path / "one/t.csv"},
+        {"train": Path("two/t.csv")},
+        {"init_from": "copy"},
+    ):
+        del log[:]
+        assert bert_jax.finetune(task, **first | change).scores == model.scores
+        assert any(line.startswith("finished before") for line in log), change
+    of_folder = arguments | {"workdir": tmp_path / "run2"}
+    dirs = ("one", "./one/", str(tmp_path / "one"), "two")
+    for number, folder in enumerate(dirs):
+        del log[:]
+        task = bert_jax.tasks.classification(max_length=24, dir=folder)
+        bert_jax.finetune(task, **of_folder)
+        assert any(line.startswith("finished before") for line in log) == (number > 0)
+    (tmp_path / "two/train.csv").write_text("text,label\ngood,a\nbad,b\nso,a\n")
+    with pytest.raises(UserError, match=r"run2 holds another run \(.*data\.dir: 'one'"):
+        bert_jax.finetune(task, **of_folder)
+
+
+def test_a_head_with_the_same_labels_keeps_their_order(checkpoint_dir, tmp_path):
+    """The labels of a head are not sorted, and its parameters are kept."""
+    rows = [("good film", "yes"), ("bad film", "no")] * 8
+    words = [(["anna", "walks"], ["B-PER", "O"]), (["in", "paris"], ["O", "B-PER"])] * 8
+    for name, task, train, labels in (
+        ("classes", "classification", rows, ("yes", "no")),
+        ("tags", "tagging", words, ("O", "B-PER")),
+    ):
+        make = getattr(bert_jax.tasks, task)
+        arguments = dict(train=train, epochs=1, log=[].append)
+        first = bert_jax.finetune(
+            make(max_length=24, labels=labels),
+            init_from=checkpoint_dir,
+            workdir=tmp_path / name,
+            **arguments,
+        )
+        assert first.labels == labels
+        log = []
+        arguments |= dict(init_from=tmp_path / name, log=log.append)
+        second = bert_jax.finetune(make(max_length=24), **arguments)
+        assert second.labels == labels
+        assert not any("initialised at random" in line for line in log)
+        fresh = bert_jax.finetune(make(max_length=24), fresh_head=True, **arguments)
+        assert set(fresh.labels) >= {*labels} and fresh.labels[0] != labels[0]
+
+
+def test_labels_that_only_dev_has_are_named_in_the_log(checkpoint_dir):
+    log, rows = [], [("good film", "a"), ("bad film", "b")] * 4
+    model = bert_jax.finetune(
+        bert_jax.tasks.classification(max_length=24),
+        init_from=checkpoint_dir,
+        train=rows,
+        dev=[*rows, ("so so", "d"), ("so", "c")],
+        epochs=1,
+        log=log.append,
+    )
+    assert model.labels == ("a", "b", "c", "d")
+    assert "warning: dev: labels that train lacks: c, d" in log

@@ -144,7 +144,7 @@ def score(config):
 @pytest.fixture
 def run(config, monkeypatch):
     """A function that runs a sweep of simulated runs: returns result and names."""
-    monkeypatch.setattr(tuning, "prepare", lambda config, workdir, log, fold: fold)
+    monkeypatch.setattr(tuning, "prepare", lambda config, workdir, log, fold, run: fold)
 
     def run(workdir, diverges=lambda config: False, **changes):
         def finetune(config, prepared, folder, log, change_settings):
