@@ -366,7 +366,18 @@ _WIDE += [
     for n in range(8)
 ]
 _CODAH = [f"kind\tc{n}\tso\tas\tis\tit\t{n % 4}" for n in range(10)]
+_NAMED = json.dumps(
+    {
+        **{"words": ["w1", "w4"], "tags": ["O", "B-LOC"]},
+        **{"pieces": ["w2", "w3"], "marks": ["B-PER", "O"]},
+        **{"choices": ["w5", "w6"], "label": 0},
+        **{"story": "w7", "ends": ["w8", "w9"], "right": 1},
+        **{"question": "w4", "context": "w3 blue red", "answers": ["blue", "red"]},
+        **{"asked": "w5", "passage": "w1 red w1", "found": ["red"]},
+    }
+)
 FOLDERS = {
+    "named": both_splits("{split}.jsonl", [_NAMED] * 4),
     "wide": both_splits("{split}.csv", _WIDE),
     "numbered": both_splits(
         "{split}.csv",
@@ -590,6 +601,10 @@ def cuts():
     }
 
 
+# Files whose columns have the usual names, and other columns of the same form.
+NAMED = {"data.dir": "{named}", "data.train": "train.jsonl", "data.dev": "dev.jsonl"}
+
+
 def listed_answers(seen):
     """The numbers of answers in the lists of the best."""
     return {len(answer["nbest"]) for answer in decoded(seen)}
@@ -661,6 +676,13 @@ TASKS = {
             {"data.dir": "{codah}", "data.task": "codah"},
         ),
         "data.max_length": Row(7, lambda x: longest(x) == 7, "alone"),
+        "data.context": Row(
+            "story", lambda x: first_row(x).context == "w7", "columns", NAMED
+        ),
+        "data.choices": Row(
+            "ends", lambda x: first_row(x).choices == ("w8", "w9"), "columns", NAMED
+        ),
+        "data.label": Row("right", lambda x: first_row(x).label == 1, "columns", NAMED),
     },
     "question_answering": files("question_answering")
     | {
@@ -702,6 +724,15 @@ TASKS = {
             lambda x: not any(answer["answer"] for answer in decoded(x)),
             "alone",
             {"data.dir": "{squad2}", "data.version_2": True},
+        ),
+        "data.question": Row(
+            "asked", lambda x: first_row(x).question == "w5", "columns", NAMED
+        ),
+        "data.context": Row(
+            "passage", lambda x: first_row(x).context == "w1 red w1", "columns", NAMED
+        ),
+        "data.answers": Row(
+            "found", lambda x: first_row(x).answers == (("red", 3),), "columns", NAMED
         ),
         "data.bad_answers": Row(
             "skip", lambda x: count(x) == 23, "alone", {"data.dir": "{bad}"}
@@ -768,9 +799,16 @@ TASKS = {
             True, lambda x: np.mean([len(ids) for ids in inputs(x)]) > 20, "alone"
         ),
         "data.words": Row(
+            "pieces", lambda x: first_row(x).words == ("w2", "w3"), "columns", NAMED
+        ),
+        "data.tags": Row(
+            "marks", lambda x: first_row(x).tags == ("B-PER", "O"), "columns", NAMED
+        ),
+        "data.splitting": Row(
             "blanks",
             lambda x: (
-                next(x.prepared.task.rows([("row", "it's w3")])).words == ("it's", "w3")
+                x.prepared.task.row("here", {"words": "it's w3"}, False).words
+                == ("it's", "w3")
             ),
             "alone",
         ),
