@@ -453,6 +453,13 @@ def test_every_setting_of_fine_tuning_has_a_row():
     assert names == {*ROWS}
 
 
+def test_of_equal_scores_the_earlier_model_is_the_best(table):
+    """The model of these runs gives the same answers after every epoch."""
+    seen = table.seen("evaluations", {"epochs": 3})
+    assert dev_steps(seen) == [3, 6, 9]
+    assert seen.results["best_epoch"] == 1
+
+
 def test_bert_jax_finetune_passes_every_argument(checkpoint_dir):
     """Sweeps are no argument. The task has the settings of the data."""
     others = ("family", "init_from")

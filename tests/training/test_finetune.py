@@ -287,19 +287,6 @@ def test_class_weights_are_in_the_order_of_the_labels(settings, tmp_path):
     assert finetune.balanced(np.array([6, 0, 2])).tolist() == [8 / 12, 0, 8 / 4]
 
 
-def test_the_seed_decides_the_order_of_the_examples(settings, tmp_path):
-    config = short_config(settings)
-    prepared = finetune.prepare(config, tmp_path, [].append)
-    one, same, other = (
-        finetune._FineTuning(
-            dataclasses.replace(config, seed=seed), prepared, None, print
-        ).batches[0]["input_ids"]
-        for seed in (3, 3, 4)
-    )
-    assert np.array_equal(one, same)
-    assert not np.array_equal(one, other)
-
-
 def test_a_finished_run_does_not_run_again(short, settings, monkeypatch):
     workdir, results = short
     monkeypatch.setattr(finetune, "prepare", lambda *_: pytest.fail("runs again"))

@@ -287,12 +287,16 @@ def test_an_evaluation_whose_loss_is_not_finite_ends_the_run(
         pretrain(one_step("--eval_every=5"), tmp_path, log=lambda line: None)
 
 
-def test_a_config_can_name_a_users_objective(configure, monkeypatch, tmp_path):
-    """The objective needs one file (tests/objectives/sides.py) and one setting."""
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "objectives")
+def test_the_error_names_a_missing_objective(configure):
     config = configure("--objective=sides.py")
     with pytest.raises(UserError, match=r"bert_jax\.objectives\.mlm_nsp, \.causal"):
         pretraining.pretraining_objective(config)
+
+
+@pytest.mark.long
+def test_a_config_can_name_a_users_objective(configure, monkeypatch, tmp_path):
+    """The objective needs one file (tests/objectives/sides.py) and one setting."""
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "objectives")
     config, lines = configure("--objective=sides", "--prompts=()"), []
     phase = dataclasses.replace(config.phases[0], steps=14)
     config = dataclasses.replace(config, phases=(phase,))

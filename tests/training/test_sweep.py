@@ -197,6 +197,15 @@ def test_weights_left_by_a_killed_sweep_are_deleted(made, run):
     assert not list(copy.rglob("checkpoints"))
 
 
+def test_of_runs_with_equal_scores_the_first_by_name_is_the_best(made, run):
+    _, copy = made
+    path = copy / "sweep" / NAMES[1] / "results.json"
+    path.write_text((copy / "sweep" / NAMES[3] / "results.json").read_text())
+    write_json(copy / "sweep" / NAMES[1] / "best/model.safetensors", NAMES[1])
+    content, names, _ = run(copy)
+    assert (content["best_run"], names) == (min(NAMES[1], NAMES[3]), [])
+
+
 @pytest.mark.parametrize("name", NAMES[::3])
 def test_only_a_run_without_results_runs_again(name, made, run):
     uninterrupted, copy = made
