@@ -25,7 +25,7 @@ from bert_jax.errors import UserError, counted
 from bert_jax.settings import Label, setting
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks import task as base
-from bert_jax.tasks.cells import is_list_beside, parse_list
+from bert_jax.tasks.cells import is_list_beside, looks_like_list, parse_list
 from bert_jax.tasks.labels import class_of, in_order, numbers_of
 from bert_jax.tasks.rows import Placed, Record, ending, is_table, value_of
 from bert_jax.tasks.splits import (
@@ -143,7 +143,7 @@ def _is_list(form: Form, name: str, cell: str, values: Mapping[str, Any]) -> boo
     """Whether the words or the tags must be a list.
 
     Words with blanks between them may start with a bracket, such as "( see above )", if
-    there are as many tags.
+    there are as many tags. So may a text to predict. The column "text" has no lists.
     """
     if not is_list_column(form, name, cell, values):
         return False
@@ -154,10 +154,13 @@ def _is_list(form: Form, name: str, cell: str, values: Mapping[str, Any]) -> boo
     others = [values[x] for x in beside if values.get(x) is not None]
     if others:
         return is_list_beside(cell, others[0])
-    if is_tags or name in ("words", "tokens"):
+    if is_tags or name == "text":
+        return is_tags
+    items = parse_list(cell)
+    if isinstance(items, list) and all(isinstance(item, str) for item in items):
         return True
-    # A text to predict may start with a bracket, and "text" is always a text.
-    return name != "text" and parse_list(cell) is not None
+    is_word = cell.strip()[1:2].isspace()  # the bracket is a word
+    return name in ("words", "tokens") and looks_like_list(cell) and not is_word
 
 
 def with_documents(form: Form, records: Iterable[Record]) -> Iterator[Record]:

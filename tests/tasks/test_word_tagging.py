@@ -561,5 +561,9 @@ def test_a_text_to_predict_is_never_a_list():
         assert [x.words for x in rows_of(task, raw_rows([row], task.form))] == [
             ("a", "b")
         ]
-    with pytest.raises(UserError, match="row 0: column 'words' starts like a list"):
-        [*rows_of(task, raw_rows([{"words": "[a, b]"}], task.form))]
+    for text in ("( see above )", "[ 1 ]", "[sic] a"):
+        (row,) = rows_of(task, raw_rows([{"words": text}], task.form))
+        assert row.text == text
+    for damaged in ("[a, b]", "['a', 'b", "array(['a'"):
+        with pytest.raises(UserError, match="row 0: column 'words' starts like a list"):
+            [*rows_of(task, raw_rows([{"words": damaged}], task.form))]
