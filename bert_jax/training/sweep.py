@@ -23,7 +23,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from etils import epath
@@ -45,6 +45,7 @@ from bert_jax.interop.load import load
 from bert_jax.parallel.processes import from_leader, on_leader
 from bert_jax.progress import Progress, aligned, print_line
 from bert_jax.runs import RESULTS, read_runs, spread
+from bert_jax.schema import check
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.splits import check_splits
@@ -71,6 +72,28 @@ _COLUMNS = {"diverged": "{}", "flops": "{:.3g}", "seconds": "{:,.0f}"}
 Results = dict[str, Any]
 
 
+class _Diverged(TypedDict):
+    """The form of the last file of a run that diverged."""
+
+    diverged: str
+
+
+class _FineTuned(TypedDict):
+    """The form of a results.json: the keys that are read."""
+
+    main_metric: str
+    scores: dict[str, dict[str, float | None]]
+
+
+class _Part(TypedDict, total=False):
+    """The form of a part.json: the keys that are read."""
+
+    scores: dict[str, float]
+    tokens: float
+    flops: float
+    seconds: float
+
+
 def finished(workdir: Path, config: Any, free: tuple[str, ...] = ()) -> Results | None:
     """The results of a run. None if it is not finished.
 
@@ -81,11 +104,27 @@ def finished(workdir: Path, config: Any, free: tuple[str, ...] = ()) -> Results 
     if not path.exists():
         return None
     results = read_json(path, "the results of a run; delete it to run it again")
+    with naming(path):
+        _check_results(results, path.name)
     # A run whose pretraining diverged did not start and has no config.json.
     if DIVERGED not in results or (workdir / "config.json").exists():
         identity = config if isinstance(config, dict) else to_dict(config)
         check_owner(workdir, identity, (*NO_EFFECT, *free))
     return results
+
+
+def _check_results(results: Results, name: str) -> None:
+    """Raises UserError unless the results in the file ``name`` have what is read."""
+    if DIVERGED in results:
+        check(results, _Diverged)
+    elif name != RESULTS:
+        check(results, _Part)
+    else:
+        check(results, _FineTuned)
+        metric = results["main_metric"]
+        first = next(iter(results["scores"].values()), {})
+        if first.get(metric) is None:
+            raise UserError(f"there is no score {metric}; delete it to run it again")
 
 
 def _last_file(config: Any) -> str:
