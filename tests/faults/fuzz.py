@@ -40,7 +40,8 @@ from bert_jax.interop.load import load
 from bert_jax.interop.tensorflow import read_checkpoint
 from bert_jax.interop.weights import read_torch, read_weights
 from bert_jax.runs import compare, read_runs
-from bert_jax.training.config import finetune_config
+from bert_jax.settings import to_dict
+from bert_jax.training.config import finetune_config, train_config
 from bert_jax.training.metrics import MetricWriter
 from bert_jax.training.run import check_owner
 from bert_jax.training.sweep import finished, scores_of
@@ -110,8 +111,9 @@ def run(folder: Path) -> None:
 def resumed(folder: Path) -> None:
     """Reads the config of a run as a checkpoint, and as a run to resume."""
     read_architecture(folder)
-    identity = read_json(GOLDEN / RUNS / "mlm_nsp/config.json", "a config")
-    check_owner(folder, identity)
+    settings = read_json(GOLDEN / RUNS / "mlm_nsp/config.json", "a config")
+    settings.pop("text")
+    check_owner(folder, to_dict(train_config(settings)))
 
 
 def results(folder: Path) -> None:

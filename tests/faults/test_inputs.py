@@ -66,10 +66,27 @@ FOUND = [
     ("torch-zip", POINTER, "error"),
     ("tensorflow-index", POINTER, "error"),
     ("tokenizer.json", POINTER, "error"),
+    ("store", '{"format": 2, "shards": [["a"]]}', "error"),
+    ("run-results", '{"main_metric": "f1", "scores": {"dev": {}}}', "error"),
+    ("run-metrics", '{"step": "1", "split": "dev"}\n', "error"),
+    ("tokenizer-added_tokens", '{"[MASK]": "4"}', "error"),
+    ("vectors-modules.json", '[{"type": "x.Pooling", "path": {}}]', "error"),
+    ("config-squad", '{"model_type": ["bert"]}', "error"),
+    ("study", '{"variants": [], "seeds": "0"}', "error"),
     ("safetensors-index", '{"weight_map": {"a": ""}}', "error"),
     ("safetensors-index", '{"weight_map": {"a": "."}}', "error"),
     ("safetensors-index", '{"weight_map": {"a": "../../x.safetensors"}}', "error"),
 ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", fuzz.READERS)
+def test_every_reader_of_the_fuzz_script_reads_its_seed(tmp_path, name):
+    """Otherwise each of its mutations would be an error, and show nothing."""
+    reader = fuzz.READERS[name]
+    seed = reader.seed
+    content = seed.read_bytes() if isinstance(seed, Path) else seed.encode()
+    assert fuzz.check(reader, tmp_path, content) == "result"
 
 
 @pytest.mark.parametrize(("reader", "content", "outcome"), FOUND)
