@@ -441,6 +441,7 @@ class Choices(nn.Module):
     """A multiple-choice model that also accepts (B, C, L) and then returns (B, C)."""
 
     model: nn.Module
+    compute: ComputeConfig = ComputeConfig()
 
     def __call__(self, tokens, **settings):
         *choices, L = tokens.input_ids.shape
