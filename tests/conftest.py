@@ -514,9 +514,7 @@ def write_tagging(folder, rows=24, seed=0):
             tags = [types.get(word, "O") for word in words]
             blocks += [f"{w}\t{t}" for w, t in zip(words, tags, strict=True)] + [""]
         (folder / f"{split}.txt").write_text("\n".join(blocks) + "\n")
-    # Without labels the head would also have I- of both types, which no row has.
-    data = dict(task="columns", labels=("B-LOC", "B-PER", "O"))
-    return dict(family="tagging", data=data)
+    return dict(family="tagging", data=dict(task="columns"))
 
 
 def write_multiple_choice(folder, rows=24, seed=0):
