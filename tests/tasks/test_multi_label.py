@@ -12,6 +12,8 @@ from sklearn.metrics import f1_score
 
 import bert_jax
 from bert_jax.errors import UserError
+from bert_jax.inference.evaluation import Answers
+from bert_jax.inference.lines import write_answers
 from bert_jax.inference.predict import Predictor
 from bert_jax.interop.load import load
 from bert_jax.objectives.heads import Classification
@@ -156,6 +158,16 @@ def test_scores_equal_scikit_learn(vocabulary):
     errors = [e for pair in pairs for e in multi_label.outcomes(*pair) if not e.right]
     assert len(errors) == 40 - (truth == predicted).all(axis=1).sum()
     assert all(error.confidence >= 0.5 for error in errors)
+
+
+def test_predicted_labels_in_a_table_are_read_back(tmp_path):
+    labels = ["a, b", "(none)", "it's"]
+    answers = [{"text": "(good)", "labels": x} for x in (labels, labels[1:2], [])]
+    path = tmp_path / "dev.csv"
+    write_answers([Answers(None, answers)], str(path), "csv")
+    rows = task(labels=tuple(labels)).with_rows(dev=path).read("dev")
+    assert [list(row.label) for row in rows] == [x["labels"] for x in answers]
+    assert rows[0].text == "(good)"
 
 
 def test_a_probability_at_the_threshold_is_a_label(vocabulary):
