@@ -281,7 +281,7 @@ def test_each_item_of_a_tuple_has_the_limits(changes):
     shown = re.escape(f"sweep.{name}={value!r}, expected ")
     with pytest.raises(UserError, match=f"^{shown}"):
         check_ranges(SweepConfig(**changes), "sweep.")
-    with pytest.raises(UserError, match=r"^layers=\(4294967296,\), expected"):
+    with pytest.raises(UserError, match=r"^features.layers=\(4294967296,\), expec"):
         check_ranges(FeatureConfig(layers=(1 << 32,)))
     check_ranges(SweepConfig())
 

@@ -36,7 +36,10 @@ def task_of_head(checkpoint: Any) -> Task:
         length = checkpoint.extra.get("modules", {}).get("max_length", length)
         settings = {"pooling": head, "max_length": length}
         return SentenceVectors(SentenceVectors.config_class(**settings))
-    raise UserError(f"no task has the head {head!r}")
+    actual = f"a {head} head without 'bert_jax' in config.json"
+    raise UserError(
+        f"{actual}; no task is known for it: copy the folder of the run again"
+    )
 
 
 def _texts(checkpoint: Any) -> Task:

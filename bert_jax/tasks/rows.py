@@ -379,8 +379,8 @@ def value_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> Any
         raise UserError(
             f"{where}: no column {' or '.join(map(repr, names))}; the columns are "
             f"{', '.join(values)}; rename a column, or give its name: columns= or "
-            "--columns to predict, text_a= or label= of the task to train (--data.text_a, "
-            "--data.label), or of task= to evaluate"
+            "--columns to predict, text_a= or label= of the task to train, or of task= to "
+            "evaluate (--data.text_a, --data.label)"
             + "; a table needs a header, with commas in .csv and tabs in .tsv"
             * table
         )
