@@ -101,7 +101,7 @@ class Run:
             raise UserError(
                 f"{self.name} is no pretraining; compare it without references"
             )
-        ends, tokens = [0], [0]
+        ends, tokens = [0.0], [0.0]  # the product of damaged numbers may be large
         for phase in self.config["phases"]:
             ends.append(ends[-1] + phase["steps"])
             size = phase["batch_size"] * phase["sequence_length"]

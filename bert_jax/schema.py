@@ -12,6 +12,7 @@ checks a whole file.
 """
 
 import dataclasses
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ def check(value: Any, form: Any, name: str = "") -> None:
     form: a TypedDict or a dataclass (an object with these keys), list[X], dict[str, X],
       X | Y, Literal, str, int, float, bool, None or Any. A tuple is a list in JSON:
       tuple[X, ...] of any length, tuple[X, Y] of two items. float accepts whole numbers.
+      Whole numbers have at most 64 bits.
     name: full name of the value, such as "prompts.query". "" for a whole file.
     """
     fitting = [kind for kind in _options(form) if has_kind(value, kind)]
@@ -72,7 +74,10 @@ def has_kind(value: Any, form: Any) -> bool:
     if kind is tuple:
         return type(value) is list
     if kind is float:
-        return type(value) in (int, float)
+        is_whole = type(value) is int and abs(value) <= sys.float_info.max
+        return is_whole or type(value) is float
+    if kind is int:  # of 64 bits
+        return type(value) is int and -(1 << 63) <= value < 1 << 63
     return type(value) is kind
 
 

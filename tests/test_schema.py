@@ -61,6 +61,8 @@ def test_values_of_the_form_are_accepted(value):
         ({"name": 3}, "name=3, expected a text"),
         ({"share": True}, "share=True, expected a number"),
         ({"share": "1"}, "share='1', expected a number"),
+        ({"share": 10**400}, "share=1000000"),
+        ({"store": {"tokens": 1 << 63}}, "store.tokens=9223372036854775808, expected"),
         ({"exact": 1}, "exact=1, expected true or false"),
         ({"modes": 1.5}, "modes=1.5, expected a text, a list or null"),
         ({"modes": ["a", []]}, r"modes[1]=[], expected a text"),

@@ -22,7 +22,8 @@ from bert_jax.errors import UserError
 KINDS = ("wordpiece", "sentencepiece")
 PAD, UNK, *_OTHER_SPECIAL = SPECIAL_TOKENS
 # Number of unused tokens in Google's vocabularies: 99 after [PAD], the others after [MASK]
-# (uncased_L-12_H-768_A-12/vocab.txt). A small vocabulary has no unused tokens.
+# (uncased_L-12_H-768_A-12/vocab.txt). A small vocabulary has no unused tokens, because the
+# model would predict them.
 UNUSED = 994
 _UNUSED_FIRST = 99
 _SMALLEST_WITH_UNUSED = 8000
@@ -56,7 +57,8 @@ def train_vocabulary(
     Devanagari their vowel signs. Google's tokenizer removes both. Cased text and
     SentencePiece always keep them.
     Memory holds all different words, or a sample of the sentences for SentencePiece. The
-    same sentences give the same vocabulary. A small text gives fewer tokens.
+    same sentences give the same vocabulary. A small text gives fewer tokens, and no unused
+    tokens.
     """
     if kind == "sentencepiece":
         return _train_sentencepiece(sentences, size, lower_case)
@@ -104,7 +106,7 @@ def _train_wordpiece(
     sentences: Iterable[str], size: int, splitter: Splitter
 ) -> Tokenizer:
     words = count_words(sentences, splitter)
-    first = list(SPECIAL_TOKENS)
+    first, unused = list(SPECIAL_TOKENS), []
     if size >= _SMALLEST_WITH_UNUSED:  # Google's layout: [MASK] is number 103
         unused = [f"[unused{i}]" for i in range(UNUSED)]
         first = [PAD, *unused[:_UNUSED_FIRST], *first[1:], *unused[_UNUSED_FIRST:]]
@@ -131,6 +133,9 @@ def _train_wordpiece(
     model.train_from_iterator(_repeat(words), trainer)
     ids = model.get_vocab()
     tokens = sorted(ids, key=ids.__getitem__)
+    if len(tokens) < size:  # a text that gives few tokens has no use for unused ones
+        no_use = set(unused)
+        tokens = [token for token in tokens if token not in no_use]
     return WordPieceTokenizer(tokens, splitter.lower_case, splitter.strip_accents)
 
 

@@ -45,6 +45,15 @@ def test_a_vocabulary_has_its_size_layout_and_tokens(ten_thousand, golden, lines
     assert not any(token.startswith("[unused") for token in small.tokens)
 
 
+def test_a_text_that_gives_few_tokens_has_no_unused_tokens(lines):
+    """fill_mask would predict them."""
+    tokens = train_vocabulary(lines[:300], 9000).tokens
+    assert tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert 1000 < len(tokens) < 8000
+    assert not any(token.startswith("[unused") for token in tokens)
+    assert tokens[5:] == train_vocabulary(lines[:300], 7000).tokens[5:]
+
+
 def test_words_that_save_most_tokens_extend_a_vocabulary(lines):
     small = train_vocabulary(lines[:300], 700)
     text = (
