@@ -20,7 +20,7 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     Whole numbers are in the order of numbers: 0, 1, 2, 10. Other names are sorted.
     """
     different = {*names}
-    if all(_WHOLE.fullmatch(name) for name in different):
+    if all(map(_WHOLE.fullmatch, different)):
         return tuple(sorted(different, key=lambda name: (int(name), name)))
     return tuple(sorted(different))
 
@@ -46,7 +46,7 @@ def without_decimals(names: Sequence[str]) -> list[str]:
     pandas writes a column of whole numbers with a missing value as 1.0 and 2.0.
     """
     whole = [_WHOLE_FLOAT.sub(r"\1", name) for name in names]
-    if all(_WHOLE.fullmatch(name) for name in whole):
+    if all(map(_WHOLE.fullmatch, whole)):
         return whole
     return [*names]
 

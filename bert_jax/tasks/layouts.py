@@ -149,7 +149,9 @@ def scores(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warning for an undefined score
         for name in metrics:
-            parts = name.split("_") if name in CORRELATIONS else [name]
+            parts = [name]
+            if name in CORRELATIONS:
+                parts = name.split("_")
             defined = len(truth) > 1 or name not in CORRELATIONS
             values = [functions[part](truth, predicted) for part in parts if defined]
             score = float(np.nan_to_num(values or [0.0]).mean())

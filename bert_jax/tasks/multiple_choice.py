@@ -25,6 +25,7 @@ from bert_jax.tasks.splits import (
     DataConfig,
     Form,
     by_position,
+    named_columns,
     read_table,
     table_names,
 )
@@ -75,10 +76,6 @@ def choice_form(config: MultipleChoiceConfig) -> Form:
         "choices": ("choices",),
         "label": ("label",),
     }
-    columns = dict(usual)
-    for key in usual:
-        if name := getattr(config, key):
-            columns[key] = (name,)
     names = {
         "codah": lambda split: ("full_data.tsv", "codah.tsv"),
         "swag": lambda split: (f"{split.replace('dev', 'val')}.csv",),
@@ -91,7 +88,7 @@ def choice_form(config: MultipleChoiceConfig) -> Form:
     if config.task == "swag":
         optional = ("choices",)  # the endings are columns of their own
     return Form(
-        columns=columns,
+        columns=named_columns(config, usual),
         usual=usual,
         optional=optional,
         lists=("choices",),
@@ -117,8 +114,10 @@ def _read_codah(fold: int, path: Path, split: str) -> Iterator[Record]:
 def _positions(where: str, row: Any, form: Form, labelled: bool) -> dict[str, Any]:
     """The values by name. A tuple is (context, choices) or (context, choice, ...)."""
     if isinstance(row, tuple) and len(row) > 1 and not labelled:
-        choices = row[1] if isinstance(row[1], list | tuple) else row[1:]
-        row = (row[0], choices)
+        context, choices, *more = row
+        if not isinstance(choices, list | tuple):
+            choices = (choices, *more)
+        row = (context, choices)
     return by_position(where, row, form, labelled)
 
 
@@ -180,8 +179,9 @@ class MultipleChoice(base.Task):
             joined += [padding] * (most - len(choices))
             truncated += len(context) + max(map(len, choices)) > room
         targets = {}
-        if rows and all(row.label is not None for row in rows):
-            targets["label"] = np.array([row.label for row in rows], np.int32)
+        labels = [row.label for row in rows]
+        if rows and None not in labels:
+            targets["label"] = np.array(labels, np.int32)
             if counts.min() < most:
                 mask = np.arange(most) < counts[:, None]
                 targets["choice_mask"] = mask.astype(np.float32)

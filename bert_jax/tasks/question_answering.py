@@ -23,7 +23,13 @@ from bert_jax.settings import setting
 from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import looks_like_list
 from bert_jax.tasks.rows import Record, check_texts, ending, read_lines, text_of
-from bert_jax.tasks.splits import DataConfig, Form, is_list_column, read_table
+from bert_jax.tasks.splits import (
+    DataConfig,
+    Form,
+    is_list_column,
+    named_columns,
+    read_table,
+)
 from bert_jax.tasks.squad_scores import exact_match, scores_v1, scores_v2
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs
 
@@ -106,15 +112,18 @@ def squad_form(config: SquadConfig) -> Form:
     """The form of SQuAD's files and of tables."""
     usual = {"question": ("question",), "context": ("context",)}
     usual["answers"] = ("answers",)
-    columns = dict(usual)
-    for key in usual:
-        if name := getattr(config, key):
-            columns[key] = (name,)
+    columns = named_columns(config, usual)
+    optional = ("answers",)
+    if config.answers:
+        optional = ()
 
     def file_names(split: str) -> Sequence[str]:
-        version = "2.0" if config.version_2 else "1.1"
-        name = f"{split}-v{version}.json"
-        return (name, f"{name}.gz") if split != "test" else ()
+        if split == "test":
+            return ()
+        name = f"{split}-v1.1.json"
+        if config.version_2:
+            name = f"{split}-v2.0.json"
+        return (name, f"{name}.gz")
 
     def read_file(path: Path, split: str) -> Iterator[Record]:
         if not _is_own(path):
@@ -129,7 +138,7 @@ def squad_form(config: SquadConfig) -> Form:
         usual=usual,
         lists=("answers",),
         is_list=_is_list,
-        optional=() if config.answers else ("answers",),
+        optional=optional,
         others="id|is_impossible",
         file_names=file_names,
         read_file=read_file,
@@ -246,7 +255,9 @@ class Squad(base.Task):
         right = []
         for answer, start in answers:
             # A negative start would count from the end.
-            there = context[start : start + len(answer)] if start >= 0 else ""
+            there = ""
+            if start >= 0:
+                there = context[start : start + len(answer)]
             if there == answer and answer.strip():
                 right.append((answer, start))
             else:
@@ -277,8 +288,10 @@ class Squad(base.Task):
                 joined.append(join(tokenizer, question, tokens.ids[first:stop]))
                 row_of.append(i)
                 extra.append(Window(offset, tokens, first, stop))
-                inside, start = first <= begin <= end < stop, offset - first
-                labels.append((begin + start, end + start) if inside else (0, 0))
+                label = (0, 0)
+                if first <= begin <= end < stop:
+                    label = (begin + offset - first, end + offset - first)
+                labels.append(label)
         targets = {}
         if all(row.answers or row.impossible for row in rows):
             start, end = np.array(labels, np.int32).reshape(-1, 2).T
@@ -325,8 +338,10 @@ class Squad(base.Task):
         """The outcome of the answer. SQuAD 2.0 has the classes "answer" and "no answer"."""
         right = [text for text, _ in row.answers] or [""]
         predicted, exact = answer["answer"], bool(exact_match(answer["answer"], right))
-        pair = ("answer" if x else "no answer" for x in (row.answers, predicted))
-        classes = tuple(pair) if self.config.version_2 else None
+        classes = None
+        if self.config.version_2:
+            kinds = {True: "answer", False: "no answer"}
+            classes = kinds[bool(row.answers)], kinds[bool(predicted)]
         text = f"{row.question} \u2016 {row.context}"
         gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
         shown, p = predicted or "(no answer)", answer["probability"]
@@ -335,7 +350,8 @@ class Squad(base.Task):
     def export(self, rows: Rows, answers: Answers, split: str) -> dict[str, str]:
         """The files of run_squad.py, in a folder named after the split."""
         names = {"predictions": "answer", "nbest_predictions": "nbest"}
-        names |= {"null_odds": "null_odds"} if self.config.version_2 else {}
+        if self.config.version_2:
+            names["null_odds"] = "null_odds"
         files = {}
         for name, key in names.items():
             content = {answer["id"]: answer[key] for answer in answers}
@@ -345,7 +361,9 @@ class Squad(base.Task):
     def _answer(self, row: Question, windows: Windows, logits: Outputs) -> Answer:
         """The answer to one question; logits: float (L, 2) of each window."""
         entries = self._spans(row.context, windows, logits)
-        chosen, null_odds = entries[0] if entries else Span("", 0.0, 0.0), {}
+        chosen, null_odds = Span("", 0.0, 0.0), {}
+        if entries:
+            chosen = entries[0]
         if self.config.version_2:
             null = min((Span("", *map(float, x[0])) for x in logits), key=_score)
             odds = _score(null) - _score(chosen)
@@ -355,12 +373,16 @@ class Squad(base.Task):
             entries = sorted([*entries, null], key=_score, reverse=True)
             entries = entries[: max(self.config.n_best, 2)]
             # The list of the best has the empty answer also if its score is low.
-            entries += [] if null in entries else [null]
-        p = scipy.special.softmax([*map(_score, entries)]).tolist() if entries else []
+            if null not in entries:
+                entries.append(null)
+        p, probability = [], 0.0
+        if entries:
+            p = scipy.special.softmax([*map(_score, entries)]).tolist()
+            probability = p[entries.index(chosen)]
         return {
             "id": row.id,
             "answer": chosen.text,
-            "probability": p[entries.index(chosen)] if entries else 0.0,
+            "probability": probability,
             "start": chosen.start,
             "end": chosen.end,
             **null_odds,
@@ -430,7 +452,9 @@ def _answers(value: Any, context: str) -> Iterator[tuple[str, int]]:
     if isinstance(value, Mapping):
         pairs = zip(value["text"], value["answer_start"], strict=True)
         value = [{"text": text, "answer_start": start} for text, start in pairs]
-    for answer in [value] if isinstance(value, str) else value:
+    if isinstance(value, str):
+        value = [value]
+    for answer in value:
         if isinstance(answer, str):
             yield answer, context.find(answer)
         else:

@@ -48,7 +48,7 @@ def is_columns(data: Any) -> bool:
     """Whether the data is a dictionary of columns: each value is a list or an array."""
     if not isinstance(data, Mapping) or not data:
         return False
-    return all(_is_column(value) for value in data.values())
+    return all(map(_is_column, data.values()))
 
 
 def _is_column(value: Any) -> bool:
@@ -78,7 +78,9 @@ def count_rows(data: Any) -> int | None:
         return 1
     if is_columns(data):
         return len(next(iter(data.values())))
-    return len(data) if isinstance(data, Sized) else None
+    if isinstance(data, Sized):
+        return len(data)
+    return None
 
 
 def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Placed]:
@@ -96,15 +98,19 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
     if isinstance(data, str):
         _warn_of_file(data)
     if not isinstance(data, Path):
-        rows = _rows(data, name or "the input")
-        yield from _numbered(rows, f"{name}, row" if name else "row")
+        rows, place = _rows(data, name or "the input"), "row"
+        if name:
+            place = f"{name}, row"
+        yield from _numbered(rows, place)
         return
     data = Path(files.expanded(data))
     if is_table(data):
         yield from read_rows(data)
     else:
-        lines = (line for _, line in text_lines(data))
-        yield from line_rows(lines, "stdin" if data == STDIN else str(data), tabs=tabs)
+        lines, place = (line for _, line in text_lines(data)), str(data)
+        if data == STDIN:
+            place = "stdin"
+        yield from line_rows(lines, place, tabs=tabs)
 
 
 _warned: set[str] = set()  # texts that named a file
@@ -129,8 +135,10 @@ def line_rows(
     """
     for number, line in enumerate(lines, 1):
         line = line.rstrip("\r\n")
-        parts = tuple(line.split("\t")) if tabs else (line,)
-        yield f"{name}:{number}", parts if len(parts) > 1 else line
+        if tabs and "\t" in line:
+            yield f"{name}:{number}", tuple(line.split("\t"))
+        else:
+            yield f"{name}:{number}", line
 
 
 def _rows(data: Any, name: str) -> Iterable[Any]:
@@ -159,12 +167,16 @@ def _numbered(rows: Iterable[Any], name: str) -> Iterator[Placed]:
     for number, row in enumerate(rows):
         if hasattr(row, "_asdict"):  # a named tuple
             row = row._asdict()
-        row = plain(row.to_dict() if hasattr(row, "to_dict") else row)
+        if hasattr(row, "to_dict"):
+            row = row.to_dict()
+        row = plain(row)
         if row is None:
             raise UserError(f"{name} {number} is missing; fill it in or drop the row")
         if not isinstance(row, str | list | dict):
             raise UserError(f"{name} {number} is of type {type(row).__name__}; {_ROW}")
-        yield f"{name} {number}", tuple(row) if isinstance(row, list) else row
+        if isinstance(row, list):
+            row = tuple(row)
+        yield f"{name} {number}", row
 
 
 def plain(value: Any) -> Any:

@@ -70,8 +70,11 @@ def has_label(values: Mapping[str, Any], names: Sequence[str]) -> bool:
 
     An empty cell of a CSV file and Hugging Face's -1 are missing labels.
     """
-    labels = [values.get(name) for name in names]
-    return any(x not in (None, "") and str(x) not in _MINUS_ONE for x in labels)
+    for name in names:
+        label = values.get(name)
+        if label not in (None, "") and str(label) not in _MINUS_ONE:
+            return True
+    return False
 
 
 def by_position(where: str, row: Any, form: "Form", labelled: bool) -> dict[str, Any]:
@@ -82,11 +85,24 @@ def by_position(where: str, row: Any, form: "Form", labelled: bool) -> dict[str,
     keys = [*form.columns]
     if not labelled:
         keys.pop()
-    count = 1 if isinstance(row, str) else len(row)
-    if count < len(keys):
+    if isinstance(row, str):
+        row = (row,)
+    if len(row) < len(keys):
         keys = [key for key in keys if key not in form.optional]
     names = [form.columns[key][0] for key in keys]
     return read.by_position(where, row, names, fewer=labelled)
+
+
+def named_columns(
+    config: Any, usual: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """The names of columns: the name in the config, or else the usual names."""
+    columns = dict(usual)
+    for key in usual:
+        name = getattr(config, key)
+        if name:
+            columns[key] = (name,)
+    return columns
 
 
 def is_list_column(
@@ -192,10 +208,9 @@ class Splits:
     @functools.cached_property
     def checksum(self) -> str:
         """A checksum of the values of all rows. Their places have no effect."""
-        values = {
-            split: [values for _, values in records]
-            for split, records in self.rows.items()
-        }
+        values = {}
+        for split, records in self.rows.items():
+            values[split] = [values for _, values in records]
         content = json.dumps(values, sort_keys=True, default=str).encode()
         return hashlib.sha256(content).hexdigest()[:12]
 
@@ -205,10 +220,9 @@ class Splits:
         if train and not dev:
             needed = "expected two of a class and as many as folds, or dev=rows"
             raise UserError(f"train has too few rows to use some for dev; {needed}")
-        chosen = {
-            "train": [row for i, row in enumerate(train) if i not in dev],
-            "dev": [train[i] for i in sorted(dev)],
-        }
+        chosen: dict[str, list[Record]] = {"train": [], "dev": []}
+        for number, record in enumerate(train):
+            chosen["dev" if number in dev else "train"].append(record)
         return dataclasses.replace(self, rows=self.rows | chosen)
 
 
@@ -256,9 +270,10 @@ def read_splits(
         rows[split] = list(records)
     scored = [split for split in names if split not in ("train", *unscored)]
     if "test" in scored:
-        label_names = form.columns[form.label]
-        test = rows.get("test", [])
-        if not any(form.is_labelled(values, label_names) for _, values in test):
+        is_labelled = False
+        for _, values in rows.get("test", ()):
+            is_labelled |= form.is_labelled(values, form.columns[form.label])
+        if not is_labelled:
             scored.remove("test")
     predicted = [split for split in rows if split not in ("train", *scored)]
     return Splits(rows, declared, tuple(scored), tuple(predicted))
@@ -307,9 +322,9 @@ def read_records(
 def _named(
     placed: Iterable[Placed], form: Form, labelled: bool, label: bool, fallback: bool
 ) -> Iterator[Record]:
-    keys = [*form.columns] if labelled else form.texts
-    if form.one_hot and labelled:
-        keys.remove(form.label)
+    keys = form.texts
+    if labelled and not form.one_hot:
+        keys = [*form.columns]
     other = re.compile(form.others)
     used: dict[str, str] = {}  # for each column its name in dictionaries
     kept: dict[str, bool] = {}  # for each name whether it matches form.others
@@ -337,8 +352,10 @@ def _named(
                     f"and {used[key] or 'missing'} in earlier rows; name it the same in "
                     "all rows"
                 )
-            if name:
-                values[name if name in names else names[0]] = row[name]
+            if name in names:
+                values[name] = row[name]
+            elif name:
+                values[names[0]] = row[name]
         if form.one_hot and labelled:
             values |= _from_one_hot(where, row, form, label)
         for name, value in row.items():
@@ -352,7 +369,9 @@ def _named(
 def positioned(where: str, row: Any, form: Form, labelled: bool) -> Mapping[str, Any]:
     """The values of a text or a tuple by name. A row that is one text is never a list."""
     values = form.positions(where, row, form, labelled)
-    return values if isinstance(row, str) else with_lists(where, values, form)
+    if isinstance(row, str):
+        return values
+    return with_lists(where, values, form)
 
 
 def with_lists(where: str, values: Mapping[str, Any], form: Form) -> Mapping[str, Any]:
@@ -372,8 +391,7 @@ def _from_one_hot(
     where: str, row: Mapping[str, Any], form: Form, needed: bool
 ) -> dict[str, Any]:
     """The labels of a row with a column of 0 or 1 for each label."""
-    there = [name for name in form.one_hot if name in row]
-    if not there and not needed:
+    if not needed and form.one_hot[0] not in row:
         return {}
     labels = []
     for name in form.one_hot:
@@ -398,7 +416,9 @@ def find_split(config: Any, form: Form, split: str) -> Any:
     if config.dir.startswith(HUB):
         return read_hub(config.dir, _hub_split(config, split))
     name, folder = getattr(config, split, ""), Path(config.dir)
-    names = [name] if name else form.file_names(split)
+    names = form.file_names(split)
+    if name:
+        names = [name]
     for possible in names:
         if (folder / possible).is_file():
             return folder / possible
@@ -406,7 +426,8 @@ def find_split(config: Any, form: Form, split: str) -> Any:
     if folder.is_file():
         there = "it is a file"
     elif folder.is_dir() and any(folder.iterdir()):
-        there = f"it has {listed(sorted(path.name for path in folder.iterdir()))}"
+        files = sorted(path.name for path in folder.iterdir())
+        there = f"it has {listed(files)}"
     where = config.dir or "the current folder"
     raise UserError(
         f"{where} has no {listed(names)} ({there}); set data.dir to the folder, or "
@@ -451,8 +472,10 @@ def read_hub(directory: str, split: str) -> Any:
 
 def declared_classes(data: Any, form: Form) -> tuple[str, tuple[str, ...]]:
     """The label's column in a data set, and the names of its classes, in order."""
+    features = getattr(data, "features", {})
     info = getattr(data, "dataset_info", None)  # of tensorflow-datasets
-    features = {**info.features} if info else getattr(data, "features", {})
+    if info:
+        features = {**info.features}
     if not isinstance(features, Mapping):  # a column of a frame
         return "", ()
     for column in form.columns[form.label]:
@@ -473,7 +496,9 @@ def with_class_names(
 
     labels: the labels of the task; see :func:`labels.in_order_of`. (): the classes.
     """
-    names = in_order_of(classes, labels) if labels else classes
+    names = classes
+    if labels:
+        names = in_order_of(classes, labels)
     known = dict(enumerate(names)) | {-1: None}
     for where, row in placed:
         value = row.get(column)
@@ -499,7 +524,9 @@ def share_of_rows(classes: Sequence[Hashable], share: float, seed: int) -> set[i
         name = classes[row]
         counts[name] += 1
         is_last = counts[name] == sizes[name]
-        places[row] = 1 if is_last else (counts[name] - 0.5) / sizes[name]
+        places[row] = (counts[name] - 0.5) / sizes[name]
+        if is_last:
+            places[row] = 1
     count = min(max(round(share * len(order)), 1), len(order) - len(sizes))
     return {*sorted(order, key=places.get)[:count]}
 

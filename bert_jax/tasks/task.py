@@ -108,8 +108,11 @@ class Task(abc.ABC):
 
     def __repr__(self) -> str:
         """The settings that differ from their defaults."""
-        fields = {f.name: f.default for f in dataclasses.fields(self.config)}
-        shown = [f"{k}={v!r}" for k, v in vars(self.config).items() if v != fields[k]]
+        shown = []
+        for field in dataclasses.fields(self.config):
+            value = getattr(self.config, field.name)
+            if value != field.default:
+                shown.append(f"{field.name}={value!r}")
         return f"{type(self).__name__}({', '.join(shown)})"
 
     @functools.cached_property
@@ -120,7 +123,9 @@ class Task(abc.ABC):
     @property
     def outputs(self) -> int:
         """Number of logits of a sequence or a token."""
-        return 2 if self.head == "span" else len(self.labels) or 1
+        if self.head == "span":
+            return 2
+        return max(len(self.labels), 1)
 
     def changed(self, **settings: Any) -> Self:
         """The task with other settings and the same rows."""
@@ -326,10 +331,12 @@ def rows_of(
 
 def golds(task: Task, row: Any) -> Sequence[Any]:
     """The labels of a row, which the log counts."""
-    label = getattr(row, task.gold) if task.gold else ()
+    label = getattr(row, task.gold, None)
     if label is None:
         return ()
-    return label if isinstance(label, tuple) else (label,)
+    if isinstance(label, tuple):
+        return label
+    return (label,)
 
 
 def all_scores(task: Task, rows: list[Any], answers: Answers) -> Scores:
@@ -337,9 +344,13 @@ def all_scores(task: Task, rows: list[Any], answers: Answers) -> Scores:
     scores = task.score(rows, answers)
     if not task.own_metrics:
         return scores
-    name = next(name for name in _GOLD if name in answers[0])
-    gold = [getattr(row, _GOLD[name]) for row in rows]
-    gold = [list(x) if isinstance(x, tuple) else x for x in gold]
+    (name, *_) = (name for name in _GOLD if name in answers[0])
+    gold = []
+    for row in rows:
+        label = getattr(row, _GOLD[name])
+        if isinstance(label, tuple):
+            label = list(label)
+        gold.append(label)
     more = task.own_metrics(gold, [copy.copy(x[name]) for x in answers])
     if isinstance(more, Mapping) and not more.keys() & scores.keys():
         with contextlib.suppress(TypeError, ValueError):  # a score is not a number
@@ -365,7 +376,10 @@ def warnings(task: Task, rows: Sequence[Any], features: Features) -> list[str]:
         share = f"{features.truncated / len(rows):.0%} of the rows are longer than"
         limit = f"{name}={getattr(task.config, name)}"
         lines.append(f"{share} {limit} and lose text; raise data.{name}")
-    if len({gold for row in rows for gold in golds(task, row)}) == 1:
+    different = set()
+    for row in rows:
+        different.update(golds(task, row))
+    if len(different) == 1:
         lines.append("all rows have the same label, so no other answer is learned")
     return lines
 
@@ -391,4 +405,6 @@ def joined_features(
 
 def with_id(row: Any, answer: dict[str, Any]) -> dict[str, Any]:
     """An answer with the id of its row, if the row has an id."""
-    return answer if row.id is None else {"id": row.id} | answer
+    if row.id is None:
+        return answer
+    return {"id": row.id} | answer

@@ -8,6 +8,7 @@ each logit decides its label.
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -152,7 +153,9 @@ class Row:
     @property
     def texts(self) -> tuple[str, ...]:
         """The text, or both texts."""
-        return (self.text_a,) if self.text_b is None else (self.text_a, self.text_b)
+        if self.text_b is None:
+            return (self.text_a,)
+        return (self.text_a, self.text_b)
 
     @property
     def text(self) -> str:
@@ -173,7 +176,9 @@ def text_form(
     label_names: usual names of the label's column.
     """
     layout = config.layout
-    usual = dict(_PAIR if config.pair else {"text_a": ("text",)})
+    usual = {"text_a": ("text",)}
+    if config.pair:
+        usual = dict(_PAIR)
     usual["label"] = label_names
     columns = {}
     for key, names in usual.items():
@@ -302,8 +307,8 @@ class Classification(base.Task):
         config, joined, numbers, truncated = self.config, [], [], 0
         encoded = iter(tokenizer.encode_batch([x for row in rows for x in row.texts]))
         for number, row in enumerate(rows):
-            texts = [next(encoded) for _ in row.texts]
-            lengths = [len(text) for text in texts]
+            texts = list(itertools.islice(encoded, len(row.texts)))
+            lengths = [*map(len, texts)]
             room = config.max_length - 1 - len(texts)
             if config.truncation == "windows":
                 spans = sequences.token_windows(*lengths, room, config.stride)
@@ -317,10 +322,12 @@ class Classification(base.Task):
             joined += [sequences.join(tokenizer, *parts) for parts in cut]
             numbers += [number] * len(cut)
         targets = {}
-        if rows and all(row.label is not None for row in rows):
-            labels = self._targets([row.label for row in rows])
-            labels = labels.astype(np.float32) if self.regression else labels
-            targets = {"label": labels[numbers]}
+        labels = [row.label for row in rows]
+        if rows and None not in labels:
+            values = self._targets(labels)
+            if self.regression:
+                values = values.astype(np.float32)
+            targets = {"label": values[numbers]}
         return base.joined_features(joined, numbers, targets, truncated=truncated)
 
     def _targets(self, labels: list[Any]) -> np.ndarray:
@@ -356,7 +363,9 @@ class Classification(base.Task):
 
     def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
         gold, predicted, p = row.label, _label_in(answer), answer.get("probability")
-        classes = None if self.regression else (gold, predicted)
+        classes = None
+        if not self.regression:
+            classes = gold, predicted
         right = gold == predicted and not self.regression
         yield Outcome(row.text, gold, predicted, p, right, classes=classes)
 
@@ -368,9 +377,11 @@ class Classification(base.Task):
         server = self.config.layout.server.get(split)
         lines = [["index", "prediction"]]
         for number, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-            label = _label_in(answer)
-            label = np.clip(label, 0, 5) if server and self.regression else label
-            index = number if row.id in (None, "") else row.id
+            label, index = _label_in(answer), row.id
+            if server and self.regression:
+                label = np.clip(label, 0, 5)
+            if index in (None, ""):
+                index = number
             lines.append([str(index), _shown(label, self.config)])
         text = "".join("\t".join(map(read.escaped, line)) + "\n" for line in lines)
         return {server or f"{split}_predictions.tsv": text}
@@ -394,7 +405,9 @@ class MultiLabel(Classification):
         label = config.label
         if isinstance(label, str) and "," in label:
             label = tuple(name.strip() for name in label.split(","))
-        one_hot = () if isinstance(label, str) else label
+        one_hot = ()
+        if not isinstance(label, str):
+            one_hot = label
         if one_hot and {*config.labels} - {*one_hot}:
             actual = f"data.labels={config.labels}, but data.label names {one_hot}"
             raise UserError(f"{actual}; leave labels out: they are the columns' names")
@@ -429,7 +442,8 @@ class MultiLabel(Classification):
         """The labels of a row. The confidence is the most wrong label's."""
         gold, predicted, p = row.label, answer["labels"], answer["probabilities"]
         wrong = {*gold} ^ {*predicted}
-        sure = [p[name] if name in predicted else 1 - p[name] for name in wrong]
+        sure = [1 - p[name] for name in wrong.difference(predicted)]
+        sure += [p[name] for name in wrong.intersection(predicted)]
         shown = [_shown(names, self.config) for names in (gold, predicted)]
         yield Outcome(row.text, *shown, max(sure, default=1.0), right=not wrong)
 
@@ -443,7 +457,10 @@ def text_or_pair(task: Classification) -> Classification:
 
 def _label_in(answer: Answer) -> Any:
     """The label, the labels or the number in an answer."""
-    return next(answer[n] for n in ("label", "labels", "value") if n in answer)
+    for name in ("label", "labels"):
+        if name in answer:
+            return answer[name]
+    return answer["value"]
 
 
 def _shown(label: Any, config: TableConfig) -> str:
@@ -465,7 +482,9 @@ def _several(
     """
     if isinstance(value, str):
         return [x.strip() for x in value.split(separator) if x.strip()]
-    values = value if isinstance(value, list | tuple) else [value]
+    values = value
+    if not isinstance(values, list | tuple):
+        values = [value]
     if not any(isinstance(x, int | float) for x in values):
         return values
     binary = all(x in (0, 1) for x in values)

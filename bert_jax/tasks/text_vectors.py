@@ -111,8 +111,10 @@ class SentenceVectors(Classification):
         if self.cosine:
             return "pearson"
         records = base.records_of(self, self.splits.scored[0])
-        all_labelled = all(self._has_label(values) for _, values in records)
-        return "pearson" if all_labelled else "accuracy"
+        for _, values in records:
+            if not self._has_label(values):
+                return "accuracy"
+        return "pearson"
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         negatives: list[str] = []
@@ -120,7 +122,9 @@ class SentenceVectors(Classification):
             if self.cosine or not _NEGATIVES.fullmatch(name):
                 continue
             value = read.value_of(where, values, [name])
-            texts = value if isinstance(value, list) else [value]
+            texts = value
+            if not isinstance(value, list):
+                texts = [value]
             negatives += [read.text_of(where, {name: x}, [name]) for x in texts]
         has_label = self._has_label(values)
         if labelled and not (self.cosine or negatives or has_label):
@@ -144,7 +148,8 @@ class SentenceVectors(Classification):
             least = config.positive_from
             return [row for row in rows if row.label is None or row.label >= least]
         rows = super().read(split)
-        if len({row.label for row in rows}) < 2:
+        different = {row.label for row in rows}
+        if len(different) < 2:
             actual = f"{config.dir}: all training pairs have one label"
             raise UserError(
                 f"{actual}; expected two different labels, or data.loss=contrastive"
@@ -179,8 +184,10 @@ class SentenceVectors(Classification):
         cosines = (vectors[:, :1] * vectors[:, 1:]).sum(axis=2).tolist()
         answers = []
         for row, (value, *others) in zip(rows, cosines, strict=True):
-            negatives = {"negatives": others} if others else {}
-            answers.append(with_id(row, {"value": value} | negatives))
+            answer = {"value": value}
+            if others:
+                answer["negatives"] = others
+            answers.append(with_id(row, answer))
         return answers
 
     def score(self, rows: list[Row], answers: Answers) -> base.Scores:
@@ -216,7 +223,7 @@ def _with_negatives(
     A tuple has two texts. After them a number is a label, and texts or a list are
     negatives. Raises UserError for a third text such as "7", which may be either.
     """
-    third = row[2] if len(row) > 2 else None
+    third = (*row, None, None, None)[2]
     if not isinstance(third, str | list):
         return by_position(where, row, form, labelled)
     is_alone = len(row) == 3 and isinstance(third, str)

@@ -33,6 +33,7 @@ from bert_jax.tasks.splits import (
     Form,
     by_position,
     is_list_column,
+    named_columns,
     read_table,
 )
 from bert_jax.tasks.tagging_formats import Sentence
@@ -102,10 +103,6 @@ class TaggingConfig(DataConfig):
 def tagging_form(config: TaggingConfig) -> Form:
     """The form of sentences in tables, columns of words and tags, or segmented text."""
     usual = {"words": ("words", "tokens", "text"), "tags": ("tags", "ner_tags")}
-    columns = dict(usual)
-    for key in usual:
-        if name := getattr(config, key):
-            columns[key] = (name,)
 
     def read_file(path: Path, split: str) -> Iterator[Placed]:
         if is_table(path) and ending(path) != ".tsv":
@@ -119,7 +116,7 @@ def tagging_form(config: TaggingConfig) -> Form:
         return is_conll and config.task != "segmented"
 
     return Form(
-        columns=columns,
+        columns=named_columns(config, usual),
         usual=usual,
         others="id|document",
         file_names=lambda split: _FILES.get((config.task, split), (f"{split}.txt",)),
@@ -150,10 +147,12 @@ def _is_list(form: Form, name: str, cell: str, values: Mapping[str, Any]) -> boo
     is_tags = name in form.columns["tags"]
     if is_tags and len(cell.split()[0]) > 1:
         return True  # "[X," is not a tag, but "(" is
-    beside = form.columns["words" if is_tags else "tags"]
-    others = [values[x] for x in beside if values.get(x) is not None]
-    if others:
-        return is_list_beside(cell, others[0])
+    beside = form.columns["tags"]
+    if is_tags:
+        beside = form.columns["words"]
+    for column in beside:
+        if values.get(column) is not None:
+            return is_list_beside(cell, values[column])
     if is_tags or name == "text":
         return is_tags
     items = parse_list(cell)
@@ -205,10 +204,11 @@ class Tagging(base.Task):
             return self.config.scheme
         if self.config.task == "segmented":
             return "bmes"
-        if known := self.config.labels or self.splits.classes:
+        known = self.config.labels or self.splits.classes
+        if known:
             return formats.recognise(known)
         tags = self._tags(("train", "dev"))
-        return formats.recognise(tag for sentence in tags for tag in sentence)
+        return formats.recognise(itertools.chain.from_iterable(tags))
 
     @property
     def kind(self) -> str:
@@ -228,7 +228,9 @@ class Tagging(base.Task):
 
     @property
     def main_metric(self) -> str:
-        return "accuracy" if self.kind == "tags" else "f1"
+        if self.kind == "tags":
+            return "accuracy"
+        return "f1"
 
     def found(self, splits: Sequence[str]) -> list[str]:
         """The tag of each word, with iob2 instead of iob1."""
@@ -273,7 +275,8 @@ class Tagging(base.Task):
             raise UserError(f'{where}: "words" is not a list of words')
         if labelled:
             tags = value_of(where, values, self.form.columns["tags"])
-            tags = tags.split() if isinstance(tags, str) else tags
+            if isinstance(tags, str):
+                tags = tags.split()
             if isinstance(tags, list) and self.config.labels:
                 tags = [_tag_of(where, tag, self.config.labels) for tag in tags]
             if not is_words(tags) or "" in tags or len(tags) != len(words):
@@ -296,8 +299,12 @@ class Tagging(base.Task):
         stride = self.config.stride or (capacity + 1) // 2
         unknown = np.array([tokenizer.unk_id], tokenizer.dtype)
         encoded = tokenizer.encode_batch([word for row in rows for word in row.words])
-        tokens = [ids[:capacity] if len(ids) else unknown for ids in encoded]
-        cut = np.array([len(ids) > capacity for ids in encoded], bool)
+        tokens, cut = [], np.zeros(len(encoded), bool)
+        for number, ids in enumerate(encoded):
+            tokens.append(ids[:capacity])
+            cut[number] = len(ids) > capacity
+            if not len(ids):
+                tokens[-1] = unknown
         offsets = np.cumsum([0, *map(len, tokens)])
         bounds = np.cumsum([0, *(len(row.words) for row in rows)]).tolist()
         documents: list[Window] = []  # the words of the document around each row
@@ -326,7 +333,9 @@ class Tagging(base.Task):
                     target = np.full_like(joined[-1][0], IGNORED)
                     target[positions] = [numbers[row.tags[w]] for w in words]
                     labels.append(target)
-        targets = {"labels": labels} if labels else {}
+        targets = {}
+        if labels:
+            targets["labels"] = labels
         more = {"extra": extra, "truncated": truncated}
         return base.joined_features(joined, row_of, targets, **more)
 
@@ -356,12 +365,14 @@ class Tagging(base.Task):
             return answer
         segmented, answer["entities"] = self.kind == "words", []
         for name, start, end in formats.entities(tags, self.scheme):
-            text = ("" if segmented else " ").join(row.words[start:end])
-            name = "word" if segmented else name
+            text = " ".join(row.words[start:end])
+            if segmented:
+                name, text = "word", "".join(row.words[start:end])
             entity = {"type": name, "text": text, "start": start, "end": end}
             if row.offsets is not None:
                 place = [row.offsets[start][0], row.offsets[end - 1][1]]
-                text = text if segmented else row.text[slice(*place)]
+                if not segmented:
+                    text = row.text[slice(*place)]
                 entity |= {"text": text, "characters": place}
             entity["probability"] = math.prod(answer["probabilities"][start:end])
             answer["entities"].append(entity)
@@ -378,7 +389,9 @@ class Tagging(base.Task):
         text, entities = " ".join(row.words), self.kind == "entities"
         tags = row.words, row.tags, answer["tags"], answer["probabilities"]
         for word, gold, tag, p in zip(*tags, strict=True):
-            classes = (gold[2:] or gold, tag[2:] or tag) if entities else (gold, tag)
+            classes = gold, tag
+            if entities:
+                classes = gold[2:] or gold, tag[2:] or tag
             yield Outcome(text, gold, tag, p, gold == tag, word, classes)
 
     def export(self, rows: Rows, answers: Answers, split: str) -> dict[str, str]:
@@ -393,7 +406,9 @@ class Tagging(base.Task):
                 name = f"{split}.segmented.txt"
                 lines.append(" ".join(x["text"] for x in answer["entities"]))
                 continue
-            tags = [row.tags, answer["tags"]] if row.tags else [answer["tags"]]
+            tags = [answer["tags"]]
+            if row.tags:
+                tags = [row.tags, *tags]
             if self.kind == "entities":
                 tags = [formats.spelled(x, self.scheme, "iob2") for x in tags]
             # Columns have blanks between them, so words have none.
@@ -422,9 +437,9 @@ def learned(row: Sentence, scheme: str, labels: tuple[str, ...]) -> Sentence:
     """
     new = formats.spelled(row.tags, scheme, scheme)
     inside = formats.SCHEMES[scheme][1:2]
-    stray = inside if formats.kind_of(scheme) == "entities" else ""
+    has_entities = formats.kind_of(scheme) == "entities"
     for word, tag, right in zip(row.words, row.tags, new, strict=True):
-        is_stray = stray and tag[:1] == stray and tag[1:] == right[1:]
+        is_stray = has_entities and tag[:1] == inside and tag[1:] == right[1:]
         if right not in labels or not (right == tag or is_stray):
             raise UserError(
                 f"{row.where}: the word {word!r} has the tag {tag!r}; expected a tag "
