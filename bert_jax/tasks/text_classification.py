@@ -270,12 +270,8 @@ class Classification(base.Task):
         for split in splits:
             for where, values in self.splits.rows.get(split, ()):
                 value = read.value_of(where, values, self.form.columns["label"])
-                names += self._names(where, value)
+                names += _names_in(self.config, where, value)
         return without_decimals(names)
-
-    def _names(self, where: str, value: Any) -> list[str]:
-        """The names or numbers of the classes in the label of a row."""
-        return [class_name(where, value)]
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         columns, texts = self.form.columns, []
@@ -420,10 +416,6 @@ class MultiLabel(Classification):
         names = _several(where, value, self.labels, self.config.separator)
         return tuple(known_class(where, name, self.labels) for name in names)
 
-    def _names(self, where: str, value: Any) -> list[str]:
-        names = _several(where, value, (), self.config.separator)
-        return [class_name(where, name) for name in names]
-
     def _targets(self, labels: list[Any]) -> np.ndarray:
         """1 for each label that a row has: float32 (rows, labels)."""
         targets = np.zeros((len(labels), len(self.labels)), np.float32)
@@ -470,6 +462,14 @@ def _shown(label: Any, config: TableConfig) -> str:
     if isinstance(label, list | tuple):
         return config.separator.join(label)
     return f"{label:.3f}"
+
+
+def _names_in(config: TableConfig, where: str, value: Any) -> list[str]:
+    """The names or numbers of the classes in the label of a row."""
+    values = [value]
+    if isinstance(config, MultiLabelConfig):
+        values = _several(where, value, (), config.separator)
+    return [class_name(where, x) for x in values]
 
 
 def _several(

@@ -112,7 +112,7 @@ class SentenceVectors(Classification):
             return "pearson"
         records = base.records_of(self, self.splits.scored[0])
         for _, values in records:
-            if not self._has_label(values):
+            if not _has_label(values, self.form):
                 return "accuracy"
         return "pearson"
 
@@ -126,16 +126,12 @@ class SentenceVectors(Classification):
             if not isinstance(value, list):
                 texts = [value]
             negatives += [read.text_of(where, {name: x}, [name]) for x in texts]
-        has_label = self._has_label(values)
+        has_label = _has_label(values, self.form)
         if labelled and not (self.cosine or negatives or has_label):
             needed = "give dev=rows with labels or negatives"
             raise UserError(f"{where}: no label and no negative to score; {needed}")
         row = super().row(where, values, labelled and (has_label or not negatives))
         return dataclasses.replace(row, negatives=tuple(negatives))
-
-    def _has_label(self, values: Mapping[str, Any]) -> bool:
-        names = self.form.columns["label"]
-        return any(values.get(name) not in (None, "") for name in names)
 
     def read(self, split: str) -> list[Row]:
         config = self.config
@@ -200,6 +196,12 @@ class SentenceVectors(Classification):
 def _is_list(form: Form, name: str, cell: str, values: Mapping[str, Any]) -> bool:
     """A negative may be one text, such as "(CNN) London"."""
     return bool(_NEGATIVES.fullmatch(name)) and looks_like_list(cell)
+
+
+def _has_label(values: Mapping[str, Any], form: Form) -> bool:
+    """Whether a row has a label, which may be -1."""
+    names = form.columns["label"]
+    return any(values.get(name) not in (None, "") for name in names)
 
 
 Positions = Callable[[str, Any, Form, bool], dict[str, Any]]

@@ -207,7 +207,7 @@ class Tagging(base.Task):
         known = self.config.labels or self.splits.classes
         if known:
             return formats.recognise(known)
-        tags = self._tags(("train", "dev"))
+        tags = _tags_of(self, ("train", "dev"))
         return formats.recognise(itertools.chain.from_iterable(tags))
 
     @property
@@ -235,18 +235,9 @@ class Tagging(base.Task):
     def found(self, splits: Sequence[str]) -> list[str]:
         """The tag of each word, with iob2 instead of iob1."""
         names: list[str] = []
-        for tags in self._tags(splits):
+        for tags in _tags_of(self, splits):
             names += formats.spelled(tags, self.scheme, self.scheme)
         return names
-
-    def _tags(self, splits: Sequence[str]) -> list[Sequence[str]]:
-        """The tags of each sentence, as they are in the rows."""
-        tags = []
-        for split in splits:
-            if split == "train" or split in self.splits.rows:
-                records = base.records_of(self, split)
-                tags += [self.row(*record, labelled=True).tags for record in records]
-        return tags
 
     def read(self, split: str) -> Rows:
         """The sentences of a split, with the tags that are learned; see Task.read."""
@@ -415,6 +406,16 @@ class Tagging(base.Task):
             words = [re.sub(r"\s", "_", word) or "_" for word in row.words]
             lines += [*map(" ".join, zip(words, *tags, strict=True)), ""]
         return {name: "".join(f"{line}\n" for line in lines)}
+
+
+def _tags_of(task: Tagging, splits: Sequence[str]) -> list[Sequence[str]]:
+    """The tags of each sentence, as they are in the rows."""
+    tags = []
+    for split in splits:
+        if split == "train" or split in task.splits.rows:
+            records = base.records_of(task, split)
+            tags += [task.row(*record, labelled=True).tags for record in records]
+    return tags
 
 
 def is_words(values: Any) -> bool:
