@@ -245,9 +245,9 @@ class Classification(base.Task):
     def labels(self) -> tuple[str, ...]:
         if self.regression:
             return ()
-        known = self.config.labels or self.form.labels or self.splits.classes
+        known = declared_labels(self)
         if known:
-            return tuple(known)
+            return known
         names = self.found(("train", "dev"))
         labels = in_order(names)
         most = max(20, 0.9 * len(names))
@@ -266,11 +266,14 @@ class Classification(base.Task):
             return []
         if not base.records_of(self, "train"):
             raise UserError("train has no rows; expected rows with a text and a label")
+        known = declared_labels(self)
         names = []
         for split in splits:
             for where, values in self.splits.rows.get(split, ()):
                 value = read.value_of(where, values, self.form.columns["label"])
-                names += _names_in(self.config, where, value)
+                names += _names_in(self.config, where, value, known)
+        if known:
+            return names
         return without_decimals(names)
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
@@ -464,11 +467,23 @@ def _shown(label: Any, config: TableConfig) -> str:
     return f"{label:.3f}"
 
 
-def _names_in(config: TableConfig, where: str, value: Any) -> list[str]:
-    """The names or numbers of the classes in the label of a row."""
+def declared_labels(task: Classification) -> tuple[str, ...]:
+    """The labels of the settings, of the data set's layout, or of a data set, if any."""
+    return tuple(task.config.labels or task.form.labels or task.splits.classes)
+
+
+def _names_in(
+    config: TableConfig, where: str, value: Any, known: tuple[str, ...]
+) -> list[str]:
+    """The names of the classes in the label of a row.
+
+    known: labels that are declared. Without them a number is the name of a class.
+    """
     values = [value]
     if isinstance(config, MultiLabelConfig):
-        values = _several(where, value, (), config.separator)
+        values = _several(where, value, known, config.separator)
+    if known:
+        return [known_class(where, x, known) for x in values]
     return [class_name(where, x) for x in values]
 
 

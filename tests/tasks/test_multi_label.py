@@ -200,6 +200,17 @@ def test_a_run_learns_predicts_and_is_saved_for_transformers(settings, tmp_path)
     assert model.evaluate(rows)["exact_match"] == 100
 
 
+def test_labels_in_rows_have_their_names():
+    rows = [("x", [0, 1, 1]), ("y", "a"), ("z", [])]
+    multi_label = task().with_rows(train=rows, dev=[("x", "a, c")])
+    assert multi_label.found(("train", "dev")) == ["b", "c", "a", "a", "c"]
+    one = bert_jax.tasks.classification(labels=("no", "yes"))
+    assert one.with_rows(train=[("x", 1), ("y", "no")]).found(("train",)) == [
+        "yes",
+        "no",
+    ]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_label_of_one_row_trains_for_every_seed(seed):
     """As in a long tail of labels, of which some are in dev only."""
