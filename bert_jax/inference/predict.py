@@ -254,10 +254,9 @@ class Predictor(base.Inference):
         trained = self.task
         task = fitted(task, self.max_length, trained.head)
         changes = {"max_length": min(task.config.max_length, self.max_length)}
-        known = (
-            getattr(task.config, "labels", ()) or task.form.labels or task.config.dir
-        )
-        if task.head == trained.head and trained.labels and not known:
+        declared = getattr(task.config, "labels", ()) or task.form.labels
+        is_open = task.head == trained.head and trained.labels and not declared
+        if is_open and _has_labels_of(task, trained.labels):
             task = type(task)(task.changed(labels=trained.labels).config)
         if (task.head, task.outputs) != (trained.head, trained.outputs):
             actual = (
@@ -268,6 +267,13 @@ class Predictor(base.Inference):
         if task.labels:
             changes |= {"labels": in_order_of(trained.labels, task.labels)}
         return type(task)(task.changed(**changes).config)
+
+
+def _has_labels_of(task: Task, labels: tuple[str, ...]) -> bool:
+    """Whether all labels in the files of a task are among ``labels``."""
+    if not task.config.dir:
+        return True
+    return {*task.found(("train", "dev"))} <= {*labels}
 
 
 class Logits(Predictor):

@@ -251,6 +251,21 @@ def test_one_label_that_a_text_has_or_not(tmp_path):
         assert loaded.evaluate(rows)["exact_match"] == 100
 
 
+def test_a_task_with_files_has_the_labels_of_the_head(tmp_path):
+    """The head lacks I-PER, which the files lack, too."""
+    tiny(tmp_path / "m", "token", 2, labels=("O", "B-PER"))
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.txt").write_text("the O\nman B-PER\n\nparis O\n")
+    task = bert_jax.tasks.tagging(dir=str(tmp_path), max_length=32)
+    predict = Predictor(tmp_path / "m")
+    ((evaluated, split, _),) = predict.evaluate(task=task)
+    assert evaluated.labels == ("O", "B-PER") and len(split.rows) == 2
+    (tmp_path / "train.txt").write_text("the B-LOC\n")
+    task = bert_jax.tasks.tagging(dir=str(tmp_path), max_length=32)
+    with pytest.raises(UserError, match="gives 2 numbers, the task needs 5"):
+        [*predict.evaluate(task=task)]
+
+
 def test_a_dictionary_of_columns_is_a_table(sentiment, tagger):
     predict, _ = sentiment
     texts = ["the man", "a dog"]
