@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from bert_jax.data.batching import EpochBatches
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import DivergenceError, UserError, counted, listed
+from bert_jax.errors import DivergenceError, UserError, counted, listed, naming
 from bert_jax.files import delete_folder, is_remote, read_json, write_json
 from bert_jax.inference.evaluation import (
     Evaluation,
@@ -53,7 +53,7 @@ from bert_jax.parallel.processes import from_leader, on_every_host, on_leader
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress, print_line, unwatched
 from bert_jax.runs import RESULTS
-from bert_jax.settings import to_dict
+from bert_jax.settings import from_settings, to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.layouts import CORRELATIONS, ERRORS, REGRESSION
 from bert_jax.tasks.task import (
@@ -164,7 +164,9 @@ def recorded_labels(folder: RunFolder) -> tuple[str, ...] | None:
     path = folder.local / "config.json"
     if not path.exists() or not has_run(folder):
         return None
-    return tuple(read_json(path, "the config of a run").get("labels", ()))
+    labels = read_json(path, "the config of a run").get("labels", ())
+    with naming(path):
+        return from_settings(tuple[str, ...], labels, "labels")
 
 
 def _with_order(
