@@ -572,7 +572,7 @@ def write_multi_label(folder, rows=24, seed=0):
             row = {"text": " ".join(words), "labels": list(clues.values())}
             lines.append(json.dumps(row))
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
-    return dict(family="multi_label", data=dict(label="labels"))
+    return dict(family="multi_label", data={})
 
 
 def write_sentence_vectors(folder, rows=24, seed=0):
