@@ -305,7 +305,12 @@ ROWS = {
         "alone",
     ),
     "model.pre_norm": Row(
-        True, lambda x: "bert/encoder/final_norm/scale" in x.shapes, "alone"
+        True,
+        lambda x: (
+            "bert/encoder/final_norm/scale" in x.shapes
+            and "bert/embeddings/norm/scale" not in x.shapes
+        ),
+        "alone",
     ),
     "model.pooling": Row(
         "mean", lambda x: traced_as(x, "model", pooling="mean"), "alone"

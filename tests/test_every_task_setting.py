@@ -132,6 +132,11 @@ def eval_batch_sizes(seen):
     return {options["batch_size"] for options in seen.calls["run_model"]}
 
 
+def eval_batch_sizes_of_features(seen):
+    """The batch sizes with which the frozen encoder reads the splits."""
+    return {options["batch_size"] for _, options in seen.calls["with_hidden"]}
+
+
 ROWS = {
     "family": Row("tagging", lambda x: isinstance(x.job.objective, Tagging), "alone"),
     "init_from": Row(
@@ -203,8 +208,7 @@ ROWS = {
         lambda x: (
             isinstance(x.job.objective, FrozenTagging)
             and x.job.objective.model.feature_config.layers == (0, -1)
-            and len(x.calls["with_hidden"]) == 2
-            and len(x.calls["with_hidden"]) == 2
+            and eval_batch_sizes_of_features(x) == {8}
         ),
         "frozen",
         {"family": "tagging"},
