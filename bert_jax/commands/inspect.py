@@ -25,6 +25,7 @@ from pathlib import Path
 from bert_jax.commands import cli, startup
 from bert_jax.data.examples import MASKINGS
 from bert_jax.inference.inspection import describe, inspect
+from bert_jax.interop.find import check_checkpoint
 from bert_jax.progress import print_line
 
 
@@ -38,6 +39,7 @@ def main(argv: list[str]) -> None:
     as_json = options.pop("json")
     path = options.pop("path")
     if not Path(path, "index.json").is_file():  # prepared text needs no JAX
+        check_checkpoint(path)
         startup.quiet_libtpu()
     summary = inspect(path, **options)
     text = json.dumps(summary, indent=2) if as_json else "\n".join(describe(summary))
