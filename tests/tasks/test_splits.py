@@ -1,4 +1,4 @@
-"""Sources of rows: data sets of a hub, rows of Python, and names of classes."""
+"""Splits of rows: files, data sets of a hub and rows of Python."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -9,7 +9,6 @@ import pytest
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tasks import splits
-from bert_jax.tasks.labels import in_order_of, names_by_number
 from bert_jax.tasks.splits import check_splits, share_of_rows
 
 SPLITS = {
@@ -281,26 +280,3 @@ def test_an_empty_cell_of_a_table_is_a_missing_label(tmp_path):
         ("test",),
     )
     assert [row.label for row in task.read("test")] == [None, None]
-
-
-def test_a_class_finds_its_label_by_name(caplog):
-    outputs = ("Neutral", "contradiction", "ENTAILMENT")
-    labels = ("entailment", "neutral", "contradiction")
-    assert in_order_of(outputs, labels) == ("neutral", "contradiction", "entailment")
-    assert in_order_of(("b", "B", "a"), ("a", "B", "b")) == ("b", "B", "a")
-    assert not caplog.records
-    assert in_order_of(("LABEL_0", "LABEL_1"), ("no", "yes")) == ("no", "yes")
-    assert "LABEL_0 is no, LABEL_1 is yes" in caplog.text
-    assert in_order_of(("bad", "good"), ("0", "1")) == ("0", "1")
-    for outputs in (("x", "yes"), ("LABEL_0",), ("Yes", "YES")):
-        with pytest.raises(UserError, match=r"the classes are .*, the labels"):
-            in_order_of(outputs, ("no", "yes"))
-
-
-def test_a_number_is_a_class_unless_a_name_is_a_number(caplog):
-    assert names_by_number(("no", "1")) == {"no": "no", "1": "1"}
-    assert not caplog.records
-    for _ in range(2):
-        assert names_by_number(("worse", "better")) == {"0": "worse", "1": "better"}
-    (record,) = caplog.records
-    assert record.message == "labels 0, 1 are read as worse, better, by position"
