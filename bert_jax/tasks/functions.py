@@ -42,7 +42,10 @@ def pairs(
 
 @with_arguments(MultiLabel.config_class, leave_out=("task",))
 def multi_label(**settings: Any) -> MultiLabel:
-    """Any number of classes for a text."""
+    """Any number of classes for a text.
+
+    ``label=["food", "service"]`` reads a column with a 0 or 1 for each label.
+    """
     return _task(MultiLabel, settings)
 
 
@@ -71,8 +74,8 @@ def choices(**settings: Any) -> MultipleChoice:
 def squad(**settings: Any) -> Squad:
     """The part of a context that answers a question.
 
-    With ``version_2=True`` (SQuAD 2.0) a question may have no answer: "is_impossible" is
-    True.
+    With ``version_2=True`` (SQuAD 2.0) a question may have no answer: "answers" is empty,
+    or "is_impossible" is True.
     """
     return _task(Squad, settings)
 
