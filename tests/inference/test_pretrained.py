@@ -187,7 +187,7 @@ def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_pa
     pairs = [("long", "x"), ("x", "y"), ("x", "long"), ("longer", "y")]
     sets = [("a", PAIRS), ("b", pairs)]
     reported = {}
-    result = accuracy(score, [*sets, sets[0]], reported.__setitem__)
+    result = accuracy(score, [*sets, sets[1]], reported.__setitem__)
     assert reported["a"].tolist() == [False, True]
     assert reported["b"].tolist() == [
         False,
@@ -196,8 +196,8 @@ def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_pa
         False,
     ]  # a tie counts as wrong
     assert result.by_set == {"a": 0.5, "b": 0.25}  # a name may occur twice
-    # The mean over pairs, not over sets: 1 + 1 + 1 of 2 + 4 + 2 pairs.
-    assert (result.accuracy, result.pairs) == (3 / 8, 8)
+    # The mean over pairs, not over sets: 1 + 1 + 1 of 2 + 4 + 4 pairs.
+    assert (result.accuracy, result.pairs) == (3 / 10, 10)
     for name in ("y", "x"):
         (tmp_path / f"{name}.jsonl").write_text('{"yes": "a", "no": "bb"}\n')
     paths = [tmp_path / "x.jsonl", tmp_path / "y.jsonl"]
