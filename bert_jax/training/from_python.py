@@ -8,6 +8,7 @@ import logging
 import math
 import numbers
 import os
+import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -65,6 +66,15 @@ class Trained(Bert):
     @property
     def _metrics(self) -> Metrics | None:
         return self.metrics
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields, for pickle and copy. A function without a global name is left out."""
+        state = super().__getstate__()
+        try:
+            pickle.dumps(self.metrics)
+        except (AttributeError, TypeError, pickle.PicklingError):
+            state["metrics"] = None
+        return state
 
     def __repr__(self) -> str:
         if "loss" in self.scores:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import pickle
 import shutil
 import subprocess
 import sys
@@ -200,6 +201,8 @@ def test_rows_of_python_train_a_model_that_answers(make, checkpoint_dir, tmp_pat
         assert scores == again.evaluate(rows)
         again = again.evaluate(rows, metrics=lambda *_: {"given": 7})
         assert again == scores | {"given": 7}
+        sent = pickle.loads(pickle.dumps(model))  # without the function of this test
+        assert sent.evaluate(rows) == scores and model.metrics is exact
 
 
 def test_own_metrics_choose_the_best_model_and_a_callback_stops(
