@@ -734,8 +734,12 @@ def test_pandas_may_be_missing(sentiment, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("features", {"bert_jax": {}}, "no task has the head 'features'"),
-        ("features", {"bert_jax": None}, "no task has the head 'features'"),
+        ("features", {"bert_jax": {}}, "a features head without 'bert_jax' in config"),
+        (
+            "features",
+            {"bert_jax": None},
+            "a features head without 'bert_jax' in config",
+        ),
         ("features", {"width": 0}, "features.width=0, expected at least 1"),
         ("features", {"lstm_layers": 0}, "features.lstm_layers=0, expected at least 1"),
         (
