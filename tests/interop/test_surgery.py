@@ -138,12 +138,6 @@ def test_an_unused_pooler_is_dropped(head, make_checkpoint):
             "head was trained for",
         ),
         (("sequence", (), 1), LABELS, 3, "bias is (1,), expected (3,)"),
-        (
-            ("sequence", LABELS, 3),
-            ("yes", "no", "perhaps"),
-            3,
-            "trained for no, yes, perhaps, the task has yes, no, perhaps",
-        ),
         (("token", LABELS, 3), ("O", "B", "I"), 3, "the task has O, B, I"),
     ],
 )
@@ -157,6 +151,16 @@ def test_a_head_that_does_not_fit_is_refused(
     assert "\n" not in str(error.value)
     _, fresh = initial(checkpoint, found[0], labels, outputs, fresh_head=True)
     assert fresh == ["classifier"]
+
+
+def test_labels_in_another_order_are_refused_with_advice_that_keeps_the_head(
+    make_checkpoint,
+):
+    checkpoint = make_checkpoint("sequence", LABELS)
+    with pytest.raises(UserError, match=r"leave data\.labels out") as error:
+        initial(checkpoint, "sequence", ("yes", "no", "perhaps"), 3)
+    assert "no, yes, perhaps" in str(error.value)
+    assert "fresh_head" not in str(error.value)
 
 
 @pytest.fixture(scope="module")
