@@ -20,7 +20,7 @@ from bert_jax.settings import flat
 
 METRICS, CURVES, RESULTS = "metrics.jsonl", "curves.png", "results.json"
 _SWEEP = "sweep"  # the folder of a sweep's runs
-_NO_SCORES = ("step", "split", "seconds", "sequence_length")
+NO_SCORES = ("step", "split", "seconds", "sequence_length")
 _LOSSES = ("loss", "perplexity")  # endings of metrics where lower is better
 _BASELINE = "_majority"  # ending of the score of always giving the most frequent answer
 Values = dict[str, Any]
@@ -87,7 +87,7 @@ class Run:
             every = line["split"] != "train"
             names |= dict.fromkeys(n for n in line if every or n.endswith("accuracy"))
         others = (*_LOSSES, _BASELINE)
-        return [n for n in names if n not in _NO_SCORES and not n.endswith(others)]
+        return [n for n in names if n not in NO_SCORES and not n.endswith(others)]
 
     @property
     def losses(self) -> list[str]:

@@ -418,8 +418,9 @@ def changed_settings(
 
     A setting that ``old`` does not have gets its default. "rows" and each value of "text",
     which describe the data, count if both have them. Two names of a place are equal if the
-    place or its content is the same. free: settings that may differ, by the start of their
-    names. Raises UserError if ``old`` has a setting that does not exist any more.
+    place or its content is the same. The weights of ``init_from`` count if both have their
+    checksum. checkpoint_every does not count. free: settings that may differ, by the start
+    of their names. Raises UserError if ``old`` has a setting that does not exist any more.
     """
     contents = old, new
     if "family" in new or "phases" in new:
@@ -441,6 +442,14 @@ def changed_settings(
         if name in PLACES and _same_content(name, *contents):
             continue
         changes.append(change)
+    before, after = (content.get("start") for content in contents)
+    is_known = before is not None and after is not None
+    if (
+        is_known
+        and before != after
+        and "init_from" not in [name for name, *_ in changes]
+    ):
+        changes.append(("checksum of init_from", before, after))
     return changes
 
 
@@ -454,10 +463,10 @@ def _is_unknown(name: str, old: Any, new: Any) -> bool:
 
 
 def _path(place: Any) -> Any:
-    """The absolute path of a place, or of each place in a list."""
+    """The absolute path of a place, or of each place in a list. None for no place."""
     if isinstance(place, list):
         return [*map(_path, place)]
-    return Path(place or "").resolve()
+    return Path(place).resolve() if place else None
 
 
 def _same_content(name: str, old: dict[str, Any], new: dict[str, Any]) -> bool:

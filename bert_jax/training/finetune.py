@@ -7,7 +7,7 @@ import itertools
 import math
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +146,8 @@ def prepare(
         checks.check_types(split.features.token_type_ids, checkpoint.config)
         if config.features.layers:
             settings = {"batch_size": config.eval_batch_size, "mesh": mesh, "log": log}
-            folder = workdir / FEATURES
-            split = with_hidden(split, model, checkpoint, folder, **settings)
+            hidden = workdir / FEATURES
+            split = with_hidden(split, model, checkpoint, hidden, **settings)
         splits.append(split)
     only_dev = {*task.found(("dev",))} - {*task.found(("train",))}
     if only_dev:
@@ -173,13 +173,14 @@ def _with_order(
     task: Task,
     checkpoint: Checkpoint,
     config: FineTuneConfig,
-    recorded: tuple[str, ...] | None,
+    recorded: Sequence[str] | None,
 ) -> Task:
     """The task with the labels of a run, or in the order of the checkpoint's head.
 
-    A head is kept if it has the labels of the rows. recorded: see :func:`recorded_labels`.
+    A head is kept if it has the labels of the rows. recorded: see :func:`recorded_labels`;
+    a list in processes that received it from process 0.
     """
-    if recorded == ():
+    if recorded is not None and not recorded:
         return with_labels(task, labels_of_0_2(task))
     if recorded and {*recorded} == {*task.labels}:
         return with_labels(task, recorded)

@@ -23,7 +23,7 @@ from bert_jax.inference.model import Bert, load
 from bert_jax.objectives.objective import eval_summary
 from bert_jax.parallel.processes import is_leader
 from bert_jax.progress import hidden_bars, print_line
-from bert_jax.runs import read_runs
+from bert_jax.runs import NO_SCORES, read_runs
 from bert_jax.settings import from_settings, plain, python_value, with_arguments
 from bert_jax.tasks.splits import HUB, read_hub
 from bert_jax.tasks.task import Metrics, Task
@@ -167,8 +167,7 @@ def pretrain(
         )
     lines = [x for x in read_runs([workdir])[0].metrics if x["split"] == "eval"]
     last = lines[-1].items() if lines else ()
-    about = ("step", "split", "sequence_length")
-    scores = {name: x for name, x in last if name not in about}
+    scores = {name: x for name, x in last if name not in NO_SCORES}
     return Trained(**vars(model), scores=scores, workdir=workdir)
 
 

@@ -37,6 +37,7 @@ PEAK_FLOPS = {
     "TPU v5": 459e12,
     "TPU v5p": 459e12,
     "TPU v6": 918e12,
+    "TPU v6e": 918e12,
     "TPU7x": 1153.5e12,
     "Tesla V100": 125e12,
     "Tesla V100-PCIE": 112e12,

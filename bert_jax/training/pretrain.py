@@ -318,8 +318,10 @@ def _initial_params(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Para
     vocabulary of the text neither equals nor extends the vocabulary of the checkpoint.
     """
     path, changes = config.init_from, {"scan_layers": config.compute.scan_layers}
-    if config.model.activation == "gelu_tanh":  # the files of Google have "gelu"
-        changes["activation"] = "gelu_tanh"
+    if config.model.activation == "gelu_tanh":
+        known, _ = read_architecture(path)
+        if known["activation"] == "gelu":  # Google's files have "gelu" for both forms
+            changes["activation"] = "gelu_tanh"
     checkpoint = load(path, **changes)
     if known := checkpoint.tokenizer:
         with naming(path):

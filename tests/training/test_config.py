@@ -170,6 +170,19 @@ def test_all_changes_of_settings_are_found(settings):
     assert set(found(old, new).split("; ")) == everything
 
 
+def test_a_checkpoint_with_other_weights_in_its_place_is_a_change():
+    old = to_dict(finetune_config(FINE_TUNING | {"init_from": "m"})) | {"start": 1}
+    assert found(old, old) == ""
+    assert found(old, old | {"start": 2}) == "checksum of init_from: 1 -> 2"
+    moved = old | {"init_from": "n"}
+    assert found(old, moved) == ""
+    assert found(old, moved | {"start": 2}) == "init_from: 'm' -> 'n'"
+    # A run of 0.2 has no checksum. No place is not the current folder.
+    of_0_2 = {name: value for name, value in old.items() if name != "start"}
+    assert found(of_0_2, old) == ""
+    assert found(old | {"init_from": ""}, of_0_2 | {"init_from": "."}) != ""
+
+
 def test_a_setting_newer_than_the_run_has_its_default(settings):
     new = to_dict(train_config(settings)) | {"text": {"tokens": 3}}
     old = copy.deepcopy(new)

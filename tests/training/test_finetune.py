@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import types
 from pathlib import Path
 
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
-from bert_jax import progress
+from bert_jax import progress, tasks
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.inference import evaluation
 from bert_jax.inference.evaluation import Split, evaluate, run_model
@@ -596,6 +597,19 @@ def test_a_failed_write_of_features_is_an_exception(settings, tmp_path, monkeypa
     config = settings("tagging", features={"layers": (-1,), "width": 8})
     with pytest.raises(OSError, match="No space left on device"):
         finetune.prepare(finetune_config(config), tmp_path / "run", [].append)
+
+
+def test_an_empty_list_of_labels_means_a_run_of_0_2():
+    """Other processes than the first receive a tuple of process 0 as a list."""
+    rows = [(f"a film {i}", i) for i in (10, 2, 1)] * 2
+    task = tasks.classification().with_rows(train=rows, dev=rows)
+    checkpoint = types.SimpleNamespace(head="pretraining", labels=())
+    config = finetune_config(dict(family="classification", data=dict(task="mrpc")))
+    for recorded in ((), []):
+        ordered = finetune._with_order(task, checkpoint, config, recorded)
+        assert ordered.labels == ("1", "10", "2")
+    ordered = finetune._with_order(task, checkpoint, config, None)
+    assert ordered.labels == ("1", "2", "10")
 
 
 def test_the_main_score_is_shown_first():

@@ -98,7 +98,7 @@ def test_peaks_are_those_of_dense_bfloat16_products():
     assert PEAK_FLOPS["Tesla V100"] == 125e12
     assert PEAK_FLOPS["Tesla T4"] == 65e12
     # Google's pages list TPU v4 and later by chip, and v2 and v3 by chip of two devices.
-    by_chip = {"v4": 275, "v5 lite": 197, "v5e": 197, "v5": 459, "v6": 918}
+    by_chip = {"v4": 275, "v5 lite": 197, "v5e": 197, "v5": 459, "v6": 918, "v6e": 918}
     for name, teraflops in by_chip.items():
         assert PEAK_FLOPS[f"TPU {name}"] == teraflops * 1e12
     for name, teraflops in {" v2": 45, " v3": 123, "7x": 2307}.items():

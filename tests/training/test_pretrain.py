@@ -100,7 +100,7 @@ def test_every_parameter_comes_from_the_checkpoint(start, scan_layers):
 
 
 def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
-    config, tokenizer, _, _ = start
+    config, tokenizer, path, _ = start
     model = dataclasses.replace(config.model, num_heads=4)
     other = dataclasses.replace(config, model=model)
     with pytest.raises(UserError, match=r"model.num_heads=4, but .* has 2"):
@@ -114,6 +114,12 @@ def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
     )  # the meaning of Google's "gelu"
     other = dataclasses.replace(config, model=model)
     assert "mlm" in pretraining._initial_params(other, tokenizer, print)
+    folder = shutil.copytree(path, tmp_path / "relu")
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"hidden_act": "relu"}))
+    other = dataclasses.replace(other, init_from=str(folder))
+    with pytest.raises(UserError, match=r"activation='gelu_tanh', but .* has 'relu'"):
+        pretraining._initial_params(other, tokenizer, print)
     tokens = tokenizer.tokens.copy()
     tokens[-1], tokens[-2] = tokens[-2], tokens[-1]
     (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n")
