@@ -144,7 +144,8 @@ def activation(config: BertConfig) -> Callable[[jax.Array], jax.Array]:
     """The nonlinearity of the feed-forward layers and of the MLM head.
 
     It is computed in float32 and rounded to the dtype of its argument. In bfloat16 the sum
-    1 + erf(x) of a negative x would lose most of its digits.
+    1 + erf(x) of a negative x would lose most of its digits. The backward pass of bfloat16
+    keeps only the argument, because arrays of float32 would double the memory.
     """
     function = {
         # As modeling.py has it. jax.nn.gelu uses erfc, which takes longer.
@@ -152,7 +153,16 @@ def activation(config: BertConfig) -> Callable[[jax.Array], jax.Array]:
         "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
         "relu": jax.nn.relu,
     }[config.activation]
-    return lambda x: function(x.astype(jnp.float32)).astype(x.dtype)
+
+    def rounded(x: jax.Array) -> jax.Array:
+        return function(x.astype(jnp.float32)).astype(x.dtype)
+
+    def apply(x: jax.Array) -> jax.Array:
+        if x.dtype == jnp.float32:
+            return function(x)
+        return jax.checkpoint(rounded)(x)
+
+    return apply
 
 
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:

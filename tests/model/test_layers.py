@@ -66,6 +66,15 @@ def test_gelu_in_float32_is_the_original_formula():
     assert programs[0] == programs[1]
 
 
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+def test_the_backward_pass_of_gelu_keeps_only_a_bfloat16_argument(name):
+    function = activation(dataclasses.replace(CONFIG, activation=name))
+    x = jnp.linspace(-3, 3, 301).astype(jnp.bfloat16)
+    _, backward = jax.vjp(function, x)
+    kept = [leaf.nbytes for leaf in jax.tree.leaves(backward)]
+    assert sum(kept) == x.nbytes
+
+
 @pytest.mark.parametrize("mean", [0.0, 30.0, 300.0])
 def test_layer_norm_is_exact_for_a_large_mean(mean):
     """The mean of x^2 minus the square of the mean has errors of 0.0005 and 0.04."""
