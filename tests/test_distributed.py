@@ -303,7 +303,6 @@ def test_damaged_text_ends_all_processes_before_the_first_save(
     one_phase_of, small_store, tmp_path
 ):
     store = shutil.copytree(small_store[0], tmp_path / "store")
-    (store / ".checked").unlink(missing_ok=True)
     (shard,) = store.glob("shard-*")
     ids = np.fromfile(shard, "<u2")
     ids[::9] = 7

@@ -4,9 +4,10 @@ A damaged disk or a bad copy may change the bytes of a file and keep its size. T
 would then continue with other text. A run reads the files once, in a thread, while it
 trains: the first step does not wait for it, and the first save does.
 
-A file that was checked is not read again as long as its size and its time of change are the
-same. The file ``.checked`` of the store contains both. If the store is not writable, the
-cache of the user contains them.
+A file that was checked is not read again as long as its size, its times and its inode are
+the same. A copy has another inode and another time of change of the inode, so it is read.
+The folder ``.checked`` of the store contains a stamp of each file. If the store is not
+writable, the cache of the user contains the stamps.
 """
 
 import contextlib
@@ -23,11 +24,11 @@ import numpy as np
 from bert_jax.data.store import AGAIN, TokenStore, write_info
 from bert_jax.errors import UserError
 from bert_jax.files import cache_folder, read_json, reading, write_json
-from bert_jax.progress import Progress, unwatched
+from bert_jax.progress import Progress, made_progress
 
-CHECKED = (
-    ".checked"  # the file with size, time and checksum of each file that was checked
-)
+# The folder with a stamp of each file that was checked. Each stamp is a file of its own,
+# because several processes write stamps at the same time.
+CHECKED = ".checked"
 _BLOCK = 16 << 20  # bytes that are read at a time
 
 
@@ -47,6 +48,7 @@ class Check:
         if not store.info.checksums:
             self._names = []
         self._ended, self._stopped = threading.Event(), threading.Event()
+        self._awaited = False
         self._error: Exception | None = None
 
     def __enter__(self) -> "Check":
@@ -59,42 +61,35 @@ class Check:
     def finished(self, wait: bool = False) -> bool:
         """Whether all files were read. wait: whether to wait until then.
 
-        Raises UserError that names the first damaged file.
+        During the wait each block that is read is progress for the step deadline, so a
+        disk that hangs ends the process. Raises UserError that names the first damaged
+        file.
         """
         if wait:
-            with unwatched():
-                self._ended.wait()
+            self._awaited = True
+            self._ended.wait()
+            self._awaited = False
         if self._error is not None:
             raise self._error
         return self._ended.is_set()
 
     def _run(self) -> None:
+        checksums = self._store.info.checksums
         try:
             for name in self._names:
-                if not self._stopped.is_set():
-                    self._check(name)
+                # Another process may have checked the file in the meantime.
+                if _is_checked(self._store.directory, name, checksums[name]):
+                    continue
+                for _ in _read(self._store.directory, name, checksums):
+                    if self._stopped.is_set():
+                        return
+                    # Without a wait the training reports its own progress.
+                    if self._awaited:
+                        made_progress()
         except Exception as error:
             self._error = error
         finally:
             self._ended.set()
-
-    def _check(self, name: str) -> None:
-        """Reads a file, unless it was checked before or the work is stopped."""
-        path, expected = self._store.directory / name, self._store.info.checksums[name]
-        with reading(path, f"the checksum {expected}; {AGAIN}"):
-            about = path.stat()
-            state = [about.st_size, about.st_mtime_ns, expected]
-            # Another process may have checked the file in the meantime.
-            if _read_checked(self._store.directory).get(name) == state:
-                return
-            checksum = 0
-            for block in _blocks(self._store.files[name]):
-                if self._stopped.is_set():
-                    return
-                checksum = zlib.crc32(block, checksum)
-            if checksum != expected:
-                raise ValueError(f"its checksum is {checksum}")
-        _write_checked(self._store.directory, name, state)
 
 
 def check_now(store: TokenStore) -> None:
@@ -103,47 +98,67 @@ def check_now(store: TokenStore) -> None:
     Raises UserError that names the first damaged file.
     """
     total = sum(numbers.nbytes for numbers in store.files.values())
-    checksums = {}
+    checksums = dict(store.info.checksums)
     with Progress("reading", total=total, unit="B", unit_scale=True) as progress:
-        for name, numbers in store.files.items():
-            checksum = 0
-            for block in _blocks(numbers):
-                checksum = zlib.crc32(block, checksum)
-                progress.update(block.nbytes)
-            expected = store.info.checksums.get(name, checksum)
-            with reading(store.directory / name, f"the checksum {expected}; {AGAIN}"):
-                if checksum != expected:
-                    raise ValueError(f"its checksum is {checksum}")
-            checksums[name] = checksum
+        for name in store.files:
+            for size in _read(store.directory, name, checksums):
+                progress.update(size)
     if not store.info.checksums:
         write_info(
             store.directory, dataclasses.replace(store.info, checksums=checksums)
         )
 
 
-def _blocks(numbers: np.ndarray) -> Iterator[np.ndarray]:
-    count = _BLOCK // numbers.itemsize
-    for start in range(0, len(numbers), count):
-        yield numbers[start : start + count]
+def _read(directory: Path, name: str, checksums: dict[str, int]) -> Iterator[int]:
+    """Reads a file, and yields the number of bytes of each block.
+
+    At the end the checksum is compared with the one in ``checksums``, or added if there is
+    none, and a stamp is written.
+
+    The file is read, not mapped: an error of the disk is then an OSError, not a signal.
+    """
+    path = directory / name
+    expected = checksums.get(name, "of its numbers")
+    with (
+        reading(path, f"the checksum {expected}; {AGAIN}"),
+        path.open("rb", buffering=0) as file,
+    ):
+        about = os.fstat(file.fileno())
+        if path.suffix == ".npy":
+            np.lib.format.read_magic(file)
+            np.lib.format.read_array_header_1_0(file)
+        checksum = 0
+        block = memoryview(bytearray(_BLOCK))
+        while size := file.readinto(block):
+            checksum = zlib.crc32(block[:size], checksum)
+            yield size
+        if checksum != checksums.setdefault(name, checksum):
+            raise ValueError(f"its checksum is {checksum}")
+    # A stamp that cannot be written costs only time.
+    with contextlib.suppress(OSError, RuntimeError, UserError):
+        write_json(_stamp_path(directory, name), _stamp(about, checksum))
 
 
-def _checked_path(directory: Path) -> Path:
-    """The file with the states of checked files. RuntimeError for a user without a home."""
+def _is_checked(directory: Path, name: str, checksum: int) -> bool:
+    """Whether a file has a stamp, and did not change after it."""
+    # The stamp may be missing or damaged. If the file is missing, _read names it.
+    with contextlib.suppress(OSError, RuntimeError, UserError):
+        stamp = read_json(_stamp_path(directory, name), "a stamp", list)
+        return stamp == _stamp((directory / name).stat(), checksum)
+    return False
+
+
+def _stamp(about: os.stat_result, checksum: int) -> list[int]:
+    times = [about.st_mtime_ns, about.st_ctime_ns]
+    return [about.st_size, *times, about.st_ino, checksum]
+
+
+def _stamp_path(directory: Path, name: str) -> Path:
+    """The file of a stamp. RuntimeError for a user without a home."""
     if os.access(directory, os.W_OK):
-        return directory / CHECKED
-    name = hashlib.sha256(os.fspath(directory.resolve()).encode()).hexdigest()[:16]
-    return cache_folder() / "checked" / f"{name}.json"
-
-
-def _read_checked(directory: Path) -> dict[str, list]:
-    try:
-        return read_json(_checked_path(directory), "states of files")
-    except (RuntimeError, UserError):  # nothing was checked, or the file is damaged
-        return {}
-
-
-def _write_checked(directory: Path, name: str, state: list) -> None:
-    """Adds the state of a file. If it cannot be written, the file is read again later."""
-    with contextlib.suppress(OSError, RuntimeError):
-        # Two processes may lose each other's states, which costs only time.
-        write_json(_checked_path(directory), _read_checked(directory) | {name: state})
+        folder = directory / CHECKED
+    else:
+        place = os.fspath(directory.resolve()).encode()
+        folder = cache_folder() / "checked" / hashlib.sha256(place).hexdigest()[:16]
+    # Without slashes, because a name in index.json must not lead out of the folder.
+    return folder / f"{name.replace('/', '-')}.json"

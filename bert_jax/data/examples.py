@@ -274,7 +274,9 @@ class ExampleSource:
             text = texts[i][front : front + size]
             input_ids_BL[i // 2, begin : begin + size] = text
         limit = self.vocabulary.vocab_size
-        if (input_ids_BL & ~self.store.word_bit).max(initial=0) >= limit:
+        # Unsigned, because a damaged id of four bytes may have the bit of the sign.
+        ids_BL = (input_ids_BL & ~self.store.word_bit).view(np.uint32)
+        if ids_BL.max(initial=0) >= limit:
             raise self.store.damaged(spans.reshape(-1, 2), limit)
         in_text_BL = np.arange(L) < totals_B[:, None]
         in_b_BL = in_text_BL & (np.arange(L) > ends_B[:, None])

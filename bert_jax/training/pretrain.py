@@ -182,7 +182,7 @@ def _pretrain(
         prefetch=config.data.prefetch,
     )
     with Check(store, jax.process_index() / jax.process_count()) as check:
-        job = replace(job, check_data=_in_all_processes(check))
+        job = replace(job, check_data=_in_all_processes(check, log))
         state, _, first = run(job, folder, log)
     finished = first == config.total_steps
     if finished:
@@ -204,17 +204,19 @@ def _pretrain(
     return evaluations[-1] if evaluations else None
 
 
-def _in_all_processes(check: Check) -> Callable[[bool], None]:
+def _in_all_processes(check: Check, log: Log) -> Callable[..., bool]:
     """The function Job.check_data, which raises in all processes if one finds damage."""
     unfinished = True
 
-    def check_data(wait: bool) -> None:
+    def check_data(*, wait: bool) -> bool:
         nonlocal unfinished
         if not unfinished:
-            return
+            return False
         error = None
         state = _READING
         try:
+            if wait and not check.finished():
+                log("the first save waits until the text is checked")
             if check.finished(wait):
                 state = _UNDAMAGED
         except UserError as found:
@@ -226,6 +228,7 @@ def _in_all_processes(check: Check) -> Callable[[bool], None]:
             names = ", ".join(map(str, others))
             raise UserError(f"process {names} found a damaged file and prints its name")
         unfinished = (states == _READING).any()
+        return wait
 
     return check_data
 

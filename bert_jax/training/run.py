@@ -86,7 +86,8 @@ class Job:
       parameters are randomly initialised.
     keep_checkpoints, threads, prefetch: see TrainConfig.
     check_data: function that raises UserError if the data are damaged. All processes call
-      it after each report, and before each save with True, for "wait until all is known".
+      it after each report with wait=False, and before each save with wait=True, which waits
+      until all data are checked. It returns whether this call may have waited.
     """
 
     config: RunConfig
@@ -102,7 +103,7 @@ class Job:
     keep_checkpoints: int = 1
     threads: int = 1
     prefetch: int = 8
-    check_data: Callable[[bool], None] = lambda wait: None
+    check_data: Callable[..., bool] = lambda *, wait: False
 
 
 @contextlib.contextmanager
@@ -203,7 +204,8 @@ def run(
             folder.upload()
 
         def save(step: int, state: TrainState) -> None:
-            job.check_data(True)
+            if job.check_data(wait=True):
+                reporter.start_window()  # the wait is not counted as training time
             on_leader(write_small_files)
             store.save(step, state, {"config": identity, "progress": progress})
 
@@ -316,7 +318,7 @@ def _loop(
                 profile.close()
             if step % config.log_every == 0 or last:
                 reporter.report(step, sums)
-                job.check_data(False)
+                job.check_data(wait=False)
             evaluates = job.evaluates(step)
             # A run also obeys a stop request after its last step, because the caller may
             # still score the model or start more runs.

@@ -127,6 +127,23 @@ def test_impossible_settings_are_refused(settings):
         ExampleConfig(**settings)
 
 
+@pytest.mark.parametrize("word_bit", [0, 1 << 30])
+@pytest.mark.parametrize("damage", [40_000, 1 << 31, (1 << 31) + FIRST])
+def test_an_id_outside_the_vocabulary_is_damage(
+    array_store, uncased, draw, damage, word_bit
+):
+    """Also an id of four bytes with bit 31, which is the sign of an int32."""
+    store = numbered(array_store, 4, 25)
+    store._ids = store._ids.astype(np.uint32) | word_bit
+    store.word_bit = word_bit
+    store.damaged = lambda ranges, limit: UserError(f"expected ids below {limit}")
+    draw(store)
+    store._ids[:] = damage | word_bit
+    message = f"expected ids below {uncased.vocab_size}"
+    with pytest.raises(UserError, match=message):
+        draw(store)
+
+
 def test_masks_never_fall_on_special_tokens_or_padding(moby_dick, uncased, draw):
     for kind in ("token", "whole_word", "ngram"):
         batch = draw(moby_dick, 256, masking=kind)

@@ -450,13 +450,14 @@ def test_damage_that_one_process_finds_ends_all(monkeypatch, finder):
         def __init__(self, process):
             self.process = process
 
-        def finished(self, wait):
+        def finished(self, wait=False):
             calls.append(wait)
-            if len(calls) == 3 and self.process == finder:
+            if len(calls) == 4 and self.process == finder:
                 raise error
             return len(calls) > 1
 
-    looks = pretraining._in_all_processes(Checked(0))
+    lines = []
+    looks = pretraining._in_all_processes(Checked(0), lines.append)
     states = iter([[0, 0], [1, 0], [1, 2] if finder else [2, 1]])
     sent = []
 
@@ -465,17 +466,24 @@ def test_damage_that_one_process_finds_ends_all(monkeypatch, finder):
         return np.array(next(states))
 
     monkeypatch.setattr(pretraining, "from_all", from_all)
-    looks(False)
-    looks(False)
+    assert not looks(wait=False)
+    assert not looks(wait=False)
     message = "process 1 found a damaged" if finder else "a.tokens is damaged"
     with pytest.raises(UserError, match=message):
-        looks(True)
-    assert sent == [0, 1, 1 if finder else 2] and calls == [False, False, True]
+        looks(wait=True)
+    assert sent == [0, 1, 1 if finder else 2]
+    assert calls == [False, False, False, True]
+    assert lines == []
     # Nothing is exchanged after all have read all files.
-    looks, states = pretraining._in_all_processes(Checked(2)), iter([[1, 1]])
-    looks(True)
-    looks(True)
+    calls.clear()
+    looks, states = (
+        pretraining._in_all_processes(Checked(2), lines.append),
+        iter([[1, 1]]),
+    )
+    assert looks(wait=True)
+    assert not looks(wait=True)
     assert len(sent) == 4
+    assert lines == ["the first save waits until the text is checked"]
 
 
 def test_a_run_killed_before_its_picture_draws_it_at_the_next_start(

@@ -149,6 +149,30 @@ def test_a_new_objective_trains_logs_evaluates_and_saves(make_job, tmp_path):
     assert progress["shapes"] == {"8x6": STEPS}
 
 
+def test_data_are_checked_after_reports_and_before_saves(
+    make_job, tmp_path, monkeypatch
+):
+    """A wait for the check is not counted as training time."""
+    calls, start_window = [], metrics.Reporter.start_window
+
+    def check_data(*, wait):
+        calls.append("save" if wait else "report")
+        return wait and calls.count("save") == 1  # only the first save waits
+
+    def counted(reporter):
+        calls.append("window")
+        start_window(reporter)
+
+    monkeypatch.setattr(metrics.Reporter, "start_window", counted)
+    job = make_job(check_data=check_data, evaluates=lambda step: False)
+    run(job, RunFolder(tmp_path), lambda line: None)
+    # The start, and step 1, which compiles; then the first save, after step 2.
+    assert calls[:4] == ["window", "window", "save", "window"]
+    # Reports after steps 3, 6 and 9, saves after 4, 6, 8 and 9.
+    rest = ["report", "save", "report", "save", "save", "report", "save"]
+    assert calls[4:] == rest
+
+
 def test_a_line_has_the_means_of_its_steps_and_the_last_learning_rate(
     make_job, tmp_path
 ):
