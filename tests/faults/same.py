@@ -168,11 +168,13 @@ def digests(folder: Path) -> dict[str, str]:
         return [{k: v for k, v in x.items() if k not in times} for x in all_digests]
 
     def below(path: Path) -> dict[str, str]:
-        files = [p for p in path.rglob("*") if p.is_file() and p.suffix != ".png"]
-        return {
-            str(p.relative_to(path)): hashlib.sha256(p.read_bytes()).hexdigest()
-            for p in sorted(files)
-        }
+        """The sums of all files but pictures, and stamps of checks, which have times."""
+        sums = {}
+        for p in sorted(path.rglob("*")):
+            name = str(p.relative_to(path))
+            if p.is_file() and p.suffix != ".png" and not name.startswith(".checked"):
+                sums[name] = hashlib.sha256(p.read_bytes()).hexdigest()
+        return sums
 
     checkpoints = {}
     for path in sorted((folder / "run/checkpoints").iterdir()):
