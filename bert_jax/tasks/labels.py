@@ -54,19 +54,72 @@ def without_decimals(names: Sequence[str]) -> list[str]:
 def class_of(where: str, value: Any, labels: tuple[str, ...]) -> str:
     """The label that a value means: its name, or its number from 0.
 
-    A number is the position of a label only if no label is a number. "1.0" also means 1.
-    A value that means no label becomes a name that is not in ``labels``.
+    A label may have another spelling here: see :func:`spelling`. A number is the position
+    of a label only if no label is a number. A value that means no label becomes a name that
+    is not in ``labels``.
     """
     name = class_name(where, value)
-    if name in labels or isinstance(value, bool):
+    if name in labels:
         return name
-    for number in (name, _WHOLE_FLOAT.sub(r"\1", name), f"{name}.0"):
-        if number in labels:
-            return number
+    same = _by_spelling(labels).get(spelling(name), ())
+    if len(same) == 1:
+        return same[0]
+    if isinstance(value, bool):
+        return name
     number = _WHOLE_FLOAT.sub(r"\1", name)
     if _WHOLE.fullmatch(number):
         return names_by_number(labels).get(number, name)
     return name
+
+
+def spelling(name: str) -> str:
+    """The name without what differs between programs: blanks around it, case, and ".0"."""
+    return _WHOLE_FLOAT.sub(r"\1", name.strip().casefold())
+
+
+@functools.cache
+def _by_spelling(labels: tuple[str, ...]) -> dict[str, list[str]]:
+    """The labels of each spelling."""
+    same: dict[str, list[str]] = {}
+    for label in labels:
+        same.setdefault(spelling(label), []).append(label)
+    return same
+
+
+@functools.cache  # warns once
+def warn_of_spellings(labels: tuple[str, ...]) -> None:
+    """Warns of different labels that have the same spelling, in one line."""
+    pairs = []
+    for same in _by_spelling(labels).values():
+        if len(same) > 1:
+            pairs.append(" and ".join(map(repr, same)))
+    if pairs:
+        advice = "if they are the same, spell them the same in train"
+        logger.warning(f"labels {'; '.join(pairs)} are different classes; {advice}")
+
+
+def with_labels_of_dev(
+    labels: tuple[str, ...], names: Iterable[str]
+) -> tuple[str, ...]:
+    """The labels of train, and the labels of dev that are none of them.
+
+    names: labels in the rows of dev. They may be positions of the labels of train, or have
+    another spelling. If any is a position, new labels are the last, otherwise all labels
+    are in order.
+    """
+    new = []
+    has_position = False
+    for name in dict.fromkeys(names):
+        label = class_of("dev", name, labels)
+        if label not in labels:
+            new.append(label)
+        elif spelling(label) != spelling(name):
+            has_position = True
+    if not new:
+        return labels
+    if has_position:
+        return labels + in_order(new)
+    return in_order(without_decimals([*labels, *new]))
 
 
 def has_number(labels: Sequence[str]) -> bool:

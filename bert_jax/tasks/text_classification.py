@@ -30,6 +30,8 @@ from bert_jax.tasks.labels import (
     has_number,
     in_order,
     numbers_of,
+    warn_of_spellings,
+    with_labels_of_dev,
     without_decimals,
 )
 from bert_jax.tasks.layouts import (
@@ -248,8 +250,11 @@ class Classification(base.Task):
         known = declared_labels(self)
         if known:
             return known
-        names = self.found(("train", "dev"))
+        names = self.found(("train",))
         labels = in_order(names)
+        warn_of_spellings(labels)
+        names += self.found(("dev",))
+        labels = with_labels_of_dev(labels, names)
         most = max(20, 0.9 * len(names))
         if not self.least_labels <= len(labels) <= most:
             rows = len(self.splits.rows.get("train", ()))

@@ -443,7 +443,11 @@ def test_swapped_columns_are_refused():
 
 
 def test_a_boolean_is_not_read_as_a_class_number():
+    """True is the label "true", not the label with number 1."""
     task = bert_jax.tasks.classification(labels=("true", "false"))
+    (row,) = task.with_rows(dev=[("a", True)]).read("dev")
+    assert row.label == "true"
+    task = bert_jax.tasks.classification(labels=("no", "yes"))
     with pytest.raises(UserError, match="row 0: label 'True' is not in the label set"):
         task.with_rows(dev=[("a", True)]).read("dev")
 
@@ -567,3 +571,35 @@ def test_a_table_without_rows_is_named(make):
         _ = make({"train.csv": "text,label\n"}).labels
     with pytest.raises(UserError, match=r"^train has no rows; expected rows with a"):
         _ = bert_jax.tasks.classification().with_rows(train=[]).labels
+
+
+@pytest.mark.parametrize(
+    "train, dev, labels, read",
+    [
+        (["neg", "pos"], [1, 0], ("neg", "pos"), ["pos", "neg"]),
+        (["neg", "pos"], ["1", "other"], ("neg", "pos", "other"), ["pos", "other"]),
+        ([True, False], ["true", " FALSE"], ("False", "True"), ["True", "False"]),
+        (["1.0", "none", "2.0"], ["1", "2"], ("1.0", "2.0", "none"), ["1.0", "2.0"]),
+        (["1.0", "2.0"], ["3.0", "2"], ("1", "2", "3"), ["3", "2"]),
+        (["US", "us"], ["us", "US"], ("US", "us"), ["us", "US"]),
+    ],
+)
+def test_labels_of_dev_are_matched_with_those_of_train(train, dev, labels, read):
+    def rows(values):
+        return [{"text": "a", "label": value} for value in values]
+
+    task = bert_jax.tasks.classification()
+    task = task.with_rows(train=rows(train * 9), dev=rows(dev))
+    assert task.labels == labels
+    assert [row.label for row in task.read("dev")] == read
+
+
+def test_two_spellings_in_train_give_one_warning(caplog):
+    rows = [("a", "Good"), ("b", "good "), ("c", "bad")] * 9
+    assert bert_jax.tasks.classification().with_rows(train=rows).labels == (
+        "Good",
+        "bad",
+        "good ",
+    )
+    (line,) = [x.getMessage() for x in caplog.records if "different" in x.getMessage()]
+    assert "'Good' and 'good '" in line
