@@ -16,9 +16,15 @@ from bert_jax.tasks.rows import plain
 # Functions of Python, numpy, pandas and torch around a list or a number.
 _CALL = r"(?:\w+\.)?(?:array|Index|tensor|set|frozenset|str_|bool_?|u?int\d*|float\d*)"
 _OPENS = re.compile(rf"\s*(?:[\[({{]|{_CALL}\()")
-# A damaged list. A text such as "(CNN) London" is not one.
+# The start of a list of texts or of a list in a function, and items without quotation marks
+# in [] or {}. Texts such as "(CNN) London", "(none)" and "[laughs]" are not lists.
 _LIKE_A_LIST = re.compile(
-    rf"\s*(?:[\[({{]\s*['\"]|{_CALL}\(|\[[^\]]*\]\s*$|\([^)]*\)\s*$|\{{[^}}]*\}}\s*$)"
+    rf"""(?x) \s* (?:
+        [\[({{] [\s\[({{]* ['"]
+        | [\s\[({{]* {_CALL}\(
+        | \[ [^\]]* (?:,|\.\.\.) [^\]]* \] \s* $
+        | \{{ [^}}]* (?:,|\.\.\.|:) [^}}]* \}} \s* $
+    )"""
 )
 _TOKEN = re.compile(
     r"""(?xs)
@@ -49,8 +55,9 @@ def opens_list(cell: str) -> bool:
 def looks_like_list(cell: str) -> bool:
     """Whether a cell that may also be one text is a printed list, possibly a damaged one.
 
-    A text such as "(CNN) London" is not. A list parses. In a damaged list a quotation mark
-    follows the bracket, or the bracket closes at the end of the cell.
+    Texts such as "(CNN) London" and "[laughs]" are not. A list parses. In a damaged list a
+    quotation mark follows the bracket, or a comma is in square brackets that close at the
+    end of the cell.
     """
     return _LIKE_A_LIST.match(cell) is not None or parse_list(cell) is not None
 

@@ -89,10 +89,8 @@ def _by_spelling(labels: tuple[str, ...]) -> dict[str, list[str]]:
 @functools.cache  # warns once
 def warn_of_spellings(labels: tuple[str, ...]) -> None:
     """Warns of different labels that have the same spelling, in one line."""
-    pairs = []
-    for same in _by_spelling(labels).values():
-        if len(same) > 1:
-            pairs.append(" and ".join(map(repr, same)))
+    groups = [same for same in _by_spelling(labels).values() if len(same) > 1]
+    pairs = [" and ".join(map(repr, same)) for same in groups]
     if pairs:
         advice = "if they are the same, spell them the same in train"
         logger.warning(f"labels {'; '.join(pairs)} are different classes; {advice}")

@@ -24,6 +24,7 @@ from bert_jax.errors import UserError, counted, listed
 from bert_jax.settings import Label, setting
 from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
+from bert_jax.tasks.cells import looks_like_list
 from bert_jax.tasks.labels import (
     class_name,
     class_of,
@@ -43,7 +44,7 @@ from bert_jax.tasks.layouts import (
     Layout,
     scores,
 )
-from bert_jax.tasks.splits import DataConfig, Form
+from bert_jax.tasks.splits import DataConfig, Form, is_list_column
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 
 _PAIR = {"text_a": ("text_a", "text"), "text_b": ("text_b",)}
@@ -418,7 +419,7 @@ class MultiLabel(Classification):
         config = dataclasses.replace(config, label=label)
         names = ("label", "labels")
         more = {"one_hot": one_hot, "labels": one_hot, "lists": ("label",)}
-        self.form = text_form(config, names, **more)
+        self.form = text_form(config, names, is_list=_is_list, **more)
 
     def _label(self, where: str, value: Any) -> tuple[str, ...]:
         names = _several(where, value, self.labels, self.config.separator)
@@ -446,6 +447,17 @@ class MultiLabel(Classification):
         sure += [p[name] for name in wrong.intersection(predicted)]
         shown = [_shown(names, self.config) for names in (gold, predicted)]
         yield Outcome(row.text, *shown, max(sure, default=1.0), right=not wrong)
+
+
+# Items without quotation marks, which may lack the closing bracket.
+_ITEMS = re.compile(r"\s*[\[({][^\])}]*(?:,|\.\.\.)")
+
+
+def _is_list(form: Form, name: str, cell: str, values: Mapping[str, Any]) -> bool:
+    """Whether labels must be a list. A label may have brackets, such as "(none)"."""
+    if not is_list_column(form, name, cell, values):
+        return False
+    return looks_like_list(cell) or _ITEMS.match(cell) is not None
 
 
 def text_or_pair(task: Classification) -> Classification:

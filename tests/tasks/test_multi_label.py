@@ -82,6 +82,8 @@ def test_the_loss_equals_transformers(golden):
         ("abc", [True, False, False], "a"),
         ("abc", [0, 1, 1], "bc"),
         ("123", ["1", "3"], "13"),
+        (("(none)", "x"), "(none)", ("(none)",)),
+        (("[b] x", "c", "{d}"), "[b] x, {d}", ("[b] x", "{d}")),
     ],
 )
 def test_labels_are_lists_or_a_cell(labels, value, expected):
@@ -109,7 +111,10 @@ def test_wrong_labels_are_refused(labels, values, message):
         multi_label.row("here", {"text": "good"} | values, True)
 
 
-@pytest.mark.parametrize("cell", ["[a, c]", "(a)", "{a}", "['a'", "['a', 'b' 'c']"])
+@pytest.mark.parametrize(
+    "cell",
+    ["[a, c]", "(a, c)", "{a, c}", "[a, c", "['a'", "['a', 'b' 'c']", "[0 1 ... 1]"],
+)
 def test_a_cell_that_is_no_list_is_refused(cell, tmp_path):
     """Its parts would become labels, such as "[a"."""
     path = tmp_path / "train.csv"

@@ -157,16 +157,19 @@ def test_negatives_in_a_cell(tmp_path):
     """A list of texts, or one text, which may start with a bracket."""
     path, contrastive = tmp_path / "train.csv", task(loss="contrastive")
     cells = ['["bad", "cold"]', "['bad' 'cold']", "('bad', 'cold')", "(CNN) bad", "bad"]
+    cells += ["[laughs]", "(no, he left)"]
     with path.open("w") as file:
         writer = csv.writer(file)
         writer.writerow(["text_a", "text_b", "negative"])
         writer.writerows([["[a] film", "(b)", cell] for cell in cells])
     rows = contrastive.with_rows(train=path).read("train")
-    expected = [("bad", "cold")] * 3 + [("(CNN) bad",), ("bad",)]
+    expected = [("bad", "cold")] * 3 + [(cell,) for cell in cells[3:]]
     assert [row.negatives for row in rows] == expected
     assert rows[0].texts == ("[a] film", "(b)")
     tuples = contrastive.with_rows(train=[("a", "b", cells[1])]).read("train")
     assert tuples[0].negatives == ("bad", "cold")
+    (row,) = contrastive.with_rows(train=[("a", "b", "[laughs]")]).read("train")
+    assert row.negatives == ("[laughs]",)
     for cell in ("[bad, cold]", "['bad', 'co"):
         with pytest.raises(
             UserError, match="row 0: column 'negative' starts like a list"
