@@ -56,20 +56,25 @@ class Sentence:
     id: Any = None
 
 
-def read_columns(path: Path, column: int, word_column: int = -1) -> Iterator[Record]:
+def read_columns(
+    path: Path, column: int, word_column: int = -1, *, tagged: bool = True
+) -> Iterator[Record]:
     """Yields the sentences of a file with a word and its tag on each line.
 
     Blank lines separate sentences. A sentence has "words", "tags" and "document". The first
     word decides whether tabs or blanks separate columns. A line that starts with -DOCSTART-
     begins a document. Comments before a sentence are skipped: they start with "#" and a
     blank or a tab, and have another number of columns than the words, or a tag that no word
-    has. In CoNLL-U (ten columns) tokens of several words and empty nodes are skipped.
+    has. "#" is always a tag, which the Penn Treebank gives the word "#". In CoNLL-U (ten
+    columns) tokens of several words and empty nodes are skipped.
 
     column: column of the tag, from 0, or from the end if negative.
     word_column: column of the word, from 0; -1: 1 in a .conllu file, otherwise 0.
+    tagged: whether the tags are read to learn or to score them.
 
     Raises UserError with file and line for a line that has another number of columns than
-    the first line, an empty column, or the number of a word in place of the word.
+    the first line, an empty column, the number of a word in place of the word, or a line
+    inside a sentence that may be a comment.
     """
     if word_column < 0:
         word_column = int(ending(path) == ".conllu")
@@ -81,8 +86,14 @@ def read_columns(path: Path, column: int, word_column: int = -1) -> Iterator[Rec
         )
     has_tabs = "\t" in words[0][1]
     width = len(_columns(words[0][1], has_tabs))
+    if ending(path) == ".conllu" and width == _CONLL_U and column == -1 and tagged:
+        actual = f"{path}: the last column of CoNLL-U (MISC) has no tags"
+        raise UserError(f"{actual}; set data.column=3 for parts of speech (UPOS)")
     layout = _Layout(has_tabs, width, word_column, column)
     tags = {layout.fields(f"{path}:{number}", line)[column] for number, line in words}
+    tags.add("#")
+    if has_tabs:  # a line inside a sentence is a word: comments have blanks after "#"
+        tags |= _tags_inside(lines, width, column)
     sentences: list[Record] = []
     sentence: list[list[str]] = []
     where, documents = "", 0
@@ -103,6 +114,10 @@ def read_columns(path: Path, column: int, word_column: int = -1) -> Iterator[Rec
         if may_be_comment and (len(fields) != width or fields[column] not in tags):
             continue
         fields = layout.fields(f"{path}:{number}", line)
+        if _COMMENT.match(line) and fields[column] not in tags:
+            actual = f"{path}:{number}: {line!r} is a comment in a sentence, or a word"
+            needed = "move the comment before the sentence, or separate columns by tabs"
+            raise UserError(f"{actual} with a tag that no other word has; {needed}")
         if width == _CONLL_U and _NO_WORD.fullmatch(fields[0]):
             continue
         if not sentence:
@@ -156,6 +171,19 @@ def _has_word(line: str) -> bool:
 def _columns(line: str, has_tabs: bool) -> list[str]:
     """The columns of a line. A word may contain blanks of Unicode."""
     return re.split(r" *\t *" if has_tabs else "[ \t]+", line)
+
+
+def _tags_inside(lines: list[tuple[int, str]], width: int, column: int) -> set[str]:
+    """The tags of the words "#" that are not the first of a sentence, in columns of tabs."""
+    tags = set()
+    is_inside = False
+    for _, line in lines:
+        is_comment = _COMMENT.match(line) is not None
+        fields = _columns(line, has_tabs=True)
+        if is_comment and is_inside and len(fields) == width:
+            tags.add(fields[column])
+        is_inside = _has_word(line) and (is_inside or not is_comment)
+    return tags
 
 
 def _are_numbers(sentences: list[Record]) -> bool:

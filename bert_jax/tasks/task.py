@@ -176,8 +176,8 @@ class Task(abc.ABC):
         if count < 2:
             raise UserError(f"there are {count} folds, expected at least 2")
         train = records_of(self, "train")
-        splits = dataclasses.replace(self.splits, rows={"train": train}, predicted=())
-        splits = dataclasses.replace(splits, scored=splits.scored[:1])
+        changes = {"rows": {"train": train}, "scored": ("dev",), "predicted": ()}
+        splits = dataclasses.replace(self.splits, **changes)
         folds = fold_rows(_classes(self.form, train), count, seed)
         return [with_splits(self, splits.with_dev(dev)) for dev in folds]
 

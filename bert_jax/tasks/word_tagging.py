@@ -27,7 +27,14 @@ from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import is_list_beside, looks_like_list, parse_list
 from bert_jax.tasks.labels import class_of, in_order, numbers_of
-from bert_jax.tasks.rows import Placed, Record, ending, is_table, value_of
+from bert_jax.tasks.rows import (
+    Placed,
+    Record,
+    ending,
+    is_table,
+    text_lines,
+    value_of,
+)
 from bert_jax.tasks.splits import (
     DataConfig,
     Form,
@@ -103,20 +110,22 @@ class TaggingConfig(DataConfig):
 def tagging_form(config: TaggingConfig) -> Form:
     """The form of sentences in tables, columns of words and tags, or segmented text."""
     usual = {"words": ("words", "tokens", "text"), "tags": ("tags", "ner_tags")}
+    columns = named_columns(config, usual)
 
     def read_file(path: Path, split: str) -> Iterator[Placed]:
-        if is_table(path) and ending(path) != ".tsv":
+        if is_table(path) and (ending(path) != ".tsv" or _has_header(path, columns)):
             return read_table(path, split)
         if config.task == "segmented":
             return formats.read_segmented(path)
-        return formats.read_columns(path, config.column, config.word_column)
+        numbers = config.column, config.word_column
+        return formats.read_columns(path, *numbers, tagged=split != "test")
 
     def is_own(path: Path) -> bool:
         is_conll = ending(path) in (".conll", ".conllu")
         return is_conll and config.task != "segmented"
 
     return Form(
-        columns=named_columns(config, usual),
+        columns=columns,
         usual=usual,
         others="id|document",
         file_names=lambda split: _FILES.get((config.task, split), (f"{split}.txt",)),
@@ -127,6 +136,17 @@ def tagging_form(config: TaggingConfig) -> Form:
         is_list=_is_list,
         numbered=with_documents,
     )
+
+
+def _has_header(path: Path, columns: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether the first line of a TSV file names the columns of the words and the tags.
+
+    Other TSV files have a word and its tag on each line.
+    """
+    for _, line in text_lines(path):
+        names = {*line.rstrip("\r\n").split("\t")}
+        return all(not names.isdisjoint(possible) for possible in columns.values())
+    return False
 
 
 def _positions(where: str, row: Any, form: Form, labelled: bool) -> dict[str, Any]:

@@ -315,3 +315,12 @@ def test_any_tfds_dataset_is_read_as_a_table(from_tfds):
     assert labels[10] == "NOT_EQUIVALENT" and labels[11] == "EQUIVALENT"
     with pytest.raises(UserError, match=r"tfds:glue/rte:train: .*tfds build"):
         from_tfds("rte", "glue/rte").read("train")
+
+
+def test_mnli_has_folds(tmp_path):
+    task = write_task("mnli", tmp_path / "MNLI")
+    (record,) = task.splits.rows["train"][:1]
+    task.splits.rows["train"] = [record] * 6
+    for fold in task.folds(3):
+        assert fold.splits.scored == ("dev",)
+        assert (len(fold.read("dev")), len(fold.read("train"))) == (2, 4)

@@ -323,3 +323,22 @@ def test_spans_and_scores_of_random_tags_equal_conlleval():
             assert formats.spelled(well_formed, scheme, scheme) == well_formed
             # Only the letters of tags are repaired.
             assert [t[1:] for t in well_formed] == [t[1:] for t in tags]
+
+
+@pytest.mark.parametrize("separator", [" ", "\t"])
+def test_the_word_of_a_hash_is_read(separator, tmp_path):
+    path = tmp_path / "a.txt"
+    text = "# #\n5 CD\nbillion CD\n\nthe DT\n# #\n3 CD\n"
+    path.write_text(text.replace(" ", separator))
+    sentences = [x["words"] for _, x in formats.read_columns(path, -1)]
+    assert sentences == [["#", "5", "billion"], ["the", "#", "3"]]
+
+
+def test_a_line_in_a_sentence_that_may_be_a_comment_is_refused(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("John NNP\n# text\nlives VBZ\n")
+    with pytest.raises(UserError, match=r"a\.txt:2: '# text' is a comment in a sent"):
+        formats.read_columns(path, -1)
+    path.write_text("John\tNNP\n#\tSYM\nlives\tVBZ\n\n#\tSYM\n5\tCD\n")
+    sentences = [x["words"] for _, x in formats.read_columns(path, -1)]
+    assert sentences == [["John", "#", "lives"], ["#", "5"]]

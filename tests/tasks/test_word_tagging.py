@@ -567,3 +567,25 @@ def test_a_text_to_predict_is_never_a_list():
     for damaged in ("[a, b]", "['a', 'b", "array(['a'"):
         with pytest.raises(UserError, match="row 0: column 'words' starts like a list"):
             [*rows_of(task, raw_rows([{"words": damaged}], task.form))]
+
+
+def test_a_tsv_file_with_a_header_is_a_table(tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_text("id\ttext\ttags\n7\tJohn sings\tB-PER O\n")
+    (row,) = make_task().with_rows(train=path).read("train")
+    assert (row.words, row.tags, row.id) == (("John", "sings"), ("B-PER", "O"), "7")
+    path.write_text("tags\tO\ntok\tO\nsings\tO\n\nJohn\tB-PER\n")
+    rows = make_task().with_rows(train=path).read("train")
+    assert [row.words for row in rows] == [("tags", "tok", "sings"), ("John",)]
+
+
+def test_conll_u_needs_the_column_of_the_tags(tmp_path):
+    path = tmp_path / "train.conllu"
+    path.write_text("1\tVamos\tir\tVERB\t_\t_\t0\troot\t_\tSpaceAfter=No\n")
+    task = make_task(labels=())
+    with pytest.raises(UserError, match=r"train\.conllu: .* set data\.column=3 for"):
+        task.with_rows(train=path)
+    (row,) = make_task(labels=(), column=3).with_rows(train=path).read("train")
+    assert row.tags == ("VERB",)
+    (row,) = rows_of(make_task(), raw_rows(path, task.form))  # tags are not needed
+    assert row.words == ("Vamos",)
