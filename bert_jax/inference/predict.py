@@ -124,15 +124,23 @@ class Predictor(base.Inference):
         """Yields the rows of any data, each with its place."""
         if self.single(rows) and not is_single(rows):
             rows = [rows]  # lists of words, not columns
-        return raw_rows(rows, self.task.form, self.task.labels, tabs=self.tabs)
+        return raw_rows(rows, self.task.form, tabs=self.tabs)
 
     def single(self, rows: Any) -> bool:
-        """Whether the data is one row. In tagging lists of words are one row."""
-        if self.task.head == "token" and isinstance(rows, Mapping):
-            names = self.task.form.columns["words"]
-            words = next((rows[name] for name in names if name in rows), None)
-            return is_single(rows) or all(isinstance(word, str) for word in words)
-        return is_single(rows)
+        """Whether the data is one row.
+
+        In tagging a dictionary with a list of words is one row, with or without their tags.
+        With other lists it is a table, as is a list of texts in the column "text".
+        """
+        is_tagging = self.task.head == "token" and isinstance(rows, Mapping)
+        if not is_tagging or is_single(rows):
+            return is_single(rows)
+        form = self.task.form
+        words, tags = ((*form.columns[x], *form.usual.get(x, ())) for x in form.columns)
+        name = next((name for name in words if name in rows), "text")
+        if name == "text" or rows.keys() - {name, *tags}:
+            return False
+        return all(isinstance(word, str) for word in rows[name])
 
     def _rows(self, placed: Iterable[Placed], columns: Columns) -> Iterator:
         return rows_of(with_columns(self.task, columns), placed)

@@ -85,13 +85,14 @@ def choice_form(config: MultipleChoiceConfig) -> Form:
     if config.task == "codah":
         read_file = functools.partial(_read_codah, config.fold)
     optional = ()
-    if config.task == "swag":
+    if config.task == "swag" and not config.choices:
         optional = ("choices",)  # the endings are columns of their own
     return Form(
         columns=named_columns(config, usual),
         usual=usual,
         optional=optional,
         lists=("choices",),
+        has_classes=False,
         others="|".join(("id", "fold-ind", *_SWAG)),
         file_names=names[config.task],
         read_file=read_file,

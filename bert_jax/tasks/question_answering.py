@@ -224,8 +224,8 @@ class Squad(base.Task):
         """A question. Its answers are read only if ``labelled``.
 
         "answers" is a text of the context, a list of texts, or has the form of SQuAD's JSON
-        or of Hugging Face's data set. An empty list of SQuAD 2.0 means that the context has
-        no answer.
+        or of Hugging Face's data set. In SQuAD 2.0 an empty list, an empty text or a
+        missing value means that the context has no answer.
         """
         columns = self.form.columns
         question = text_of(where, values, columns["question"])
@@ -236,7 +236,9 @@ class Squad(base.Task):
             value = values.get(name, value)
         if impossible is None and isinstance(value, Mapping):
             impossible = not value.get("text", True)  # as in Hugging Face's squad_v2
-        if impossible is None and value == [] and self.config.version_2:
+        has_column = any(name in values for name in columns["answers"])
+        is_empty = has_column and value in (None, "", [])
+        if impossible is None and is_empty and self.config.version_2:
             impossible = True
         right = []
         if labelled:

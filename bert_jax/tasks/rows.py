@@ -12,6 +12,8 @@ Text files are UTF-8 and may be gzipped.
 
 import contextlib
 import csv
+import decimal
+import enum
 import functools
 import logging
 import sys
@@ -61,6 +63,7 @@ def column_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Raises UserError for columns of different lengths.
     """
+    check_names("the dictionary of columns", [*map(str, data)])
     lengths = {str(name): len(column) for name, column in data.items()}
     if len({*lengths.values()}) > 1:
         shown = ", ".join(f"{name} has {length}" for name, length in lengths.items())
@@ -182,11 +185,16 @@ def _numbered(rows: Iterable[Any], name: str) -> Iterator[Placed]:
 def plain(value: Any) -> Any:
     """Converts a value of numpy, pandas or another library to plain Python.
 
-    Missing values (NaN, NaT, NA of pandas) become None.
+    Missing values (NaN, NaT, NA of pandas) become None. A member of an Enum becomes its
+    value, and a Decimal a float.
     """
     value = python_value(value)
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if isinstance(value, decimal.Decimal):
+        value = float(value)
     if isinstance(value, str):
-        return valid_text(str(value))
+        return valid_text(str.__str__(value))
     if isinstance(value, bytes):  # a text of tensorflow-datasets
         return value.decode(errors="replace")
     if isinstance(value, list | tuple):

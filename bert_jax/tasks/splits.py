@@ -132,6 +132,8 @@ class Form:
       that starts like a printed list must be one. See :func:`is_list_column`.
     one_hot: names of columns with a 0 or 1 each, which replace the label in dictionaries.
     labels: labels that are known without rows.
+    has_classes: whether labels are names of classes. The class numbers of a data set then
+      become names.
     stratified: whether each class keeps its share of the rows in dev.
     splits: names of the splits that files may have. unscored: splits without labels.
     file_names: function of a split that returns possible names of its file.
@@ -152,6 +154,7 @@ class Form:
     is_list: Callable[["Form", str, str, Mapping[str, Any]], bool] = is_list_column
     one_hot: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    has_classes: bool = True
     stratified: bool = False
     splits: tuple[str, ...] = SPLITS
     unscored: tuple[str, ...] = ()
@@ -211,7 +214,7 @@ class Splits:
         values = {}
         for split, records in self.rows.items():
             values[split] = [values for _, values in records]
-        content = json.dumps(values, sort_keys=True, default=str).encode()
+        content = json.dumps(values, sort_keys=True, default=_as_text).encode()
         return hashlib.sha256(content).hexdigest()[:12]
 
     def with_dev(self, dev: set[int]) -> "Splits":
@@ -224,6 +227,13 @@ class Splits:
         for number, record in enumerate(train):
             chosen["dev" if number in dev else "train"].append(record)
         return dataclasses.replace(self, rows=self.rows | chosen)
+
+
+def _as_text(value: Any) -> Any:
+    """A value that JSON lacks, the same in every process."""
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    return str(value)
 
 
 def read_splits(
@@ -262,7 +272,7 @@ def read_splits(
         else:
             placed = read.placed_rows(data, place)
             column, classes = declared_classes(data, form)
-            if classes:
+            if classes and form.has_classes:
                 placed = with_class_names(placed, column, classes, labels)
                 declared = declared or classes
         needed = split not in (*unscored, "test")
@@ -282,20 +292,14 @@ def read_splits(
 # Rows
 
 
-def raw_rows(
-    data: Any, form: Form, labels: tuple[str, ...] = (), *, tabs: bool = True
-) -> Iterator[Placed]:
+def raw_rows(data: Any, form: Form, *, tabs: bool = True) -> Iterator[Placed]:
     """Yields the rows of any data to predict; see :func:`rows.placed_rows`.
 
-    Also reads files in a form of the family. Class numbers of a data set become names.
+    Also reads files in a form of the family.
     """
     if isinstance(data, Path) and form.is_own(data):
         return form.read_file(Path(expanded(data)), "test")
-    placed = read.placed_rows(data, tabs=tabs)
-    column, classes = declared_classes(data, form)
-    if classes:
-        placed = with_class_names(placed, column, classes, labels)
-    return placed
+    return read.placed_rows(data, tabs=tabs)
 
 
 def read_records(
@@ -472,11 +476,13 @@ def read_hub(directory: str, split: str) -> Any:
 
 def declared_classes(data: Any, form: Form) -> tuple[str, tuple[str, ...]]:
     """The label's column in a data set, and the names of its classes, in order."""
+    if hasattr(data, "columns"):  # a frame, whose attributes are its columns
+        return "", ()
     features = getattr(data, "features", {})
     info = getattr(data, "dataset_info", None)  # of tensorflow-datasets
     if info:
         features = {**info.features}
-    if not isinstance(features, Mapping):  # a column of a frame
+    if not isinstance(features, Mapping):  # an attribute of another library
         return "", ()
     for column in form.columns[form.label]:
         if column in features:
@@ -501,6 +507,9 @@ def with_class_names(
         names = in_order_of(classes, labels)
     known = dict(enumerate(names)) | {-1: None}
     for where, row in placed:
+        if not isinstance(row, dict):
+            yield where, row
+            continue
         value = row.get(column)
         if isinstance(value, list):
             yield where, row | {column: [known.get(x, x) for x in value]}

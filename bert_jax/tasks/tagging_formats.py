@@ -174,7 +174,7 @@ def _columns(line: str, has_tabs: bool) -> list[str]:
 
 
 def _tags_inside(lines: list[tuple[int, str]], width: int, column: int) -> set[str]:
-    """The tags of the words "#" that are not the first of a sentence, in columns of tabs."""
+    """The tags of words "#" inside sentences, if tabs separate columns."""
     tags = set()
     is_inside = False
     for _, line in lines:

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import numbers
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -153,6 +154,15 @@ class Task(abc.ABC):
         held_out: share of the training rows that become dev, chosen with ``seed``. Each
           class of a classification keeps its share.
         """
+        is_share = isinstance(held_out, numbers.Real) and 0 <= held_out < 1
+        if not is_share:
+            raise UserError(
+                f"held_out={held_out!r}, expected a share from 0 to below 1"
+            )
+        if held_out and (train is None or dev is not None):
+            actual = f"held_out={held_out} chooses rows of train for dev"
+            raise UserError(f"{actual}; expected train=rows and no rows of dev")
+        _check_seed(seed)
         given = {}
         for split, data in {"train": train, "dev": dev, "test": test}.items():
             if data is None:
@@ -173,8 +183,9 @@ class Task(abc.ABC):
         Each class of a classification keeps its share in every fold. ``seed`` decides the
         folds. There is no test split. count: 2 or more.
         """
-        if count < 2:
-            raise UserError(f"there are {count} folds, expected at least 2")
+        if not isinstance(count, numbers.Integral) or count < 2:
+            raise UserError(f"there are {count!r} folds, expected at least 2")
+        _check_seed(seed)
         train = records_of(self, "train")
         changes = {"rows": {"train": train}, "scored": ("dev",), "predicted": ()}
         splits = dataclasses.replace(self.splits, **changes)
@@ -382,6 +393,12 @@ def warnings(task: Task, rows: Sequence[Any], features: Features) -> list[str]:
     if len(different) == 1:
         lines.append("all rows have the same label, so no other answer is learned")
     return lines
+
+
+def _check_seed(seed: Any) -> None:
+    """Raises UserError if a seed is not a whole number from 0."""
+    if not isinstance(seed, numbers.Integral) or seed < 0:
+        raise UserError(f"seed={seed!r}, expected a whole number, 0 or more")
 
 
 def _classes(form: Form, records: Sequence[Record]) -> list[str | None]:

@@ -137,6 +137,11 @@ class MultiLabelConfig(TextConfig):
     separator: str = setting(",", "text between labels; a cell may also be a list")
     threshold: float = setting(0.5, "minimum probability of a label", above=0, below=1)
 
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.separator:
+            raise UserError("data.separator is empty; expected a text such as a comma")
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
@@ -238,7 +243,8 @@ class Classification(base.Task):
         if self.regression:
             self.metrics = metrics or NUMBERS
             self.problem_type = REGRESSION
-        self.form = text_form(config, stratified=not self.regression)
+        is_class = not self.regression
+        self.form = text_form(config, stratified=is_class, has_classes=is_class)
 
     @property
     def main_metric(self) -> str:
@@ -276,7 +282,7 @@ class Classification(base.Task):
         names = []
         for split in splits:
             for where, values in self.splits.rows.get(split, ()):
-                value = read.value_of(where, values, self.form.columns["label"])
+                value = self._label_value(where, values)
                 names += _names_in(self.config, where, value, known)
         if known:
             return names
@@ -292,12 +298,16 @@ class Classification(base.Task):
         label = None
         if labelled:
             read.check_texts(where, texts, gaps=self.config.task != TABLE)
-            label = self._label(where, read.value_of(where, values, columns["label"]))
+            label = self._label(where, self._label_value(where, values))
         row_id = None
         for name in (self.config.id, "id", "idx", *_IDS):
             if row_id is None:
                 row_id = values.get(name)
         return Row(where, *texts, label=label, id=row_id)
+
+    def _label_value(self, where: str, values: Mapping[str, Any]) -> Any:
+        """The value of the label's column in a row."""
+        return read.value_of(where, values, self.form.columns["label"])
 
     def _label(self, where: str, value: Any) -> Any:
         """The label of a row: a class of the task, or a number."""
@@ -413,6 +423,9 @@ class MultiLabel(Classification):
         one_hot = ()
         if not isinstance(label, str):
             one_hot = label
+        if "" in one_hot or len({*one_hot}) < len(one_hot):
+            expected = "expected a different column for each label"
+            raise UserError(f"data.label={one_hot}, {expected}")
         if one_hot and {*config.labels} - {*one_hot}:
             actual = f"data.labels={config.labels}, but data.label names {one_hot}"
             raise UserError(f"{actual}; leave labels out: they are the columns' names")
@@ -420,6 +433,13 @@ class MultiLabel(Classification):
         names = ("label", "labels")
         more = {"one_hot": one_hot, "labels": one_hot, "lists": ("label",)}
         self.form = text_form(config, names, is_list=_is_list, **more)
+
+    def _label_value(self, where: str, values: Mapping[str, Any]) -> Any:
+        """The value as in the other families. A missing value means no labels."""
+        for name in self.form.columns["label"]:
+            if name in values and values[name] is None:
+                return ""
+        return super()._label_value(where, values)
 
     def _label(self, where: str, value: Any) -> tuple[str, ...]:
         names = _several(where, value, self.labels, self.config.separator)
@@ -515,6 +535,8 @@ def _several(
     if isinstance(value, str):
         return [x.strip() for x in value.split(separator) if x.strip()]
     values = value
+    if isinstance(value, set | frozenset):
+        values = sorted(value, key=str)
     if not isinstance(values, list | tuple):
         values = [value]
     if not any(isinstance(x, int | float) for x in values):

@@ -94,7 +94,8 @@ class SentenceVectors(Classification):
         self.whole_batch = config.loss == "contrastive"
         names = ("loss", "margin", "matryoshka")
         self.loss_settings = {name: getattr(config, name) for name in names}
-        form = text_form(config, positions=functools.partial(_pair, by_position))
+        positions = functools.partial(_pair, by_position)
+        form = text_form(config, positions=positions, has_classes=False)
         if not self.cosine:  # rows may have negatives in place of a label
             form = dataclasses.replace(
                 form,

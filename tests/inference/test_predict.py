@@ -2,6 +2,7 @@ import json
 import re
 import shutil
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -766,3 +767,31 @@ def test_saved_settings_that_do_not_fit_are_one_line(
     with pytest.raises(UserError, match=re.escape(message)) as error:
         Predictor(folder)
     assert "\n" not in str(error.value)
+
+
+def test_a_dictionary_of_lists_is_one_row_only_if_it_is_one_sentence(tmp_path):
+    def words(rows):
+        return [answer["words"] for answer in predict(rows)]
+
+    data = {"words": "tok", "labels": TAGS, "max_length": 32}
+    tiny(tmp_path / "m", "token", 4, labels=TAGS, **saved("tagging", **data))
+    predict = Predictor(tmp_path / "m")
+    sentence = ["the", "man"]
+    for row in ({"tok": sentence}, {"words": sentence}):
+        assert words(row) == words(row | {"tags": ["O", "O"]}) == [sentence]
+    texts = ["the man.", "paris"]
+    table = [["the", "man", "."], ["paris"]]
+    assert words({"text": texts}) == words({"tok": texts, "id": [1, 2]}) == table
+    assert words({"tok": [sentence, ["paris"]]}) == [sentence, ["paris"]]
+    with pytest.raises(UserError, match="no column 'tok'"):
+        predict({"foo": ["a"]})
+
+
+def test_classes_of_a_data_set_to_predict_have_no_effect(tmp_path):
+    class Rows(list):
+        features = {"label": SimpleNamespace(names=["other", "classes"])}  # noqa: RUF012
+
+    tiny(tmp_path / "m", "sequence", 2, labels=("neg", "pos"))
+    predict = Predictor(tmp_path / "m")
+    rows = [{"text": "the man", "label": 1}]
+    assert predict(Rows(rows)) == predict(["the man"])

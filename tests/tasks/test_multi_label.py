@@ -7,6 +7,7 @@ import re
 
 import jax
 import numpy as np
+import pandas
 import pytest
 from sklearn.metrics import f1_score
 
@@ -284,3 +285,21 @@ def test_wrong_columns_of_zero_and_one_are_refused():
         multi_label.with_rows(train=[{"text": "a", "food": 1}])
     with pytest.raises(UserError, match="leave labels out"):
         bert_jax.tasks.multi_label(label=["food", "service"], labels=["x"])
+
+
+@pytest.mark.parametrize("label", [["food", "food"], "food,", "food,service,food"])
+def test_columns_of_labels_are_different(label):
+    with pytest.raises(UserError, match="expected a different column for each label"):
+        bert_jax.tasks.multi_label(label=label)
+
+
+def test_a_separator_is_a_text():
+    with pytest.raises(UserError, match=r"data\.separator is empty"):
+        bert_jax.tasks.multi_label(separator="")
+
+
+def test_labels_may_be_a_set_or_missing():
+    frame = pandas.DataFrame({"text": ["a", "b", "c"]})
+    frame["label"] = [{"y", "x"}, float("nan"), None]
+    rows = bert_jax.tasks.multi_label().with_rows(train=frame).read("train")
+    assert [row.label for row in rows] == [("x", "y"), (), ()]

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
 from bert_jax.tasks.task import write_answers
@@ -173,3 +174,13 @@ def test_bad_lines_are_refused(parse, tmp_path):
         parse(task, ["a"])
     with pytest.raises(UserError, match="in:1: 'choices' are no list of two"):
         parse(task, ["a\tb"])
+
+
+def test_a_column_of_choices_that_is_named_must_exist():
+    row = dict(zip(("sent1", "sent2"), "ab", strict=True), label=0)
+    row |= {f"ending{i}": "c" for i in range(4)}
+    task = bert_jax.tasks.choices(task="swag")
+    assert task.with_rows(dev=[row]).read("dev")[0].choices == ("b c",) * 4
+    task = bert_jax.tasks.choices(task="swag", choices="options")
+    with pytest.raises(UserError, match="no column 'options'"):
+        task.with_rows(dev=[row])

@@ -1,21 +1,30 @@
 """Splits of rows: files, data sets of a hub and rows of Python."""
 
+import decimal
+import enum
 import sys
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
+import pandas
 import pytest
 
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tasks import splits
-from bert_jax.tasks.splits import check_splits, share_of_rows
+from bert_jax.tasks.splits import Splits, check_splits, share_of_rows
 
 SPLITS = {
     "train": [{"text": "good", "label": 1}, {"text": "bad", "label": 0}],
     "validation": [{"text": "good", "sentence": "good", "label": 1}],
     "test": [{"text": "so so", "label": -1}],
 }
+
+
+class Featured(list):
+    """Rows with features, as a data set has them."""
+
+    features = {"label": SimpleNamespace(names=["x", "y"])}  # noqa: RUF012
 
 
 class Split(list):
@@ -280,3 +289,75 @@ def test_an_empty_cell_of_a_table_is_a_missing_label(tmp_path):
         ("test",),
     )
     assert [row.label for row in task.read("test")] == [None, None]
+
+
+class L(str, enum.Enum):  # noqa: UP042  not a StrEnum, which is its own text
+    GOOD = "good"
+    BAD = "bad"
+
+
+def test_members_of_an_enum_and_decimals_are_labels():
+    task = bert_jax.tasks.classification()
+    rows = [("a", L.GOOD), ("b", L.BAD), (L.GOOD, L.GOOD)] * 3
+    task = task.with_rows(train=rows)
+    assert task.labels == ("bad", "good") and task.read("train")[2].text_a == "good"
+    rows = [("a", decimal.Decimal("2")), ("b", decimal.Decimal("10"))] * 3
+    task = bert_jax.tasks.classification().with_rows(train=rows)
+    assert task.labels == ("2", "10")
+
+
+def test_a_frame_may_have_a_column_called_dataset_info():
+    frame = pandas.DataFrame({"text": ["a", "b"], "dataset_info": [1, 2]})
+    frame["label"] = ["x", "y"]
+    task = bert_jax.tasks.classification(labels=("x", "y"))
+    assert [row.label for row in task.with_rows(dev=frame).read("dev")] == ["x", "y"]
+
+
+def test_rows_of_tuples_may_have_features():
+    task = bert_jax.tasks.classification(labels=("x", "y"))
+    rows = task.with_rows(dev=Featured([("a", "y")])).read("dev")
+    assert [row.label for row in rows] == ["y"]
+
+
+@pytest.mark.parametrize("family", ["choices", "regression", "vectors"])
+def test_classes_of_a_data_set_stay_numbers_for_a_family_of_numbers(family):
+    texts = {"text": "c", "text_a": "c", "text_b": "d"}
+    task = {
+        "choices": bert_jax.tasks.choices(),
+        "regression": bert_jax.tasks.classification(regression=True),
+        "vectors": bert_jax.tasks.sentence_vectors(),
+    }[family]
+    row = texts | {"context": "c", "choices": ["d", "e"], "label": 1}
+    task = task.with_rows(train=Featured([row]), dev=Featured([row]))
+    assert [row.label for row in task.read("dev")] == [1]
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"dev": [("a", "x")], "held_out": 0.5}, "held_out=0.5 chooses rows of train"),
+        ({"train": [("a", "x")], "held_out": 2}, "held_out=2, expected a share"),
+        ({"train": [("a", "x")], "held_out": -1}, "held_out=-1, expected a share"),
+        ({"train": [("a", "x")], "seed": "a"}, "seed='a', expected a whole number"),
+        ({"train": {1: ["a"], "1": ["b", "c"]}}, "column '1' occurs twice"),
+    ],
+)
+def test_wrong_arguments_of_rows_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        bert_jax.tasks.classification().with_rows(**changes)
+
+
+@pytest.mark.parametrize("count, seed", [(2.5, 0), ("3", 0), (3, "a"), (3, -1)])
+def test_wrong_arguments_of_folds_are_refused(count, seed):
+    task = bert_jax.tasks.classification().with_rows(train=[("a", "x")] * 9)
+    with pytest.raises(UserError, match="expected"):
+        task.folds(count, seed)
+
+
+def test_a_set_in_a_row_has_one_checksum():
+    values = {"label": frozenset("abcdef")}
+    same = {"label": {*"fedcba"}}
+    checksums = [Splits({"train": [("", x)]}).checksum for x in (values, same)]
+    in_order = {"label": [*"abcdef"]}
+    checksums.append(Splits({"train": [("", in_order)]}).checksum)
+    assert len({*checksums}) == 1

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tasks.question_answering import Squad, SquadConfig
 from bert_jax.tasks.splits import raw_rows
@@ -266,3 +267,13 @@ def test_settings_name_the_columns_of_questions(tmp_path):
     path = write(tmp_path, article("A", entry()))
     (question,) = Squad(SquadConfig(**settings)).with_rows(train=path).read("train")
     assert (question.question, question.answers) == ("Where?", (("sea", 4),))
+
+
+@pytest.mark.parametrize("answers", ["", None, []])
+def test_no_answer_of_squad_2_may_be_empty_or_missing(answers):
+    row = {"question": "a b", "context": "c d", "answers": answers}
+    task = bert_jax.tasks.squad(version_2=True).with_rows(train=[row])
+    (question,) = task.read("train")
+    assert question.impossible and question.answers == ()
+    with pytest.raises(UserError, match="has no answer"):
+        bert_jax.tasks.squad().with_rows(train=[row]).read("train")
