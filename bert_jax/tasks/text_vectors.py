@@ -22,7 +22,7 @@ from bert_jax.errors import UserError
 from bert_jax.settings import setting, setting_like
 from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
-from bert_jax.tasks.cells import looks_like_list
+from bert_jax.tasks.cells import looks_like_list, parse_list
 from bert_jax.tasks.labels import has_number
 from bert_jax.tasks.layouts import TABLE
 from bert_jax.tasks.splits import Form, by_position
@@ -195,8 +195,12 @@ class SentenceVectors(Classification):
 
 
 def _is_list(form: Form, name: str, cell: str, values: Mapping[str, Any]) -> bool:
-    """A negative may be one text, such as "(CNN) London"."""
-    return bool(_NEGATIVES.fullmatch(name)) and looks_like_list(cell)
+    """A negative may be one text, such as "(CNN) London" or "[1]"."""
+    items = parse_list(cell)
+    is_number = isinstance(items, list) and len(items) == 1
+    is_number = is_number and not isinstance(items[0], str)
+    is_negative = _NEGATIVES.fullmatch(name) is not None
+    return is_negative and looks_like_list(cell) and not is_number
 
 
 def _has_label(values: Mapping[str, Any], form: Form) -> bool:

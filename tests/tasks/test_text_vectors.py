@@ -157,7 +157,7 @@ def test_negatives_in_a_cell(tmp_path):
     """A list of texts, or one text, which may start with a bracket."""
     path, contrastive = tmp_path / "train.csv", task(loss="contrastive")
     cells = ['["bad", "cold"]', "['bad' 'cold']", "('bad', 'cold')", "(CNN) bad", "bad"]
-    cells += ["[laughs]", "(no, he left)"]
+    cells += ["[laughs]", "(no, he left)", "[1]"]
     with path.open("w") as file:
         writer = csv.writer(file)
         writer.writerow(["text_a", "text_b", "negative"])
