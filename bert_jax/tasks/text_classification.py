@@ -257,10 +257,10 @@ class Classification(base.Task):
         known = declared_labels(self)
         if known:
             return known
-        names = self.found(("train",))
+        names = self._names("train")
         labels = in_order(names)
         warn_of_spellings(labels)
-        names += self.found(("dev",))
+        names += self._names("dev")
         labels = with_labels_of_dev(labels, names)
         most = max(20, 0.9 * len(names))
         if not self.least_labels <= len(labels) <= most:
@@ -274,16 +274,28 @@ class Classification(base.Task):
         return labels
 
     def found(self, splits: Sequence[str]) -> list[str]:
+        """The classes of the rows, with the labels of train for those of dev."""
         if self.regression:
             return []
-        if not base.records_of(self, "train"):
+        train = self._names("train")
+        labels = declared_labels(self) or in_order(train)
+        names = []
+        for split in splits:
+            if split == "train":
+                names += train
+            else:
+                names += [class_of(split, x, labels) for x in self._names(split)]
+        return names
+
+    def _names(self, split: str) -> list[str]:
+        """The names of the classes in the rows of a split, which may not exist."""
+        if split == "train" and not base.records_of(self, split):
             raise UserError("train has no rows; expected rows with a text and a label")
         known = declared_labels(self)
         names = []
-        for split in splits:
-            for where, values in self.splits.rows.get(split, ()):
-                value = self._label_value(where, values)
-                names += _names_in(self.config, where, value, known)
+        for where, values in self.splits.rows.get(split, ()):
+            value = self._label_value(where, values)
+            names += _names_in(self.config, where, value, known)
         if known:
             return names
         return without_decimals(names)
