@@ -127,9 +127,8 @@ def _folder_of(weights: Path) -> Path:
             "its config.json"
         )
     is_shard = False
-    if found.name.endswith(
-        INDEX
-    ):  # "model.safetensors.index.json" of "model-00001-..."
+    if found.name.endswith(INDEX):
+        # "model.safetensors.index.json" is the index of "model-00001-of-00002.safetensors".
         is_shard = weights.name.startswith(f"{found.name.partition('.')[0]}-")
     if found != weights and not is_shard:
         raise UserError(
