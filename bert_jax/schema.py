@@ -102,7 +102,7 @@ def _check_keys(values: Mapping[str, Any], form: Any, name: str) -> None:
 
 
 def _options(form: Any) -> tuple[Any, ...]:
-    """The forms of a union, or the form alone."""
+    """The forms of a union. Any other form is a tuple of one form."""
     if typing.get_origin(form) in (types.UnionType, typing.Union):
         return typing.get_args(form)
     return (form,)

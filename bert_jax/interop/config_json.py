@@ -62,7 +62,7 @@ class TrainedOn(TypedDict, total=False):
 
 
 class Saved(TypedDict, total=False):
-    """What bert_jax saves with a model, see Checkpoint.extra."""
+    """Values that bert_jax saves with a model; see Checkpoint.extra."""
 
     family: str
     data: TrainedOn
@@ -70,7 +70,7 @@ class Saved(TypedDict, total=False):
 
 
 class _CrossEncoder(TypedDict, total=False):
-    """What sentence-transformers saves with a cross-encoder."""
+    """Values that sentence-transformers saves with a cross-encoder."""
 
     activation_fn: str | None
 

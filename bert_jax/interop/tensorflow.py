@@ -30,8 +30,8 @@ from bert_jax.progress import Progress
 _logger = logging.getLogger(__name__)
 # Layers, width and number of tokens of the releases of 2018 that have no later release of
 # the same sizes: BASE cased, both multilingual ones and Chinese. They were trained with
-# erf. BASE uncased was trained once more for the release of 2020, and LARGE for that of May
-# 2019 (whole-word masking), with the tanh form. Their configs do not tell them apart.
+# erf. BASE uncased was trained once more for the release of 2020, and LARGE for the release
+# of May 2019 (whole-word masking), with the tanh form. Their configs are equal.
 _ONLY_OF_2018 = {
     (12, 768, 28996),
     (12, 768, 119547),
