@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.model.config import ComputeConfig
+from bert_jax.model.config import ComputeConfig, MeshConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.parallel.mesh import make_mesh, traced_on
 from bert_jax.settings import from_settings, to_dict
 from bert_jax.training.config import FineTuneOptimizer
 from bert_jax.training.finetune import first_layers
@@ -327,6 +329,49 @@ def test_muon_updates_each_stacked_layer_separately():
         together,
         expected,
     )
+
+
+def test_devices_divide_the_matrices_of_muon():
+    """The updates are those of one device, for an eighth of the products.
+
+    Eight matrices have the sides 16 and 64, so each device computes one. Three others have
+    the sides 16 and 16, and five devices compute nothing for them.
+    """
+    rng = np.random.default_rng(6)
+    shapes = {
+        ("intermediate", "kernel"): (16, 64),
+        ("feed_forward_output", "kernel"): (64, 16),
+        ("attention", "query", "kernel"): (16, 4, 4),
+    }
+    layers = ["layer_0", "layer_1", "layer_2", "layer_3"]
+    kernels = {
+        ("encoder", layer, *path): np.float32(rng.normal(size=shape))
+        for layer in layers
+        for path, shape in shapes.items()
+        if (layer, path[0]) != ("layer_3", "attention")
+    }
+    grads = traverse_util.unflatten_dict(kernels)
+    muon = scale_by_muon()
+    state = muon.init(grads)
+
+    def compiled(mesh):
+        update = traced_on(mesh, lambda grads, state: muon.update(grads, state)[0])
+        whole = NamedSharding(mesh, PartitionSpec())
+        jitted = jax.jit(update, in_shardings=whole, out_shardings=whole)
+        return jitted.lower(grads, state).compile()
+
+    alone = compiled(make_mesh(MeshConfig(), jax.devices()[:1]))
+    divided = compiled(make_mesh(MeshConfig(replica=2, model=2), jax.devices()))
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=5e-5),
+        divided(grads, state),
+        alone(grads, state),
+    )
+    # Five steps of x xT, its square and a product with x.
+    wide, square = 5 * 2 * (2 * 16 * 16 * 64 + 16**3), 5 * 2 * 3 * 16**3
+    # The rest is of momentum, which each device computes for all kernels.
+    assert divided.cost_analysis()["flops"] < 1.5 * (wide + square)
+    assert alone.cost_analysis()["flops"] > 8 * wide + 3 * square
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
