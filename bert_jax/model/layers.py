@@ -1,14 +1,17 @@
 """Dense layers, tables, LayerNorm, activations; parameters of stacked layers."""
 
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.nn.initializers import Initializer
 
 from bert_jax.model.config import BertConfig, ComputeConfig
@@ -173,6 +176,57 @@ def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
     on_host = isinstance(jax.tree.leaves(layers)[0], np.ndarray)
     stack = np.stack if on_host else jnp.stack
     return {"layers": jax.tree.map(lambda *leaves: stack(leaves), *layers)} | rest
+
+
+def stacked_at_start(
+    params: Mapping[str, Any], config: BertConfig, key: jax.Array
+) -> dict[str, Any]:
+    """``with_scan(params, True)`` of new parameters, which draws each kernel again.
+
+    The kernels of all layers are drawn at once, each from the key that Flax gave it. A
+    program that draws and stacks them one by one takes twice as long to compile, and needs
+    the memory of all layers twice.
+
+    params: result of ``model.init`` in the same jitted function, whose draws the compiler
+      then leaves out. key: the argument of ``model.init``.
+    """
+    draw = kernel_init(config)
+    changed = dict(params)
+    for name in params.keys() & {"bert", "generator"}:
+        encoder = dict(params[name]["encoder"])
+        count = sum(part.startswith("layer_") for part in encoder)
+        layers = [flatten_dict(encoder.pop(f"layer_{i}")) for i in range(count)]
+        stacked = {}
+        for path, leaf in layers[0].items():
+            if path[-1] != "kernel":  # the same number in all layers
+                stacked[path] = jnp.broadcast_to(leaf, (count, *leaf.shape))
+                continue
+            modules = [
+                (name, "encoder", f"layer_{i}", *path[:-1]) for i in range(count)
+            ]
+            hashes = jnp.array([_flax_hash(module) for module in modules], jnp.uint32)
+
+            def draw_layer(number, leaf=leaf):
+                layer_key = jax.random.fold_in(key, number)
+                return draw(layer_key, leaf.shape, leaf.dtype)
+
+            stacked[path] = jax.lax.map(draw_layer, hashes)
+        encoder["layers"] = unflatten_dict(stacked)
+        changed[name] = {**params[name], "encoder": encoder}
+    return changed
+
+
+def _flax_hash(path: tuple[str, ...]) -> int:
+    """The number that Flax folds into a key for the first parameter of a module.
+
+    path: names of the modules. See flax.core.scope.LazyRng.
+    """
+    digest = hashlib.sha1()
+    for part in (*[name.encode() for name in path], b"\1"):
+        if flax.config.flax_fix_rng_separator:
+            digest.update(b"\0")
+        digest.update(part)
+    return int.from_bytes(digest.digest()[:4], "big")
 
 
 def unstack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:

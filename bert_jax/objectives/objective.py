@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig
-from bert_jax.model.layers import with_scan
+from bert_jax.model.layers import stacked_at_start
 from bert_jax.parallel.sharding import Rules
 
 Batch = dict[str, jax.Array]
@@ -105,10 +105,12 @@ def new_params(
     compute.scan_layers, apart from the stack. ``model.init`` itself would give a scanned
     layer other random keys.
     """
-    scan = model.compute.scan_layers
     compute = dataclasses.replace(model.compute, scan_layers=False)
     unscanned = model.clone(compute=compute)
-    return with_scan(unscanned.init(key, *inputs, **options)["params"], scan)
+    params = unscanned.init(key, *inputs, **options)["params"]
+    if model.compute.scan_layers:
+        return stacked_at_start(params, model.config, key)
+    return params
 
 
 def rngs(key: jax.Array | None) -> dict[str, jax.Array] | None:
