@@ -55,7 +55,7 @@ _LOST = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _STOPPING = (
-    "stopping after this step, to save it; a second interrupt ends without a save"
+    b"\nstopping after this step, to save it; a second interrupt ends without a save\n"
 )
 _COMPILER = str(Path("jax", "_src", "compiler.py"))
 
@@ -185,12 +185,12 @@ def on_every_host(tree: Any) -> Any:
 
 
 @contextlib.contextmanager
-def stop_requests(log: Callable[[str], None]) -> Iterator[StopRequested]:
+def stop_requests() -> Iterator[StopRequested]:
     """Gives a function that returns whether the run stops, and with which exception.
 
     The exception is Preempted after a SIGTERM and KeyboardInterrupt after a Ctrl-C, or
     after the stop button of a notebook. A second Ctrl-C raises KeyboardInterrupt at once.
-    If the run ends before it has seen a Ctrl-C, this raises KeyboardInterrupt.
+    If a signal arrives after the run's last call, the exception is raised at the end.
 
     Every process calls the function once after each step. With several processes a SIGTERM
     to any process makes it return Preempted after the same step in all. JAX handles the
@@ -208,8 +208,9 @@ def stop_requests(log: Callable[[str], None]) -> Iterator[StopRequested]:
             os.kill(os.getpid(), signal.SIGTERM)
         else:
             stops.append(KeyboardInterrupt)
-        # Another thread prints, because this one may just hold the lock of the stream.
-        threading.Thread(target=log, args=(_STOPPING,)).start()
+        # print would fail if it is interrupted while it writes to the same stream.
+        with contextlib.suppress(OSError):
+            os.write(2, _STOPPING)
 
     def requested() -> type[BaseException] | None:
         if several:
@@ -227,8 +228,9 @@ def stop_requests(log: Callable[[str], None]) -> Iterator[StopRequested]:
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 stack.enter_context(_handled(signal.SIGINT, interrupt))
         yield requested
-    if KeyboardInterrupt in stops:
-        raise KeyboardInterrupt("interrupted after the last step, which is saved")
+        # The caller may still score the model, or start more runs.
+        if stop := requested():
+            raise stop("asked to stop after the last step, which is saved")
 
 
 @contextlib.contextmanager

@@ -146,9 +146,10 @@ def run(
     train_step = compile_step(job.objective, config.optimizer, abstract, **options)
     with contextlib.ExitStack() as stack:
         stack.callback(folder.upload)
+        # The signals are handled until the last save is complete.
+        stop_requested = stack.enter_context(stop_requests())
         store = CheckpointStore(folder.checkpoints, job.keep_checkpoints)
         stack.push(store)
-        stop_requested = stack.enter_context(stop_requests(log))
         if restored := store.restore(abstract, log):
             state, saved = restored
             log(f"resuming at step {int(state.step):,}")

@@ -3,7 +3,6 @@
 import dataclasses
 import errno
 import os
-import queue
 import random
 import signal
 import socket
@@ -156,7 +155,7 @@ def test_a_job_is_read_from_the_environment(launcher, job_number):
 STOPS = """
 connect(process, port)
 jax.devices()
-with stop_requests(print) as stop_requested:
+with stop_requests() as stop_requested:
     print("begun", flush=True)
     call = next(call for call in itertools.count(1) if stop_requested())
 print(call)
@@ -195,27 +194,38 @@ def pythons_handler():
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 
-def test_the_first_interrupt_is_a_request_and_the_second_ends_at_once(pythons_handler):
-    lines = queue.SimpleQueue()  # another thread logs
-    with pytest.raises(KeyboardInterrupt), stop_requests(lines.put) as requested:
+def test_the_first_interrupt_is_a_request_and_the_second_ends_at_once(
+    pythons_handler, capfd
+):
+    with pytest.raises(KeyboardInterrupt), stop_requests() as requested:
         assert requested() is None
         send(signal.SIGINT)
         assert requested() is KeyboardInterrupt
         assert requested() is None
         send(signal.SIGINT)
         pytest.fail("not interrupted")
-    assert lines.get() == processes._STOPPING
-    with stop_requests(lines.put) as requested:
+    assert capfd.readouterr().err == processes._STOPPING.decode()
+    with stop_requests() as requested:
         send(signal.SIGTERM)
         assert requested() is Preempted
-    assert lines.empty()
+    assert capfd.readouterr().err == ""
 
 
-def test_an_interrupt_after_the_last_step_is_not_lost(pythons_handler):
+@pytest.mark.parametrize(
+    ("number", "stop"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Preempted)],
+)
+def test_a_signal_after_the_last_step_is_not_lost(number, stop, pythons_handler):
     """A sweep would otherwise start its next run."""
     message = "after the last step, which is saved"
-    with pytest.raises(KeyboardInterrupt, match=message), stop_requests(print):
-        send(signal.SIGINT)
+    with pytest.raises(stop, match=message), stop_requests():
+        send(number)
+
+
+def test_an_error_is_not_replaced_by_a_request(pythons_handler):
+    with pytest.raises(UserError, match="a full disk"), stop_requests():
+        send(signal.SIGTERM)
+        raise UserError("a full disk")
 
 
 def test_other_handlers_and_other_threads_are_left_alone(monkeypatch):
@@ -223,7 +233,7 @@ def test_other_handlers_and_other_threads_are_left_alone(monkeypatch):
     received = []
     before = signal.signal(signal.SIGINT, lambda *_: received.append(1))
     try:
-        with stop_requests(print) as requested:
+        with stop_requests() as requested:
             send(signal.SIGINT)
             assert requested() is None
     finally:
@@ -231,7 +241,7 @@ def test_other_handlers_and_other_threads_are_left_alone(monkeypatch):
     assert received == [1]
 
     def in_thread():
-        with stop_requests(print) as requested:
+        with stop_requests() as requested:
             received.append(requested())
 
     thread = threading.Thread(target=in_thread)

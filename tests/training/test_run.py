@@ -482,6 +482,24 @@ def test_a_signal_saves_the_step_and_the_run_resumes_bit_for_bit(
     assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
 
 
+def test_a_signal_during_the_last_save_ends_the_run_after_the_save(
+    make_job, monkeypatch, tmp_path
+):
+    wait_for_save = CheckpointStore.__exit__
+
+    def interrupted(store, *error):
+        signal.raise_signal(signal.SIGTERM)
+        wait_for_save(store, *error)
+
+    monkeypatch.setattr(CheckpointStore, "__exit__", interrupted)
+    job = make_job()
+    with pytest.raises(Preempted, match="after the last step, which is saved"):
+        run(job, RunFolder(tmp_path), print)
+    assert newest_step(tmp_path / "checkpoints") == STEPS
+    monkeypatch.undo()
+    assert run(job, RunFolder(tmp_path), print)[2] == STEPS
+
+
 def test_a_second_interrupt_ends_without_a_save(make_job, tmp_path, pythons_handler):
     def log(line):
         if line.startswith("step 3/"):
