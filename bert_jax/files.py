@@ -351,6 +351,27 @@ def replace_folder(source: Path, target: Path) -> None:
     _remove(old)
 
 
+def check_link(path: Path) -> None:
+    """Raises UserError if ``path`` is a link to a folder that cannot be replaced.
+
+    Its parent must be writable, because a new folder is written beside the old one.
+    """
+    if not path.is_symlink():
+        return
+    target = linked_folder(path)
+    trial = _hidden(target, ".tmp")
+    try:
+        _remove(trial)  # a killed process's folder
+        trial.mkdir()
+        trial.rmdir()
+    except OSError as error:
+        raise UserError(
+            f"{path} is a link to {target}, which cannot be replaced, because no folder "
+            f"can be made in {target.parent} ({error.strerror}); use a link to a folder "
+            "in a writable folder, or delete the link"
+        ) from error
+
+
 def _remove(path: Path) -> None:
     """Deletes a folder or a link, if there is one."""
     if path.is_symlink():

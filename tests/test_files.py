@@ -215,6 +215,24 @@ def test_a_folder_is_moved_to_another_disk_through_a_link(tmp_path):
         assert (tmp_path / "best").is_symlink()
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_a_link_to_a_folder_that_cannot_be_replaced_is_refused(tmp_path):
+    """Nobody can make a folder in /proc. Tests may run as root, who can everywhere else."""
+    link = tmp_path / "best"
+    link.symlink_to("/proc/1")
+    message = r"best is a link to /proc/1, which cannot be replaced, because no folder"
+    with pytest.raises(UserError, match=message):
+        files.check_link(link)
+    target = tmp_path / "disk/model"
+    link.unlink()
+    files.check_link(link)
+    target.mkdir(parents=True)
+    link.symlink_to(target)
+    (target.parent / ".model.tmp/left").mkdir(parents=True)
+    files.check_link(link)
+    assert list(target.parent.iterdir()) == [target]
+
+
 def test_a_link_to_a_missing_folder_is_refused(tmp_path):
     """The folder may be on a disk that is not mounted."""
     link = tmp_path / "best"

@@ -79,7 +79,7 @@ class OptimizerConfig:
 class RunConfig:
     """Settings of both pretraining and fine-tuning."""
 
-    most_unsaved: ClassVar[int] = 10_000  # see steps_between_saves
+    longest_interval: ClassVar[int] = 10_000  # steps; see steps_between_saves
     optimizer: OptimizerConfig
     init_from: FilePath = setting(
         "",
@@ -121,7 +121,7 @@ class RunConfig:
     def steps_between_saves(self, total_steps: int) -> int:
         """``checkpoint_every``, or its default for a run of ``total_steps``."""
         tenth = max(1, total_steps // 10)
-        return self.checkpoint_every or min(tenth, self.most_unsaved)
+        return self.checkpoint_every or min(tenth, self.longest_interval)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,7 +262,7 @@ class SweepConfig:
 class FineTuneConfig(RunConfig):
     """All settings of a fine-tuning."""
 
-    most_unsaved: ClassVar[int] = 500
+    longest_interval: ClassVar[int] = 500
     family: str = setting(doc="kind of task, such as classification or tagging")
     data: Any  # the config of the family
     optimizer: FineTuneOptimizer = setting(factory=FineTuneOptimizer)

@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from etils import epath
 from flax import linen as nn
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
@@ -21,7 +20,7 @@ from jax.sharding import Mesh
 from bert_jax.data.batching import EpochBatches
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import DivergenceError, UserError, counted, listed, naming
-from bert_jax.files import delete_folder, is_remote, read_json, write_json
+from bert_jax.files import read_json, write_json
 from bert_jax.inference.evaluation import (
     Evaluation,
     Split,
@@ -96,6 +95,21 @@ class Prepared:
     forward: Callable
     train: Split
     splits: tuple[Split, ...]
+
+    @functools.cached_property
+    def content(self) -> dict[str, Any]:
+        """What config.json records of the data and the checkpoint.
+
+        "labels": the labels in the order of the outputs. "rows": a checksum of the tokens
+        and targets of train and of the scored splits. "content": a checksum of the values
+        of all rows. "start": a checksum of the parameters of ``init_from``.
+        """
+        return {
+            "labels": [*self.task.labels],
+            "rows": _rows_checksum(self),
+            "content": self.task.splits.checksum,
+            "start": params_checksum(self.checkpoint.params),
+        }
 
 
 def prepare(
@@ -247,41 +261,24 @@ def finetune(
         folder.upload()
 
     on_leader(write_results)
-    delete_checkpoints(folder)
+    on_leader(folder.delete_checkpoints)
     return results
 
 
-def delete_checkpoints(folder: RunFolder) -> None:
-    """Deletes the checkpoints of a finished run. Its model is in best/."""
-
-    def delete() -> None:
-        if is_remote(folder.checkpoints):
-            epath.Path(folder.checkpoints).rmtree(missing_ok=True)
-        else:
-            delete_folder(Path(folder.checkpoints))
-
-    on_leader(delete)
-
-
 def identity(config: FineTuneConfig, prepared: Prepared) -> dict[str, Any]:
-    """The settings of a run and checksums of its content, as config.json has them.
-
-    "labels": the labels in the order of the outputs. "rows": a checksum of the tokens and
-    targets of train and of the scored splits. "content": a checksum of the values of all
-    rows. "start": a checksum of the parameters of ``init_from``.
-    """
-    task, start = prepared.task, 0
-    for leaf in jax.tree.leaves(prepared.checkpoint.params):
-        start = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), start)
-    return to_dict(config) | {
-        "labels": [*task.labels],
-        "rows": _checksum(prepared),
-        "content": task.splits.checksum,
-        "start": start,
-    }
+    """The settings of a run and checksums of its content, as config.json has them."""
+    return to_dict(config) | prepared.content
 
 
-def _checksum(prepared: Prepared) -> int:
+def params_checksum(params: Params) -> int:
+    """A checksum of all bits of host arrays."""
+    checksum = 0
+    for leaf in jax.tree.leaves(params):
+        checksum = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), checksum)
+    return checksum
+
+
+def _rows_checksum(prepared: Prepared) -> int:
     """A checksum of the tokens and targets of train and of the scored splits."""
     checksum = 0
     for split in (prepared.train, *prepared.splits):

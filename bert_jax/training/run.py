@@ -262,7 +262,7 @@ def _loop(
 
     After a skipped batch the parameters may be destroyed, although they are finite. They
     are saved only if an evaluation of this step was finite. Otherwise the save waits for a
-    step whose batch is not skipped. The last step cannot wait; see _is_usable.
+    step whose batch is not skipped. The last step cannot wait; see _may_be_saved.
     """
     config, progress = job.config, reporter.progress
     shapes = progress.setdefault("shapes", {})
@@ -327,15 +327,17 @@ def _loop(
             due = due or step % save_every == 0 or last or stops is not None
             if evaluates or due:
                 norm = norm_fn(state.params)
-                usable = _is_usable(step, sums, norm, skipped, last and not evaluates)
-                usable = usable or evaluates
+                may_save = _may_be_saved(
+                    step, sums, norm, skipped, last and not evaluates
+                )
+                may_save = may_save or evaluates
             ends = evaluates and job.evaluate(step, state.params, reporter) and not last
             if ends:
                 progress["stopped_at"] = step
             if ends and step % config.log_every:
                 reporter.start_window()  # the evaluation is not counted as training time
                 reporter.report(step, sums)
-            saves = (due or ends) and usable
+            saves = (due or ends) and may_save
             if saves:
                 progress["seconds"] = reporter.seconds
                 save(step, state)
@@ -355,7 +357,7 @@ def _loop(
     return state
 
 
-def _is_usable(
+def _may_be_saved(
     step: int,
     sums: Sums,
     norm: jax.Array,

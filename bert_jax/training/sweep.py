@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
-from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.files import (
     LOCK,
+    check_link,
     delete_folder,
     locked,
     new_folder,
@@ -162,6 +162,8 @@ def run_one(
             raise UserError(f"{workdir} holds a sweep; use another workdir, or --sweep")
         results = from_leader(lambda: finished(place, config, PLACES))
         moved = results is not None and from_leader(lambda: _is_moved(place, config))
+        if results is None:
+            on_leader(lambda: check_link(place / tuning.BEST))
         if results is None or moved:
             prepared = tuning.prepare(config, place, log, task, folder)
         if moved:
@@ -171,7 +173,7 @@ def run_one(
             run = prepared, folder, log
             results = tuning.finetune(config, *run, change_settings, callback)
         else:
-            tuning.delete_checkpoints(folder)  # a killed run may have left them
+            on_leader(folder.delete_checkpoints)  # a killed run may have left them
             for split, scores in results["scores"].items():
                 log(f"finished before: {split}: {tuning.show(scores)}")
         delete_folder(place / tuning.FEATURES)
@@ -381,6 +383,7 @@ class _Sweep(_Runs):
         folder = self.workdir.local
         if (folder / "config.json").exists():
             raise UserError(f"{folder} holds a single run; use another workdir")
+        check_link(folder / tuning.BEST)
         self._keep_best()
         return super().missing()
 
@@ -411,10 +414,9 @@ class _Sweep(_Runs):
             model = self.folder / name / tuning.BEST
             if name == best and model.exists():
                 replace_folder(model, self.workdir.local / tuning.BEST)
-            shutil.rmtree(model, ignore_errors=True)
+            delete_folder(model)
             # A run that diverged, or was killed after its results, has checkpoints.
-            run = self.workdir.child(f"{SWEEP}/{name}")
-            epath.Path(run.checkpoints).rmtree(missing_ok=True)
+            self.workdir.child(f"{SWEEP}/{name}").delete_checkpoints()
         self.workdir.upload()
         return best
 
@@ -528,7 +530,7 @@ class Study(_Runs):
     def _end(self, name: str) -> None:
         if isinstance(self.configs[name], FineTuneConfig):
             for part in (tuning.BEST, CHECKPOINTS):
-                shutil.rmtree(self.folder / name / part, ignore_errors=True)
+                delete_folder(self.folder / name / part)
 
 
 def _pretrainings(study: StudyConfig) -> dict[str, TrainConfig]:

@@ -149,6 +149,16 @@ class RunFolder:
         on_leader(prepare)
         return remote.local_copy(place)
 
+    def delete_checkpoints(self) -> None:
+        """Deletes all checkpoints. If their folder is a link, the link stays.
+
+        Only process 0 calls it.
+        """
+        if files.is_remote(self.checkpoints):
+            epath.Path(self.checkpoints).rmtree(missing_ok=True)
+        else:
+            files.delete_folder(Path(self.checkpoints))
+
     def check_shared(self, name: str) -> None:
         """Checks that all processes see the file ``name`` of process 0.
 

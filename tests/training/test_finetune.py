@@ -33,7 +33,6 @@ from bert_jax.training import run as engine
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import is_evaluated
 from bert_jax.training.sweep import run_one
-from bert_jax.training.workdir import RunFolder
 
 # test_from_python.py tests multiple choice and questions.
 HEADS = {"classification": "sequence", "regression": "sequence", "tagging": "token"}
@@ -560,18 +559,6 @@ def test_dev_is_scored_at_even_intervals_and_at_the_end():
     assert evaluated(10, 2) == [5, 10, 15, 20]
     assert evaluated(10, 3) == [4, 7, 10, 14, 17, 20]
     assert evaluated(3, 10) == [1, 2, 3, 4, 5, 6]
-
-
-def test_checkpoints_behind_a_link_are_deleted_and_the_link_stays(tmp_path):
-    disk = tmp_path / "disk"
-    (disk / "3/state").mkdir(parents=True)
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/checkpoints").symlink_to(disk)
-    finetune.delete_checkpoints(RunFolder(tmp_path / "run"))
-    assert list(disk.iterdir()) == []
-    assert (tmp_path / "run/checkpoints").is_symlink()
-    (tmp_path / "run/checkpoints").unlink()
-    finetune.delete_checkpoints(RunFolder(tmp_path / "run"))
 
 
 def test_features_are_not_written_through_a_link(settings, tmp_path):

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import statistics
+from pathlib import Path
 
 import pytest
 
@@ -42,15 +43,22 @@ def ran(log):
 def uninterrupted(config, tmp_path_factory):
     """An undisturbed sweep: workdir, result, log, and the compiled steps."""
     workdir, log, steps = tmp_path_factory.mktemp("sweep") / "runs", [], []
-    real = engine.compile_step
+    real, checksum = engine.compile_step, tuning.params_checksum
+    checksums = []
 
     def counted(*arguments, **settings):
         steps.append(real(*arguments, **settings))
         return steps[-1]
 
+    def counted_checksum(params):
+        checksums.append(checksum(params))
+        return checksums[-1]
+
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(engine, "compile_step", counted)
+        monkeypatch.setattr(tuning, "params_checksum", counted_checksum)
         content = run_sweep(config, workdir, log.append)
+    assert len(checksums) == 1  # of all runs, which start with the same parameters
     return workdir, content, log, steps
 
 
@@ -188,13 +196,20 @@ def test_a_finished_sweep_runs_nothing_again(made, run, tmp_path):
     assert target.read_text() == "content"  # the link's target is unchanged
 
 
-def test_weights_left_by_a_killed_sweep_are_deleted(made, run):
+def test_weights_left_by_a_killed_sweep_are_deleted(made, run, tmp_path):
     uninterrupted, copy = made
     for folder in ("best", "checkpoints/8"):
         write_json(copy / "sweep" / NAMES[0] / folder / "model.safetensors", "left")
+    disk = tmp_path / "disk"
+    for folder in ("best", "checkpoints"):
+        write_json(disk / folder / "8/model.safetensors", "left on another disk")
+        (copy / "sweep" / NAMES[1] / folder).symlink_to(disk / folder)
     assert run(copy)[1] == []
     check_end(copy, uninterrupted)
-    assert not list(copy.rglob("checkpoints"))
+    assert list(copy.rglob("checkpoints")) == [
+        copy / "sweep" / NAMES[1] / "checkpoints"  # the link
+    ]
+    assert sorted(disk.rglob("*")) == [disk / "best", disk / "checkpoints"]
 
 
 def test_of_runs_with_equal_scores_the_first_by_name_is_the_best(made, run):
@@ -212,6 +227,17 @@ def test_only_a_run_without_results_runs_again(name, made, run):
     (copy / "sweep" / name / "results.json").unlink()
     assert run(copy)[1] == [name]
     check_end(copy, uninterrupted)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+@pytest.mark.parametrize("train", [run_one, run_sweep])
+def test_a_link_that_cannot_be_replaced_is_an_error_before_training(
+    train, config, monkeypatch, tmp_path
+):
+    (tmp_path / "best").symlink_to("/proc/1")
+    monkeypatch.setattr(tuning, "prepare", lambda *_: pytest.fail("read the data"))
+    with pytest.raises(UserError, match="best is a link to /proc/1, which cannot be"):
+        train(config, tmp_path)
 
 
 def test_a_deleted_best_model_is_reported(made, run):

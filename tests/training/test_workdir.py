@@ -221,3 +221,15 @@ def test_each_small_file_is_uploaded_in_one_request(bucket, monkeypatch):
         write(folder.local / "best/model", "x" * (6 << 20))
         folder.upload()
     assert (epath.Path(bucket) / "best/model").stat().length == 6 << 20
+
+
+def test_checkpoints_behind_a_link_are_deleted_and_the_link_stays(tmp_path):
+    disk = tmp_path / "disk"
+    (disk / "3/state").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/checkpoints").symlink_to(disk)
+    RunFolder(tmp_path / "run").delete_checkpoints()
+    assert list(disk.iterdir()) == []
+    assert (tmp_path / "run/checkpoints").is_symlink()
+    (tmp_path / "run/checkpoints").unlink()
+    RunFolder(tmp_path / "run").delete_checkpoints()
