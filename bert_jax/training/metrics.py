@@ -42,12 +42,11 @@ PEAK_FLOPS = {
     "Tesla V100": 125e12,
     "Tesla V100-PCIE": 112e12,
     "Tesla T4": 65e12,
-    "NVIDIA A10": 125e12,
-    "NVIDIA A30": 165e12,
+    "NVIDIA A10": 125e12,  # half of the 250 "with sparsity" of its data sheet
     "NVIDIA A40": 149.7e12,
     "NVIDIA A100": 312e12,
     "NVIDIA L4": 121e12,
-    "NVIDIA L40": 181e12,
+    "NVIDIA L40": 181.05e12,  # half of the 362.1 "with sparsity" of its data sheet
     "NVIDIA L40S": 362e12,
     "NVIDIA H100": 989.4e12,
     "NVIDIA H100 PCIe": 756e12,
@@ -56,7 +55,7 @@ PEAK_FLOPS = {
     "NVIDIA H200 NVL": 835e12,
     "NVIDIA GH200": 989.4e12,
     "NVIDIA B200": 2250e12,
-    "NVIDIA GB200": 2500e12,
+    "NVIDIA GB200": 2500e12,  # one of its two GPUs; Blackwell Architecture brief
 }
 
 TENSORBOARD = "tensorboard"  # the folder of its files and of profiles

@@ -93,6 +93,7 @@ def test_the_time_left_is_logged_after_ten_steps_and_before_the_next_run(
 def test_peaks_are_those_of_dense_bfloat16_products():
     """NVIDIA's data sheets list them with sparsity, which doubles them, since A100."""
     with_sparsity = {"A100": 624, "L4": 242, "H100": 1979, "H200": 1979, "B200": 4500}
+    with_sparsity |= {"A10": 250, "L40": 362.1, "GB200": 5000}
     for name, teraflops in with_sparsity.items():
         assert 2 * PEAK_FLOPS[f"NVIDIA {name}"] == pytest.approx(teraflops * 1e12, 1e-3)
     assert PEAK_FLOPS["Tesla V100"] == 125e12
