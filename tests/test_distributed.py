@@ -316,6 +316,35 @@ def test_damaged_text_ends_all_processes_before_the_first_save(
     assert list((workdir / "checkpoints").iterdir()) == []
 
 
+DAMAGED_ROWS = """
+import sys
+from bert_jax.data.pipeline import TrainingBatches
+from bert_jax.errors import UserError
+get_batch = TrainingBatches.__getitem__
+
+def damaged(batches, step):
+    if step == 2:
+        raise UserError("shard-0 is damaged")
+    return get_batch(batches, step)
+
+if "--process_id=1" in sys.argv:
+    TrainingBatches.__getitem__ = damaged
+"""
+
+
+@pytest.mark.long
+def test_damaged_rows_of_one_process_end_all(one_phase_of, tmp_path):
+    config = tmp_path / "config.py"
+    config.write_text(DAMAGED_ROWS + one_phase_of(0).read_text())
+    jobs = start_each("train", "--config", config, "--workdir", tmp_path / "run")
+    first, other = (job.communicate()[1] for job in jobs)
+    assert "error: shard-0 is damaged" in other.splitlines()
+    # A launcher stops at code 2, and starts the other codes again.
+    assert jobs[1].returncode == 2
+    assert jobs[0].returncode in (75, -signal.SIGABRT), first
+    assert "Traceback" not in first + other
+
+
 def another_run(workdir):
     argv = ["--config", "experiments/tiny.py"]
     config = config_file.parse(argv, "bert_jax train", train_config).config
