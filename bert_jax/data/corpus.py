@@ -19,8 +19,8 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO, NamedTuple
 
 import fsspec
@@ -47,6 +47,9 @@ _HEAD = 1 << 16  # bytes of text that decide the format of a file
 _COMPRESSION_RATIO = 3
 # Titles of wiki40b. They end at the next marker.
 _WIKI40B_HEADING = r"(?s)_START_(?:ARTICLE|SECTION)_.*?(?=_START_[A-Z]+_|\Z)"
+
+# Endings of tables and of text with tags. No format of ours removes their marks.
+_MARKUP = {".csv", ".tsv", ".html", ".htm", ".xml"}
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +102,24 @@ def find_sources(inputs: Sequence[str], reading: Reading) -> list[Source]:
     formats = collections.Counter(source.format for source in sources)
     chosen = ", ".join(f"{counted(n, 'file')} as {name}" for name, n in formats.items())
     logger.info("reading %s (--input_format %s)", chosen, reading.format)
+    if reading.format == "auto":
+        _warn_of_markup(sources)
     return sources
+
+
+def _warn_of_markup(sources: Iterable[Source]) -> None:
+    """Warns of tables and of files with tags, which are read as plain text."""
+    names = []
+    for source in sources:
+        suffixes = {suffix.lower() for suffix in PurePath(source.name).suffixes[-2:]}
+        if source.format in ("lines", "paragraphs") and suffixes & _MARKUP:
+            names.append(source.name)
+    if names:
+        logger.warning(
+            f"{names[0]} is read as plain text, with its columns or tags "
+            f"({counted(len(names), 'such file')}); write its texts into a JSONL file, or "
+            "set --input_format if it is plain text"
+        )
 
 
 def _expand(text: str, reading: Reading) -> list[Source]:

@@ -106,12 +106,14 @@ def _train_wordpiece(
     sentences: Iterable[str], size: int, splitter: Splitter
 ) -> Tokenizer:
     words = count_words(sentences, splitter)
+    if not words:
+        raise UserError("the input has no words; expected text")
     first, unused = list(SPECIAL_TOKENS), []
     if size >= _SMALLEST_WITH_UNUSED:  # Google's layout: [MASK] is number 103
         unused = [f"[unused{i}]" for i in range(UNUSED)]
         first = [PAD, *unused[:_UNUSED_FIRST], *first[1:], *unused[_UNUSED_FIRST:]]
     alphabet = _alphabet(words, limit=max(size // 3, 100))
-    if not 0 < len(alphabet) <= size - len(first):
+    if len(alphabet) > size - len(first):
         raise UserError(
             f"--size={size} has no room for {len(first)} special tokens and "
             f"{len(alphabet)} characters; expected text and a larger --size"

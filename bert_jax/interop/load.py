@@ -46,6 +46,11 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
     shape does not fit the config, or if the vocabulary has more tokens than the word table
     has rows. Rows without a token are kept and never predicted.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(
+            f"the checkpoint is of type {type(path).__name__}; expected the path of a "
+            "folder or a file, or the name of a model on the hub"
+        )
     path = expanded(path)
     model_changes, compute_changes = split_changes(changes)
     positions = model_changes.pop("max_positions", 0)

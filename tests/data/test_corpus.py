@@ -458,6 +458,36 @@ def test_short_records_of_jsonl_are_kept(tmp_path):
     assert read(path, text_field="body") == [[text] for text in texts]
 
 
+@pytest.mark.parametrize(
+    "row, found",
+    [
+        ({"body": None}, r"found a value of type NoneType there; drop the row$"),
+        ({"body": ["a"]}, r"found a value of type list there; drop the row$"),
+        ({"text": "a"}, r"found text; set --text_field$"),
+    ],
+)
+def test_error_of_a_jsonl_row_without_text(tmp_path, row, found):
+    path = tmp_path / "posts.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(UserError, match=found):
+        read(path, text_field="body")
+
+
+def test_tables_and_files_with_tags_give_one_warning(tmp_path, caplog):
+    names = ("a.csv", "b.TSV.gz", "c.html", "d.txt", "e.csv.md", "f")
+    for name in names:
+        write = gzip.open if name.endswith(".gz") else open
+        with write(tmp_path / name, "wt") as file:
+            file.write("text,label\nA long day. It ended.,7\n")
+    find_sources([str(tmp_path)], Reading())
+    (warning,) = [x.message for x in caplog.records if x.levelname == "WARNING"]
+    assert "a.csv is read as plain text" in warning
+    assert "(3 such files)" in warning
+    caplog.clear()
+    find_sources([str(tmp_path)], Reading(format="lines"))
+    assert not [x for x in caplog.records if x.levelname == "WARNING"]
+
+
 def test_each_document_of_a_dump_has_its_own_language_rules(tmp_path):
     """The list of the English article is dropped, the Thai article keeps its text."""
     english, thai = LANGUAGES["English"], LANGUAGES["Thai"]

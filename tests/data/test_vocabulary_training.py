@@ -192,7 +192,7 @@ def test_the_sample_for_sentencepiece_is_evenly_spaced(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "size", "kind", "message"),
     [
-        (["\0 \n"], 1000, "wordpiece", "0 characters; expected text"),
+        (["\0 \n"], 1000, "wordpiece", "the input has no words; expected text"),
         ([" "], 1000, "sentencepiece", "no sentence was found"),
         (["abc"], 5, "wordpiece", "larger --size"),
         (["abcdefghij"], 12, "wordpiece", "larger --size"),

@@ -239,6 +239,13 @@ def test_a_path_without_a_checkpoint_is_a_one_line_error(tmp_path, workdir):
         bert_jax.load(workdir)
 
 
+@pytest.mark.parametrize("path", [None, 3, b"folder"])
+def test_a_checkpoint_that_is_not_a_path_is_refused(path):
+    kind = type(path).__name__
+    with pytest.raises(UserError, match=f"is of type {kind}; expected the path"):
+        bert_jax.load(path)
+
+
 def test_the_newest_checkpoint_of_a_trainer_is_read(folders, tmp_path, caplog):
     """The output_dir of transformers' Trainer, without weights of its own."""
     for step, name in ((500, "token"), (1500, "sequence"), (90, "span")):
