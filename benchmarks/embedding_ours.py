@@ -1,20 +1,21 @@
 """The worker of embedding.py that times bert_jax."""
 
+import functools
 from types import SimpleNamespace
 
 import jax
 from common import answer, process_bytes
 from embedding_timing import time_embedding
 
+import bert_jax
 from bert_jax.commands import cli
-from bert_jax.inference.embed import Embedder
 
 
 def measure(options: SimpleNamespace) -> dict:
     """The timings, and the peak memory of the device."""
     cli.start()
-    embed = Embedder(
-        options.model,
+    embed = functools.partial(
+        bert_jax.load(options.model).encode,
         batch_size=options.batch,
         max_length=options.max_length,
         dtype=options.dtype,

@@ -547,7 +547,6 @@ def studied(config: Any, folder: Path) -> Seen:
         patch.setattr(sweep, "run_one", note("run_one", tuned))
         patch.setattr(sweep, "_pretrained", lambda *arguments: results)
         patch.setattr(sweep, "load", lambda path: checkpoint)
-        patch.setattr(sweep, "Scorer", lambda checkpoint: None)
         patch.setattr(sweep, "accuracy", accuracy)
         patch.setattr(sweep, "finished", finished)
         seen.study = sweep.Study(config, folder, seen.log.append)

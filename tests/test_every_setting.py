@@ -25,10 +25,8 @@ from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.inference import evaluation
-from bert_jax.inference.embed import Embedder
 from bert_jax.inference.evaluation import Options
-from bert_jax.inference.predict import Predictor
-from bert_jax.inference.pretrained import FillMask, NextSentence, Scorer
+from bert_jax.inference.model import Bert
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertForPreTraining
@@ -649,20 +647,21 @@ def test_every_setting_of_a_study_has_a_row():
 
 OPTIONS = {"batch_size": 3, "max_length": 9, "dtype": "bfloat16", "show_progress": True}
 TEXTS = {
-    Embedder: ["the sea " * 9],
-    Predictor: ["the sea " * 9],
-    Scorer: ["the sea"],
-    FillMask: ["the [MASK]"],
-    NextSentence: [("the sea " * 4, "the whale " * 4)],
+    Bert.encode: ["the sea " * 9],
+    Bert.predict: ["the sea " * 9],
+    Bert.logits: ["the sea " * 9],
+    Bert.score: ["the sea"],
+    Bert.fill_mask: ["the [MASK]"],
+    Bert.next_sentence: [("the sea " * 4, "the whale " * 4)],
 }
 
 
 @pytest.fixture(scope="module")
 def answered(places):
-    """A function of a class and options: batching, lengths, text and progress."""
+    """A function of a method and options: batching, lengths, text and progress."""
 
     @functools.cache
-    def answer(kind, **options):
+    def answer(method, **options):
         seen = {}
 
         class StoppedError(Exception):
@@ -679,30 +678,31 @@ def answered(places):
             seen["show"] = show
             return Progress(*arguments, show=False, **options)
 
-        name = "{head}" if kind is Predictor else "{checkpoint}"
+        of_head = method in (Bert.predict, Bert.logits)
+        name = "{head}" if of_head else "{checkpoint}"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(evaluation, "run_model", model)
             patch.setattr(evaluation, "Progress", progress)
             with pytest.raises(StoppedError):
-                kind(places[name], **options)(TEXTS[kind])
+                method(bert_jax.load(places[name]), TEXTS[method], **options)
         return seen
 
     return answer
 
 
-@pytest.mark.parametrize("kind", TEXTS)
-def test_every_option_of_inference_arrives(answered, places, kind):
+@pytest.mark.parametrize("method", TEXTS)
+def test_every_option_of_inference_arrives(answered, places, method):
     product = r"bf16\[[^]]*\] = dot_general"
-    seen, default = answered(kind, **OPTIONS), answered(kind)
+    seen, default = answered(method, **OPTIONS), answered(method)
     assert (seen["batch_size"], default["batch_size"]) == (3, 32)
     assert re.search(product, seen["text"]) and "bf16" not in default["text"]
     assert seen["show"] is True and not default["show"]
-    if kind not in (Scorer, FillMask):  # they refuse longer texts
+    if method not in (Bert.score, Bert.fill_mask):  # they refuse longer texts
         assert seen["length"] == 9 < default["length"]
         return
-    long = TEXTS[kind][0] + " the sea" * 9
+    long = TEXTS[method][0] + " the sea" * 9
     with pytest.raises(UserError, match="at most 9 fit"):
-        kind(places["{checkpoint}"], **OPTIONS)([long])
+        method(bert_jax.load(places["{checkpoint}"]), [long], **OPTIONS)
 
 
 def test_every_option_of_inference_has_a_value():

@@ -22,12 +22,14 @@ mean is over all tokens, [CLS] and [SEP] included. Inputs may be larger than mem
 disk needs space for two copies of the [arrays](checkpoints.md#the-folder-that-is-written).
 """
 
+import functools
 import sys
 from pathlib import Path
 
 from bert_jax.commands import cli
 from bert_jax.files import check_output
 from bert_jax.progress import print_line
+from bert_jax.settings import from_settings
 
 
 def _layers(text: str) -> list[int]:
@@ -47,20 +49,21 @@ def main(argv: list[str]) -> None:
     """Parses the command line, embeds and writes."""
     parser = cli.argument_parser(__doc__, _FLAGS)
     args = parser.parse_args(argv)
-    from bert_jax.inference.embed import Embedder, check_ending, write_vectors
+    from bert_jax.inference import embed
+    from bert_jax.inference.evaluation import OnDevices, rows_of
     from bert_jax.inference.lines import given_rows
+    from bert_jax.interop.load import load
 
-    check_ending(args.output)
+    embed.check_ending(args.output)
     check_output(args.output, args.input)
     cli.check_columns(parser, args)
     cli.start()
-    embedder = Embedder(
-        args.checkpoint,
-        layers=args.layers,
-        pooling=args.pooling,
-        normalize=args.normalize,
-        **cli.model_options(args),
-    )
-    rows = given_rows(embedder, None, args.input)
-    parts = embedder.stream(rows, columns=args.columns)
-    print_line(write_vectors(embedder, parts, args.output), sys.stderr)
+    settings = cli.model_options(args)
+    for name in ("layers", "pooling", "normalize"):
+        settings[name] = getattr(args, name)
+    options = from_settings(embed.EncodeOptions, settings, "")
+    model = OnDevices(load(args.checkpoint), args.checkpoint)
+    read = functools.partial(rows_of, columns=args.columns)
+    rows = given_rows(None, args.input, read)
+    parts = embed.encode(model, rows, options)
+    print_line(embed.write_vectors(parts, args.output), sys.stderr)

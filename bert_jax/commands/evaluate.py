@@ -25,6 +25,7 @@ from pathlib import Path
 
 from bert_jax.commands import cli
 from bert_jax.progress import print_line
+from bert_jax.settings import from_settings
 
 
 def main(argv: list[str]) -> None:
@@ -33,18 +34,23 @@ def main(argv: list[str]) -> None:
     args = cli.argument_parser(__doc__, flags).parse_args(argv)
     from bert_jax import figures
     from bert_jax.files import new_folder, write_json
+    from bert_jax.inference.evaluation import OnDevices, Options
     from bert_jax.inference.mistakes import write_mistakes
-    from bert_jax.inference.predict import Predictor
+    from bert_jax.inference.predict import evaluate
+    from bert_jax.interop.load import load
     from bert_jax.tasks.task import write_answers
 
     cli.start()
     # A folder that is not empty is refused before the model is loaded.
     output = new_folder(Path(args.output)) if args.output else contextlib.nullcontext()
     with output as folder:
-        predictor = Predictor(args.checkpoint, **cli.model_options(args))
-        columns, data = tuple(args.columns), Path(args.input) if args.input else None
-        directory = vars(args)["data.dir"]
-        evaluations = [*predictor.evaluate(data, directory=directory, columns=columns)]
+        options = from_settings(Options, cli.model_options(args), "")
+        model = OnDevices(load(args.checkpoint), args.checkpoint)
+        data = None
+        if args.input:
+            data = Path(args.input)
+        more = {"directory": vars(args)["data.dir"], "columns": tuple(args.columns)}
+        evaluations = [*evaluate(model, data, options, **more)]
         scores = {split.name: evaluation.scores for _, split, evaluation in evaluations}
         if folder:
             for task, split, evaluation in evaluations:

@@ -23,10 +23,18 @@ SQuAD file, and a .conll or .conllu file with a word and its tag on each line. R
 columns have the id of their row in the answer.
 """
 
+import argparse
+import functools
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bert_jax.commands import cli
 from bert_jax.files import check_output
+from bert_jax.settings import from_settings
+
+if TYPE_CHECKING:  # imports JAX
+    from bert_jax.inference.evaluation import Answers, OnDevices
 
 
 def main(argv: list[str]) -> None:
@@ -34,9 +42,8 @@ def main(argv: list[str]) -> None:
     parser = cli.text_parser(__doc__, {"top": 0, "next_sentence": False})
     args = parser.parse_args(argv)
     from bert_jax.inference import lines
-    from bert_jax.inference.predict import Predictor, predictor
+    from bert_jax.inference.evaluation import OnDevices
     from bert_jax.interop.load import load
-    from bert_jax.tasks.rows import is_table
 
     form = lines.output_format(args.output, as_json=args.json)
     check_output(args.output, args.input)
@@ -44,16 +51,39 @@ def main(argv: list[str]) -> None:
     if args.next_sentence:
         cli.check_unused(parser, args, "top")
     cli.start()
-    predict = predictor(
-        load(args.checkpoint),
-        top=args.top or None,
-        next_sentence=args.next_sentence,
-        show_progress=False if lines.on_screen(args.output) else None,
-        **cli.model_options(args),
-    )
-    rows = lines.given_rows(predict, args.text, args.input)
-    path, stream = Path(args.input or ""), predict.stream
-    if isinstance(predict, Predictor) and is_table(path):
-        stream = stream if predict.task.form.is_own(path) else predict.beside
-    parts = stream(rows, columns=args.columns)
-    lines.write_answers(parts, args.output, form)
+    model = OnDevices(load(args.checkpoint), args.checkpoint)
+    lines.write_answers(_answers(model, args), args.output, form)
+
+
+def _answers(model: "OnDevices", args: argparse.Namespace) -> Iterator["Answers"]:
+    """The answers to the rows of a command line.
+
+    A model that is only pretrained fills in each [MASK]. The answer to a row of a table
+    has the columns of the row.
+    """
+    from bert_jax.inference import evaluation, lines, predict, pretrained
+    from bert_jax.tasks.rows import is_table
+
+    settings = cli.model_options(args)
+    if lines.on_screen(args.output):
+        settings["show_progress"] = False
+    if args.top:
+        settings["top"] = args.top
+    if args.next_sentence:
+        read = functools.partial(evaluation.rows_of, columns=args.columns)
+        rows = lines.given_rows(args.text, args.input, read)
+        options = from_settings(evaluation.Options, settings, "")
+        return pretrained.next_sentence(model, rows, options)
+    if pretrained.fills_masks(model.loaded):
+        read = functools.partial(evaluation.rows_of, columns=args.columns, tabs=False)
+        rows = lines.given_rows(args.text, args.input, read)
+        options = from_settings(pretrained.FillMaskOptions, settings, "")
+        return pretrained.fill_mask(model, rows, options)
+    options = from_settings(predict.PredictOptions, settings, "")
+    task = predict.fine_tuned(model, options).task
+    read = functools.partial(predict.task_rows, task, columns=args.columns)
+    rows = lines.given_rows(args.text, args.input, read)
+    path = Path(args.input or "")
+    if is_table(path) and not task.form.is_own(path):
+        return predict.beside(model, rows, options)
+    return predict.predict(model, rows, options)

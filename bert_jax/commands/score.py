@@ -24,6 +24,7 @@ pairs. Logarithms are natural. With --json the answer to a text has "text",
 "accuracy" (a share of 1), "by_set" (the accuracy of each set by its path) and "pairs".
 """
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -33,6 +34,7 @@ from bert_jax.commands import cli
 from bert_jax.errors import UserError, counted
 from bert_jax.files import check_output
 from bert_jax.progress import print_line
+from bert_jax.settings import from_settings
 
 
 def main(argv: list[str]) -> None:
@@ -46,32 +48,34 @@ def main(argv: list[str]) -> None:
         cli.check_unused(parser, args, "output")
     else:
         cli.check_columns(parser, args)
-    from bert_jax.inference import lines
-    from bert_jax.inference.pretrained import COLUMNS, Scorer, accuracy, read_sets
+    from bert_jax.inference import lines, pretrained
+    from bert_jax.inference.evaluation import OnDevices, rows_of
+    from bert_jax.interop.load import load
 
     form = lines.output_format(args.output, as_json=args.json)
     check_output(args.output, args.input)
     # A wrong pair is an error before any score.
-    sets = list(read_sets(args.pairs or (), args.columns or COLUMNS))
-    watched = lines.on_screen(args.output) and not args.pairs
+    columns = args.columns or pretrained.COLUMNS
+    sets = [*pretrained.read_sets(args.pairs or (), columns)]
     cli.start()
-    scorer = Scorer(
-        args.checkpoint,
-        rest_of_word=args.rest_of_word,
-        show_progress=False if watched else None,
-        **cli.model_options(args),
-    )
+    settings = cli.model_options(args) | {"rest_of_word": args.rest_of_word}
+    if lines.on_screen(args.output) and not args.pairs:
+        settings["show_progress"] = False
+    options = from_settings(pretrained.ScoreOptions, settings, "")
+    model = OnDevices(load(args.checkpoint), args.checkpoint)
     if not args.pairs:
-        rows = lines.given_rows(scorer, args.text, args.input)
-        parts = scorer.stream(rows, columns=args.columns)
+        read = functools.partial(rows_of, columns=args.columns, tabs=False)
+        rows = lines.given_rows(args.text, args.input, read)
+        parts = pretrained.score(model, rows, options)
         lines.write_answers(parts, args.output, form)
         return
+    score = functools.partial(pretrained.log_probabilities, model, options)
 
     def report(name: str, right: Any) -> None:
         line = f"{right.mean():7.1%}  {len(right):6,}  {name}"
         print_line(line, sys.stderr if args.json else sys.stdout)
 
-    result = accuracy(scorer, sets, report)
+    result = pretrained.accuracy(score, sets, report)
     if args.json:
         print_line(json.dumps(result._asdict(), indent=2))
     else:

@@ -5,23 +5,22 @@ import dataclasses
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.data.batching import Features
 from bert_jax.errors import UserError
 from bert_jax.files import ending, new_file
 from bert_jax.inference import evaluation as base
-from bert_jax.inference.evaluation import Columns, Stored
+from bert_jax.inference.evaluation import Answers, Done, OnDevices, Rows
 from bert_jax.interop.modules import ACTIVATIONS, vector_settings
 from bert_jax.model.bert import BertModel
 from bert_jax.model.heads import normalized, pool_tokens, side_by_side
 from bert_jax.model.tokens import Tokens
 from bert_jax.settings import setting
-from bert_jax.tasks.rows import Placed, Texts, row_texts
+from bert_jax.tasks.rows import Texts, row_texts
 
 POOLINGS = ("none", "mean", "cls", "pooler")
 # Tokens whose vectors take as much memory as an ordinary row. 4,096 rows are 512 MiB of
@@ -62,102 +61,155 @@ class EncodeOptions(base.Options):
             raise UserError("layers=(), expected at least one, such as (-1,)")
 
 
-class Embedder(base.Inference):
-    """Vectors of texts by any checkpoint that ``bert_jax.load`` reads.
+@dataclasses.dataclass(frozen=True)
+class _Vectors:
+    """How the hidden states of a model become vectors; see EncodeOptions.
 
-    >>> embed = Embedder("all-MiniLM-L6-v2", normalize=True)
-    >>> a, b = embed(["A man eats pasta.", "Someone is having a meal."])
-    >>> a @ b  # their cosine similarity
-
-    options: see EncodeOptions. max_length=0 is the length of a model of sentence vectors,
-      otherwise the size of the position table. A longer text loses its end. In a pair the
-      longer text loses its end.
-
-    Vectors are float32. If a model of sentence vectors keeps its pooling, its Dense modules
-    are applied, and its default prompt is put before each text. A text becomes
-    [CLS] A [SEP], a tuple of two texts [CLS] A [SEP] B [SEP], and an empty text
-    [CLS] [SEP].
+    activations: of the Dense modules of a model of sentence vectors, in their order.
     """
 
-    options_class = EncodeOptions
-    doing = "encoding"
+    model: BertModel
+    pooling: str
+    layers: tuple[int, ...]
+    activations: tuple[str, ...]
+    normalize: bool
+    dimensions: int
 
-    def __init__(self, checkpoint: Stored, **options: Any):
-        """See the class."""
-        super().__init__(checkpoint, **options)
-        chosen = self.options
-        checkpoint = self.checkpoint
-        config, params = checkpoint.config, checkpoint.params["bert"]
-        sizes = checkpoint.head, checkpoint.extra, config.max_positions
-        modules = vector_settings(*sizes) or {}
-        self._pairs = not modules  # a sentence vector is of one text
-        self.pooling = chosen.pooling or modules.get("pooling", "mean")
-        last_layer = chosen.layers == (-1,)
-        if self.pooling != modules.get("pooling") or not last_layer:
-            modules = {}
-        length = modules.get("max_length", config.max_positions)
-        self.max_length = self.max_length or length
-        if self.max_length < 5:
-            raise UserError(f"max_length={self.max_length}, expected at least 5")
-        config.check_layers(chosen.layers, "layers")
-        if self.pooling != "pooler":
-            params = {name: part for name, part in params.items() if name != "pooler"}
-        elif "pooler" not in params:
-            raise UserError(f"{self._name} has no pooler; set pooling to mean or cls")
-        elif not last_layer:
-            raise UserError("the pooler needs the last layer; leave layers out")
-        prompt = modules.get("default_prompt_name")
-        self._prompt = modules.get("prompts", {}).get(prompt, "")
-        self._activations = modules.get("activations", [])
-        self._dense = jax.device_get(checkpoint.params.get("dense", {}))
-        self._normalize = chosen.normalize
-        if chosen.normalize is None:
-            self._normalize = modules.get("normalize")
-        self._model = BertModel(config, checkpoint.compute)
-        self._run = self._runner(self._vectors, params)
 
-    def __call__(self, rows: Any, *, columns: Columns = ()) -> base.Arrays:
-        """Vectors (texts, W). Without pooling a list of (tokens of the text, W)."""
-        vectors = super().__call__(rows, columns=columns)
-        if self.pooling == "none":
-            return vectors
-        return np.stack(vectors) if vectors else self([""])[:0]  # of the same width
+class _Reading(NamedTuple):
+    """How texts become sequences.
 
-    def _rows(self, placed: Iterable[Placed], columns: Columns) -> Iterator[Texts]:
-        return row_texts(placed, columns, most=2 if self._pairs or columns else 1)
+    texts: maximum number of texts in a row. prompt: is put before each text.
+    """
 
-    def _cost(self, row: Texts) -> float:
+    max_length: int
+    texts: int
+    prompt: str
+
+
+def encode(model: OnDevices, rows: Rows, options: EncodeOptions) -> Iterator[Answers]:
+    """Vectors of texts, float32 (W,), or without pooling of tokens, (tokens, W).
+
+    If a model of sentence vectors keeps its pooling, its Dense modules are applied, and its
+    default prompt is put before each text. A text becomes [CLS] A [SEP], a tuple of two
+    texts [CLS] A [SEP] B [SEP], and an empty text [CLS] [SEP]. A text that is too long
+    loses its end. In a pair the longer text loses its end.
+    """
+    vectors, reading = _settings(model, options)
+    params = model.checkpoint(options).params
+    program = model.program(_vectors, vectors)
+
+    def answer(part: list[Texts], done: Done) -> Answers:
+        texts = []
+        for row in part:
+            first, *others = row.texts
+            texts.append((reading.prompt + first, *others))
+        features = base.text_features(model.tokenizer, texts, reading.max_length)
+        outputs = model.run(program, params, features, options, done)
+        return Answers(features, outputs)
+
+    def cost(row: Texts) -> float:
+        if vectors.pooling != "none":
+            return 1
         # A text has at most as many tokens as characters.
-        tokens = min(3 + sum(map(len, row.texts)), self.max_length)
-        return tokens / ROW if self.pooling == "none" else 1
+        characters = sum(map(len, row.texts))
+        return min(3 + characters, reading.max_length) / ROW
 
-    def _encode(self, rows: list[Texts]) -> Features:
-        texts = [(self._prompt + row.texts[0], *row.texts[1:]) for row in rows]
-        return base.text_features(self._tokenizer, texts, self.max_length)
+    most = reading.texts
+    if rows.columns:
+        most = 2
+    texts = row_texts(rows.placed, rows.columns, most=most)
+    return base.in_parts(
+        answer,
+        base.each_alone(texts),
+        options,
+        total=rows.total,
+        max_length=reading.max_length,
+        doing="encoding",
+        cost=cost,
+    )
 
-    def _vectors(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-        """Vectors of texts, float32 (R, S, W), or without pooling of tokens, (R, L, W)."""
-        tokens, pool = Tokens.of_batch(batch), self.pooling == "pooler"
-        options = {"deterministic": True, "pool": pool, "hidden_states": True}
-        inputs = {"params": params}, tokens
-        encoded = self._model.apply(*inputs, method="encode", **options)
-        if pool:
-            vectors = encoded.pooled_BD
-        else:
-            vectors = side_by_side(encoded.hidden_states, self.options.layers)
-        if self.pooling in ("cls", "mean"):
-            vectors = pool_tokens(self.pooling, vectors, tokens)
-        for i, activation in enumerate(self._activations):
-            layer = self._dense[str(i)]
-            vectors = jnp.matmul(vectors, layer["kernel"], precision="highest")
-            bias = jnp.broadcast_to(layer.get("bias", 0), vectors.shape)
-            vectors = ACTIVATIONS[activation](vectors + bias)
-        dimensions, width = self.options.dimensions, vectors.shape[-1]
-        if dimensions > width:
-            actual = f"dimensions={dimensions}, expected at most {width}"
-            raise UserError(f"{actual}, the width of the vectors")
-        vectors = vectors[..., : dimensions or None]
-        return normalized(vectors) if self._normalize else vectors
+
+def _settings(model: OnDevices, options: EncodeOptions) -> tuple[_Vectors, _Reading]:
+    """The settings of vectors and of sequences, for a checkpoint and options."""
+    checkpoint = model.checkpoint(options)
+    config = checkpoint.config
+    positions = config.max_positions
+    modules = vector_settings(checkpoint.head, checkpoint.extra, positions) or {}
+    most = 2
+    if modules:
+        most = 1  # a sentence vector is of one text
+    pooling = options.pooling or modules.get("pooling", "mean")
+    is_last = options.layers == (-1,)
+    if pooling != modules.get("pooling") or not is_last:
+        modules = {}
+    max_length = options.max_length or modules.get("max_length", positions)
+    if max_length < 5:
+        raise UserError(f"max_length={max_length}, expected at least 5")
+    config.check_layers(options.layers, "layers")
+    if pooling == "pooler" and "pooler" not in checkpoint.params["bert"]:
+        raise UserError(f"{model.name} has no pooler; set pooling to mean or cls")
+    if pooling == "pooler" and not is_last:
+        raise UserError("the pooler needs the last layer; leave layers out")
+    normalize = options.normalize
+    if normalize is None:
+        normalize = modules.get("normalize", False)
+    vectors = _Vectors(
+        BertModel(config, checkpoint.compute),
+        pooling,
+        options.layers,
+        tuple(modules.get("activations", ())),
+        bool(normalize),
+        options.dimensions,
+    )
+    default = modules.get("default_prompt_name")
+    prompt = modules.get("prompts", {}).get(default, "")
+    return vectors, _Reading(max_length, most, prompt)
+
+
+def _vectors(chosen: _Vectors, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+    """Vectors of texts, float32 (R, S, W), or without pooling of tokens, (R, L, W)."""
+    tokens = Tokens.of_batch(batch)
+    encoded = chosen.model.apply(
+        {"params": params["bert"]},
+        tokens,
+        method="encode",
+        deterministic=True,
+        pool=chosen.pooling == "pooler",
+        hidden_states=True,
+    )
+    if chosen.pooling == "pooler":
+        vectors = encoded.pooled_BD
+    else:
+        vectors = side_by_side(encoded.hidden_states, chosen.layers)
+    if chosen.pooling in ("cls", "mean"):
+        vectors = pool_tokens(chosen.pooling, vectors, tokens)
+    for i, activation in enumerate(chosen.activations):
+        layer = params["dense"][str(i)]
+        vectors = jnp.matmul(vectors, layer["kernel"], precision="highest")
+        bias = jnp.broadcast_to(layer.get("bias", 0), vectors.shape)
+        vectors = ACTIVATIONS[activation](vectors + bias)
+    width = vectors.shape[-1]
+    if chosen.dimensions > width:
+        actual = f"dimensions={chosen.dimensions}, expected at most {width}"
+        raise UserError(f"{actual}, the width of the vectors")
+    if chosen.dimensions:
+        vectors = vectors[..., : chosen.dimensions]
+    if chosen.normalize:
+        vectors = normalized(vectors)
+    return vectors
+
+
+def stacked(model: OnDevices, rows: Rows, options: EncodeOptions) -> base.Arrays:
+    """Vectors (texts, W). Without pooling a list of (tokens of the text, W)."""
+    vectors = base.collected(encode(model, rows, options))
+    pooling = _settings(model, options)[0].pooling
+    if pooling == "none":
+        return vectors
+    if not vectors:
+        one = base.collected(encode(model, base.rows_of([""]), options))
+        return np.stack(one)[:0]  # of the same width
+    return np.stack(vectors)
 
 
 def check_ending(path: Path) -> None:
@@ -191,8 +243,8 @@ def write_arrays(path: Path, parts: Iterable[dict[str, np.ndarray]]) -> dict[str
         return {name: array.shape for name, array in arrays.items()}
 
 
-def write_vectors(embedder: Embedder, parts: Iterable[base.Answers], path: Path) -> str:
-    """Writes the vectors of a stream of ``embedder`` as an npz file.
+def write_vectors(parts: Iterable[Answers], path: Path) -> str:
+    """Writes the parts of :func:`encode` as an npz file.
 
     With pooling the file has "embeddings" (texts, W). Without, it has "values" (tokens, W),
     "input_ids" (tokens,) and "offsets" (texts + 1,): text i has the tokens offsets[i] to
@@ -200,18 +252,19 @@ def write_vectors(embedder: Embedder, parts: Iterable[base.Answers], path: Path)
     """
 
     def arrays() -> Iterator[dict[str, np.ndarray]]:
-        end = 0
-        if embedder.pooling == "none":
-            yield {"offsets": np.zeros(1, np.int64)}
+        offsets = np.zeros(1, np.int64)
         for part in parts:
-            if embedder.pooling != "none":
+            if part.answers[0].ndim == 1:
                 yield {"embeddings": np.stack(part.answers)}
                 continue
-            ids, lengths = part.features.input_ids, part.features.lengths_UC.ravel()
-            offsets = end + np.cumsum(lengths)
+            if offsets[-1] == 0:
+                yield {"offsets": offsets}
+            lengths = part.features.lengths_UC.ravel()
+            offsets = offsets[-1] + np.cumsum(lengths)
             yield {"values": np.concatenate(part.answers), "offsets": offsets}
-            yield {"input_ids": np.concatenate(ids)}
-            end = offsets[-1]
+            yield {"input_ids": np.concatenate(part.features.input_ids)}
 
-    shapes = write_arrays(path, arrays())
-    return f"{path}: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    written = []
+    for name, shape in write_arrays(path, arrays()).items():
+        written.append(f"{name} {shape}")
+    return f"{path}: {', '.join(written)}"

@@ -3,15 +3,14 @@
 import collections
 import dataclasses
 import functools
+import itertools
 import logging
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flax import linen as nn
 from jax.sharding import Mesh
 
 from bert_jax.data import sequences
@@ -21,26 +20,29 @@ from bert_jax.errors import UserError, counted
 from bert_jax.files import new_file
 from bert_jax.interop import checkpoint as checks
 from bert_jax.interop.checkpoint import Checkpoint
-from bert_jax.interop.load import load
 from bert_jax.model.config import DTYPES, ComputeConfig
 from bert_jax.model.heads import BertWithBiLstm
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.tokens import Tokens
-from bert_jax.objectives.heads import jit_forward, jit_whole
+from bert_jax.objectives.heads import jit_whole
 from bert_jax.parallel import mesh as meshes
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress
-from bert_jax.settings import check_ranges, from_settings, setting
+from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks.rows import Placed, count_rows, placed_rows
-from bert_jax.tasks.task import Outputs, Task, all_scores, joined_features, tuned
+from bert_jax.tasks.task import Task, all_scores, joined_features, tuned
 
 logger = logging.getLogger(__name__)
 
 CHUNK = 4096  # rows that are in memory together
 HIDDEN = 512  # sequences whose frozen features are in memory together
 Columns = str | Sequence[str]  # name of a column, or names
-Stored = Checkpoint | os.PathLike | str  # a checkpoint, or what bert_jax.load reads
 Arrays = np.ndarray | list[np.ndarray]  # a list if the shapes of the rows differ
+Done = Callable[[float], None]  # receives the share of a part that is finished
+
+
+def ignore(share: float) -> None:
+    """A Done without effect."""
 
 
 def run_model(
@@ -49,7 +51,7 @@ def run_model(
     features: Features,
     *,
     mesh: Mesh,
-    done: Callable[[float], None] = lambda share: None,
+    done: Done = ignore,
     **batching: Any,
 ) -> list[np.ndarray]:
     """The outputs of ``forward`` for each sequence, in order, on every process.
@@ -67,13 +69,16 @@ def run_model(
 
     def collect(rows: list[list[int]], length: int, values: jax.Array) -> None:
         values = jax.device_get(values)
+        by_token = values.shape[1] == length
         for row, of_row in zip(rows, values, strict=False):
             start = 0
             for slot, i in enumerate(row):
                 end = start + len(features.input_ids[i])
-                # A view of a slot would keep the batch's empty slots in memory.
-                by_token = values.shape[1] == length
-                outputs[i] = of_row[start:end] if by_token else of_row[slot].copy()
+                if by_token:
+                    outputs[i] = of_row[start:end]
+                else:
+                    # A view of a slot would keep the batch's empty slots in memory.
+                    outputs[i] = of_row[slot].copy()
                 start = end
         done(len(outputs) / len(features.input_ids))
 
@@ -91,41 +96,40 @@ def run_model(
     return [outputs[i] for i in range(len(outputs))]
 
 
-def runner(
-    checkpoint: Checkpoint,
-    function: Callable | nn.Module,
+def outputs_of(
+    forward: Callable,
     params: Any,
+    features: Features,
     *,
+    checkpoint: Checkpoint,
+    mesh: Mesh,
     batch_size: int,
     packed: bool = True,
-    mesh: Mesh | None = None,
-) -> Callable[..., list[np.ndarray]]:
-    """:func:`run_model` with a ``function`` of (params, batch), or a model's logits.
+    done: Done = ignore,
+) -> list[np.ndarray]:
+    """:func:`run_model` within the limits of a checkpoint.
 
-    packed: whether texts share rows; texts of an LSTM never do. mesh: None means all
-    devices. The returned function raises UserError for pairs if the model has one token
-    type, and for outputs that are not finite.
+    packed: whether texts share rows; texts of an LSTM never do. Raises UserError for pairs
+    if the model has one token type, and for outputs that are not finite.
     """
-    mesh = mesh or meshes.make_mesh(meshes.MeshConfig())
-    jit = jit_forward if isinstance(function, nn.Module) else jit_whole
-    forward = jit(mesh, function)
-    params = on_devices(params, checkpoint.compute, mesh)
-    settings = {
-        "batch_size": batch_size,
-        "limit": checkpoint.config.max_positions,
-        "pad_id": checkpoint.tokenizer.pad_id,
-        "packed": packed and checkpoint.config.kind.attends,
-    }
-
-    def run(features: Features, **options: Any) -> list[np.ndarray]:
-        checks.check_types(features.token_type_ids, checkpoint.config)
-        outputs = run_model(forward, params, features, mesh=mesh, **settings, **options)
-        if not all(np.isfinite(output).all() for output in outputs):
+    config = checkpoint.config
+    checks.check_types(features.token_type_ids, config)
+    outputs = run_model(
+        forward,
+        params,
+        features,
+        mesh=mesh,
+        done=done,
+        batch_size=batch_size,
+        limit=config.max_positions,
+        pad_id=checkpoint.tokenizer.pad_id,
+        packed=packed and config.kind.attends,
+    )
+    for output in outputs:
+        if not np.isfinite(output).all():
             needed = "use another checkpoint, such as an earlier one of the run"
             raise UserError(f"the model's outputs are not finite numbers; {needed}")
-        return outputs
-
-    return run
+    return outputs
 
 
 def on_devices(params: Any, compute: ComputeConfig, mesh: Mesh | None = None) -> Any:
@@ -140,7 +144,9 @@ def on_devices(params: Any, compute: ComputeConfig, mesh: Mesh | None = None) ->
     def cast(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
         keys = [entry.key for entry in path]
         of_product = "encoder" in keys and keys[-1] == "kernel"
-        return leaf.astype(dtype) if of_product and leaf.dtype != dtype else leaf
+        if of_product and leaf.dtype != dtype:
+            return leaf.astype(dtype)
+        return leaf
 
     params = jax.tree.map_with_path(cast, params)
     mesh = mesh or meshes.make_mesh(meshes.MeshConfig())
@@ -156,7 +162,7 @@ class Answers(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The options of every Inference. A subclass adds the options of a method."""
+    """The options of every method. A subclass adds the options of one method."""
 
     batch_size: int = setting(
         32, "rows in a batch at length 32; fewer at longer lengths", least=1
@@ -177,95 +183,154 @@ class Options:
         check_ranges(self)
 
 
-class Inference:
-    """Answers rows with a checkpoint: the base of Embedder, Predictor and Scorer.
+class OnDevices:
+    """A checkpoint with its parameters on all devices, and its compiled programs.
 
-    checkpoint: anything that ``bert_jax.load`` reads, or a Checkpoint.
-    options: fields of ``options_class``. Raises UserError for other names and types.
+    The functions of this folder answer rows with it. Each dtype has one copy of the
+    parameters, and a program is compiled once for each shape of a batch.
 
-    A subclass makes ``_run`` with ``_runner``. It has ``_rows(placed, columns)``, which
-    checks rows, and ``_encode(rows)``, which returns their Features.
-
-    tabs: whether a line of text with tabs is a row of several texts. doing, noun: names of
-      the work and of a row in messages.
+    name: the checkpoint in messages.
     """
 
-    options_class: type[Options] = Options
-    tabs, doing, noun = True, "predicting", "text"
+    def __init__(self, checkpoint: Checkpoint, name: str = "the checkpoint"):
+        self.loaded = checkpoint
+        self.name = name
+        self.mesh = meshes.make_mesh(meshes.MeshConfig())
+        self._kept: dict[Hashable, Any] = {}
 
-    def __init__(self, checkpoint: Stored, **options: Any):
-        """See the class."""
-        self.options = chosen = from_settings(self.options_class, options, "")
-        self._name, self.max_length = "the checkpoint", chosen.max_length
-        if not isinstance(checkpoint, Checkpoint):
-            self._name, checkpoint = os.fspath(checkpoint), load(checkpoint)
-        checks.check_vocabulary(checkpoint, self._name)
-        checks.check_length(self.max_length, checkpoint, "max_length")
-        if chosen.dtype:
-            compute = dataclasses.replace(checkpoint.compute, dtype=chosen.dtype)
-            checkpoint = dataclasses.replace(checkpoint, compute=compute)
-        self.checkpoint, self.show = checkpoint, chosen.show_progress
-        self._tokenizer, batch_size = checkpoint.tokenizer, chosen.batch_size
-        self._runner = functools.partial(runner, checkpoint, batch_size=batch_size)
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises UserError if the checkpoint has none."""
+        checks.check_vocabulary(self.loaded, self.name)
+        return self.loaded.tokenizer
 
-    def __call__(self, rows: Any, *, columns: Columns = ()) -> Any:
-        """An answer for each row, in order.
+    def checkpoint(self, options: Options) -> Checkpoint:
+        """The checkpoint on the devices, for the dtype of the options.
 
-        rows: see :func:`bert_jax.tasks.rows.placed_rows`. columns: see :meth:`stream`.
+        Raises UserError if it has no tokenizer, or no position table of ``max_length``.
         """
-        stream = self.stream(self.placed(rows), columns=columns, total=count_rows(rows))
-        return [answer for part in stream for answer in part.answers]
+        checks.check_vocabulary(self.loaded, self.name)
+        checks.check_length(options.max_length, self.loaded, "max_length")
+        compute = self.loaded.compute
+        if options.dtype:
+            compute = dataclasses.replace(compute, dtype=options.dtype)
 
-    def placed(self, rows: Any) -> Iterator[Placed]:
-        """The rows of any data, each with its place."""
-        return placed_rows(rows, tabs=self.tabs)
+        def put() -> Checkpoint:
+            params = on_devices(self.loaded.params, compute, self.mesh)
+            return dataclasses.replace(self.loaded, params=params, compute=compute)
 
-    def stream(
+        return self.keep(("checkpoint", compute.dtype), put)
+
+    def keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The result of ``make()``, which is called once for each key."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+    def program(self, function: Callable, *settings: Hashable) -> Callable:
+        """``function`` with its first arguments ``settings``, compiled.
+
+        It takes parameters and a batch. Its result is whole on every device.
+        """
+
+        def compiled() -> Callable:
+            return jit_whole(self.mesh, functools.partial(function, *settings))
+
+        return self.keep((function, *settings), compiled)
+
+    def run(
         self,
-        placed: Iterable[Placed],
-        size: int = CHUNK,
-        total: int | None = None,
-        columns: Columns = (),
-    ) -> Iterator[Answers]:
-        """Yields answers, about ``size`` at a time. Memory holds one part.
+        program: Callable,
+        params: Any,
+        features: Features,
+        options: Options,
+        done: Done = ignore,
+        *,
+        packed: bool = True,
+    ) -> list[np.ndarray]:
+        """The outputs of a program for each sequence; see :func:`outputs_of`."""
+        return outputs_of(
+            program,
+            params,
+            features,
+            checkpoint=self.loaded,
+            mesh=self.mesh,
+            batch_size=options.batch_size,
+            packed=packed,
+            done=done,
+        )
 
-        At the end it logs a warning with the number of truncated rows.
 
-        total: number of rows, if known. columns: names of the columns of the text or texts
-        in dictionaries, in order; empty: as trained, otherwise see
-        :func:`bert_jax.tasks.rows.row_texts`.
-        """
-        rows = self._rows(placed, columns)
-        parts = chunks(self._together(rows), size, self._cost)
-        unit, answered, truncated = f"{self.noun}s", 0, 0
-        # The bar of one row would flash, and leave a blank output in a notebook.
-        show = False if total == 1 and self.show is None else self.show
-        with Progress(self.doing, total=total, unit=unit, show=show) as progress:
-            for part in parts:
-                features = self._encode(part)
-                outputs = self._run(features, done=progress.part(len(part)))
-                yield Answers(features, self._decode(part, features, outputs))
-                answered += len(part)
-                truncated += features.truncated
-        self.warn_truncated(truncated, answered)
+class Rows(NamedTuple):
+    """Rows to answer.
 
-    def warn_truncated(self, truncated: int, count: int) -> None:
-        """Logs a warning if any of ``count`` rows were truncated."""
-        if truncated:
-            of = f"{truncated:,} of {counted(count, self.noun)}"
-            logger.warning(f"{of} truncated to max_length={self.max_length}")
+    placed: each row with its place. columns: names of the columns of the text or texts in
+    dictionaries, in order; empty: as trained, otherwise see
+    :func:`bert_jax.tasks.rows.row_texts`. total: number of rows, if known.
+    """
 
-    def _decode(self, rows: list, features: Features, outputs: Outputs) -> Sequence:
-        """The answers to rows. By default they are the outputs of the model."""
-        return outputs
+    placed: Iterable[Placed]
+    columns: Columns = ()
+    total: int | None = None
 
-    def _together(self, rows: Iterable[Any]) -> Iterator[list[Any]]:
-        """Yields groups of rows that are encoded together."""
-        return ([row] for row in rows)
 
-    def _cost(self, row: Any) -> float:
-        """Memory for a row and its outputs; 1 for an ordinary row."""
-        return 1
+def rows_of(data: Any, columns: Columns = (), *, tabs: bool = True) -> Rows:
+    """The rows of any data; see :func:`bert_jax.tasks.rows.placed_rows`."""
+    return Rows(placed_rows(data, tabs=tabs), columns, count_rows(data))
+
+
+def in_parts(
+    answer: Callable[[list[Any], Done], Answers],
+    groups: Iterable[list[Any]],
+    options: Options,
+    *,
+    total: int | None,
+    max_length: int,
+    doing: str = "predicting",
+    noun: str = "text",
+    cost: Callable[[Any], float] = lambda row: 1,
+) -> Iterator[Answers]:
+    """Yields the answers to rows, about CHUNK rows at a time. Memory holds one part.
+
+    At the end it logs a warning with the number of truncated rows.
+
+    answer: function of some rows that returns their answers. It calls its second argument
+      with the share that is finished. groups: rows that are answered together. total:
+      number of rows, if known. doing, noun: names of the work and of a row in messages.
+      cost: memory for a row and its outputs; 1 for an ordinary row.
+    """
+    show = options.show_progress
+    if show is None and total == 1:
+        show = False  # the bar would flash, and leave a blank output in a notebook
+    answered = truncated = 0
+    with Progress(doing, total=total, unit=f"{noun}s", show=show) as progress:
+        for part in chunks(groups, CHUNK, cost):
+            answers = answer(part, progress.part(len(part)))
+            yield answers
+            answered += len(part)
+            truncated += answers.features.truncated
+    warn_truncated(truncated, answered, noun, max_length)
+
+
+def warn_truncated(truncated: int, count: int, noun: str, max_length: int) -> None:
+    """Logs a warning if any of ``count`` rows were truncated."""
+    if truncated:
+        of = f"{truncated:,} of {counted(count, noun)}"
+        logger.warning(f"{of} truncated to max_length={max_length}")
+
+
+def each_alone(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yields a group of one row for each row."""
+    for row in rows:
+        yield [row]
+
+
+def collected(parts: Iterable[Answers]) -> list[Any]:
+    """The answers of all parts."""
+    answers = []
+    for part in parts:
+        answers += part.answers
+    return answers
 
 
 def chunks(
@@ -290,14 +355,17 @@ def text_features(
 
     A text that is too long loses its end. In a pair the longer text loses its end.
     """
-    tokens = iter(tokenizer.encode_batch([text for row in rows for text in row]))
+    texts = itertools.chain.from_iterable(rows)
+    tokens = iter(tokenizer.encode_batch([*texts]))
     joined, truncated = [], 0
     for row in rows:
-        parts = [next(tokens) for _ in row]
+        parts = [*itertools.islice(tokens, len(row))]
         lengths = (*map(len, parts), 0)[:2]
         kept = sequences.pair_lengths(*lengths, max_length - 1 - len(parts))
         truncated += kept != lengths
-        cut = [part[:length] for part, length in zip(parts, kept, strict=False)]
+        cut = []
+        for part, length in zip(parts, kept, strict=False):
+            cut.append(part[:length])
         joined.append(sequences.join(tokenizer, *cut))
     return joined_features(joined, np.arange(len(rows)), {}, truncated=truncated)
 
@@ -357,8 +425,10 @@ def with_hidden(
         tokens = Tokens.of_batch(batch)
         return model.apply({"params": params}, tokens, method="features")
 
+    forward = jit_whole(mesh, vectors)
     params = {"bert": checkpoint.params["bert"]}
-    run = runner(checkpoint, vectors, params, batch_size=batch_size, mesh=mesh)
+    params = on_devices(params, checkpoint.compute, mesh)
+    sizes = {"checkpoint": checkpoint, "mesh": mesh, "batch_size": batch_size}
     path = folder / f"{split.name}-{jax.process_index()}.npy"
     shape = (int(lengths.sum()), model.width)
     parts = range(0, len(lengths), HIDDEN)
@@ -370,7 +440,8 @@ def with_hidden(
         for first in Progress(f"features of {split.name}", parts, unit="parts"):
             part = slice(first, first + HIDDEN)
             ids, types = features.input_ids[part], features.token_type_ids[part]
-            for output in run(Features(ids, types, np.arange(len(ids)))):
+            texts = Features(ids, types, np.arange(len(ids)))
+            for output in outputs_of(forward, params, texts, **sizes):
                 file.write(np.ascontiguousarray(output, "<f4").data)
     # Slicing a memmap takes longer than slicing a plain array.
     states = np.asarray(np.load(path, mmap_mode="r"))

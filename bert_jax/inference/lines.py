@@ -6,13 +6,13 @@ import io
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError, printable
 from bert_jax.files import ending, new_file
-from bert_jax.inference.evaluation import CHUNK, Answers, Inference
+from bert_jax.inference.evaluation import CHUNK, Answers, Rows
 from bert_jax.tasks.rows import Placed
 
 STANDARD = "-"  # stdin, or stdout
@@ -20,25 +20,30 @@ PREFIX = "predicted_"  # of answer columns in a table that has the row's columns
 
 
 def given_rows(
-    inference: Inference, texts: Sequence[Sequence[str]] | None, path: str
-) -> Iterator[Placed]:
+    texts: Sequence[Sequence[str]] | None, path: str, read: Callable[[Path], Rows]
+) -> Rows:
     """The rows of a command. Raises UserError if there are none.
 
-    texts: values of --text. path: value of --input, if texts is None.
+    texts: values of --text. path: value of --input, which is read if there are no texts.
     """
     if texts:
-        return _text_rows(texts)
-    rows = inference.placed(Path(path))
-    first = list(itertools.islice(rows, 1))
+        return Rows(_text_rows(texts))
+    rows = read(Path(path))
+    placed = iter(rows.placed)
+    first = [*itertools.islice(placed, 1)]
     if not first:
         raise UserError(f"{path} is empty; expected rows")
-    return itertools.chain(first, rows)
+    return rows._replace(placed=itertools.chain(first, placed))
 
 
 def _text_rows(texts: Sequence[Sequence[str]]) -> Iterator[Placed]:
     """The rows of --text: a text, or a tuple of several texts."""
     for number, row in enumerate(texts, 1):
-        yield f"--text:{number}", row[0] if len(row) == 1 else tuple(row)
+        place = f"--text:{number}"
+        if len(row) == 1:
+            yield place, row[0]
+        else:
+            yield place, tuple(row)
 
 
 def on_screen(path: str) -> bool:
@@ -63,8 +68,8 @@ def output_format(output: str, as_json: bool = False) -> str:
 def write_answers(parts: Iterable[Answers], output: str, form: str) -> None:
     """Writes an answer to each row as soon as it is known.
 
-    parts: see Inference.stream. output: a file that replaces an existing file when it is
-    complete, or "-" for stdout. form: "text", "csv" or "jsonl".
+    parts: the answers, a part at a time. output: a file that replaces an existing file when
+    it is complete, or "-" for stdout. form: "text", "csv" or "jsonl".
     """
     shown, stdout = on_screen(output), contextlib.nullcontext(sys.stdout)
     texts = {"csv": csv_texts, "jsonl": json_texts, "text": plain_texts}[form](parts)

@@ -4,25 +4,32 @@ import dataclasses
 import functools
 import os
 import tempfile
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.data.batching import Shape, packed_rows
 from bert_jax.data.tokenizer import paired_texts
 from bert_jax.errors import UserError, counted, listed
-from bert_jax.inference import evaluation as base
-from bert_jax.inference.embed import Embedder, EncodeOptions
-from bert_jax.inference.evaluation import Arrays, Columns, Options
-from bert_jax.inference.predict import Logits, PredictOptions, Predictor
+from bert_jax.inference import predict
+from bert_jax.inference.embed import EncodeOptions, stacked
+from bert_jax.inference.evaluation import (
+    Arrays,
+    Columns,
+    OnDevices,
+    Options,
+    collected,
+    rows_of,
+)
+from bert_jax.inference.outputs import CallOptions, Output, encoder_output
+from bert_jax.inference.predict import PredictOptions
 from bert_jax.inference.pretrained import (
-    FillMask,
     FillMaskOptions,
-    NextSentence,
     ScoreOptions,
-    Scorer,
+    fill_mask,
+    log_probabilities,
+    next_sentence,
 )
 from bert_jax.inference.search import (
     check_finite,
@@ -31,42 +38,13 @@ from bert_jax.inference.search import (
     nearest,
     vectors_of,
 )
-from bert_jax.interop.checkpoint import Checkpoint, check_types, check_vocabulary
+from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.find import check_save
 from bert_jax.interop.load import load as load_checkpoint
-from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.layers import with_scan
 from bert_jax.settings import from_settings, setting, with_arguments
 from bert_jax.tasks.rows import is_single, placed_rows, row_texts
 from bert_jax.tasks.task import Metrics, Task
-
-
-@dataclasses.dataclass(frozen=True)
-class Output:
-    """The encoder's output for some texts, as numpy arrays, padded to the longest text.
-
-    tokens: the tokens of each text, with [CLS] and [SEP]. input_ids, token_type_ids,
-      attention_mask: int32 (B, L). last_hidden_state: float32 (B, L, D). pooled: float32
-      (B, D); None for a model without a pooler. hidden_states: the embeddings and the
-      output of each layer, float32 (layers + 1, B, L, D). attentions: float32
-      (layers, B, N, L, L); the last two axes are the token that attends and the token that
-      is attended to. hidden_states and attentions are None unless the call asks for them.
-    """
-
-    tokens: list[list[str]]
-    input_ids: np.ndarray
-    token_type_ids: np.ndarray
-    attention_mask: np.ndarray
-    last_hidden_state: np.ndarray
-    pooled: np.ndarray | None
-    hidden_states: np.ndarray | None
-    attentions: np.ndarray | None
-
-    def __repr__(self) -> str:
-        arrays = [(k, x) for k, x in vars(self).items() if isinstance(x, np.ndarray)]
-        shown = ", ".join(f"{name} {x.dtype} {x.shape}" for name, x in arrays)
-        return f"Output({counted(len(self.tokens), 'text')}: {shown})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,14 +59,6 @@ class DuplicateOptions(EncodeOptions):
     """The options of ``Bert.duplicates``."""
 
     threshold: float = setting(0.9, "minimum cosine of a pair", least=-1)
-
-
-@dataclasses.dataclass(frozen=True)
-class CallOptions:
-    """The options of a call of ``Bert``."""
-
-    hidden_states: bool = setting(False, "whether the Output has the hidden states")
-    attentions: bool = setting(False, "whether the Output has the attentions")
 
 
 # Options of encode that its help shows before the options of all methods.
@@ -146,12 +116,16 @@ class Bert(Checkpoint):
         texts: a text, or rows of one text. A text that is too long is an error.
         columns: name of the column of the text; (): "text".
         """
-        rows = self._get(FillMask, options)(texts, columns=columns)
-        answers = [
-            [[(t["token"], t["probability"]) for t in blank] for blank in row["blanks"]]
-            for row in rows
-        ]
-        return answers[0] if is_single(texts) else answers
+        chosen = from_settings(FillMaskOptions, options, "")
+        rows = rows_of(texts, columns, tabs=False)
+        answers = []
+        for answer in collected(fill_mask(self._devices, rows, chosen)):
+            blanks = []
+            for blank in answer["blanks"]:
+                guesses = [(guess["token"], guess["probability"]) for guess in blank]
+                blanks.append(guesses)
+            answers.append(blanks)
+        return _one_or_all(answers, is_single(texts))
 
     @with_arguments(Options)
     def next_sentence(
@@ -174,9 +148,12 @@ class Bert(Checkpoint):
             rows = first, second
             if not any(isinstance(x, str) for x in rows):
                 rows = paired_texts(first=first, second=second)
-        answers = self._get(NextSentence, options)(rows, columns=columns)
+        chosen = from_settings(Options, options, "")
+        answers = collected(
+            next_sentence(self._devices, rows_of(rows, columns), chosen)
+        )
         probabilities = np.array([x["probability"] for x in answers], float)
-        return float(probabilities[0]) if is_single(rows) else probabilities
+        return _number_or_array(probabilities, is_single(rows))
 
     @with_arguments(EncodeOptions, first=_OF_ENCODE)
     def encode(self, texts: Any, *, columns: Columns = (), **options: Any) -> Arrays:
@@ -186,9 +163,9 @@ class Bert(Checkpoint):
         columns: names of the columns of the text or texts; (): "text_a" or "text", and
           "text_b" if rows have it. A model of sentence vectors reads "text".
         """
-        encode = self._get(Embedder, options)
-        vectors = encode(texts, columns=columns)
-        return vectors[0] if is_single(texts) else vectors
+        chosen = from_settings(EncodeOptions, options, "")
+        vectors = stacked(self._devices, rows_of(texts, columns), chosen)
+        return _one_or_all(vectors, is_single(texts))
 
     @with_arguments(EncodeOptions, first=_OF_ENCODE)
     def similarity(
@@ -203,10 +180,13 @@ class Bert(Checkpoint):
         """
         from_settings(EncodeOptions, options, "")
         _check_options(options, a, b)
-        vectors = [self._vectors(x, columns, options) for x in (a, b)]
-        values = np.asarray(cosines(*vectors))
+        encode = functools.partial(self.encode, columns=columns, **options)
+        vectors_a, vectors_b = _vectors(a, encode), _vectors(b, encode)
+        values = np.asarray(cosines(vectors_a, vectors_b))
         check_finite(values)
-        return values if values.ndim else float(values)
+        if values.ndim == 0:
+            return float(values)
+        return values
 
     @with_arguments(SearchOptions, first=_OF_ENCODE)
     def search(
@@ -236,17 +216,20 @@ class Bert(Checkpoint):
         if vectors_of(corpus) is None:
             rows = row_texts(placed_rows(corpus), columns, most=1)
             corpus = texts = [row.texts[0] for row in rows]
-        vectors = self._vectors(queries, columns, options)
-        searched = self._vectors(corpus, (), options, least=2)
-        best = nearest(np.atleast_2d(vectors), searched, top)
-        answers = [
-            [
-                {"row": row, "cosine": cosine} | ({"text": texts[row]} if texts else {})
-                for row, cosine in zip(*answer, strict=True)
-            ]
-            for answer in zip(*(x.tolist() for x in best), strict=True)
-        ]
-        return answers[0] if vectors.ndim == 1 else answers
+        encode = functools.partial(self.encode, **options)
+        vectors = _vectors(queries, functools.partial(encode, columns=columns))
+        searched = _vectors(corpus, encode, least=2)
+        rows_QK, cosines_QK = nearest(np.atleast_2d(vectors), searched, top)
+        answers = []
+        for rows, values in zip(rows_QK.tolist(), cosines_QK.tolist(), strict=True):
+            found = []
+            for row, cosine in zip(rows, values, strict=True):
+                answer = {"row": row, "cosine": cosine}
+                if texts:
+                    answer["text"] = texts[row]
+                found.append(answer)
+            answers.append(found)
+        return _one_or_all(answers, vectors.ndim == 1)
 
     @with_arguments(DuplicateOptions, first=_OF_ENCODE)
     def duplicates(
@@ -266,26 +249,8 @@ class Bert(Checkpoint):
         given = {"threshold": threshold, **options}
         threshold = from_settings(DuplicateOptions, given, "").threshold
         _check_options(options, texts)
-        vectors = self._vectors(texts, columns, options, least=2)
-        return near_pairs(vectors, threshold)
-
-    def _vectors(
-        self, data: Any, columns: Columns, options: dict[str, Any], least: int = 1
-    ) -> Any:
-        """The vectors of texts. Vectors are returned as they are.
-
-        options: options of encode. least: minimum number of axes: 1, or 2 if one text is
-        not enough. Raises UserError for one text or for vectors of other axes.
-        """
-        vectors = vectors_of(data)
-        if vectors is None:
-            if least == 2 and is_single(data):
-                raise UserError("there is one text; expected several, or their vectors")
-            vectors = self.encode(data, columns=columns, **options)
-        if not least <= vectors.ndim <= 2:
-            actual = f"vectors have the shape {vectors.shape}"
-            raise UserError(f"{actual}; expected (texts, W), or (W,) for a single text")
-        return vectors
+        encode = functools.partial(self.encode, columns=columns, **options)
+        return near_pairs(_vectors(texts, encode, least=2), threshold)
 
     @with_arguments(ScoreOptions, first=("rest_of_word",))
     def score(
@@ -296,8 +261,9 @@ class Bert(Checkpoint):
         texts: a text, or rows of one text. A text that is too long is an error.
         columns: name of the column of the text; (): "text".
         """
-        scores = self._get(Scorer, options)(texts, columns=columns)
-        return float(scores[0]) if is_single(texts) else scores
+        chosen = from_settings(ScoreOptions, options, "")
+        scores = log_probabilities(self._devices, chosen, texts, columns)
+        return _number_or_array(scores, is_single(texts))
 
     @with_arguments(PredictOptions, first=("top",))
     def predict(
@@ -324,11 +290,13 @@ class Bert(Checkpoint):
           the rows, and the answers in columns such as "predicted_label", which replace
           columns of that prefix. Texts and tuples get the column names of the task.
         """
-        predict = self._get(Predictor, options)
+        chosen = from_settings(PredictOptions, options, "")
         if from_settings(bool, as_frame, "as_frame"):
-            return predict.frame(rows, columns=columns)
-        answers = predict(rows, columns=columns)
-        return answers[0] if predict.single(rows) else answers
+            return predict.frame(self._devices, rows, columns, chosen)
+        task = predict.fine_tuned(self._devices, chosen).task
+        given = predict.task_rows(task, rows, columns)
+        answers = collected(predict.predict(self._devices, given, chosen))
+        return _one_or_all(answers, predict.is_one_row(task, rows))
 
     @with_arguments(Options)
     def logits(self, rows: Any, *, columns: Columns = (), **options: Any) -> Arrays:
@@ -344,9 +312,11 @@ class Bert(Checkpoint):
 
         rows, columns: see :meth:`predict`.
         """
-        head = self._get(Logits, options, Options)
-        logits = head(rows, columns=columns)
-        return logits[0] if head.single(rows) else logits
+        chosen = from_settings(Options, options, "")
+        task = predict.fine_tuned(self._devices, chosen).task
+        given = predict.task_rows(task, rows, columns)
+        logits = predict.stacked_logits(self._devices, given, chosen)
+        return _one_or_all(logits, predict.is_one_row(task, rows))
 
     @with_arguments(Options)
     def evaluate(
@@ -362,7 +332,7 @@ class Bert(Checkpoint):
 
         data: rows as in ``bert_jax.tasks``, or the Path of a file that the task reads.
         task: the task of the data, for a model that was trained elsewhere; None: the
-          model's own task. See Predictor.evaluate.
+          model's own task. Its classes are matched with the model's by name.
         columns: names of the columns of the text or texts; (): as trained.
         metrics: function for more scores; see ``bert_jax.finetune``. None: the metrics of
           the run, if ``bert_jax.finetune`` returned this model.
@@ -370,10 +340,12 @@ class Bert(Checkpoint):
         if not (task is None or isinstance(task, Task)):
             expected = "one of bert_jax.tasks, such as bert_jax.tasks.classification()"
             raise UserError(f"task={task!r:.80}, expected {expected}")
-        predict = self._get(Predictor, options, Options)
+        chosen = from_settings(Options, options, "")
         more = {"task": task, "metrics": metrics or self._metrics}
-        ((_, _, evaluation),) = predict.evaluate(data, columns=columns, **more)
-        return evaluation.scores
+        (scored,) = predict.evaluate(
+            self._devices, data, chosen, columns=columns, **more
+        )
+        return scored.evaluation.scores
 
     @with_arguments(CallOptions)
     def __call__(self, texts: Any, **options: Any) -> Output:
@@ -382,28 +354,8 @@ class Bert(Checkpoint):
         texts: a text or a pair, or rows of texts and pairs. A text that is too long is an
           error.
         """
-        check_vocabulary(self, "the checkpoint")
         chosen = from_settings(CallOptions, options, "")
-        if chosen.attentions and not self.config.kind.attends:
-            raise UserError("an LSTM has no attentions; leave attentions=True out")
-        rows = [row.texts for row in row_texts(placed_rows(texts))]
-        if not rows:
-            raise UserError("there are no texts; expected at least one")
-        limit, pad_id = self.config.max_positions, self.tokenizer.pad_id
-        features = base.text_features(self.tokenizer, rows, limit)
-        if features.truncated:
-            raise UserError(f"a text has more than {limit} tokens; shorten it")
-        check_types(features.token_type_ids, self.config)
-        shape = Shape(len(rows), int(features.lengths_UC.max()), 1)
-        arrays = packed_rows(features, [[i] for i in range(len(rows))], shape, pad_id)
-        names = "input_ids", "token_type_ids", "attention_mask"
-        arrays = {name: arrays[name] for name in names}
-        compute = dataclasses.replace(self.compute, scan_layers=False)
-        model = BertModel(self.config, compute)
-        kept = chosen.hidden_states, chosen.attentions
-        values = _encode(model, *kept, self._bert, *arrays.values())
-        tokens = [[self.tokenizer.tokens[t] for t in ids] for ids in features.input_ids]
-        return Output(tokens, **arrays, **jax.device_get(values))
+        return encoder_output(self._devices, texts, chosen)
 
     def save(self, folder: os.PathLike | str, *, overwrite: bool = False) -> None:
         """Writes a Hugging Face folder, which transformers and ``load`` read.
@@ -442,39 +394,13 @@ class Bert(Checkpoint):
         return {name: getattr(self, name) for name in names}
 
     @functools.cached_property
-    def _cache(self) -> dict[Any, Any]:
-        return {}
+    def _devices(self) -> OnDevices:
+        """Parameters on the devices and programs, kept for the next call.
 
-    def _get(
-        self, kind: type, options: dict[str, Any], known: type | None = None
-    ) -> Any:
-        """An Inference of a kind, made once for each set of options.
-
-        known: the dataclass of the options; None: all options of the kind.
+        It has no reference to this object, so both are freed together.
         """
-        chosen = from_settings(known or kind.options_class, options, "")
-        key = kind, dataclasses.replace(chosen, show_progress=None)
-        if key not in self._cache:
-            checkpoint = self._on_devices(chosen.dtype)
-            self._cache[key] = kind(checkpoint, **vars(chosen))
-        self._cache[key].show = chosen.show_progress
-        return self._cache[key]
-
-    def _on_devices(self, dtype: str | None = None) -> Checkpoint:
-        """The checkpoint with its parameters on the devices, once for each dtype."""
-        compute = dataclasses.replace(self.compute, dtype=dtype or self.compute.dtype)
-        if compute.dtype not in self._cache:
-            changes = {
-                "params": base.on_devices(self.params, compute),
-                "compute": compute,
-            }
-            self._cache[compute.dtype] = dataclasses.replace(self, **changes)
-        return self._cache[compute.dtype]
-
-    @functools.cached_property
-    def _bert(self) -> Any:
-        """The encoder's parameters on the devices, with a name for each layer."""
-        return with_scan(self._on_devices().params, False)["bert"]
+        names = [field.name for field in dataclasses.fields(Checkpoint)]
+        return OnDevices(Checkpoint(**{name: getattr(self, name) for name in names}))
 
 
 @with_arguments(
@@ -503,6 +429,37 @@ def load(path: os.PathLike | str, **changes: Any) -> Bert:
     return Bert(**vars(load_checkpoint(path, **changes)))
 
 
+def _one_or_all(answers: Any, is_one: bool) -> Any:
+    """The answers to rows, or the answer to a single row."""
+    if is_one:
+        return answers[0]
+    return answers
+
+
+def _number_or_array(values: np.ndarray, is_one: bool) -> float | np.ndarray:
+    """The numbers of rows, or the number of a single row."""
+    if is_one:
+        return float(values[0])
+    return values
+
+
+def _vectors(data: Any, encode: Callable[[Any], Any], least: int = 1) -> Any:
+    """The vectors of texts. Vectors are returned as they are.
+
+    least: minimum number of axes: 1, or 2 if one text is not enough. Raises UserError for
+    one text or for vectors of other axes.
+    """
+    vectors = vectors_of(data)
+    if vectors is None:
+        if least == 2 and is_single(data):
+            raise UserError("there is one text; expected several, or their vectors")
+        vectors = encode(data)
+    if not least <= vectors.ndim <= 2:
+        actual = f"vectors have the shape {vectors.shape}"
+        raise UserError(f"{actual}; expected (texts, W), or (W,) for a single text")
+    return vectors
+
+
 def _check_options(options: dict[str, Any], *data: Any) -> None:
     """Raises UserError for options of encode that give no vector of a text.
 
@@ -513,27 +470,3 @@ def _check_options(options: dict[str, Any], *data: Any) -> None:
     if options and all(vectors_of(x) is not None for x in data):
         names = ", ".join(options)
         raise UserError(f"{names} has no effect on vectors; leave it out")
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _encode(
-    model: BertModel, hidden_states: bool, attentions: bool, params: Any, *inputs: Any
-) -> dict[str, jax.Array | None]:
-    """The arrays of an Output that the model computes."""
-    output, kept = model.apply(
-        {"params": params},
-        *inputs,
-        deterministic=True,
-        pool="pooler" in params,
-        hidden_states=hidden_states,
-        mutable=["attention"] if attentions else [],
-    )
-    arrays = {"last_hidden_state": output.sequence_BLD, "pooled": output.pooled_BD}
-    arrays |= {"hidden_states": None, "attentions": None}
-    if hidden_states:
-        arrays["hidden_states"] = jnp.stack(output.hidden_states)
-    if attentions:
-        parts = kept["attention"]["encoder"]
-        layers = (parts[f"layer_{i}"]["attention"] for i in range(len(parts)))
-        arrays["attentions"] = jnp.stack([x["probabilities"][0] for x in layers])
-    return jax.tree.map(lambda x: x.astype(jnp.float32), arrays)

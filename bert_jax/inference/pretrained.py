@@ -13,6 +13,7 @@ A minimal pair is right if its good sentence has the higher score (Warstadt et a
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,17 +24,17 @@ import numpy as np
 from scipy.special import softmax
 
 from bert_jax.data.batching import Features
-from bert_jax.data.tokenizer import MASK
+from bert_jax.data.tokenizer import MASK, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import evaluation as base
-from bert_jax.inference.evaluation import Columns, Stored
+from bert_jax.inference.evaluation import Answers, Columns, Done, OnDevices, Rows
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.objective import cross_entropy
 from bert_jax.settings import setting
-from bert_jax.tasks.rows import Placed, Texts, check_texts, placed_rows, row_texts
-from bert_jax.tasks.task import Answer, Outputs, with_id
+from bert_jax.tasks.rows import Texts, check_texts, placed_rows, row_texts
+from bert_jax.tasks.task import with_id
 
 ROW = 64  # tokens of masked copies that take as much memory as an ordinary row
 COLUMNS = ("sentence_good", "sentence_bad")  # of BLiMP
@@ -55,37 +56,48 @@ def single_texts(ids: list[np.ndarray], row: Any, **inputs: np.ndarray) -> Featu
     return Features(ids, [*map(np.zeros_like, ids)], row, inputs=inputs)
 
 
-class _TokenInference(base.Inference):
-    """Answers texts with the MLM head. A text that is too long is an error.
+class _MlmHead(NamedTuple):
+    """A model with an MLM head, its parameters, and the limit of its texts in tokens."""
+
+    model: BertForPreTraining
+    params: Any
+    max_length: int
+
+
+def _mlm_head(model: OnDevices, options: base.Options) -> _MlmHead:
+    """Raises UserError if the checkpoint has no MLM head."""
+    checkpoint = model.checkpoint(options)
+    if "mlm" not in checkpoint.params:
+        needed = "expected a pretrained checkpoint"
+        raise UserError(f"{model.name} has no MLM head for tokens; {needed}")
+    config = checkpoint.config
+    max_length = options.max_length or config.max_positions
+    module = BertForPreTraining(config, checkpoint.compute)
+    return _MlmHead(module, checkpoint.params, max_length)
+
+
+def _tokenized(
+    tokenizer: Tokenizer, rows: Rows, max_length: int, *, mask: bool
+) -> Iterator[TokenizedText]:
+    """Yields the texts of rows. A text that is too long is an error.
 
     mask: whether [MASK] in a text is the token. Then each text must contain it.
     """
+    for where, (text,), row_id in row_texts(rows.placed, rows.columns, most=1):
+        if mask and MASK not in text:
+            raise UserError(
+                f"{where}: no {MASK} in {text[:60]!r}; this checkpoint is not "
+                f"fine-tuned and only fills in {MASK}: add it, or fine-tune first"
+            )
+        ids = tokenizer.encode(text, allow_mask=mask)
+        ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
+        if len(ids) > max_length:
+            actual = f"{where} has {len(ids)} tokens, at most {max_length} fit"
+            raise UserError(f"{actual}; shorten it")
+        yield TokenizedText(text, ids, row_id)
 
-    tabs, mask = False, False
 
-    def __init__(self, checkpoint: Stored, **options: Any):
-        super().__init__(checkpoint, **options)
-        if "mlm" not in self.checkpoint.params:
-            needed = "expected a pretrained checkpoint"
-            raise UserError(f"{self._name} has no MLM head for tokens; {needed}")
-        config = self.checkpoint.config
-        self.max_length = self.max_length or config.max_positions
-        self._model = BertForPreTraining(config, self.checkpoint.compute)
-
-    def _rows(self, placed: Iterable[Placed], columns: Columns) -> Iterator:
-        tokenizer = self._tokenizer
-        for where, (text,), row_id in row_texts(placed, columns, most=1):
-            if self.mask and MASK not in text:
-                raise UserError(
-                    f"{where}: no {MASK} in {text[:60]!r}; this checkpoint is not "
-                    f"fine-tuned and only fills in {MASK}: add it, or fine-tune first"
-                )
-            ids = tokenizer.encode(text, allow_mask=self.mask)
-            ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
-            if len(ids) > self.max_length:
-                actual = f"{where} has {len(ids)} tokens, at most {self.max_length} fit"
-                raise UserError(f"{actual}; shorten it")
-            yield TokenizedText(text, ids, row_id)
+# Tokens for [MASK]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,102 +107,80 @@ class FillMaskOptions(base.Options):
     top: int = setting(5, "number of tokens for a [MASK]", least=1)
 
 
-class FillMask(_TokenInference):
+def fills_masks(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint is only pretrained, and has an MLM head."""
+    return checkpoint.head == "pretraining" and "mlm" in checkpoint.params
+
+
+def fill_mask(
+    model: OnDevices, rows: Rows, options: FillMaskOptions
+) -> Iterator[Answers]:
     """The likeliest tokens for each [MASK] of a text, by the MLM head.
 
     An answer is {"text", "blanks": for each [MASK] a list of {"token", "probability"}},
     with the "id" of the row if the row has one.
-
-    options: see FillMaskOptions.
     """
+    tokenizer = model.tokenizer
+    head = _mlm_head(model, options)
+    # The word table may have rows without a token.
+    top = min(options.top, tokenizer.vocab_size)
+    program = model.program(_top_tokens, head.model, tokenizer.vocab_size, top)
 
-    options_class = FillMaskOptions
-    mask = True
-
-    def __init__(self, checkpoint: Stored, **options: Any):
-        super().__init__(checkpoint, **options)
-        # The word table may have rows without a token.
-        self._top = min(self.options.top, self._tokenizer.vocab_size)
-        self._run = self._runner(self._top_tokens, mlm_params(self.checkpoint))
-
-    def _encode(self, rows: list[TokenizedText]) -> Features:
-        """A copy of a text for each [MASK]. "place": position of the [MASK]."""
-        mask_id = self._tokenizer.mask_id
-        places = [np.flatnonzero(row.input_ids == mask_id) for row in rows]
-        numbers = np.repeat(np.arange(len(rows)), [*map(len, places)])
-        copies = [rows[i].input_ids for i in numbers]
-        return single_texts(copies, numbers, place=np.concatenate(places))
-
-    def _top_tokens(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-        """Probabilities and ids of the likeliest tokens, float32 (R, S, 2, top)."""
-        places_RS = batch["starts"] + batch["place"]
-        logits_RSW = mlm_logits(self._model, params, batch, places_RS)
-        probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits_RSW), self._top)
-        return jnp.stack([probabilities, ids.astype(jnp.float32)], axis=2)
-
-    def _decode(self, rows: list, features: Features, outputs: Outputs) -> list[Answer]:
-        answers = [with_id(row, {"text": row.text, "blanks": []}) for row in rows]
+    def answer(part: list[TokenizedText], done: Done) -> Answers:
+        features = _at_masks(part, tokenizer.mask_id)
+        outputs = model.run(program, head.params, features, options, done)
+        answers = [with_id(row, {"text": row.text, "blanks": []}) for row in part]
         for i, (probabilities, ids) in zip(features.row, outputs, strict=True):
-            pairs = zip(ids.astype(int), probabilities.tolist(), strict=True)
-            tokens = self._tokenizer.tokens
-            blank = [{"token": tokens[t], "probability": p} for t, p in pairs]
+            blank = []
+            for token, share in zip(ids.astype(int), probabilities, strict=True):
+                name = tokenizer.tokens[token]
+                blank.append({"token": name, "probability": float(share)})
             answers[i]["blanks"].append(blank)
-        return answers
+        return Answers(features, answers)
+
+    texts = _tokenized(tokenizer, rows, head.max_length, mask=True)
+    return base.in_parts(
+        answer,
+        base.each_alone(texts),
+        options,
+        total=rows.total,
+        max_length=head.max_length,
+    )
 
 
-class NextSentence(base.Inference):
-    """The probability that the second of two texts follows the first, by the NSP head.
+def _at_masks(rows: list[TokenizedText], mask_id: int) -> Features:
+    """A copy of a text for each [MASK]. "place": position of the [MASK]."""
+    copies, numbers, places = [], [], []
+    for number, row in enumerate(rows):
+        for place in np.flatnonzero(row.input_ids == mask_id):
+            copies.append(row.input_ids)
+            numbers.append(number)
+            places.append(place)
+    return single_texts(copies, np.array(numbers), place=np.array(places))
 
-    An answer is {"first", "second", "probability"}, with the "id" of the row if the row has
-    one. In a pair that is too long the longer text loses its end.
 
-    options: see Options.
+def _top_tokens(
+    model: BertForPreTraining,
+    tokens: int,
+    top: int,
+    params: Any,
+    batch: dict[str, jax.Array],
+) -> jax.Array:
+    """Probabilities and ids of the likeliest tokens, float32 (R, S, 2, top).
+
+    tokens: number of tokens of the vocabulary.
     """
-
-    def __init__(self, checkpoint: Stored, **options: Any):
-        super().__init__(checkpoint, **options)
-        config, params = self.checkpoint.config, self.checkpoint.params
-        # Models that read one side are trained without pairs, so their NSP head is not.
-        if "nsp" not in params or config.reads != "both sides":
-            raise UserError(f"{self._name} has no NSP head; load a pretrained one")
-        self.max_length = self.max_length or config.max_positions
-        self._model = BertForPreTraining(config, self.checkpoint.compute)
-        self._run = self._runner(self._logits, params)
-
-    def _rows(self, placed: Iterable[Placed], columns: Columns) -> Iterator:
-        for row in row_texts(placed, columns):
-            if len(row.texts) != 2:
-                raise UserError(f"{row.where} has 1 text; expected the two of a pair")
-            yield row
-
-    def _encode(self, rows: list[Texts]) -> Features:
-        texts = [row.texts for row in rows]
-        return base.text_features(self._tokenizer, texts, self.max_length)
-
-    def _logits(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-        """Logits of the NSP head, float32 (R, S, 2). The MLM head may be absent."""
-
-        def logits(model: BertForPreTraining) -> jax.Array:
-            encoded = model.bert.encode(Tokens.of_batch(batch), deterministic=True)
-            return model.nsp(encoded.pooled_BD)
-
-        return self._model.apply({"params": params}, method=logits)
-
-    def _decode(self, rows: list, features: Features, outputs: Outputs) -> list[Answer]:
-        answers = []
-        for row, logits_2 in zip(rows, outputs, strict=True):
-            answer = dict(zip(("first", "second"), row.texts, strict=True))
-            answer["probability"] = float(softmax(logits_2)[0])
-            answers.append(with_id(row, answer))
-        return answers
+    places_RS = batch["starts"] + batch["place"]
+    logits_RSW = mlm_logits(model, mlm_params(params, tokens), batch, places_RS)
+    probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits_RSW), top)
+    return jnp.stack([probabilities, ids.astype(jnp.float32)], axis=2)
 
 
-def mlm_params(checkpoint: Checkpoint) -> Any:
+def mlm_params(params: Any, tokens: int) -> Any:
     """The parameters, with a bias that excludes rows of the word table without a token.
 
-    The word table may have more rows than the vocabulary has tokens.
+    The word table may have more rows than the vocabulary has ``tokens``.
     """
-    params, tokens = checkpoint.params, checkpoint.tokenizer.vocab_size
     bias_V = params["mlm"]["output_bias"]
     if tokens == len(bias_V):
         return params
@@ -224,6 +214,70 @@ def mlm_logits(
     return model.apply({"params": params}, method=logits)
 
 
+# Next sentences
+
+
+def next_sentence(
+    model: OnDevices, rows: Rows, options: base.Options
+) -> Iterator[Answers]:
+    """The probability that the second of two texts follows the first, by the NSP head.
+
+    An answer is {"first", "second", "probability"}, with the "id" of the row if the row has
+    one. In a pair that is too long the longer text loses its end.
+    """
+    checkpoint = model.checkpoint(options)
+    config = checkpoint.config
+    # Models that read one side are trained without pairs, so their NSP head is not.
+    if "nsp" not in checkpoint.params or config.reads != "both sides":
+        raise UserError(f"{model.name} has no NSP head; load a pretrained one")
+    max_length = options.max_length or config.max_positions
+    module = BertForPreTraining(config, checkpoint.compute)
+    program = model.program(_nsp_logits, module)
+
+    def answer(part: list[Texts], done: Done) -> Answers:
+        texts = [row.texts for row in part]
+        features = base.text_features(model.tokenizer, texts, max_length)
+        outputs = model.run(program, checkpoint.params, features, options, done)
+        answers = []
+        for row, logits_2 in zip(part, outputs, strict=True):
+            first, second = row.texts
+            probability = float(softmax(logits_2)[0])
+            values = {"first": first, "second": second, "probability": probability}
+            answers.append(with_id(row, values))
+        return Answers(features, answers)
+
+    return base.in_parts(
+        answer,
+        base.each_alone(_pairs(rows)),
+        options,
+        total=rows.total,
+        max_length=max_length,
+    )
+
+
+def _pairs(rows: Rows) -> Iterator[Texts]:
+    """Yields rows of two texts. Raises UserError for a row of one text."""
+    for row in row_texts(rows.placed, rows.columns):
+        if len(row.texts) != 2:
+            raise UserError(f"{row.where} has 1 text; expected the two of a pair")
+        yield row
+
+
+def _nsp_logits(
+    model: BertForPreTraining, params: Any, batch: dict[str, jax.Array]
+) -> jax.Array:
+    """Logits of the NSP head, float32 (R, S, 2). The MLM head may be absent."""
+
+    def logits(model: BertForPreTraining) -> jax.Array:
+        encoded = model.bert.encode(Tokens.of_batch(batch), deterministic=True)
+        return model.nsp(encoded.pooled_BD)
+
+    return model.apply({"params": params}, method=logits)
+
+
+# Scores of texts
+
+
 @dataclasses.dataclass(frozen=True)
 class ScoreOptions(base.Options):
     """The options of ``Bert.score``."""
@@ -233,94 +287,131 @@ class ScoreOptions(base.Options):
     )
 
 
-class Scorer(_TokenInference):
-    """Pseudo-log-likelihoods by a checkpoint with an MLM head, or log-likelihoods.
+def score(model: OnDevices, rows: Rows, options: ScoreOptions) -> Iterator[Answers]:
+    """Pseudo-log-likelihoods by an MLM head, or log-likelihoods.
 
-    >>> score = Scorer("runs/base")
-    >>> score(["The cats sleep.", "The cats sleeps."])
-    array([-17.2, -24.9])
-
-    options: see ScoreOptions.
-
-    An answer of ``stream`` has the "text", its "log_probability" (natural, summed over its
-    tokens), the number of its "tokens", and the "id" of the row if the row has one. An
-    empty text has 0 tokens and the log probability 0.
+    An answer has the "text", its "log_probability" (natural, summed over its tokens), the
+    number of its "tokens", and the "id" of the row if the row has one. An empty text has 0
+    tokens and the log probability 0.
     """
+    tokenizer = model.tokenizer
+    head = _mlm_head(model, options)
+    reads = head.model.config.reads
+    one_sided = reads != "both sides"
+    if one_sided and options.rest_of_word:
+        actual = f"{model.name} reads {reads} and never sees the rest of a word"
+        raise UserError(f"{actual}; leave rest_of_word out")
+    function = _given_all_others
+    if one_sided:
+        function = _given_one_side
+    program = model.program(function, head.model, tokenizer.vocab_size)
 
-    options_class = ScoreOptions
-    doing = "scoring"
-
-    def __init__(self, checkpoint: Stored, **options: Any):
-        super().__init__(checkpoint, **options)
-        reads = self.checkpoint.config.reads
-        self._directed = reads != "both sides"
-        if self._directed and self.options.rest_of_word:
-            actual = f"{self._name} reads {reads} and never sees the rest of a word"
-            raise UserError(f"{actual}; leave rest_of_word out")
-        function = self._given_one_side if self._directed else self._given_all_others
-        self._run = self._runner(function, mlm_params(self.checkpoint))
-
-    def __call__(self, rows: Any, *, columns: Columns = ()) -> np.ndarray:
-        """The log probability of each text, float64 (texts,)."""
-        answers = super().__call__(rows, columns=columns)
-        return np.array([answer["log_probability"] for answer in answers], float)
-
-    def _cost(self, row: TokenizedText) -> float:
-        return len(row.input_ids) ** 2 / ROW
-
-    def _encode(self, rows: list[TokenizedText]) -> Features:
-        numbers, texts = np.arange(len(rows)), [row.input_ids for row in rows]
-        if self._directed:
-            return single_texts(texts, numbers)
-        sizes = [len(ids) - 2 for ids in texts]
-        return single_texts(
-            [copy for ids in texts for copy in self._masked(ids)],
-            np.repeat(numbers, sizes),
-            place=np.concatenate([1 + np.arange(size) for size in sizes]),
-            target=np.concatenate([ids[1:-1] for ids in texts]),
-        )
-
-    def _decode(self, rows: list, features: Features, outputs: Outputs) -> list[Answer]:
-        if self._directed:
-            sums = np.array([logs[1:-1].sum(dtype=np.float64) for logs in outputs])
+    def answer(part: list[TokenizedText], done: Done) -> Answers:
+        if one_sided:
+            ids = [row.input_ids for row in part]
+            features = single_texts(ids, np.arange(len(part)))
         else:
-            sums = np.bincount(features.row, np.array(outputs), len(rows))
+            features = _masked_copies(part, tokenizer, options.rest_of_word)
+        outputs = model.run(program, head.params, features, options, done)
+        if one_sided:
+            sums = [logs[1:-1].sum(dtype=np.float64) for logs in outputs]
+        else:
+            sums = np.bincount(features.row, np.array(outputs), len(part))
         answers = []
-        for row, log in zip(rows, sums.tolist(), strict=True):
-            answer = {"text": row.text, "log_probability": log}
-            answers.append(with_id(row, answer | {"tokens": len(row.input_ids) - 2}))
-        return answers
+        for row, log in zip(part, sums, strict=True):
+            values = {"text": row.text, "log_probability": float(log)}
+            values["tokens"] = len(row.input_ids) - 2
+            answers.append(with_id(row, values))
+        return Answers(features, answers)
 
-    def _masked(self, ids: np.ndarray) -> np.ndarray:
-        """A copy of a text for each of its n tokens, with this token masked, (n, n + 2)."""
-        places = 1 + np.arange(len(ids) - 2)
-        ends = places + 1
-        if self.options.rest_of_word:
+    texts = _tokenized(tokenizer, rows, head.max_length, mask=False)
+    return base.in_parts(
+        answer,
+        base.each_alone(texts),
+        options,
+        total=rows.total,
+        max_length=head.max_length,
+        doing="scoring",
+        cost=lambda row: len(row.input_ids) ** 2 / ROW,
+    )
+
+
+def log_probabilities(
+    model: OnDevices, options: ScoreOptions, texts: Any, columns: Columns = ()
+) -> np.ndarray:
+    """The log probability of each text, float64 (texts,); see :func:`score`.
+
+    texts, columns: see ``Bert.score``.
+    """
+    rows = base.rows_of(texts, columns, tabs=False)
+    answers = base.collected(score(model, rows, options))
+    return np.array([answer["log_probability"] for answer in answers], float)
+
+
+def _masked_copies(
+    rows: list[TokenizedText], tokenizer: Tokenizer, rest_of_word: bool
+) -> Features:
+    """A copy of a text for each of its tokens, with this token masked.
+
+    "place", "target": position and id of the masked token. rest_of_word: see ScoreOptions.
+    """
+    copies, numbers, places, targets = [], [], [], []
+    for number, row in enumerate(rows):
+        ids = row.input_ids
+        place = 1 + np.arange(len(ids) - 2)
+        end = place + 1
+        if rest_of_word:
             # A word ends before the next token that does not continue a word.
-            starts = np.flatnonzero(~self._tokenizer.continuation[ids])
-            ends = starts[np.searchsorted(starts, places, side="right")]
+            starts = np.flatnonzero(~tokenizer.continuation[ids])
+            end = starts[np.searchsorted(starts, place, side="right")]
         column = np.arange(len(ids))
-        masked = (column >= places[:, None]) & (column < ends[:, None])
-        return np.where(masked, np.int32(self._tokenizer.mask_id), ids)
+        masked = (column >= place[:, None]) & (column < end[:, None])
+        copies.extend(np.where(masked, np.int32(tokenizer.mask_id), ids))
+        numbers.append(np.full(len(place), number))
+        places.append(place)
+        targets.append(ids[1:-1])
+    return single_texts(
+        copies,
+        np.concatenate(numbers),
+        place=np.concatenate(places),
+        target=np.concatenate(targets),
+    )
 
-    def _given_one_side(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-        """The log probability of each token given the tokens before it, float32 (R, L).
 
-        A two-way LSTM gives the mean of both directions. The values of the first and the
-        last token of a sequence have no meaning.
-        """
-        ids_RL = batch["input_ids"]
-        places_RL = jnp.broadcast_to(jnp.arange(ids_RL.shape[1]), ids_RL.shape)
-        inputs = {"params": params}, Tokens.of_batch(batch), places_RL
-        directions = self._model.apply(*inputs, deterministic=True, method="lm_logits")
-        losses = [cross_entropy(logits_RLW, ids_RL)[0] for logits_RLW in directions]
-        return -sum(losses) / len(losses)
+def _given_one_side(
+    model: BertForPreTraining, tokens: int, params: Any, batch: dict[str, jax.Array]
+) -> jax.Array:
+    """The log probability of each token given the tokens before it, float32 (R, L).
 
-    def _given_all_others(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-        """float32 (R, S): log probability of each sequence's target at its place."""
-        positions_RS = batch["starts"] + batch["place"]
-        logits_RSW = mlm_logits(self._model, params, batch, positions_RS)
-        return -cross_entropy(logits_RSW, batch["target"])[0]
+    A two-way LSTM gives the mean of both directions. The values of the first and the last
+    token of a sequence have no meaning. tokens: number of tokens of the vocabulary.
+    """
+    ids_RL = batch["input_ids"]
+    places_RL = jnp.broadcast_to(jnp.arange(ids_RL.shape[1]), ids_RL.shape)
+    directions = model.apply(
+        {"params": mlm_params(params, tokens)},
+        Tokens.of_batch(batch),
+        places_RL,
+        deterministic=True,
+        method="lm_logits",
+    )
+    losses = [cross_entropy(logits_RLW, ids_RL)[0] for logits_RLW in directions]
+    return -sum(losses) / len(losses)
+
+
+def _given_all_others(
+    model: BertForPreTraining, tokens: int, params: Any, batch: dict[str, jax.Array]
+) -> jax.Array:
+    """float32 (R, S): log probability of each sequence's target at its place.
+
+    tokens: number of tokens of the vocabulary.
+    """
+    positions_RS = batch["starts"] + batch["place"]
+    logits_RSW = mlm_logits(model, mlm_params(params, tokens), batch, positions_RS)
+    return -cross_entropy(logits_RSW, batch["target"])[0]
+
+
+# Minimal pairs
 
 
 class Accuracy(NamedTuple):
@@ -346,11 +437,14 @@ def read_sets(
         expected = "expected the good and the bad sentence, two names"
         raise UserError(f"columns={columns}, {expected}")
     for path in map(Path, paths):
-        files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        files = [path]
+        if path.is_dir():
+            files = sorted(path.glob("*.jsonl"))
         if not files:
             raise UserError(f"{path} has no .jsonl file; expected {_EXPECTED}")
         for file in files:
-            rows, pairs = (placed for placed in placed_rows(file) if placed[1]), []
+            pairs = []
+            rows = (placed for placed in placed_rows(file) if placed[1])
             for row in row_texts(rows, columns):
                 check_texts(row.where, row.texts)
                 pairs.append(row.texts)
@@ -372,7 +466,8 @@ def accuracy(
     """
     by_set: dict[str, np.ndarray] = {}
     for name, pairs in sets:
-        scores = score([text for pair in pairs for text in pair]).reshape(-1, 2)
+        texts = [*itertools.chain.from_iterable(pairs)]
+        scores = score(texts).reshape(-1, 2)
         right = scores[:, 0] > scores[:, 1]
         report(name, right)
         by_set[name] = np.append(by_set.get(name, []), right)

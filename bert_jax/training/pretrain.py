@@ -30,7 +30,8 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import DivergenceError, UserError, naming
-from bert_jax.inference.pretrained import FillMask
+from bert_jax.inference.evaluation import OnDevices, collected, rows_of
+from bert_jax.inference.pretrained import FillMaskOptions, fill_mask
 from bert_jax.interop.architecture import read_architecture
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.load import load
@@ -371,8 +372,9 @@ def _filled(
         model.config, params, tokenizer, "pretraining", compute=model.compute
     )
     length = config.phases[-1].sequence_length
-    fill = FillMask(checkpoint, max_length=length, top=3, show_progress=False)
-    for answer in fill(list(config.prompts)):
+    options = FillMaskOptions(max_length=length, top=3, show_progress=False)
+    rows = rows_of([*config.prompts], tabs=False)
+    for answer in collected(fill_mask(OnDevices(checkpoint), rows, options)):
         guesses = [
             ", ".join(f"{guess['token']} {guess['probability']:.0%}" for guess in blank)
             for blank in answer["blanks"]

@@ -40,7 +40,13 @@ from bert_jax.files import (
     write_json,
     write_text,
 )
-from bert_jax.inference.pretrained import Scorer, accuracy, read_sets
+from bert_jax.inference.evaluation import OnDevices
+from bert_jax.inference.pretrained import (
+    ScoreOptions,
+    accuracy,
+    log_probabilities,
+    read_sets,
+)
 from bert_jax.interop.load import load
 from bert_jax.parallel.processes import from_leader, on_leader
 from bert_jax.progress import Progress, aligned, print_line
@@ -592,6 +598,9 @@ def _scored_pairs(config: dict[str, Any], pretraining: Path, log: Log) -> Result
         return {"scores": {}}
     most = config["first"] or None
     sets = ((name, pairs[:most]) for name, pairs in read_sets(config["files"]))
-    score = accuracy(Scorer(checkpoint), sets)
+    score_texts = functools.partial(
+        log_probabilities, OnDevices(checkpoint), ScoreOptions()
+    )
+    score = accuracy(score_texts, sets)
     log(f"minimal pairs: {score.accuracy:.1%} of {score.pairs:,}")
     return {"scores": {"minimal pairs": 100 * score.accuracy}, "by_set": score.by_set}

@@ -31,8 +31,9 @@ from bert_jax.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
-from bert_jax.inference.embed import Embedder
-from bert_jax.inference.predict import Predictor
+from bert_jax.inference.embed import EncodeOptions, encode
+from bert_jax.inference.evaluation import OnDevices, Options, Rows
+from bert_jax.inference.predict import fine_tuned
 from bert_jax.inference.pretrained import read_sets
 from bert_jax.interop.architecture import read_architecture
 from bert_jax.interop.config_json import read_config
@@ -133,11 +134,11 @@ def vocabulary(folder: Path) -> None:
 
 
 def vectors(folder: Path) -> None:
-    Embedder(str(folder))
+    encode(OnDevices(load(folder)), Rows(()), EncodeOptions())
 
 
 def predictor(folder: Path) -> None:
-    Predictor(str(folder))
+    fine_tuned(OnDevices(load(folder)), Options())
 
 
 SQUAD = (

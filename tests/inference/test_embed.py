@@ -7,7 +7,9 @@ import pytest
 
 from bert_jax.commands import embed
 from bert_jax.errors import UserError
-from bert_jax.inference.embed import Embedder, write_arrays, write_vectors
+from bert_jax.inference.embed import EncodeOptions, encode, write_arrays, write_vectors
+from bert_jax.inference.evaluation import OnDevices, Rows
+from bert_jax.inference.model import Bert
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertModel
@@ -39,9 +41,19 @@ def checkpoint(params):
 
 
 @pytest.fixture(scope="module")
-def make(checkpoint):
-    """A function of options that returns an Embedder, shared by all tests."""
-    return functools.cache(functools.partial(Embedder, checkpoint))
+def model(checkpoint):
+    return Bert(**vars(checkpoint))
+
+
+@pytest.fixture
+def parts(checkpoint, monkeypatch):
+    """A function of rows, a size and options that yields the vectors in parts."""
+
+    def parts(rows, size, **options):
+        monkeypatch.setattr("bert_jax.inference.evaluation.CHUNK", size)
+        return encode(OnDevices(checkpoint), Rows(rows), EncodeOptions(**options))
+
+    return parts
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +91,10 @@ TEXTS = [*sentences(23), "", " ", ("the man", "sees rome"), ("the cat", "")]
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "pooler", "none"])
 def test_vectors_equal_the_vectors_of_each_text_alone(
-    pooling, make, by_hand, monkeypatch
+    pooling, model, by_hand, monkeypatch
 ):
     monkeypatch.setattr("bert_jax.data.batching.LENGTHS", (8, 20))
-    vectors = make(pooling=pooling)(TEXTS)
+    vectors = model.encode(TEXTS, pooling=pooling)
     for vector, text in zip(vectors, TEXTS, strict=True):
         layers, pooled, _ = by_hand(*([text] if isinstance(text, str) else text))
         last = {"mean": layers[-1].mean(axis=0), "cls": layers[-1][0], "pooler": pooled}
@@ -90,43 +102,44 @@ def test_vectors_equal_the_vectors_of_each_text_alone(
         np.testing.assert_allclose(vector, last.get(pooling, layers[-1]), atol=1e-5)
 
 
-def test_layers_are_concatenated(make, by_hand):
+def test_layers_are_concatenated(model, by_hand):
     layers = (-3, 1, -1)
     texts = sentences(3)
-    for vector, text in zip(make(layers=layers)(texts), texts, strict=True):
+    vectors = model.encode(texts, layers=layers)
+    for vector, text in zip(vectors, texts, strict=True):
         states, _, _ = by_hand(text)
         expected = np.concatenate([states[i].mean(axis=0) for i in layers])
         np.testing.assert_allclose(vector, expected, atol=1e-5)
 
 
-def test_normalized_vectors_have_length_one(make):
+def test_normalized_vectors_have_length_one(model):
     texts = sentences(3)
-    plain, scaled = make()(texts), make(normalize=True)(texts)
+    plain, scaled = model.encode(texts), model.encode(texts, normalize=True)
     norms = np.linalg.norm(plain, axis=1, keepdims=True)
     np.testing.assert_allclose(scaled, plain / norms, atol=1e-6)
-    for tokens in make(normalize=True, pooling="none")(texts):
+    for tokens in model.encode(texts, normalize=True, pooling="none"):
         np.testing.assert_allclose(np.linalg.norm(tokens, axis=1), 1, atol=1e-5)
-    rounded = make(normalize=True, dtype="bfloat16")(texts)
+    rounded = model.encode(texts, normalize=True, dtype="bfloat16")
     assert rounded.dtype == np.float32
     assert np.sum(scaled * rounded, axis=1).min() > 0.999
     assert np.abs(scaled - rounded).max() > 1e-4
 
 
-def test_memory_is_bounded_by_tokens(make):
+def test_memory_is_bounded_by_tokens(parts):
     rows = placed_rows([*sentences(23), *[""] * 50])
-    parts = list(make(pooling="none").stream(rows, size=5))
-    assert sum(len(part.answers) for part in parts) == 73
+    in_parts = list(parts(rows, 5, pooling="none"))
+    assert sum(len(part.answers) for part in in_parts) == 73
     most = 5 * 8 + CONFIG.max_positions
-    assert max(len(np.concatenate(part.answers)) for part in parts) <= most
+    assert max(len(np.concatenate(part.answers)) for part in in_parts) <= most
 
 
-def test_truncated_texts_are_counted(make, by_hand, caplog):
+def test_truncated_texts_are_counted(model, by_hand, caplog):
     texts = ["a man eats a big dog", "a man eats", ("the cat", "sees a film")]
     kept = [("a man eats a",), ("a man eats",), ("the cat", "sees")]
     with caplog.at_level("WARNING", "bert_jax"):
-        make(max_length=6)(texts[1:2])
+        model.encode(texts[1:2], max_length=6)
         assert not caplog.messages
-        vectors = make(max_length=6)(texts)
+        vectors = model.encode(texts, max_length=6)
     assert caplog.messages == ["2 of 3 texts truncated to max_length=6"]
     expected = [by_hand(*texts)[0][-1].mean(axis=0) for texts in kept]
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
@@ -134,10 +147,10 @@ def test_truncated_texts_are_counted(make, by_hand, caplog):
 
 def test_a_model_without_a_pooler_needs_another_pooling(checkpoint, params):
     params = {"bert": {n: part for n, part in params.items() if n != "pooler"}}
-    bare = Checkpoint(CONFIG, params, TOKENIZER, "none")
-    assert Embedder(bare)(["a man"]).shape == (1, 16)
+    bare = Bert(CONFIG, params, TOKENIZER, "none")
+    assert bare.encode(["a man"]).shape == (1, 16)
     with pytest.raises(UserError, match="has no pooler; set pooling to mean"):
-        Embedder(bare, pooling="pooler")
+        bare.encode(["a man"], pooling="pooler")
 
 
 @pytest.mark.parametrize(
@@ -152,9 +165,9 @@ def test_a_model_without_a_pooler_needs_another_pooling(checkpoint, params):
         ({"pooling": "pooler", "layers": (0,)}, "the pooler needs the last layer"),
     ],
 )
-def test_options_out_of_range_are_refused(options, message, make):
+def test_options_out_of_range_are_refused(options, message, model):
     with pytest.raises(UserError, match=message):
-        make(**options)
+        model.encode(["a man"], **options)
 
 
 @pytest.fixture(scope="module")
@@ -192,8 +205,8 @@ def test_the_command_writes_every_token_of_every_line(run, by_hand, capsys):
         np.testing.assert_allclose(arrays["values"][start:stop], expected, atol=1e-5)
 
 
-def test_the_command_reads_a_column_of_a_table(run, make):
-    expected = make()(["a man", "the cat , big"])
+def test_the_command_reads_a_column_of_a_table(run, model):
+    expected = model.encode(["a man", "the cat , big"])
     table = 'id,text\n1,a man\n2,"the cat , big"\n'
     (actual,) = run(table, source="a.csv").values()
     np.testing.assert_allclose(actual, expected, atol=1e-6)
@@ -218,21 +231,22 @@ def test_the_error_of_the_command_has_the_mistake(content, output, message, run)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "none"])
-def test_writing_in_parts_changes_nothing(pooling, make, tmp_path, caplog):
-    embed, written = make(pooling=pooling, max_length=24), []
+def test_writing_in_parts_changes_nothing(pooling, parts, tmp_path, caplog):
+    written = []
     for size in (4096, 5):
-        parts = embed.stream(placed_rows(sentences(23)), size)
+        rows = placed_rows(sentences(23))
+        in_parts = parts(rows, size, pooling=pooling, max_length=24)
         path = tmp_path / "x.npz"
-        message = write_vectors(embed, parts, path)
+        message = write_vectors(in_parts, path)
         with np.load(path) as file:
             written.append((message, dict(file)))
-    (message, at_once), (other, in_parts) = written
+    (message, at_once), (other, of_parts) = written
     assert message == other
     assert "embeddings (23, 16)" in message or "offsets (24,)" in message
     assert caplog.messages == ["6 of 23 texts truncated to max_length=24"] * 2
-    assert at_once.keys() == in_parts.keys()
+    assert at_once.keys() == of_parts.keys()
     for name, array in at_once.items():
-        np.testing.assert_allclose(in_parts[name], array, atol=1e-5)
+        np.testing.assert_allclose(of_parts[name], array, atol=1e-5)
 
 
 PARTS = [

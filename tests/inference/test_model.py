@@ -16,16 +16,12 @@ import bert_jax
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import evaluation
-from bert_jax.inference.embed import Embedder
+from bert_jax.inference.embed import EncodeOptions
 from bert_jax.inference.evaluation import Options
-from bert_jax.inference.model import (
-    Bert,
-    CallOptions,
-    DuplicateOptions,
-    SearchOptions,
-)
-from bert_jax.inference.predict import Predictor
-from bert_jax.inference.pretrained import FillMask, NextSentence, Scorer
+from bert_jax.inference.model import Bert, DuplicateOptions, SearchOptions
+from bert_jax.inference.outputs import CallOptions
+from bert_jax.inference.predict import PredictOptions
+from bert_jax.inference.pretrained import FillMaskOptions, ScoreOptions
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertForPreTraining
@@ -113,13 +109,12 @@ def test_next_sentence_is_the_nsp_heads_first_class(model):
     assert model.next_sentence(pairs[0]) == pytest.approx(one)
 
 
-def test_vectors_and_scores_equal_the_commands(model, folder):
-    expected = Embedder(folder, normalize=True)(TEXTS)
+def test_a_text_alone_has_the_vector_and_score_that_it_has_among_others(model):
     vectors = model.encode(TEXTS, normalize=True)
-    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
     single = model.encode(TEXTS[1], normalize=True)
-    np.testing.assert_allclose(single, expected[1], rtol=0, atol=1e-6)
-    assert model.score(TEXTS[0]) == pytest.approx(Scorer(folder)(TEXTS[:1])[0])
+    np.testing.assert_allclose(single, vectors[1], rtol=0, atol=1e-6)
+    scores = model.score(TEXTS[:2])
+    assert model.score(TEXTS[0]) == pytest.approx(scores[0])
 
 
 @pytest.mark.parametrize(
@@ -405,7 +400,7 @@ def test_a_model_is_pickled_and_copied_before_and_after_its_use(folder):
     model = bert_jax.load(folder)
     before = pickle.dumps(model)
     expected = blank_of(model)
-    assert model._bert
+    assert model._devices
     after = pickle.dumps(model)
     assert after == before
     for other in (pickle.loads(after), copy.deepcopy(model)):
@@ -428,14 +423,14 @@ def test_a_used_model_works_in_another_process(folder):
 @pytest.mark.parametrize(
     ("method", "kind"),
     [
-        ("fill_mask", FillMask.options_class),
-        ("next_sentence", NextSentence.options_class),
-        ("encode", Embedder.options_class),
-        ("similarity", Embedder.options_class),
+        ("fill_mask", FillMaskOptions),
+        ("next_sentence", Options),
+        ("encode", EncodeOptions),
+        ("similarity", EncodeOptions),
         ("search", SearchOptions),
         ("duplicates", DuplicateOptions),
-        ("score", Scorer.options_class),
-        ("predict", Predictor.options_class),
+        ("score", ScoreOptions),
+        ("predict", PredictOptions),
         ("logits", Options),
         ("evaluate", Options),
         ("__call__", CallOptions),

@@ -15,15 +15,16 @@ from safetensors.numpy import load_file, save_file
 
 import bert_jax
 from bert_jax.errors import UserError
+from bert_jax.inference import predict
+from bert_jax.inference.evaluation import OnDevices, Options, Rows
 from bert_jax.inference.lines import write_answers
-from bert_jax.inference.predict import Logits, Predictor
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.config import BertConfig, FeatureConfig
 from bert_jax.model.heads import make_model
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives import heads
-from bert_jax.tasks.rows import line_rows
+from bert_jax.tasks.rows import line_rows, placed_rows
 from bert_jax.tasks.tagging_formats import spelled
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import finetune, prepare
@@ -75,9 +76,30 @@ def sentences(count, seed=0):
     ]
 
 
-def placed(predict, lines):
+def placed(model, lines):
     """Rows parsed from lines of a file, as in the command."""
-    return line_rows(lines, "texts.txt", tabs=predict.tabs)
+    return line_rows(lines, "texts.txt", tabs=task_of(model).tabs)
+
+
+def task_of(model, **options):
+    return predict.fine_tuned(OnDevices(model), Options(**options)).task
+
+
+def evaluated(model, data=None, **more):
+    """The task, the split and the evaluation of each split."""
+    return [*predict.evaluate(OnDevices(model), data, Options(), **more)]
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """A function of a model, rows and a size that yields the answers in parts."""
+
+    def parts(model, rows, size):
+        monkeypatch.setattr("bert_jax.inference.evaluation.CHUNK", size)
+        options = predict.PredictOptions(batch_size=8)
+        return predict.predict(OnDevices(model), Rows(rows), options)
+
+    return parts
 
 
 def saved(family, **data):
@@ -98,72 +120,72 @@ def assert_classes(answers, *logits):
 def sentiment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sentiment")
     logits = tiny(folder, "sequence", 3, labels=("bad", "fair", "good"))
-    return Predictor(folder, batch_size=8), logits
+    return bert_jax.load(folder), logits
 
 
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tagger")
     logits = tiny(folder, "token", 4, labels=TAGS)
-    return Predictor(folder), logits
+    return bert_jax.load(folder), logits
 
 
 def test_a_head_of_another_tool_reads_texts_and_pairs(sentiment):
-    predict, logits = sentiment
+    model, logits = sentiment
     rows = [("a man", "the dog eats"), {"text_a": "a cat", "text_b": "rome", "id": "7"}]
     expected = [logits("a man", "the dog eats"), logits("a cat", "rome")]
-    answers = predict(rows)
+    answers = model.predict(rows)
     assert_classes(answers, *expected)
     assert answers[1]["id"] == "7"
-    assert_classes(predict(["the film", *rows]), logits("the film"), *expected)
+    assert_classes(model.predict(["the film", *rows]), logits("the film"), *expected)
     mixed = [{"text": "the film"}, {"text": "a man", "text_b": "the dog eats"}]
     for bad in (mixed, mixed[::-1]):
         with pytest.raises(UserError, match="row 1: column text_b is"):
-            predict(bad)
+            model.predict(bad)
 
 
 @pytest.mark.parametrize("first", ["text", "text_a"])
 def test_predict_and_evaluate_read_the_same_pairs(sentiment, first):
-    predict, logits = sentiment
+    model, logits = sentiment
     pairs = [("a man", "the dog"), ("a cat", "rome"), ("the film", "bad")]
     rows = [{first: a, "text_b": b, "label": "good"} for a, b in pairs]
-    ((_, _, evaluation),) = predict.evaluate(rows)
-    for answers in (predict(rows), evaluation.predictions):
+    ((_, _, evaluation),) = evaluated(model, rows)
+    for answers in (model.predict(rows), evaluation.predictions):
         assert_classes(answers, *(logits(*pair) for pair in pairs))
     for place in (0, 3):
         missing, absent = [*rows], [*rows]
         missing.insert(place, rows[0] | {"text_b": None})
         absent.insert(place, {first: "a man", "label": "good"})
         with pytest.raises(UserError, match=f'row {place}: "text_b" is missing'):
-            list(predict.evaluate(missing))
+            list(evaluated(model, missing))
         with pytest.raises(UserError, match=r"row .: column text_b is"):
-            list(predict.evaluate(absent))
+            list(evaluated(model, absent))
 
 
-def test_rows_keep_their_order_and_their_lines_in_parts(sentiment):
-    predict, logits = sentiment
+def test_rows_keep_their_order_and_their_lines_in_parts(sentiment, parts):
+    model, logits = sentiment
     texts = sentences(13)
-    parts = list(predict.stream(predict.placed(iter(texts)), 5))
-    assert [len(part.answers) for part in parts] == [5, 5, 3]
-    answers = [answer for part in parts for answer in part.answers]
+    in_parts = list(parts(model, placed_rows(iter(texts)), 5))
+    assert [len(part.answers) for part in in_parts] == [5, 5, 3]
+    answers = [answer for part in in_parts for answer in part.answers]
     assert list(answers[0]["probabilities"]) == ["bad", "fair", "good"]
     assert_classes(answers, *map(logits, texts))
-    stream = predict.stream(placed(predict, [*["a man"] * 7, "a\ta\ta", "a"]), 3)
+    stream = parts(model, placed(model, [*["a man"] * 7, "a\ta\ta", "a"]), 3)
     assert len(next(stream).answers) == 3
     with pytest.raises(UserError, match=r"^texts.txt:8 has 3 values"):
         list(stream)
 
 
 def test_an_empty_text_is_cls_and_sep(sentiment):
-    predict, logits = sentiment
+    model, logits = sentiment
     texts = ["the film", "", " ", "\x00"]
-    assert_classes(predict(texts), *map(logits, texts))
-    assert_classes(predict([("", "the film")]), logits("", "the film"))
+    assert_classes(model.predict(texts), *map(logits, texts))
+    assert_classes(model.predict([("", "the film")]), logits("", "the film"))
 
 
 @pytest.mark.parametrize("rows", [["the man", "", "a cat"], [{"words": []}]])
 def test_an_empty_text_has_no_tags(tagger, rows):
-    answers = tagger[0](rows)
+    answers = tagger[0].predict(rows)
     sizes = [len(row.split()) if isinstance(row, str) else 0 for row in rows]
     assert [len(answer["tags"]) for answer in answers] == sizes
     empty = answers[sizes.index(0)]
@@ -171,23 +193,25 @@ def test_an_empty_text_has_no_tags(tagger, rows):
     assert empty == dict(words=[], tags=[], probabilities=[], entities=[])
 
 
-def test_truncated_texts_are_counted(sentiment, caplog):
-    predict = sentiment[0]
+def test_truncated_texts_are_counted(sentiment, parts, caplog):
+    model = sentiment[0]
     texts = ["a man " * 60, "a man", "the " * 94, "the " * 95]
-    parts = predict.stream(predict.placed(texts), 2)
-    assert [part.features.truncated for part in parts] == [1, 1]
+    in_parts = parts(model, placed_rows(texts), 2)
+    assert [part.features.truncated for part in in_parts] == [1, 1]
     caplog.clear()
     with caplog.at_level("WARNING", "bert_jax"):
-        predict(texts[1:3])
+        model.predict(texts[1:3])
         assert not caplog.messages
-        predict(texts)
+        model.predict(texts)
     assert caplog.messages == ["2 of 4 rows truncated to max_length=96"]
 
 
 def test_a_regression_head_predicts_a_number(tmp_path):
     logits = tiny(tmp_path / "m", "sequence", 1, problem_type="regression")
     texts = sentences(3)
-    values = [answer["value"] for answer in Predictor(tmp_path / "m")(texts)]
+    values = [
+        answer["value"] for answer in bert_jax.load(tmp_path / "m").predict(texts)
+    ]
     expected = [logits(text)[0] for text in texts]
     np.testing.assert_allclose(values, expected, atol=1e-5)
 
@@ -197,33 +221,36 @@ def test_a_saved_task_keeps_its_columns_and_length(tmp_path):
     data = dict(task="table", text_a="premise", text_b="claim", labels=labels)
     notes = saved("classification", **data, max_length=9)
     logits = tiny(tmp_path / "m", "sequence", 2, labels=labels, **notes)
-    predict = Predictor(tmp_path / "m")
-    assert (predict.task.family, predict.max_length) == ("classification", 9)
+    model = bert_jax.load(tmp_path / "m")
+    assert (task_of(model).family, task_of(model).config.max_length) == (
+        "classification",
+        9,
+    )
     row = {"premise": "a man", "claim": "a man " * 9}
-    assert_classes(predict([row]), logits("a man", "a man a man"))
-    longer = Predictor(tmp_path / "m", max_length=96)
-    assert_classes(longer([tuple(row.values())]), logits("a man", "a man " * 9))
+    assert_classes(model.predict([row]), logits("a man", "a man a man"))
+    longer = model.predict([tuple(row.values())], max_length=96)
+    assert_classes(longer, logits("a man", "a man " * 9))
     for pair, message in (
         ("a man", "row 0 has 1 value; expected"),
         ({"claim": "a man"}, "row 0: no column 'premise'"),
         ({"text": "a man"}, "row 0: no column 'claim'"),
     ):
         with pytest.raises(UserError, match=message):
-            predict([pair])
+            model.predict([pair])
 
 
 def test_evaluate_counts_truncated_texts_and_takes_metrics(sentiment, caplog):
-    predict, _ = sentiment
+    model, _ = sentiment
     rows = [("the man " * 60, "good"), ("the man", "bad"), ("the dog " * 60, "bad")]
 
     def metrics(gold, predicted):
         assert gold == [label for _, label in rows] and len(predicted) == 3
         return {"own": len({*predicted})}
 
-    ((_, _, evaluation),) = predict.evaluate(rows, metrics=metrics)
+    ((_, _, evaluation),) = evaluated(model, rows, metrics=metrics)
     assert evaluation.scores["own"] >= 1 and "accuracy" in evaluation.scores
     assert caplog.messages == ["2 of 3 rows truncated to max_length=96"]
-    ((_, _, evaluation),) = predict.evaluate(rows[1:2])
+    ((_, _, evaluation),) = evaluated(model, rows[1:2])
     assert "own" not in evaluation.scores and len(caplog.messages) == 1
 
 
@@ -258,67 +285,71 @@ def test_a_task_with_files_has_the_labels_of_the_head(tmp_path):
     for split in ("train", "dev"):
         (tmp_path / f"{split}.txt").write_text("the O\nman B-PER\n\nparis O\n")
     task = bert_jax.tasks.tagging(dir=str(tmp_path), max_length=32)
-    predict = Predictor(tmp_path / "m")
-    ((evaluated, split, _),) = predict.evaluate(task=task)
-    assert evaluated.labels == ("O", "B-PER") and len(split.rows) == 2
+    model = bert_jax.load(tmp_path / "m")
+    ((same, split, _),) = evaluated(model, task=task)
+    assert same.labels == ("O", "B-PER") and len(split.rows) == 2
     (tmp_path / "train.txt").write_text("the B-LOC\n")
     task = bert_jax.tasks.tagging(dir=str(tmp_path), max_length=32)
     with pytest.raises(UserError, match="gives 2 numbers, the task needs 5"):
-        [*predict.evaluate(task=task)]
+        [*evaluated(model, task=task)]
 
 
 def test_a_dictionary_of_columns_is_a_table(sentiment, tagger):
-    predict, _ = sentiment
+    model, _ = sentiment
     texts = ["the man", "a dog"]
-    expected = predict(texts)
-    assert predict({"text": texts}) == expected
-    assert not predict.single({"text": texts}) and predict.single({"text": "the man"})
-    assert predict({"text": np.array(texts), "id": [4, 5]}) == [
+    expected = model.predict(texts)
+    assert model.predict({"text": texts}) == expected
+    assert not predict.is_one_row(
+        task_of(model), {"text": texts}
+    ) and predict.is_one_row(task_of(model), {"text": "the man"})
+    assert model.predict({"text": np.array(texts), "id": [4, 5]}) == [
         {"id": 4 + i} | answer for i, answer in enumerate(expected)
     ]
     labels = [answer["label"] for answer in expected]
-    ((_, _, evaluation),) = predict.evaluate({"text": texts, "label": labels})
+    ((_, _, evaluation),) = evaluated(model, {"text": texts, "label": labels})
     assert evaluation.scores["accuracy"] == 100
     with pytest.raises(UserError, match=r"different lengths \(text has 2, id has 1\)"):
-        predict({"text": texts, "id": [4]})
+        model.predict({"text": texts, "id": [4]})
     # A list of words is one row, and lists of words are several.
     tags, _ = tagger
     words = [["the", "man"], ["paris"]]
-    assert tags({"words": words[0]}) == tags([words[0]])
-    assert tags({"words": words}) == tags(words)
-    assert tags.single({"words": words[0]}) and not tags.single({"words": words})
+    assert [tags.predict({"words": words[0]})] == tags.predict([words[0]])
+    assert tags.predict({"words": words}) == tags.predict(words)
+    assert predict.is_one_row(
+        task_of(tags), {"words": words[0]}
+    ) and not predict.is_one_row(task_of(tags), {"words": words})
 
 
 def test_a_pair_is_refused_by_a_model_of_one_text(tmp_path):
     data = dict(task="table", text_a="review", labels=["no", "yes"], max_length=32)
     notes = saved("classification", **data)
     tiny(tmp_path / "m", "sequence", 2, labels=("no", "yes"), **notes)
-    predict = Predictor(tmp_path / "m")
+    model = bert_jax.load(tmp_path / "m")
     row = {"text_a": "a man", "text_b": "the dog", "id": 7}
     for columns, message in (
         ((), "row 0: no column 'review' or 'text'; the columns are text_a, text_b"),
         (("text_a", "text_b"), "columns=.*text_a.*text_b.*, expected at most text_a"),
     ):
         with pytest.raises(UserError, match=message):
-            predict([row], columns=columns)
-    (expected,) = predict(["a man"])
+            model.predict([row], columns=columns)
+    (expected,) = model.predict(["a man"])
     for answers in (
-        predict([row], columns="text_a"),
-        predict([{"review": "a man", "text_a": "a", "text_b": "b", "id": 7}]),
+        model.predict([row], columns="text_a"),
+        model.predict([{"review": "a man", "text_a": "a", "text_b": "b", "id": 7}]),
     ):
         assert answers == [{"id": 7} | expected]
     rows = [{"text": "a cat", "review": "a man"}, {"text": "a cat"}]
     for same in (rows, rows[::-1]):
         with pytest.raises(UserError, match=r"row 1: column review or text is"):
-            predict(same)
+            model.predict(same)
     with pytest.raises(UserError, match='row 0: "review" is missing'):
-        predict([rows[0] | {"review": None}])
+        model.predict([rows[0] | {"review": None}])
 
 
 def test_tags_equal_a_computation_by_hand(tagger):
-    predict, logits = tagger
+    model, logits = tagger
     texts = ["the man sees rome .", "a", "paris , paris , big paris"]
-    for text, answer in zip(texts, predict(texts), strict=True):
+    for text, answer in zip(texts, model.predict(texts), strict=True):
         expected = scipy.special.softmax(logits(text)[1:-1], axis=-1)
         assert answer["words"] == text.split()
         assert answer["tags"] == [TAGS[i] for i in expected.argmax(axis=-1)]
@@ -335,33 +366,35 @@ def test_tags_equal_a_computation_by_hand(tagger):
     [("a.conll", ""), ("a.conll", "the X\n"), ("b.conll", "-DOCSTART- O\n\n")],
 )
 def test_predict_and_evaluate_read_the_same_tagged_words(name, first, tagger, tmp_path):
-    predict, _ = tagger
+    model, _ = tagger
     file = tmp_path / name
     file.write_text(f"{first}the O\nman O\n\nparis B-LOC\n")
-    words = [answer["words"] for answer in predict(file)]
+    words = [answer["words"] for answer in model.predict(file)]
     first_words = ["the"] * first.startswith("the") + ["the", "man"]
     assert words == [first_words, ["paris"]]
     if not first.startswith("the"):
         assert [
-            [*row.words] for _, split, _ in predict.evaluate(file) for row in split.rows
+            [*row.words] for _, split, _ in evaluated(model, file) for row in split.rows
         ] == words
     file = tmp_path / "texts.txt"
     for lines in (["the man", "paris"], ["see the man O", "the O sees"]):
         file.write_text("\n".join(lines))
-        assert [" ".join(answer["words"]) for answer in predict(file)] == lines
+        assert [" ".join(answer["words"]) for answer in model.predict(file)] == lines
 
 
-def test_a_document_keeps_the_context_of_its_sentences(tmp_path):
+def test_a_document_keeps_the_context_of_its_sentences(tmp_path, parts):
     data = dict(task="columns", labels=TAGS, document_context=True, max_length=32)
     tiny(tmp_path / "m", "token", 4, labels=TAGS, **saved("tagging", **data))
-    predict = Predictor(tmp_path / "m")
+    model = bert_jax.load(tmp_path / "m")
     documents = [sentences(count, seed) for seed, count in enumerate((4, 3, 1))]
     lines = [line for document in documents for line in (*document, "")]
-    parts = list(predict.stream(placed(predict, lines), 2))
+    in_parts = list(parts(model, placed(model, lines), 2))
     # An empty line ends a document.
-    assert [len(part.answers) for part in parts] == [5, 4, 2]
-    alone = [answer for document in documents for answer in predict([*document, ""])]
-    together = [answer for part in parts for answer in part.answers]
+    assert [len(part.answers) for part in in_parts] == [5, 4, 2]
+    alone = [
+        answer for document in documents for answer in model.predict([*document, ""])
+    ]
+    together = [answer for part in in_parts for answer in part.answers]
     assert [a["words"] for a in together] == [a["words"] for a in alone]
     for answer, other in zip(together, alone, strict=True):
         assert answer["tags"] == other["tags"]
@@ -380,7 +413,7 @@ def test_choices_equal_a_computation_by_hand(tmp_path):
     rows.append(("", ["", "a cat"]))
     inputs = [{"context": rows[0][0], "choices": rows[0][1]}, *rows[1:]]
     inputs[1] = ("a cat", "a big film", "paris")
-    answers = Predictor(tmp_path / "m")(inputs)
+    answers = bert_jax.load(tmp_path / "m").predict(inputs)
     for (context, choices), answer in zip(rows, answers, strict=True):
         scores = [logits(context, choice)[0] for choice in choices]
         expected = scipy.special.softmax(scores)
@@ -392,13 +425,13 @@ def test_choices_equal_a_computation_by_hand(tmp_path):
 def reader(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reader")
     logits = tiny(folder, "span", 2)
-    return Predictor(folder), logits
+    return bert_jax.load(folder), logits
 
 
 def test_an_answer_is_the_best_span_of_a_computation_by_hand(reader):
-    predict, logits = reader
+    model, logits = reader
     question, context = "who eats ?", "the big man sees a film . a dog eats"
-    (answer,) = predict([(question, context)])
+    (answer,) = model.predict([(question, context)])
     words = context.split()
     scores = logits(question, context)[5:-1]
     best, first, last = max(
@@ -412,18 +445,18 @@ def test_an_answer_is_the_best_span_of_a_computation_by_hand(reader):
     assert top["start_logit"] + top["end_logit"] == pytest.approx(best, abs=1e-4)
 
 
-def test_questions_keep_their_numbers_and_squad_files_are_read(reader, tmp_path):
-    predict = reader[0]
+def test_questions_keep_their_numbers_and_squad_files_are_read(reader, parts, tmp_path):
+    model = reader[0]
     lines = [f"who ?\t{text}" for text in sentences(7)]
-    parts = list(predict.stream(placed(predict, lines), 3))
-    assert [len(part.answers) for part in parts] == [3, 3, 1]
-    ids = [answer["id"] for part in parts for answer in part.answers]
+    in_parts = list(parts(model, placed(model, lines), 3))
+    assert [len(part.answers) for part in in_parts] == [3, 3, 1]
+    ids = [answer["id"] for part in in_parts for answer in part.answers]
     assert ids == [str(n) for n in range(1, 8)]
     questions = [{"id": f"q{i}", "question": "who ?", "answers": []} for i in range(5)]
     paragraph = {"context": "the man eats", "qas": questions}
     document = {"data": [{"title": "t", "paragraphs": [paragraph]}]}
     (tmp_path / "questions.json").write_text(json.dumps(document, indent=1))
-    answers = predict(tmp_path / "questions.json")
+    answers = model.predict(tmp_path / "questions.json")
     assert [answer["id"] for answer in answers] == ["q0", "q1", "q2", "q3", "q4"]
     assert len({json.dumps(answer["nbest"][0]["text"]) for answer in answers}) == 1
 
@@ -431,13 +464,13 @@ def test_questions_keep_their_numbers_and_squad_files_are_read(reader, tmp_path)
 def test_multi_labels_are_independent_and_two_numbers_are_refused(tmp_path):
     kind = "multi_label_classification"
     tiny(tmp_path / "m", "sequence", 2, labels=("x", "y"), problem_type=kind)
-    predict = Predictor(tmp_path / "m")
-    (answer,) = predict(["the man eats"])
-    assert predict.task.family == "multi_label"
+    model = bert_jax.load(tmp_path / "m")
+    (answer,) = model.predict(["the man eats"])
+    assert task_of(model).family == "multi_label"
     assert set(answer) == {"labels", "probabilities"}
     tiny(tmp_path / "n", "sequence", 2, labels=("x", "y"), problem_type="regression")
     with pytest.raises(UserError, match=r"the head gives 2 numbers \(regression\)"):
-        Predictor(tmp_path / "n")
+        bert_jax.load(tmp_path / "n").predict(["a"])
 
 
 def test_a_task_of_another_kind_is_refused(tmp_path):
@@ -445,7 +478,7 @@ def test_a_task_of_another_kind_is_refused(tmp_path):
     with pytest.raises(
         UserError, match="family 'translation', expected one of classif"
     ):
-        Predictor(tmp_path / "m")
+        bert_jax.load(tmp_path / "m").predict(["a"])
 
 
 def test_a_head_without_its_pooler_is_refused(tmp_path):
@@ -456,7 +489,7 @@ def test_a_head_without_its_pooler_is_refused(tmp_path):
     with pytest.raises(
         UserError, match="lacks bert/pooler, which a sequence head needs"
     ):
-        Predictor(tmp_path / "m")
+        bert_jax.load(tmp_path / "m").predict(["a"])
 
 
 def test_a_folder_without_a_vocabulary_is_refused(tmp_path):
@@ -464,7 +497,7 @@ def test_a_folder_without_a_vocabulary_is_refused(tmp_path):
     (tmp_path / "m/vocab.txt").unlink()
     (tmp_path / "m/tokenizer.json").unlink()
     with pytest.raises(UserError, match="has no vocabulary"):
-        Predictor(tmp_path / "m")
+        bert_jax.load(tmp_path / "m").predict(["a"])
 
 
 @pytest.mark.long
@@ -474,10 +507,13 @@ def test_a_model_on_frozen_features_predicts_like_its_run(settings, tmp_path):
     config = finetune_config(settings("tagging", **changes))
     prepared = prepare(config, tmp_path, lambda line: None)
     finetune(config, prepared, RunFolder(tmp_path), lambda line: None)
-    predict = Predictor(tmp_path)
-    assert (predict.task.family, predict.max_length) == (config.family, 24)
+    model = bert_jax.load(tmp_path)
+    assert (task_of(model).family, task_of(model).config.max_length) == (
+        config.family,
+        24,
+    )
     written = (tmp_path / "predictions/dev.conll").read_text().split()
-    answers = predict([" ".join(row.words) for row in prepared.splits[0].rows])
+    answers = model.predict([" ".join(row.words) for row in prepared.splits[0].rows])
     assert [tag for a in answers for tag in a["tags"]] == written[2::3]
 
 
@@ -496,7 +532,9 @@ def test_a_run_uses_the_tuned_threshold_for_dev_and_test(
     dev = results["scores"]["dev"]
     assert dev["f1"] == pytest.approx(dev["tuned_f1"])
     rows = prepared.splits[0].rows
-    answers = Predictor(tmp_path)([(row.question, row.context) for row in rows])
+    answers = bert_jax.load(tmp_path).predict(
+        [(row.question, row.context) for row in rows]
+    )
     # With the untuned threshold of the config every answer would be empty.
     assert all(answer["answer"] for answer in answers)
     for split in ("dev", "test"):
@@ -511,9 +549,9 @@ def test_a_model_of_one_token_type_reads_no_pairs(tmp_path):
     tensors, name = load_file(weights), "bert.embeddings.token_type_embeddings.weight"
     save_file(tensors | {name: tensors[name][:1]}, weights, metadata={"format": "pt"})
     path.write_text(json.dumps(json.loads(path.read_text()) | {"type_vocab_size": 1}))
-    assert len(Predictor(tmp_path / "m")(["the film"])) == 1
+    assert len(bert_jax.load(tmp_path / "m").predict(["the film"])) == 1
     with pytest.raises(UserError, match="type_vocab_size=1, but pairs of texts need 2"):
-        Predictor(tmp_path / "m")([("the film", "the film")])
+        bert_jax.load(tmp_path / "m").predict([("the film", "the film")])
 
 
 def test_outputs_that_are_not_finite_are_an_error(tmp_path):
@@ -524,7 +562,7 @@ def test_outputs_that_are_not_finite_are_an_error(tmp_path):
     tensors["classifier.weight"] += np.float32(3e38)
     save_file(tensors, weights, metadata={"format": "pt"})
     with pytest.raises(UserError, match="the model's outputs are not finite numbers"):
-        Predictor(tmp_path / "m")(["the film"])
+        bert_jax.load(tmp_path / "m").predict(["the film"])
 
 
 # Most likely labels, and logits
@@ -549,9 +587,9 @@ def test_top_labels_are_the_first_of_all_labels(kind, tmp_path):
     elif kind == "spans":
         head, rows, settings = "span", [("who ?", "the big man eats")] * 2, {}
     tiny(tmp_path / "m", head, {"span": 2, "choice": 1}.get(head, 3), **settings)
-    every = Predictor(tmp_path / "m")(rows)
+    every = bert_jax.load(tmp_path / "m").predict(rows)
     for answer, other in zip(
-        every, Predictor(tmp_path / "m", top=2)(rows), strict=True
+        every, bert_jax.load(tmp_path / "m").predict(rows, top=2), strict=True
     ):
         top, rest = other.pop("top"), {"probabilities", "nbest"} & {*answer}
         if kind == "spans":
@@ -565,26 +603,26 @@ def test_top_labels_are_the_first_of_all_labels(kind, tmp_path):
 
 
 def test_top_needs_labels_and_a_positive_number(sentiment, tagger):
-    for predict, top, message in (
+    for model, top, message in (
         (sentiment[0], 0, "top=0, expected at least 1"),
         (sentiment[0], 2.5, "top=2.5, expected a value of type int"),
         (tagger[0], 3, "top=3, but a model for tagging ranks no answers; leave top"),
     ):
         with pytest.raises(UserError, match=message):
-            Predictor(predict.checkpoint, top=top)
+            model.predict(["the man"], top=top)
 
 
 def test_logits_of_labels_and_tags_equal_a_computation_by_hand(sentiment, tagger):
     texts = ["the film", "a man sees the dog eats", ""]
     _, logits = sentiment
-    actual = Logits(sentiment[0].checkpoint)(texts)
+    actual = sentiment[0].logits(texts)
     np.testing.assert_allclose(actual, [*map(logits, texts)], rtol=0, atol=1e-5)
-    assert Logits(sentiment[0].checkpoint)([]).shape == (0, 3)
-    *actual, empty = Logits(tagger[0].checkpoint)(texts)
+    assert sentiment[0].logits([]).shape == (0, 3)
+    *actual, empty = tagger[0].logits(texts)
     for row_logits, text in zip(actual, texts, strict=False):
         np.testing.assert_allclose(row_logits, tagger[1](text), rtol=0, atol=1e-5)
     assert empty.shape == (0, 4)  # no words, so no tags
-    windows = Logits(tagger[0].checkpoint, max_length=6)(["the man " * 4])
+    windows = tagger[0].logits(["the man " * 4], max_length=6)
     assert windows[0].shape[1] == 4 and len(windows[0]) > 6
     np.testing.assert_allclose(
         windows[0][:6], tagger[1]("the man the man"), rtol=0, atol=1e-5
@@ -599,13 +637,13 @@ def test_logits_of_choices_and_spans_equal_a_computation_by_hand(reader, tmp_pat
         ("a", "a", "b", "c"),
     ]
     by_hand = [[logits(context, x)[0] for x in choices] for context, *choices in rows]
-    actual = Logits(tmp_path / "m")(rows)
+    actual = bert_jax.load(tmp_path / "m").logits(rows)
     for row_logits, expected in zip(actual, by_hand, strict=True):
         np.testing.assert_allclose(row_logits, expected, rtol=0, atol=1e-5)
     equal = bert_jax.load(tmp_path / "m").logits(rows[:2])
     np.testing.assert_allclose(equal, by_hand[:2], rtol=0, atol=1e-5)
     pair = ("who eats ?", "the big man sees a film")
-    (actual,) = Logits(reader[0].checkpoint)([pair])
+    (actual,) = reader[0].logits([pair])
     np.testing.assert_allclose(actual, reader[1](*pair), rtol=0, atol=1e-5)
 
 
@@ -613,11 +651,13 @@ def test_logits_of_a_text_are_the_mean_of_its_windows(tmp_path):
     data = dict(task="table", labels=("no", "yes"), max_length=6)
     notes = saved("classification", **data, truncation="windows", stride=3)
     logits = tiny(tmp_path / "m", "sequence", 2, labels=("no", "yes"), **notes)
-    actual = Logits(tmp_path / "m")(["the man sees a film", "rome"])
+    actual = bert_jax.load(tmp_path / "m").logits(["the man sees a film", "rome"])
     windows = [logits("the man sees a"), logits("sees a film")]
     assert actual.shape == (2, 2)
     np.testing.assert_allclose(actual[1], logits("rome"), rtol=0, atol=1e-5)
-    answer = Predictor(tmp_path / "m")(["the man sees a film"])[0]["probabilities"]
+    answer = bert_jax.load(tmp_path / "m").predict(["the man sees a film"])[0][
+        "probabilities"
+    ]
     expected = scipy.special.softmax(actual[0])
     np.testing.assert_allclose([*answer.values()], expected, rtol=0, atol=1e-6)
     assert np.abs(actual[0] - windows[0]).max() > 1e-3
@@ -626,7 +666,7 @@ def test_logits_of_a_text_are_the_mean_of_its_windows(tmp_path):
 def test_vectors_have_no_logits(tmp_path):
     tiny(tmp_path / "m", "mean", 1)
     with pytest.raises(UserError, match="no logits; use encode"):
-        Logits(tmp_path / "m")([("a", "b")])
+        bert_jax.load(tmp_path / "m").logits([("a", "b")])
 
 
 def test_methods_and_options_share_a_program(tmp_path, monkeypatch, capsys):
@@ -655,7 +695,7 @@ def test_methods_and_options_share_a_program(tmp_path, monkeypatch, capsys):
 
 
 def test_a_frame_keeps_its_index_and_columns(sentiment):
-    predict, _ = sentiment
+    model, _ = sentiment
     texts = sentences(5)
     frame = pandas.DataFrame(
         {
@@ -666,10 +706,10 @@ def test_a_frame_keeps_its_index_and_columns(sentiment):
         index=[7, 3, 3, 1, 0],
     )
     kept = frame.copy()
-    answered = predict.frame(frame)
+    answered = model.predict(frame, as_frame=True)
     pandas.testing.assert_frame_equal(frame, kept)
     pandas.testing.assert_frame_equal(answered[[*kept]], kept)
-    answers = predict(texts)
+    answers = model.predict(texts)
     for name in ("label", "probability"):
         column = answered[f"predicted_{name}"].tolist()
         assert column == [answer[name] for answer in answers]
@@ -677,59 +717,61 @@ def test_a_frame_keeps_its_index_and_columns(sentiment):
         column = answered[f"predicted_probabilities.{label}"].tolist()
         assert column == [answer["probabilities"][label] for answer in answers]
     assert len({*answered}) == len(answered.columns) == 3 + 2 + 3
-    pandas.testing.assert_frame_equal(predict.frame(answered), answered)
-    assert [*predict.frame(frame[:0])] == [*answered]
-    assert len(predict.frame(frame[:0])) == 0
+    pandas.testing.assert_frame_equal(model.predict(answered, as_frame=True), answered)
+    assert [*model.predict(frame[:0], as_frame=True)] == [*answered]
+    assert len(model.predict(frame[:0], as_frame=True)) == 0
     # Columns of an earlier prediction by another model are replaced.
     earlier = frame.assign(predicted_label="x", predicted_value=0.5)
-    pandas.testing.assert_frame_equal(predict.frame(earlier), answered)
+    pandas.testing.assert_frame_equal(model.predict(earlier, as_frame=True), answered)
     rows = [{"text": "a man", "predicted_value": 0.5}]
-    assert "predicted_value" not in predict.frame(rows)
-    series = predict.frame(frame["text"])
+    assert "predicted_value" not in model.predict(rows, as_frame=True)
+    series = model.predict(frame["text"], as_frame=True)
     assert (series.index == frame.index).all()
     assert [*series][:2] == ["text_a", "predicted_label"]
 
 
 def test_other_rows_become_a_frame_with_the_names_of_the_task(sentiment, tagger):
-    predict, _ = sentiment
-    expected = [answer["label"] for answer in predict(["a man", "the film"])]
+    model, _ = sentiment
+    expected = [answer["label"] for answer in model.predict(["a man", "the film"])]
     rows = [{"id": i, "text": x} for i, x in enumerate(["a man", "the film"])]
     for data in (iter(rows), polars.DataFrame(rows), pandas.DataFrame(rows)):
-        answered = predict.frame(data)
+        answered = model.predict(data, as_frame=True)
         assert [*answered][:3] == ["id", "text", "predicted_label"]
         assert answered["predicted_label"].tolist() == expected
         assert answered["id"].tolist() == [0, 1]
-    pair = predict.frame(("a man", "the film"))
+    pair = model.predict(("a man", "the film"), as_frame=True)
     assert pair[["text_a", "text_b"]].values.tolist() == [["a man", "the film"]]
-    tagged = tagger[0].frame(["the man", "rome"])
+    tagged = tagger[0].predict(["the man", "rome"], as_frame=True)
     assert tagged.columns[0] == "text"  # which is not yet split into words
     assert tagged["text"].tolist() == ["the man", "rome"]
-    assert tagger[0].frame([("the", "man")]).columns[0] == "words"
+    assert tagger[0].predict([("the", "man")], as_frame=True).columns[0] == "words"
     assert tagged["predicted_words"].tolist() == [["the", "man"], ["rome"]]
-    answers = tagger[0](["the man", "rome"])
+    answers = tagger[0].predict(["the man", "rome"])
     assert tagged["predicted_tags"].tolist() == [answer["tags"] for answer in answers]
 
 
 def test_answers_in_a_table_are_read_back(tagger, tmp_path):
     """Predicted tags become training data if their column is renamed."""
-    predict, _ = tagger
+    model, _ = tagger
     words = [["the\rman", "it's", "(a)"], ["[1]"], ['rome "b"', "paris,", "é\n"]]
-    rows = [*predict.placed([{"words": x} for x in words])]
+    rows = placed_rows([{"words": x} for x in words])
     path = tmp_path / "answers.csv"
-    write_answers(predict.beside(rows), str(path), "csv")
+    options = predict.PredictOptions()
+    answers = predict.beside(OnDevices(model), Rows(rows), options)
+    write_answers(answers, str(path), "csv")
     table = path.read_bytes().decode()
     path.write_bytes(table.replace("predicted_tags", "tags").encode())
-    read = predict.task.with_rows(dev=path).read("dev")
+    read = task_of(model).with_rows(dev=path).read("dev")
     assert [list(row.words) for row in read] == words
     # An I- that begins an entity is read as B-.
-    expected = [spelled(x["tags"], "iob2", "iob2") for x in predict(words)]
+    expected = [spelled(x["tags"], "iob2", "iob2") for x in model.predict(words)]
     assert [list(row.tags) for row in read] == expected
 
 
 def test_pandas_may_be_missing(sentiment, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UserError, match=r"as_frame=True .*pip install pandas"):
-        sentiment[0].frame(["a man"])
+        sentiment[0].predict(["a man"], as_frame=True)
 
 
 @pytest.mark.parametrize(
@@ -765,17 +807,20 @@ def test_saved_settings_that_do_not_fit_are_one_line(
         del settings["model_type"]
     (folder / "config.json").write_text(json.dumps(settings))
     with pytest.raises(UserError, match=re.escape(message)) as error:
-        Predictor(folder)
+        bert_jax.load(folder).predict(["a"])
     assert "\n" not in str(error.value)
 
 
 def test_a_dictionary_of_lists_is_one_row_only_if_it_is_one_sentence(tmp_path):
     def words(rows):
-        return [answer["words"] for answer in predict(rows)]
+        answers = model.predict(rows)
+        if isinstance(answers, dict):  # of one row
+            answers = [answers]
+        return [answer["words"] for answer in answers]
 
     data = {"words": "tok", "labels": TAGS, "max_length": 32}
     tiny(tmp_path / "m", "token", 4, labels=TAGS, **saved("tagging", **data))
-    predict = Predictor(tmp_path / "m")
+    model = bert_jax.load(tmp_path / "m")
     sentence = ["the", "man"]
     for row in ({"tok": sentence}, {"words": sentence}):
         assert words(row) == words(row | {"tags": ["O", "O"]}) == [sentence]
@@ -784,14 +829,14 @@ def test_a_dictionary_of_lists_is_one_row_only_if_it_is_one_sentence(tmp_path):
     assert words({"text": texts}) == words({"tok": texts, "id": [1, 2]}) == table
     assert words({"tok": [sentence, ["paris"]]}) == [sentence, ["paris"]]
     with pytest.raises(UserError, match="no column 'tok'"):
-        predict({"foo": ["a"]})
+        model.predict({"foo": ["a"]})
 
 
 def test_classes_of_a_data_set_to_predict_have_no_effect(tmp_path):
-    class Rows(list):
+    class DataSet(list):
         features = {"label": SimpleNamespace(names=["other", "classes"])}  # noqa: RUF012
 
     tiny(tmp_path / "m", "sequence", 2, labels=("neg", "pos"))
-    predict = Predictor(tmp_path / "m")
+    model = bert_jax.load(tmp_path / "m")
     rows = [{"text": "the man", "label": 1}]
-    assert predict(Rows(rows)) == predict(["the man"])
+    assert model.predict(DataSet(rows)) == model.predict(["the man"])

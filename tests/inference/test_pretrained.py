@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import json
 
@@ -9,13 +10,13 @@ import pytest
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import evaluation
-from bert_jax.inference.pretrained import FillMask, Scorer, accuracy, read_sets
-from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.inference.evaluation import OnDevices, rows_of
+from bert_jax.inference.model import Bert
+from bert_jax.inference.pretrained import ScoreOptions, accuracy, read_sets, score
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.objectives.causal import Causal
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.tasks.rows import placed_rows
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the ship sail ##or ##s see un ##known ."
 TOKENIZER = WordPieceTokenizer(TOKENS.split(), True)
@@ -39,7 +40,7 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def checkpoint():
     params = jax.jit(MlmNsp(BertForPreTraining(CONFIG)).init)(jax.random.key(0))
-    return Checkpoint(CONFIG, jax.device_get(params), TOKENIZER, head="pretraining")
+    return Bert(CONFIG, jax.device_get(params), TOKENIZER, head="pretraining")
 
 
 @jax.jit
@@ -77,13 +78,13 @@ def one_by_one(checkpoint, text, *, rest_of_word):
 
 @pytest.mark.parametrize("rest_of_word", [False, True])
 def test_scores_equal_the_sum_over_single_masked_copies(checkpoint, rest_of_word):
-    score = Scorer(checkpoint, rest_of_word=rest_of_word, batch_size=8)
+    scores = checkpoint.score(TEXTS, rest_of_word=rest_of_word, batch_size=8)
     expected = [one_by_one(checkpoint, t, rest_of_word=rest_of_word) for t in TEXTS]
-    np.testing.assert_allclose(score(TEXTS), expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-4)
 
 
 def test_another_dtype_rounds_the_scores(checkpoint):
-    exact, rounded = (Scorer(checkpoint, dtype=d)(TEXTS) for d in (None, "bfloat16"))
+    exact, rounded = (checkpoint.score(TEXTS, dtype=d) for d in (None, "bfloat16"))
     np.testing.assert_allclose(exact, rounded, rtol=0.02)
     assert np.abs(exact - rounded).max() > 1e-4
 
@@ -100,9 +101,9 @@ def test_kernels_are_cast_once_with_equal_scores(checkpoint, monkeypatch):
     ):
         cast = part == "encoder" and name == "kernel"
         assert dtype == ("bfloat16" if cast else "float32")
-    once = Scorer(checkpoint, dtype="bfloat16")(TEXTS)
+    once = checkpoint.score(TEXTS, dtype="bfloat16")
     monkeypatch.setattr(evaluation, "on_devices", lambda params, *_: params)
-    at_each_call = Scorer(checkpoint, dtype="bfloat16")(TEXTS)
+    at_each_call = copy.copy(checkpoint).score(TEXTS, dtype="bfloat16")
     np.testing.assert_array_equal(once, at_each_call)
 
 
@@ -110,10 +111,10 @@ def test_kernels_are_cast_once_with_equal_scores(checkpoint, monkeypatch):
 def test_an_empty_text_has_no_tokens_and_the_score_0(checkpoint, causal):
     config = dataclasses.replace(CONFIG, causal=causal)
     checkpoint = dataclasses.replace(checkpoint, config=config)
-    score = Scorer(checkpoint, batch_size=8)
-    alone = score(["ship"])
-    np.testing.assert_array_equal(score(["", " "]), [0, 0])
-    (part,) = score.stream(placed_rows(["", "ship", ""]))
+    alone = checkpoint.score(["ship"])
+    np.testing.assert_array_equal(checkpoint.score(["", " "]), [0, 0])
+    rows = rows_of(["", "ship", ""], tabs=False)
+    (part,) = score(OnDevices(checkpoint), rows, ScoreOptions(batch_size=8))
     part_answers = part.answers
     assert [(x["text"], x["tokens"]) for x in part_answers] == [
         ("", 0),
@@ -125,27 +126,26 @@ def test_an_empty_text_has_no_tokens_and_the_score_0(checkpoint, causal):
         pytest.approx(alone[0]),
         0,
     ]
-    assert score([]).shape == (0,)
+    assert checkpoint.score([]).shape == (0,)
 
 
 def test_rows_of_the_word_table_without_a_token_are_never_answers(checkpoint):
     """A top above the number of tokens gives each token once."""
     tokens = TOKENIZER.tokens[:-2]
     padded = dataclasses.replace(checkpoint, tokenizer=TOKENIZER.with_tokens(tokens))
-    (answer,) = FillMask(padded, top=100)(["the [MASK] sail"])
-    (blank,) = answer["blanks"]
-    assert sorted(guess["token"] for guess in blank) == sorted(tokens)
-    assert sum(guess["probability"] for guess in blank) == pytest.approx(1, abs=1e-5)
+    (blank,) = padded.fill_mask("the [MASK] sail", top=100)
+    assert sorted(token for token, _ in blank) == sorted(tokens)
+    assert sum(probability for _, probability in blank) == pytest.approx(1, abs=1e-5)
 
 
 def test_texts_that_cannot_be_scored_are_refused(checkpoint):
     with pytest.raises(UserError, match="row 0 has 102 tokens, at most 48 fit"):
-        Scorer(checkpoint)(["ship " * 100])
+        checkpoint.score(["ship " * 100])
     with pytest.raises(UserError, match="batch_size=0, expected at least 1"):
-        Scorer(checkpoint, batch_size=0)
+        checkpoint.score(["ship"], batch_size=0)
     params = {"bert": checkpoint.params["bert"]}
     with pytest.raises(UserError, match="no MLM head"):
-        Scorer(Checkpoint(CONFIG, params, TOKENIZER, head="none"))
+        Bert(CONFIG, params, TOKENIZER, head="none").score(["ship"])
 
 
 PAIRS = [("a good one .", "a bad"), ("it is", "it are here")]
@@ -234,8 +234,8 @@ def test_a_left_to_right_model_scores_the_log_likelihood():
     config = dataclasses.replace(CONFIG, causal=True)
     model = BertForPreTraining(config)
     params = jax.device_get(jax.jit(Causal(model).init)(jax.random.key(0)))
-    checkpoint = Checkpoint(config, params, TOKENIZER, head="pretraining")
-    scores = Scorer(checkpoint)(TEXTS)
+    checkpoint = Bert(config, params, TOKENIZER, head="pretraining")
+    scores = checkpoint.score(TEXTS)
 
     @jax.jit
     def logits(ids_BL, length):
@@ -251,13 +251,13 @@ def test_a_left_to_right_model_scores_the_log_likelihood():
         )
         return jax.nn.log_softmax(output.mlm_logits_BMW[0])
 
-    for text, score in zip(TEXTS, scores, strict=True):
+    for text, actual in zip(TEXTS, scores, strict=True):
         ids = [TOKENIZER.cls_id, *TOKENIZER.encode(text)]
         total = 0.0
         for i, token in enumerate(ids[1:], 1):
             row = np.zeros((1, config.max_positions), np.int32)
             row[0, :i] = ids[:i]  # later tokens are absent
             total += float(logits(row, i)[i - 1, token])
-        assert score == pytest.approx(total, abs=1e-4)
+        assert actual == pytest.approx(total, abs=1e-4)
     with pytest.raises(UserError, match="never sees the rest of a word"):
-        Scorer(checkpoint, rest_of_word=True)
+        checkpoint.actual(TEXTS, rest_of_word=True)

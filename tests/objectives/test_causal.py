@@ -14,7 +14,8 @@ from bert_jax.commands.config_file import parse
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.data.packing import lay_out
 from bert_jax.errors import UserError
-from bert_jax.inference.predict import Predictor
+from bert_jax.inference.evaluation import OnDevices, Options
+from bert_jax.inference.predict import evaluate
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
 from bert_jax.model.bert import BertForPreTraining, BertModel
@@ -203,7 +204,7 @@ def test_a_causal_model_is_fine_tuned_on_every_family(
     scores = results["scores"]["dev"]
     assert scores[results["main_metric"]] > 80
     by_family = {task.family: evaluation.scores for task, _, evaluation in (
-        Predictor(tmp_path / "run").evaluate()
+        evaluate(OnDevices(best), None, Options())
     )}  # fmt: skip
     assert by_family[config.family] == pytest.approx(scores)
 

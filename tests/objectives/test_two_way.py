@@ -11,8 +11,8 @@ from flax.traverse_util import unflatten_dict
 from bert_jax.commands.config_file import parse
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.errors import UserError
-from bert_jax.inference.embed import Embedder
-from bert_jax.inference.pretrained import Scorer, mlm_logits
+from bert_jax.inference.model import Bert
+from bert_jax.inference.pretrained import mlm_logits
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
@@ -221,7 +221,6 @@ def test_a_run_resumes_scores_and_is_saved_in_our_form(
     assert pretrain(config, tmp_path / "run", [].append) is None  # the run is finished
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
     checkpoint = load(tmp_path / "run")
-    score = Scorer(checkpoint)
     ids = checkpoint.tokenizer.encode("the cat")
     ids = np.array([[checkpoint.tokenizer.cls_id, *ids, checkpoint.tokenizer.sep_id]])
     every = BertForPreTraining(checkpoint.config).apply(
@@ -229,9 +228,10 @@ def test_a_run_resumes_scores_and_is_saved_in_our_form(
         np.arange(ids.shape[1])[None], deterministic=True, method="lm_logits",
     )  # fmt: skip
     expected = -sum(cross_entropy(logits, ids)[0][0, 1:-1].sum() for logits in every)
-    np.testing.assert_allclose(score(["the cat"]), expected / 2, rtol=1e-5)
+    model = Bert(**vars(checkpoint))
+    np.testing.assert_allclose(model.score(["the cat"]), expected / 2, rtol=1e-5)
     with pytest.raises(UserError, match="reads each side alone and never sees"):
-        Scorer(checkpoint, rest_of_word=True)
+        model.score(["the cat"], rest_of_word=True)
     with pytest.raises(UserError, match="transformers has no BERT with LSTMs") as error:
         save_huggingface(tmp_path / "hf", checkpoint)
     assert "\n" not in str(error.value) and not (tmp_path / "hf").exists()
@@ -255,9 +255,10 @@ def encoder(tmp_path_factory, model_config, vocabulary, init_params):
 def test_a_text_has_the_same_vector_alone_and_with_other_texts(encoder):
     """Inference packs no rows for LSTMs."""
     texts = ["the cat", "the cat sat on the mat", "mat"]
-    embed = Embedder(load(encoder), pooling="pooler")
-    together = embed(texts)
-    alone = np.concatenate([embed([text]) for text in texts])
+    model = Bert(**vars(load(encoder)))
+    encode = functools.partial(model.encode, pooling="pooler")
+    together = encode(texts)
+    alone = np.concatenate([encode([text]) for text in texts])
     np.testing.assert_allclose(together, alone, rtol=0, atol=2e-6)
     assert np.abs(together[0] - together[1]).max() > 1e-3
 

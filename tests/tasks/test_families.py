@@ -9,7 +9,7 @@ import pytest
 import bert_jax
 from bert_jax.data.sequences import join
 from bert_jax.errors import UserError
-from bert_jax.inference.predict import Predictor
+from bert_jax.inference.model import load
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.layouts import LAYOUTS, Layout
 from bert_jax.tasks.splits import Form
@@ -84,7 +84,7 @@ def _clue(words):
 def run(settings, workdir, lines):
     results = run_one(finetune_config(settings), workdir, lines.append)
     dev = results["scores"]["dev"]
-    return dev[results["main_metric"]], Predictor(workdir)
+    return dev[results["main_metric"]], load(workdir)
 
 
 def test_a_new_task_trains_on_an_existing_head(monkeypatch, tmp_path):
@@ -105,7 +105,7 @@ def test_a_new_family_trains_and_predicts(settings, monkeypatch, tmp_path):
     config = settings("classification")
     data = {"dir": config["data"]["dir"], "max_length": 24}
     lines = []
-    score, predict = run(config | {"family": "clue", "data": data}, tmp_path, lines)
+    score, model = run(config | {"family": "clue", "data": data}, tmp_path, lines)
     assert not [line for line in lines if "labels:" in line]  # without golds
     files = [path.name for path in (tmp_path / "predictions").iterdir()]
     assert {*files} == {
@@ -113,11 +113,11 @@ def test_a_new_family_trains_and_predicts(settings, monkeypatch, tmp_path):
         "test.json",
     }  # without outcomes no errors are written
     assert score > 90
-    assert predict.task.family == "clue"
+    assert model.extra["family"] == "clue"
     texts = ["the good man and the ship", "a bad dog"]
-    assert [answer["clue"] for answer in predict(texts)] == ["good", "bad"]
+    assert [answer["clue"] for answer in model.predict(texts)] == ["good", "bad"]
     with pytest.raises(UserError, match="row 1 is empty"):
-        predict(["good", ""])
+        model.predict(["good", ""])
 
 
 @pytest.mark.parametrize("family", ["classification", "multi_label", "tagging"])

@@ -15,7 +15,6 @@ import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.inference.evaluation import Answers
 from bert_jax.inference.lines import write_answers
-from bert_jax.inference.predict import Predictor
 from bert_jax.interop.load import load
 from bert_jax.objectives.heads import Classification
 from bert_jax.tasks.task import all_scores, rows_of
@@ -193,8 +192,8 @@ def test_a_run_learns_predicts_and_is_saved_for_transformers(settings, tmp_path)
     written = json.loads((tmp_path / "best" / "config.json").read_text())
     assert written["problem_type"] == "multi_label_classification"
     assert written["architectures"] == ["BertForSequenceClassification"]
-    predict = Predictor(tmp_path)
-    answers = predict(["sea good ship bad", "sea ship", "sea bad ship"])
+    texts = ["sea good ship bad", "sea ship", "sea bad ship"]
+    answers = bert_jax.load(tmp_path).predict(texts)
     assert [sorted(a["labels"]) for a in answers] == [["no", "yes"], [], ["no"]]
     # Without our notes the head decides the family, as in folders of other tools.
     del written["bert_jax"]

@@ -9,7 +9,6 @@ import pytest
 
 import bert_jax
 from bert_jax.errors import UserError
-from bert_jax.inference.predict import Predictor
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
 from bert_jax.model.config import FeatureConfig
@@ -252,7 +251,7 @@ def test_a_run_learns_and_encode_returns_its_vectors(data, settings, tmp_path):
     np.testing.assert_array_equal(vectors, same)
     near, far = vectors[0] @ vectors[1], vectors[0] @ vectors[2]
     assert near > far + 0.2
-    answers = Predictor(tmp_path)([tuple(texts[:2]), tuple(texts[::2])])
+    answers = model.predict([tuple(texts[:2]), tuple(texts[::2])])
     np.testing.assert_allclose([a["value"] for a in answers], [near, far], atol=1e-6)
     assert model.evaluate([(*texts[:2], 1), (*texts[::2], 0)])[
         "spearman"
