@@ -74,7 +74,7 @@ def _checkpoint(path: os.PathLike | str) -> Values:
 
     checkpoint = load(path, scan_layers=False)
     config, tokenizer = checkpoint.config, checkpoint.tokenizer
-    parameters = []
+    count, parameters = 0, []
     for name, array in flatten_dict(checkpoint.params, sep="/").items():
         if "/word/" in name and len(array) == config.word_rows:
             array = array[: config.vocab_size]  # the other rows are padding
@@ -82,12 +82,20 @@ def _checkpoint(path: os.PathLike | str) -> Values:
         row["mean"] = float(array.mean(dtype=np.float64))
         row["deviation"] = float(array.std(dtype=np.float64))
         parameters.append(row)
+        count += array.size
     parameters.sort(key=lambda row: by_number(row["name"]))
-    names = ("source", "head", "labels", "missing", "unexpected")
-    return {name: getattr(checkpoint, name) for name in names} | {
+    vocabulary = None
+    if tokenizer is not None:
+        vocabulary = _summary(tokenizer)
+    return {
+        "source": checkpoint.source,
+        "head": checkpoint.head,
+        "labels": checkpoint.labels,
+        "missing": checkpoint.missing,
+        "unexpected": checkpoint.unexpected,
         "config": dataclasses.asdict(config),
-        "vocabulary": tokenizer and _summary(tokenizer),
-        "count": sum(row["count"] for row in parameters),
+        "vocabulary": vocabulary,
+        "count": count,
         "parameters": parameters,
     }
 
@@ -147,7 +155,9 @@ def _examples(source: ExampleSource, samples: Sequence[int]) -> list[Values]:
         for place, token in zip(batch["mlm_positions"][i][used], right, strict=True):
             shown[place] += f"{{{tokens[token]}}}"
         a, b = " ".join(shown[:cut]), " ".join(shown[cut:])
-        is_next = not batch["nsp_labels"][i] if source.config.next_sentence else None
+        is_next = None
+        if source.config.next_sentence:
+            is_next = not batch["nsp_labels"][i]
         examples.append({"tokens": length, "a": a, "b": b, "is_next": is_next})
     return examples
 
@@ -161,13 +171,15 @@ def describe(summary: Values) -> Iterator[str]:
     for rows, right in ((lengths, 1), (summary.get("parameters"), 3)):
         if rows:
             yield ""
-            cells = [[_cell(value) for value in row.values()] for row in rows]
+            cells = [[*map(_cell, row.values())] for row in rows]
             yield from aligned([[*rows[0]], *cells], right=right)
     labels = {True: ", B follows A", False: ", B is from elsewhere", None: ""}
     for number, example in enumerate(summary.get("examples", ())):
         label = labels[example["is_next"]]
         yield f"\nexample {number}: {example['tokens']} tokens{label}"
-        yield from (f"  {x.upper()}: {example[x]}" for x in "ab" if example[x])
+        for text in ("a", "b"):
+            if example[text]:
+                yield f"  {text.upper()}: {example[text]}"
 
 
 def _cell(value: Any) -> str:
@@ -175,4 +187,6 @@ def _cell(value: Any) -> str:
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

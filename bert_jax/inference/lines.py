@@ -58,11 +58,15 @@ def output_format(output: str, as_json: bool = False) -> str:
     """
     if output == STANDARD:
         return "jsonl" if as_json else "text"
-    form = {"": "jsonl", ".jsonl": "jsonl", ".csv": "csv"}.get(ending(output))
-    if not form or (as_json and form == "csv"):
-        known = ".jsonl with --json" if as_json else ".csv or .jsonl"
-        raise UserError(f"--output={output}, expected a name in {known}")
-    return form
+    suffix = ending(output)
+    if suffix in ("", ".jsonl"):
+        return "jsonl"
+    if suffix == ".csv" and not as_json:
+        return "csv"
+    known = ".csv or .jsonl"
+    if as_json:
+        known = ".jsonl with --json"
+    raise UserError(f"--output={output}, expected a name in {known}")
 
 
 def write_answers(parts: Iterable[Answers], output: str, form: str) -> None:
@@ -71,26 +75,36 @@ def write_answers(parts: Iterable[Answers], output: str, form: str) -> None:
     parts: the answers, a part at a time. output: a file that replaces an existing file when
     it is complete, or "-" for stdout. form: "text", "csv" or "jsonl".
     """
-    shown, stdout = on_screen(output), contextlib.nullcontext(sys.stdout)
+    shown = on_screen(output)
     texts = {"csv": csv_texts, "jsonl": json_texts, "text": plain_texts}[form](parts)
-    with stdout if output == STANDARD else new_file(Path(output), "w") as file:
+    opened = contextlib.nullcontext(sys.stdout)
+    if output != STANDARD:
+        opened = new_file(Path(output), "w")
+    with opened as file:
         for text in texts:
-            file.write(printable(text) if shown else text)
+            if shown:
+                text = printable(text)
+            file.write(text)
             file.flush()
 
 
 def json_texts(parts: Iterable[Answers]) -> Iterator[str]:
     """Yields a JSON object for each row. A date, which JSON lacks, becomes a text."""
     for part in parts:
-        lines = (json.dumps(a, ensure_ascii=False, default=str) for a in part.answers)
-        yield "".join(f"{printable(line)}\n" for line in lines)
+        lines = []
+        for answer in part.answers:
+            line = json.dumps(answer, ensure_ascii=False, default=str)
+            lines.append(f"{printable(line)}\n")
+        yield "".join(lines)
 
 
 def plain_texts(parts: Iterable[Answers]) -> Iterator[str]:
     """A line for each row, such as "label: good  probability: 0.93", without "nbest"."""
     for part in parts:
         for answer in part.answers:
-            cells = (f"{name}: {_plain(value)}" for name, value in _short(answer))
+            cells = []
+            for name, value in _short(answer).items():
+                cells.append(f"{name}: {_plain(value)}")
             yield "  ".join(cells) + "\n"
 
 
@@ -99,10 +113,16 @@ def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
     if isinstance(value, list):
-        items = (x.values() if isinstance(x, dict) else [x] for x in value)
-        return ", ".join(" ".join(map(_plain, item)) for item in items)
-    text = f"{value:.3g}" if isinstance(value, float) else str(value)
-    return " ".join(text.split())
+        items = []
+        for item in value:
+            if isinstance(item, dict):
+                items.append(" ".join(map(_plain, item.values())))
+            else:
+                items.append(_plain(item))
+        return ", ".join(items)
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return " ".join(str(value).split())
 
 
 def csv_texts(parts: Iterable[Answers]) -> Iterator[str]:
@@ -116,15 +136,20 @@ def csv_texts(parts: Iterable[Answers]) -> Iterator[str]:
     names: dict[str, None] = {}
     for part in parts:
         rows = [flat(answer) for answer in part.answers]
-        columns = dict.fromkeys(name for row in rows for name in row)
+        columns: dict[str, None] = {}
+        for row in rows:
+            columns |= dict.fromkeys(row)
         lines = []
         if not names:
             names = columns
             lines.append(_csv_line(names))
-        if more := [name for name in columns if name not in names]:
-            actual = f"column {more[0]!r} is missing in the first {CHUNK:,} rows"
-            raise UserError(f"{actual}; write --output in .jsonl")
-        lines += [_csv_line(_cell(row.get(name)) for name in names) for row in rows]
+        for name in columns:
+            if name not in names:
+                actual = f"column {name!r} is missing in the first {CHUNK:,} rows"
+                raise UserError(f"{actual}; write --output in .jsonl")
+        for row in rows:
+            cells = [_cell(row.get(name)) for name in names]
+            lines.append(_csv_line(cells))
         yield "".join(lines)
 
 
@@ -140,18 +165,24 @@ def _csv_line(cells: Iterable[Any]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    is_list = isinstance(value, list)
-    return json.dumps(value, ensure_ascii=False, default=str) if is_list else value
+    if isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return value
 
 
 def flat(answer: dict[str, Any]) -> dict[str, Any]:
     """The values of an answer by column, without "nbest"."""
     cells: dict[str, Any] = {}
-    for name, value in _short(answer):
-        inner = value.items() if isinstance(value, dict) else ()
-        cells |= {f"{name}.{key}": x for key, x in inner} or {name: value}
+    for name, value in _short(answer).items():
+        if isinstance(value, dict) and value:
+            for key, inner in value.items():
+                cells[f"{name}.{key}"] = inner
+        else:
+            cells[name] = value
     return cells
 
 
-def _short(answer: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    return (x for x in answer.items() if x[0].removeprefix(PREFIX) != "nbest")
+def _short(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer without its long list "nbest"."""
+    long = ("nbest", f"{PREFIX}nbest")
+    return {name: value for name, value in answer.items() if name not in long}

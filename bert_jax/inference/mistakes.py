@@ -14,10 +14,9 @@ SPLIT.confusion.json
     and SQuAD 1.1 have no classes and no such file.
 """
 
-import collections
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +45,21 @@ def worst_errors(
     """All errors on rows with labels, the worst first; see the head of this file."""
     errors = []
     for row, answer in zip(rows, answers, strict=True):
-        place = {name: getattr(row, name, None) for name in ("where", "id")}
         for outcome in task.outcomes(row, answer):
-            error = outcome._asdict() | place
-            if not error.pop("right"):
-                del error["classes"]
-                errors.append({k: x for k, x in error.items() if x is not None})
+            if outcome.right:
+                continue
+            values = outcome._asdict()
+            del values["right"], values["classes"]
+            values["where"] = getattr(row, "where", None)
+            values["id"] = getattr(row, "id", None)
+            errors.append({k: x for k, x in values.items() if x is not None})
     return sorted(errors, key=_weight, reverse=True)
 
 
 def _weight(error: dict[str, Any]) -> float:
-    p = error.get("confidence")
-    return abs(error["predicted"] - error["gold"]) if p is None else p
+    if "confidence" in error:
+        return error["confidence"]
+    return abs(error["predicted"] - error["gold"])
 
 
 def confusion(
@@ -67,12 +69,22 @@ def confusion(
 
     Both are empty if the task has no classes.
     """
-    pairs = zip(rows, answers, strict=True)
-    classes = (outcome.classes for pair in pairs for outcome in task.outcomes(*pair))
-    counts = collections.Counter(filter(None, classes))
-    seen = {label for pair in counts for label in pair}
-    labels = list(task.labels) if seen and seen <= {*task.labels} else sorted(seen)
-    return labels, [[counts[a, b] for b in labels] for a in labels]
+    # Imported late, because the import of scikit-learn takes a second.
+    from sklearn.metrics import confusion_matrix
+
+    golds, predicted = [], []
+    for row, answer in zip(rows, answers, strict=True):
+        for outcome in task.outcomes(row, answer):
+            if outcome.classes:
+                golds.append(outcome.classes[0])
+                predicted.append(outcome.classes[1])
+    seen = {*golds, *predicted}
+    if not seen:
+        return [], []
+    labels = sorted(seen)
+    if seen <= {*task.labels}:
+        labels = [*task.labels]
+    return labels, confusion_matrix(golds, predicted, labels=labels).tolist()
 
 
 def majority_warning(counts: Sequence[Sequence[int]]) -> str:
@@ -80,11 +92,13 @@ def majority_warning(counts: Sequence[Sequence[int]]) -> str:
 
     counts: the counts of :func:`confusion`.
     """
-    totals = [sum(row) for row in counts]
-    right = sum(row[i] for i, row in enumerate(counts))
-    if sum(total > 0 for total in totals) < 2 or right > max(totals):
+    if not counts:
         return ""
-    share, largest = right / sum(totals), max(totals) / sum(totals)
+    totals = np.sum(counts, axis=1)
+    right = np.trace(counts)
+    if np.count_nonzero(totals) < 2 or right > totals.max():
+        return ""
+    share, largest = right / totals.sum(), totals.max() / totals.sum()
     actual = f"{share:.1%} are right, and the largest class alone has {largest:.1%}"
     needed = "try another seed, more epochs or optimizer.bias_correction=True"
     return f"{actual}: the run has learned nothing; {needed}"
@@ -145,14 +159,10 @@ def write_mistakes(
     errors = errors[:LONGEST]
     paths = [folder / f"{split}.errors.jsonl", folder / f"{split}.errors.html"]
     # default=str: an id may be a date, or another value that JSON does not have.
-    lines = (json.dumps(error, ensure_ascii=False, default=str) for error in errors)
+    lines = [json.dumps(error, ensure_ascii=False, default=str) for error in errors]
     write_text(paths[0], "".join(f"{line}\n" for line in lines))
-    names = [*dict.fromkeys(name for error in errors for name in error)]
-    table = [names, *([error.get(name, "") for name in names] for error in errors)]
-    cells = [[f"{x:.4f}" if type(x) is float else str(x) for x in row] for row in table]
-    lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in cells)
-    page = "\n".join(f"<tr>{line}</tr>" for line in lines)
-    write_text(paths[1], _PAGE.format(title=html.escape(title), rows=page))
+    page = _PAGE.format(title=html.escape(title), rows="\n".join(_table(errors)))
+    write_text(paths[1], page)
     labels, counts = confusion(task, rows, answers)
     if labels:
         kind = "words" if task.head == "token" else "rows"
@@ -160,3 +170,24 @@ def write_mistakes(
         paths.append(folder / f"{split}.confusion.json")
         write_json(paths[-1], content)
     return paths
+
+
+def _table(errors: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yields the lines of an HTML table with a row for each error."""
+    names: dict[str, None] = {}
+    for error in errors:
+        names |= dict.fromkeys(error)
+    yield _line(names)
+    for error in errors:
+        cells = []
+        for name in names:
+            value = error.get(name, "")
+            if type(value) is float:
+                value = f"{value:.4f}"
+            cells.append(str(value))
+        yield _line(cells)
+
+
+def _line(cells: Iterable[str]) -> str:
+    columns = [f"<td>{html.escape(cell)}</td>" for cell in cells]
+    return f"<tr>{''.join(columns)}</tr>"

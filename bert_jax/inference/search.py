@@ -44,9 +44,13 @@ def _number_array(data: Any) -> np.ndarray | jax.Array | None:
     """An array of numbers, or None if the first value is not a number."""
     items = data
     if hasattr(data, "__array__") and not hasattr(data, "columns"):
-        array = data if isinstance(data, jax.Array) else np.asarray(data)
+        array = data
+        if not isinstance(data, jax.Array):
+            array = np.asarray(data)
+        if array.dtype != object and _is_number(array):
+            return array
         if array.dtype != object:
-            return array if _is_number(array) else None
+            return None
         items = array.tolist()
     if not isinstance(items, list | tuple) or not _starts_with_number(items):
         return None
@@ -138,12 +142,13 @@ def near_pairs(vectors: Any, threshold: float) -> list[tuple[int, int, float]]:
     triples = []
     for first in range(0, len(vectors), BLOCK):
         for second in range(first, len(vectors), BLOCK):
-            parts = (vectors[start : start + BLOCK] for start in (first, second))
-            values = np.asarray(cosines(*parts))
+            a = vectors[first : first + BLOCK]
+            b = vectors[second : second + BLOCK]
+            values = np.asarray(cosines(a, b))
             check_finite(values)
             i, j = np.nonzero(values >= threshold - ROUNDING)
-            columns = first + i, second + j, values[i, j]
-            triples += zip(*(column.tolist() for column in columns), strict=True)
+            rows, others = (first + i).tolist(), (second + j).tolist()
+            triples += zip(rows, others, values[i, j].tolist(), strict=True)
     ordered = (triple for triple in triples if triple[0] < triple[1])
     return sorted(ordered, key=lambda triple: (-triple[2], *triple[:2]))
 

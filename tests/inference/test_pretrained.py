@@ -260,4 +260,4 @@ def test_a_left_to_right_model_scores_the_log_likelihood():
             total += float(logits(row, i)[i - 1, token])
         assert actual == pytest.approx(total, abs=1e-4)
     with pytest.raises(UserError, match="never sees the rest of a word"):
-        checkpoint.actual(TEXTS, rest_of_word=True)
+        checkpoint.score(TEXTS, rest_of_word=True)
