@@ -413,18 +413,15 @@ def pretrained(
             seen.calls.setdefault("eval_ahead", []).append(options)
             return drawn_ahead(*arguments, **options)
 
-        def fill(checkpoint, **options):
-            def answers(prompts):
-                seen.calls["prompts"] = prompts
-                return []
-
-            return answers
+        def fill(model, rows, options):
+            seen.calls["prompts"] = [text for _, text in rows.placed]
+            return []
 
         with pytest.MonkeyPatch.context() as patch:
             if all_devices:
                 patch.setattr(pretraining_of, "make_mesh", make_mesh)
             patch.setattr(pretraining_of, "drawn_ahead", for_evaluation)
-            patch.setattr(pretraining_of, "FillMask", fill)
+            patch.setattr(pretraining_of, "fill_mask", fill)
             pretraining_of.pretrain(config, workdir, seen.log.append)
     return seen
 

@@ -50,7 +50,7 @@ def test_a_control_character_does_not_end_a_line_of_csv(control, tmp_path):
 def test_texts_of_the_command_line_are_rows():
     """A tab or a line end of the shell is part of the text."""
     texts = [["a\tb\r\n"], ["a", "b\tc"], [""], ["a", "b", "c"]]
-    assert [*given_rows(None, texts, "")] == [
+    assert [*given_rows(texts, "", None).placed] == [
         ("--text:1", "a\tb\r\n"),
         ("--text:2", ("a", "b\tc")),
         ("--text:3", ""),

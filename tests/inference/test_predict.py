@@ -681,7 +681,7 @@ def test_methods_and_options_share_a_program(tmp_path, monkeypatch, capsys):
     heads.jit_forward.cache_clear()
     rows, model = ["the film", "a man"], bert_jax.load(tmp_path / "m")
     assert len(model.predict(rows)) == len(model.predict(rows, top=2)) == 2
-    for show in (True, False):  # the same Predictor with and without a bar
+    for show in (True, False):  # the same program with and without a bar
         capsys.readouterr()
         model.predict(rows, show_progress=show)
         assert ("predicting" in capsys.readouterr().err) is show
