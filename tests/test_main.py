@@ -72,7 +72,7 @@ def test_help_fits_on_a_screen_and_its_examples_parse(name, capsys, monkeypatch)
         ("train", "model.hidden_size = (must be given)"),
         ("train --config tiny", "model.hidden_size = 128"),
         ("finetune", "epochs = 3"),
-        ("finetune --config table", "data.text_a = 'text'"),
+        ("finetune --config table", "data.text_a = ''"),
     ],
 )
 def test_the_settings_are_listed_with_their_meaning(line, expected, capsys):

@@ -22,7 +22,7 @@ from bert_jax.model.heads import make_model, packs
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.progress import Progress
 from bert_jax.settings import from_settings, setting
-from bert_jax.tasks.families import FAMILIES, task_of_head
+from bert_jax.tasks.families import saved_task, task_of_head
 from bert_jax.tasks.labels import in_order_of
 from bert_jax.tasks.rows import count_rows, is_single
 from bert_jax.tasks.splits import (
@@ -373,7 +373,7 @@ def evaluate(
         task = _matched(own, task)
     task = task or own
     if directory:
-        task = type(task)(task.changed(dir=directory).config)
+        task = task.changed(dir=directory)
     task = with_columns(task, columns)
     if data is not None:
         task = task.with_rows(dev=data)
@@ -430,13 +430,7 @@ def _task(checkpoint: Checkpoint, path: str, max_length: int) -> Task:
     """
     with naming(path):
         if checkpoint.extra.keys() - {MODULES}:
-            family = checkpoint.extra.get("family")
-            data = checkpoint.extra.get("data")
-            if family not in FAMILIES:
-                actual = f"'bert_jax' in config.json has the family {family!r}"
-                raise UserError(f"{actual}, expected one of {', '.join(FAMILIES)}")
-            kind = FAMILIES[family]
-            task = kind(from_settings(kind.config_class, data, "data"))
+            task = saved_task(checkpoint.extra)
         else:
             task = task_of_head(checkpoint)
     if max_length:

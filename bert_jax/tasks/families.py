@@ -1,8 +1,10 @@
 """The families of tasks. A new family is a file with its Task, and a name here."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.settings import from_settings
 from bert_jax.tasks.layouts import TABLE
 from bert_jax.tasks.multiple_choice import MultipleChoice
 from bert_jax.tasks.question_answering import Squad, SquadConfig
@@ -18,6 +20,40 @@ from bert_jax.tasks.word_tagging import Tagging
 
 _TASKS = (Classification, MultiLabel, Tagging, MultipleChoice, Squad, SentenceVectors)
 FAMILIES: dict[str, type[Task]] = {task.family: task for task in _TASKS}
+
+
+VERSION = "0.3"  # of bert_jax, since which saved settings have their present meaning
+
+
+def saved_task(saved: Mapping[str, Any]) -> Task:
+    """The task that a saved model was fine-tuned for.
+
+    saved: ``extra`` of its Checkpoint: "family", "data", and since 0.3 "version".
+    """
+    family, data = saved.get("family"), saved.get("data")
+    if family not in FAMILIES:
+        actual = f"'bert_jax' in config.json has the family {family!r}"
+        raise UserError(f"{actual}, expected one of {', '.join(FAMILIES)}")
+    if "version" not in saved and isinstance(data, Mapping):
+        data = with_usual_columns(data)
+    kind = FAMILIES[family]
+    return kind(from_settings(kind.config_class, data, "data"))
+
+
+def with_usual_columns(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a task of 0.2 in which a default name of a column is empty.
+
+    In 0.2 the default was a name, such as "text", which a data set or a row could replace
+    by another usual name. Now a name is the user's, and only an empty name may be replaced.
+    """
+    usual = {"text_a": ("text", "text_a"), "label": ("label",)}
+    if data.get("task") != TABLE:  # in a table, text_b shows that the rows are pairs
+        usual["text_b"] = ("text_b",)
+    changed = dict(data)
+    for key, names in usual.items():
+        if changed.get(key) in names:
+            changed[key] = ""
+    return changed
 
 
 def task_of_head(checkpoint: Any) -> Task:

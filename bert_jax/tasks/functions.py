@@ -31,11 +31,12 @@ def classification(**settings: Any) -> Classification:
 
 @with_arguments(Classification.config_class, leave_out=("task",))
 def pairs(
-    *, text_a: str = "text_a", text_b: str = "text_b", **settings: Any
+    *, text_a: str = "", text_b: str = "text_b", **settings: Any
 ) -> Classification:
     """A class or a number for each pair of texts; see :func:`classification`.
 
-    text_a: column of the first text. text_b: column of the second text.
+    text_a: column of the first text; empty: text_a or text. text_b: column of the second
+    text.
     """
     return _task(Classification, settings, task="table", text_a=text_a, text_b=text_b)
 

@@ -54,14 +54,16 @@ def without_decimals(names: Sequence[str]) -> list[str]:
 def class_of(where: str, value: Any, labels: tuple[str, ...]) -> str:
     """The label that a value means: its name, or its number from 0.
 
-    A label may have another spelling here: see :func:`spelling`. A number is the position
-    of a label only if no label is a number. A value that means no label becomes a name that
-    is not in ``labels``.
+    A label may have another spelling here: see :func:`spelling`. True and False are 1 and 0
+    if these are labels, and the other way round. A number is the position of a label only
+    if no label is a number. A value that means no label becomes a name that is not in
+    ``labels``.
     """
     name = class_name(where, value)
     if name in labels:
         return name
-    same = _by_spelling(labels).get(spelling(name), ())
+    spelled = spelling(name)
+    same = _by_spelling(labels).get(spelled) or _by_truth(labels).get(spelled, ())
     if len(same) == 1:
         return same[0]
     if isinstance(value, bool):
@@ -84,6 +86,17 @@ def _by_spelling(labels: tuple[str, ...]) -> dict[str, list[str]]:
     for label in labels:
         same.setdefault(spelling(label), []).append(label)
     return same
+
+
+@functools.cache
+def _by_truth(labels: tuple[str, ...]) -> dict[str, list[str]]:
+    """The labels that "true" and "false" mean, or 1 and 0 if they are the labels."""
+    same = _by_spelling(labels)
+    if same.keys() == {"true", "false"}:
+        return {"1": same["true"], "0": same["false"]}
+    if same.keys() >= {"0", "1"}:
+        return {"true": same["1"], "false": same["0"]}
+    return {}
 
 
 @functools.cache  # warns once

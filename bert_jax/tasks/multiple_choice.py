@@ -20,7 +20,14 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting
 from bert_jax.tasks import task as base
-from bert_jax.tasks.rows import Record, check_texts, read_rows, text_of, value_of
+from bert_jax.tasks.rows import (
+    Record,
+    check_texts,
+    ending,
+    read_rows,
+    text_of,
+    value_of,
+)
 from bert_jax.tasks.splits import (
     DataConfig,
     Form,
@@ -81,9 +88,10 @@ def choice_form(config: MultipleChoiceConfig) -> Form:
         "swag": lambda split: (f"{split.replace('dev', 'val')}.csv",),
         "table": table_names,
     }
-    read_file = read_table
+    files: dict[str, Any] = {}
     if config.task == "codah":
-        read_file = functools.partial(_read_codah, config.fold)
+        part = functools.partial(_part, config.fold)
+        files = {"read_file": _read_codah, "part": part}
     optional = ()
     if config.task == "swag" and not config.choices:
         optional = ("choices",)  # the endings are columns of their own
@@ -95,21 +103,30 @@ def choice_form(config: MultipleChoiceConfig) -> Form:
         has_classes=False,
         others="|".join(("id", "fold-ind", *_SWAG)),
         file_names=names[config.task],
-        read_file=read_file,
         positions=_positions,
+        **files,
     )
 
 
-def _read_codah(fold: int, path: Path, split: str) -> Iterator[Record]:
-    """The rows of a split. Each row is in one of the five test sets.
+def _read_codah(path: Path, split: str) -> Iterator[Record]:
+    """The rows of CODAH's file, or of a table."""
+    if ending(path) != ".tsv":
+        yield from read_table(path, split)
+        return
+    for where, row in read_rows(path, header=_CODAH):
+        yield where, row | {"choices": [row[name] for name in _CODAH[2:6]]}
+
+
+def _part(fold: int, placed: Iterator[Record], split: str) -> Iterator[Record]:
+    """The rows of a split of CODAH's file. Each row is in one of the five test sets.
 
     Of five rows one is test, the next dev, and the others train, as many as in the paper's
     cross-validation.
     """
     splits = ["test", "dev", "train", "train", "train"]
-    for i, (where, row) in enumerate(read_rows(path, header=_CODAH)):
-        if splits[(i - fold) % 5] == split:
-            yield where, row | {"choices": [row[name] for name in _CODAH[2:6]]}
+    for number, row in enumerate(placed):
+        if splits[(number - fold) % 5] == split:
+            yield row
 
 
 def _positions(where: str, row: Any, form: Form, labelled: bool) -> dict[str, Any]:
@@ -137,20 +154,21 @@ class MultipleChoice(base.Task):
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> ChoiceRow:
         """A row with the columns of a table, or of SWAG."""
         columns = self.form.columns
-        context = text_of(where, values, columns["context"])
+        context = text_of(where, values, columns["context"], "context")
         has_choices = any(name in values for name in columns["choices"])
         if self.config.task == "swag" and not has_choices:
             start, *ends = (text_of(where, values, [name]) for name in _SWAG)
             choices = [f"{start} {end}".strip() for end in ends]
         else:
-            choices = value_of(where, values, columns["choices"])
+            choices = value_of(where, values, columns["choices"], "choices")
         is_list = isinstance(choices, list | tuple) and len(choices) > 1
         if not is_list or not all(isinstance(text, str) for text in choices):
             raise UserError(f"{where}: 'choices' are no list of two or more texts")
         label = None
         if labelled:
             check_texts(where, [context, *choices])
-            value, last = value_of(where, values, columns["label"]), len(choices) - 1
+            value = value_of(where, values, columns["label"], "label")
+            last = len(choices) - 1
             label = str(value).removesuffix(".0")  # pandas writes 1 as 1.0
             if label not in map(str, range(last + 1)):
                 expected = f"expected the number of the right choice, 0 to {last}"

@@ -173,8 +173,8 @@ def _renamed(records: Iterable[Record], names: Mapping[str, str]) -> Iterator[Re
 
 
 def with_ids(form: Form, records: Iterable[Record]) -> Iterator[Record]:
-    """Yields the records. The id of a question without id is its number, from 1."""
-    for number, (where, values) in enumerate(records, 1):
+    """Yields the records. The id of a question without id is its number, from 0."""
+    for number, (where, values) in enumerate(records):
         if values.get("id") in (None, ""):
             values = values | {"id": str(number)}
         yield where, values
@@ -228,8 +228,8 @@ class Squad(base.Task):
         missing value means that the context has no answer.
         """
         columns = self.form.columns
-        question = text_of(where, values, columns["question"])
-        context = text_of(where, values, columns["context"])
+        question = text_of(where, values, columns["question"], "question")
+        context = text_of(where, values, columns["context"], "context")
         impossible = _truth(where, values.get("is_impossible"))
         value = None
         for name in columns["answers"]:

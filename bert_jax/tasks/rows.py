@@ -387,35 +387,43 @@ def escaped(text: str) -> str:
 # Values and texts of a row
 
 
-def value_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> Any:
+def value_of(
+    where: str, values: Mapping[str, Any], names: Sequence[str], setting: str = ""
+) -> Any:
     """The value of a column in one row.
 
     names: possible names of the column. The first name that the row has is used.
+    setting: the setting of the task that names the column, for the message; "" if none.
     Raises UserError if the row has none of the names, or if the value is missing.
     """
-    name = next((name for name in names if name in values), None)
-    if name is None:
-        table = ".csv" in where or ".tsv" in where
-        raise UserError(
-            f"{where}: no column {' or '.join(map(repr, names))}; the columns are "
-            f"{', '.join(values)}; rename a column, or give its name: columns= or "
-            "--columns to predict, text_a= or label= of the task to train, or of task= to "
-            "evaluate (--data.text_a, --data.label)"
-            + "; a table needs a header, with commas in .csv and tabs in .tsv"
-            * table
-        )
-    if values[name] is None:
-        raise UserError(f'{where}: "{name}" is missing; fill it in or drop the row')
-    return values[name]
+    for name in names:
+        if name not in values:
+            continue
+        if values[name] is None:
+            raise UserError(f'{where}: "{name}" is missing; fill it in or drop the row')
+        return values[name]
+    advice = "columns= or --columns to predict"
+    if setting:
+        advice += f", {setting}= of the task to train, or of task= to evaluate"
+        advice += f" (--data.{setting})"
+    if ".csv" in where or ".tsv" in where:
+        advice += "; a table needs a header, with commas in .csv and tabs in .tsv"
+    raise UserError(
+        f"{where}: no column {' or '.join(map(repr, names))}; the columns are "
+        f"{', '.join(values)}; rename a column, or give its name: {advice}"
+    )
 
 
-def text_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> str:
+def text_of(
+    where: str, values: Mapping[str, Any], names: Sequence[str], setting: str = ""
+) -> str:
     """The value of a column as :func:`value_of`. Raises UserError if it is not a text."""
-    text = value_of(where, values, names)
-    if not isinstance(text, str):
-        name, kind = next(x for x in names if x in values), type(text).__name__
-        raise UserError(f'{where}: "{name}" is of type {kind}; expected text')
-    return text
+    text = value_of(where, values, names, setting)
+    if isinstance(text, str):
+        return text
+    (name, *_) = (name for name in names if name in values)
+    kind = type(text).__name__
+    raise UserError(f'{where}: "{name}" is of type {kind}; expected text')
 
 
 def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None:

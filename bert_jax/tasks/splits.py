@@ -112,6 +112,11 @@ def is_list_column(
     return any(name in form.columns[key] for key in form.lists)
 
 
+def whole(placed: Iterator[Placed], split: str) -> Iterator[Placed]:
+    """All rows of a file, for a family whose files have one split each."""
+    return placed
+
+
 def unchanged(form: "Form", records: Iterable[Record]) -> Iterable[Record]:
     """The records."""
     return records
@@ -142,6 +147,8 @@ class Form:
     positions: function of (place, text or tuple, form, labelled) that returns its values
       by name. See :func:`by_position`.
     is_labelled: function of the values of a row, and of the names of the label's column.
+    part: function of the rows of a file with a usual name, and of a split, that yields the
+      rows of the split. A file that the user names has one split.
     numbered: function of the form and records that adds values which depend on the records
       before, such as the number of a row.
     """
@@ -163,6 +170,7 @@ class Form:
     is_own: Callable[[Path], bool] = lambda path: False
     positions: Callable[[str, Any, "Form", bool], dict[str, Any]] = by_position
     is_labelled: Callable[[Mapping[str, Any], Sequence[str]], bool] = has_label
+    part: Callable[[Iterator[Placed], str], Iterator[Placed]] = whole
     numbered: Callable[["Form", Iterable[Record]], Iterable[Record]] = unchanged
 
     @property
@@ -269,6 +277,8 @@ def read_splits(
             continue
         if isinstance(data, Path):
             placed = form.read_file(Path(expanded(data)), split)
+            if given is None and data.name in form.file_names(split):
+                placed = form.part(placed, split)
         else:
             placed = read.placed_rows(data, place)
             column, classes = declared_classes(data, form)
@@ -347,7 +357,8 @@ def _named(
             if name and name not in names and key not in used:
                 logger.warning(f"{where}: no column {names[0]!r}; {name!r} is read")
             if not name and key not in used and strict and key not in form.optional:
-                read.value_of(where, row, possible)  # raises UserError
+                setting = key if key in form.usual else ""
+                read.value_of(where, row, possible, setting)  # raises UserError
             if not name and not strict:
                 continue
             if used.setdefault(key, name) != name:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from bert_jax.errors import UserError, counted
 from bert_jax.tasks.rows import Record, ending, not_empty, text_lines
 
+UNTYPED = "_"  # seqeval's type of tags without a type
 # Letters of the first, a middle and the last word of a span, and of a span of one word.
 SCHEMES = {
     "iob1": "BIIB",
@@ -310,7 +311,7 @@ def recognise(tags: Iterable[str]) -> str:
         return "plain"
 
     def allowed(scheme: str) -> int:
-        form = f"O|[{SCHEMES[scheme]}]-.+"
+        form = f"O|[{SCHEMES[scheme]}](-.+)?"
         return sum(bool(re.fullmatch(form, tag)) for tag in tags)
 
     return max(("iob2", "iobes", "bilou", "bmeso"), key=allowed)
@@ -329,16 +330,27 @@ def missing_tags(tags: Iterable[str], scheme: str) -> tuple[str, ...]:
     if kind_of(scheme) != "entities":
         return ()
     tags = {*tags}
-    types = {tag[2:] for tag in tags if tag != "O"}
-    whole = {f"{letter}-{name}" for letter in SCHEMES[scheme] for name in types}
+    types = {tag[1:] for tag in tags if tag != "O"}  # "-PER", or "" without a type
+    whole = {letter + name for letter in SCHEMES[scheme] for name in types}
     return tuple(sorted((whole | {"O"}) - tags))
+
+
+def of_one_form(tags: tuple[str, ...], scheme: str) -> tuple[str, ...]:
+    """The tags. A tag without a type is an error, and left out, if others have a type."""
+    typed = tuple(tag for tag in tags if tag == "O" or tag[1:])
+    if kind_of(scheme) == "entities" and {*typed} - {"O"}:
+        return typed
+    return tags
 
 
 Tags = Sequence[list[str]]  # the tags of each sentence
 
 
 def entities(tags: Sequence[str], scheme: str) -> list[tuple[str, int, int]]:
-    """The (type, start, end) of each entity, end exclusive. The type of bmes is "_"."""
+    """The (type, start, end) of each entity, end exclusive.
+
+    Tags without a type, as in bmes, have the type UNTYPED.
+    """
     # seqeval is imported late because it takes a second.
     from seqeval.metrics.sequence_labeling import get_entities
 
@@ -359,7 +371,7 @@ def spelled(tags: Sequence[str], scheme: str, target: str) -> list[str]:
         return [*tags]
     new = ["O"] * len(tags)
     for name, start, end in entities(tags, scheme):
-        kind = "" if target == "bmes" else f"-{name}"
+        kind = "" if name == UNTYPED else f"-{name}"
         new[start:end] = [x + kind for x in shape(end - start, target)]
     return new
 
@@ -387,5 +399,5 @@ def scores(gold: Tags, predicted: Tags, scheme: str) -> dict[str, float]:
         rows = (*gold, *predicted)
         types = sorted({name for tags in rows for name, *_ in entities(tags, scheme)})
         f1 = zip(types, prf(zero_division=0)[2], strict=True)
-        shares |= {f"f1/{name}": value for name, value in f1}
+        shares |= {f"f1/{name}": value for name, value in f1 if name != UNTYPED}
     return {name: 100 * float(value) for name, value in shares.items()}

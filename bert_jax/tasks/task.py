@@ -129,9 +129,17 @@ class Task(abc.ABC):
         return max(len(self.labels), 1)
 
     def changed(self, **settings: Any) -> Self:
-        """The task with other settings and the same rows."""
-        task = copy.copy(self)
-        task.config = dataclasses.replace(self.config, **settings)
+        """The task with other settings and the same rows.
+
+        Names of columns and files have no effect on rows that are given or were read.
+        """
+        task = type(self)(dataclasses.replace(self.config, **settings))
+        task.form, task.own_metrics = self.form, self.own_metrics
+        state = vars(self)
+        if "splits" in state:
+            task.splits = state["splits"]
+        if "labels" in state and not settings.keys() & {"labels", "scheme"}:
+            task.labels = state["labels"]
         return task
 
     # Rows
@@ -294,7 +302,6 @@ def fitted(task: TaskType, positions: int, pooling: str) -> TaskType:
     is_vectors = task.head in POOLINGS
     if is_vectors and pooling in POOLINGS and not task.config.pooling:
         task = task.changed(pooling=pooling)
-        task.head = pooling
     return task
 
 

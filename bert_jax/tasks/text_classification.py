@@ -58,9 +58,15 @@ class TableConfig(DataConfig):
     """Files and columns of a table of texts."""
 
     task: str = setting(TABLE, "table: CSV, TSV, JSONL, JSON, Parquet", one_of=(TABLE,))
-    text_a: str = setting("text", "table: column of the text")
-    text_b: str = setting("", "table: column of the second text; empty: no pairs")
-    label: str = setting("label", "table: column of the label")
+    text_a: str = setting(
+        "", "column of the text; empty: its usual name, such as text or text_a"
+    )
+    text_b: str = setting(
+        "",
+        "column of the second text; empty: its usual name in a data set of pairs, and no "
+        "pairs in a table",
+    )
+    label: str = setting("", "column of the label; empty: its usual name, label")
     id: str = setting("id", "table: column of the id, which may be missing")
     max_length: int = setting(128, "maximum number of tokens of a sequence", least=5)
 
@@ -130,9 +136,9 @@ class MultiLabelConfig(TextConfig):
     """A table with any number of labels for each row, and how a cell contains them."""
 
     label: str | tuple[str, ...] = setting(
-        "label",
-        "column of the labels; or a name for each label, such as food,service: columns "
-        "with a 0 or 1",
+        "",
+        "column of the labels; empty: label or labels. Or a name for each label, such as "
+        "food,service: columns with a 0 or 1",
     )
     separator: str = setting(",", "text between labels; a cell may also be a list")
     threshold: float = setting(0.5, "minimum probability of a label", above=0, below=1)
@@ -190,13 +196,9 @@ def text_form(
     usual["label"] = label_names
     columns = {}
     for key, names in usual.items():
-        chosen, known = getattr(config, key), layout.columns.get(key, ())
-        default = getattr(type(config), key)
-        if isinstance(chosen, tuple):  # columns of 0 and 1
-            columns[key] = label_names
-        elif chosen in (key, default):
-            columns[key] = tuple(filter(None, dict.fromkeys((*known, chosen, *names))))
-        else:
+        chosen = getattr(config, key)
+        columns[key] = tuple(dict.fromkeys((*layout.columns.get(key, ()), *names)))
+        if chosen and isinstance(chosen, str):  # a tuple has columns of 0 and 1
             columns[key] = (chosen,)
     others = [config.id, "id", "idx"]
     files: dict[str, Any] = {}
@@ -306,7 +308,7 @@ class Classification(base.Task):
             names = columns[key]
             is_there = any(name in values for name in names)
             if is_there or key not in self.form.optional:
-                texts.append(read.text_of(where, values, names))
+                texts.append(read.text_of(where, values, names, key))
         label = None
         if labelled:
             read.check_texts(where, texts, gaps=self.config.task != TABLE)
@@ -319,7 +321,7 @@ class Classification(base.Task):
 
     def _label_value(self, where: str, values: Mapping[str, Any]) -> Any:
         """The value of the label's column in a row."""
-        return read.value_of(where, values, self.form.columns["label"])
+        return read.value_of(where, values, self.form.columns["label"], "label")
 
     def _label(self, where: str, value: Any) -> Any:
         """The label of a row: a class of the task, or a number."""
@@ -444,7 +446,8 @@ class MultiLabel(Classification):
         config = dataclasses.replace(config, label=label)
         names = ("label", "labels")
         more = {"one_hot": one_hot, "labels": one_hot, "lists": ("label",)}
-        self.form = text_form(config, names, is_list=_is_list, **more)
+        is_list = functools.partial(_is_list, config.labels)
+        self.form = text_form(config, names, is_list=is_list, **more)
 
     def _label_value(self, where: str, values: Mapping[str, Any]) -> Any:
         """The value as in the other families. A missing value means no labels."""
@@ -485,9 +488,14 @@ class MultiLabel(Classification):
 _ITEMS = re.compile(r"\s*[\[({][^\])}]*(?:,|\.\.\.)")
 
 
-def _is_list(form: Form, name: str, cell: str, values: Mapping[str, Any]) -> bool:
-    """Whether labels must be a list. A label may have brackets, such as "(none)"."""
-    if not is_list_column(form, name, cell, values):
+def _is_list(
+    labels: tuple[str, ...], form: Form, name: str, cell: str, values: Mapping[str, Any]
+) -> bool:
+    """Whether labels must be a list. A label may have brackets, such as "(none)".
+
+    labels: the labels in the settings, which may look like a list, such as "[1, 2]".
+    """
+    if not is_list_column(form, name, cell, values) or cell in labels:
         return False
     return looks_like_list(cell) or _ITEMS.match(cell) is not None
 
@@ -545,6 +553,8 @@ def _several(
     other numbers, and if a label is a number itself.
     """
     if isinstance(value, str):
+        if value in labels:
+            return [value]
         return [x.strip() for x in value.split(separator) if x.strip()]
     values = value
     if isinstance(value, set | frozenset):

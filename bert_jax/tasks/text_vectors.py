@@ -19,7 +19,7 @@ import numpy as np
 from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.settings import setting, setting_like
+from bert_jax.settings import setting
 from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import looks_like_list, parse_list
@@ -42,8 +42,6 @@ _NEGATIVES = re.compile(r"negatives?(_\d+)?")  # names of the columns of negativ
 class SentenceVectorsConfig(TableConfig):
     """The files of the pairs, and the loss."""
 
-    text_a: str = setting_like(TableConfig, "text_a", "text_a")
-    text_b: str = setting("text_b", "table: column of the second text")
     task: str = setting(TABLE, "stsb, sick_relatedness or table", one_of=TASKS)
     loss: str = setting(
         "cosine",
@@ -74,6 +72,11 @@ class SentenceVectorsConfig(TableConfig):
         "as in the checkpoint, or mean",
         one_of=("", *POOLINGS),
     )
+
+    @property
+    def pair(self) -> bool:
+        """Rows always have two texts."""
+        return True
 
 
 class SentenceVectors(Classification):
@@ -195,12 +198,13 @@ class SentenceVectors(Classification):
 
 
 def _is_list(form: Form, name: str, cell: str, values: Mapping[str, Any]) -> bool:
-    """A negative may be one text, such as "(CNN) London" or "[1]"."""
+    """A negative may be one text, such as "(CNN) London", "[1]" or "[1, 2]"."""
+    if not _NEGATIVES.fullmatch(name):
+        return False
     items = parse_list(cell)
-    is_number = isinstance(items, list) and len(items) == 1
-    is_number = is_number and not isinstance(items[0], str)
-    is_negative = _NEGATIVES.fullmatch(name) is not None
-    return is_negative and looks_like_list(cell) and not is_number
+    if isinstance(items, list) and items:
+        return all(isinstance(item, str) for item in items)
+    return looks_like_list(cell)
 
 
 def _has_label(values: Mapping[str, Any], form: Form) -> bool:

@@ -243,7 +243,10 @@ class Tagging(base.Task):
         """
         if self.config.labels or self.scheme == "bmes":
             return self.config.labels or ("B", "E", "M", "S")
-        tags = self.splits.classes or in_order(self.found(("train", "dev")))
+        tags = self.splits.classes
+        if not tags:
+            tags = in_order(self.found(("train", "dev")))
+            tags = formats.of_one_form(tags, self.scheme)
         return tags + formats.missing_tags(tags, self.scheme)
 
     @property
@@ -273,7 +276,7 @@ class Tagging(base.Task):
         follow each other in a document.
         """
         text, offsets, tags = "", None, None
-        words = value_of(where, values, self.form.columns["words"])
+        words = value_of(where, values, self.form.columns["words"], "words")
         if isinstance(words, str) and labelled:
             words = words.split()
         elif isinstance(words, str):
@@ -285,11 +288,12 @@ class Tagging(base.Task):
         if not is_words(words):
             raise UserError(f'{where}: "words" is not a list of words')
         if labelled:
-            tags = value_of(where, values, self.form.columns["tags"])
+            tags = value_of(where, values, self.form.columns["tags"], "tags")
             if isinstance(tags, str):
                 tags = tags.split()
-            if isinstance(tags, list) and self.config.labels:
-                tags = [_tag_of(where, tag, self.config.labels) for tag in tags]
+            known = self.config.labels or self.splits.classes
+            if isinstance(tags, list) and known:
+                tags = [_tag_of(where, tag, known) for tag in tags]
             if not is_words(tags) or "" in tags or len(tags) != len(words):
                 actual = f"{where} has {counted(len(words), 'word')} and the tags"
                 expected = "a tag for each word, or its number in data.labels"

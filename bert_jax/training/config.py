@@ -422,6 +422,11 @@ def changed_settings(
     checksum. checkpoint_every does not count. free: settings that may differ, by the start
     of their names. Raises UserError if ``old`` has a setting that does not exist any more.
     """
+    if "data" in old and "family" in old and "labels" not in old:  # written by 0.2
+        from bert_jax.tasks.families import with_usual_columns
+
+        old = old | {"data": with_usual_columns(old["data"])}
+        new = new | {"data": with_usual_columns(new["data"])}
     contents = old, new
     if "family" in new or "phases" in new:
         read = finetune_config if "family" in new else train_config

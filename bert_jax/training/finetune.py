@@ -53,7 +53,8 @@ from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress, print_line, unwatched
 from bert_jax.runs import RESULTS
 from bert_jax.settings import from_settings, to_dict
-from bert_jax.tasks.families import FAMILIES
+from bert_jax.tasks.families import FAMILIES, VERSION
+from bert_jax.tasks.labels import spelling
 from bert_jax.tasks.layouts import CORRELATIONS, ERRORS, REGRESSION
 from bert_jax.tasks.task import (
     POOLINGS,
@@ -207,6 +208,8 @@ def _with_order(
         return task
     if {*trained} in ({*task.labels}, {*task.found(("train", "dev"))}):
         return with_labels(task, trained)
+    if sorted(map(spelling, trained)) == sorted(map(spelling, task.labels)):
+        return with_labels(task, trained)  # such as entailment for SICK's ENTAILMENT
     return task
 
 
@@ -440,8 +443,9 @@ class _FineTuning:
             )
 
     def _save_best(self, task: Task, params: Params, scores: dict[str, float]) -> None:
-        extra = {"family": self.config.family, "data": to_dict(saved_config(task))}
-        extra["scores"], head = scores, task.head
+        extra = {"version": VERSION, "family": self.config.family}
+        extra |= {"data": to_dict(saved_config(task)), "scores": scores}
+        head = task.head
         if self.frozen:
             params = params | {"bert": self.checkpoint.params["bert"]}
         if "bilstm" in params:

@@ -440,6 +440,13 @@ def owner_changes(
         return changed_settings(read_json(path, expected), identity, free)
 
 
+def _has_rows_of_0_2(workdir: Path) -> bool:
+    """Whether a run of version 0.2 has rows of Python or of a fold, not files."""
+    settings = read_json(workdir / "config.json", "the config of a run")
+    of_rows = str(settings.get("data", {}).get("dir", "")).startswith("rows:")
+    return of_rows and "labels" not in settings
+
+
 def check_owner(
     workdir: Path, identity: dict[str, Any], free: tuple[str, ...] = ()
 ) -> None:
@@ -448,6 +455,13 @@ def check_owner(
     See :func:`owner_changes`.
     """
     changes = owner_changes(workdir, identity, free)
+    names = [name for name, *_ in changes]
+    if "data.dir" in names and "rows" not in names and _has_rows_of_0_2(workdir):
+        advice = "finish it with version 0.2, or use another workdir"
+        raise UserError(
+            f"{workdir} holds a run of version 0.2 on rows of Python or on a fold, whose "
+            f"checksums differ from those of this version; {advice}"
+        )
     if changes:
         advice = (
             "use its settings, another workdir, or change_settings to change the run"

@@ -320,6 +320,20 @@ def test_a_dictionary_of_columns_is_a_table(sentiment, tagger):
     ) and not predict.is_one_row(task_of(tags), {"words": words})
 
 
+def test_files_of_pairs_are_evaluated_by_a_head_of_another_tool(tmp_path):
+    labels = ("no", "yes")
+    logits = tiny(tmp_path / "m", "sequence", 2, labels=labels)
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    row = {"text_a": "a man", "text_b": "the dog eats", "label": "yes"}
+    (folder / "dev.jsonl").write_text(json.dumps(row))
+    predict = Predictor(tmp_path / "m")
+    ((task, split, evaluation),) = predict.evaluate(directory=str(folder))
+    assert split.rows[0].texts == ("a man", "the dog eats")
+    assert_classes(evaluation.predictions, logits("a man", "the dog eats"))
+    assert task.config.dir == str(folder)
+
+
 def test_a_pair_is_refused_by_a_model_of_one_text(tmp_path):
     data = dict(task="table", text_a="review", labels=["no", "yes"], max_length=32)
     notes = saved("classification", **data)

@@ -30,7 +30,7 @@ def test_the_arguments_are_the_settings_of_the_family(function):
 def test_names_and_settings_are_checked():
     assert dir(bert_jax.tasks) == sorted(bert_jax.tasks.__all__)
     pairs = bert_jax.tasks.pairs(text_b="reply", max_length=32, labels=["no", "yes"])
-    assert (pairs.config.text_a, pairs.config.text_b) == ("text_a", "reply")
+    assert (pairs.config.text_a, pairs.config.text_b) == ("", "reply")
     assert pairs.labels == ("no", "yes")
     assert bert_jax.tasks.sick("relatedness").config.task == "sick_relatedness"
     with pytest.raises(

@@ -2,6 +2,7 @@
 
 import pytest
 
+import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tasks.labels import (
     class_of,
@@ -36,6 +37,11 @@ def test_whole_numbers_are_in_the_order_of_numbers(names, expected):
         ("1.0", ("neg", "pos"), "pos"),
         (1.0, ("neg", "pos"), "pos"),
         (True, ("neg", "pos"), "True"),
+        (True, ("0", "1"), "1"),
+        ("false", ("2", "1", "0"), "0"),
+        (1, ("True", "False"), "True"),
+        ("0.0", ("true", "false"), "false"),
+        (1, ("maybe", "true", "false"), "true"),
         (2, ("neg", "pos"), "2"),
         (-1, ("neg", "pos"), "-1"),
         (1.0, ("1", "2"), "1"),
@@ -83,3 +89,10 @@ def test_a_number_is_a_class_unless_a_name_is_a_number(caplog):
         assert names_by_number(("worse", "better")) == {"0": "worse", "1": "better"}
     (record,) = caplog.records
     assert record.message == "labels 0, 1 are read as worse, better, by position"
+
+
+def test_the_numbers_of_rows_may_be_true_and_false():
+    task = bert_jax.tasks.classification(labels=[0, 1])
+    task = task.with_rows(train=[("a", True), ("b", False)], dev=[("c", "True")])
+    labels = [row.label for split in ("train", "dev") for row in task.read(split)]
+    assert labels == ["1", "0", "1"]

@@ -302,3 +302,11 @@ def test_labels_may_be_a_set_or_missing():
     frame["label"] = [{"y", "x"}, float("nan"), None]
     rows = bert_jax.tasks.multi_label().with_rows(train=frame).read("train")
     assert [row.label for row in rows] == [("x", "y"), (), ()]
+
+
+def test_a_label_in_the_settings_may_look_like_a_list():
+    labels = ("[1, 2]", "[a", "b]")
+    task = bert_jax.tasks.multi_label(labels=labels)
+    rows = [("x", "[1, 2]"), ("y", '["[a", "b]"]'), {"text": "z", "label": "[1, 2]"}]
+    read = task.with_rows(train=rows).read("train")
+    assert [row.label for row in read] == [labels[:1], labels[1:], labels[:1]]

@@ -184,3 +184,21 @@ def test_a_column_of_choices_that_is_named_must_exist():
     task = bert_jax.tasks.choices(task="swag", choices="options")
     with pytest.raises(UserError, match="no column 'options'"):
         task.with_rows(dev=[row])
+
+
+def test_a_file_that_a_user_names_is_not_divided_into_folds(tmp_path):
+    lines = "".join(codah_line(i) for i in range(10))
+    for name in ("codah.tsv", "dev.tsv"):
+        (tmp_path / name).write_text(lines)
+    paths = {"train": tmp_path / "codah.tsv", "dev": tmp_path / "dev.tsv"}
+    task = bert_jax.tasks.choices(task="codah").with_rows(**paths)
+    assert [len(task.read(split)) for split in ("train", "dev")] == [10, 10]
+    task = build(tmp_path, "codah", {}, train="dev.tsv", dev="dev.tsv")
+    assert len(task.read("train")) == 10
+    # The published file keeps its folds, so that no row of dev is in train.
+    task = build(tmp_path, "codah", {}, train="codah.tsv")
+    assert [len(task.read(split)) for split in ("train", "dev")] == [6, 2]
+    rows = [{"context": "c", "choices": ["a", "b"], "label": 1}]
+    (tmp_path / "more.json").write_text(json.dumps(rows))
+    task = bert_jax.tasks.choices(task="codah").with_rows(dev=tmp_path / "more.json")
+    assert task.read("dev")[0].choices == ("a", "b")

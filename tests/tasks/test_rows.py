@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tasks.rows import (
     count_rows,
@@ -98,7 +99,7 @@ def test_rows_of_frames_are_read():
         ("a b",),
         ("c",),
     ]
-    message = r"row 0: no column '7'; the columns are 0, 1; .*--data\.label\)$"
+    message = r"row 0: no column '7'; the columns are 0, 1; .*--columns to predict$"
     with pytest.raises(UserError, match=message):
         [*row_texts(placed_rows(frame), ["7"])]
 
@@ -432,3 +433,25 @@ def test_a_file_without_a_header_loses_no_text(file, header):
     with pytest.raises(UserError, match=r"texts\.csv:2: no column .* needs a header"):
         texts(path)
     assert texts(path, header) == [("first",), ("second",)]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "setting"),
+    [
+        ("squad", {"context": "c", "answers": "c"}, "question"),
+        ("squad", {"question": "q", "answers": "c"}, "context"),
+        ("choices", {"choices": ["a", "b"], "label": 0}, "context"),
+        ("choices", {"context": "c", "label": 0}, "choices"),
+        ("choices", {"context": "c", "choices": ["a", "b"]}, "label"),
+        ("tagging", {"tags": ["O"]}, "words"),
+        ("tagging", {"words": ["a"]}, "tags"),
+        ("classification", {"text": "a"}, "label"),
+        ("pairs", {"text_a": "a", "label": "x"}, "text_b"),
+    ],
+)
+def test_the_message_for_a_missing_column_names_the_argument_of_the_task(
+    name, row, setting
+):
+    message = rf"columns to predict, {setting}= of the task .*\(--data\.{setting}\)$"
+    with pytest.raises(UserError, match=message):
+        getattr(bert_jax.tasks, name)().with_rows(train=[row])

@@ -209,7 +209,7 @@ def test_a_question_without_an_id_gets_its_number(tmp_path):
     task = Squad(SquadConfig()).with_rows(
         train=[row], dev=[row | {"id": None}, row, row | {"id": "c"}, row | {"id": ""}]
     )
-    assert [question.id for question in task.read("dev")] == ["1", "2", "c", "4"]
+    assert [question.id for question in task.read("dev")] == ["0", "1", "c", "3"]
     twice = [row | {"id": 7}, row | {"id": "7"}]
     with pytest.raises(UserError, match=r"^dev, row 1: the id '7' occurs twice; expec"):
         Squad(SquadConfig()).with_rows(train=twice, dev=twice).read("dev")
@@ -222,11 +222,11 @@ def test_questions_of_tables_and_lines_are_read(parse, tmp_path):
         '{"question": "Where?", "context": "The\\u2028sea."}\n\n'
     )
     first, second = rows_of(task, raw_rows(path, task.form))
-    assert (first.id, first.question, first.context) == ("1", "Who?", "A whale.")
-    assert (second.id, second.context) == ("2", "The\u2028sea.")
+    assert (first.id, first.question, first.context) == ("0", "Who?", "A whale.")
+    assert (second.id, second.context) == ("1", "The\u2028sea.")
     assert second.where == f"{path}:2"
     (row,) = parse(task, ["Who?\tA whale.\r\n"])
-    assert (row.id, row.question, row.context) == ("1", "Who?", "A whale.")
+    assert (row.id, row.question, row.context) == ("0", "Who?", "A whale.")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 import bert_jax
 from bert_jax.errors import UserError
-from bert_jax.tasks.families import task_of_head
+from bert_jax.tasks.families import saved_task, task_of_head
 from bert_jax.tasks.layouts import CORRELATIONS, scores
 from bert_jax.tasks.task import rows_of, warnings, write_answers
 from bert_jax.tasks.text_classification import (
@@ -603,3 +603,73 @@ def test_two_spellings_in_train_give_one_warning(caplog):
     )
     (line,) = [x.getMessage() for x in caplog.records if "different" in x.getMessage()]
     assert "'Good' and 'good '" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "missing"),
+    [
+        ("pairs", {"text_a": "text"}, "text"),
+        ("glue", {"name": "mrpc", "text_a": "text"}, "text"),
+        ("glue", {"name": "mrpc", "text_b": "text_b"}, "text_b"),
+        ("glue", {"name": "sst2", "label": "label"}, "label"),
+        ("sentence_vectors", {"text_a": "text"}, "text"),
+        ("multi_label", {"label": "label"}, "label"),
+    ],
+)
+def test_a_named_column_has_no_other_name_even_if_the_name_is_usual(
+    name, settings, missing
+):
+    row = {"text_a": "a", "#1 String": "a", "#2 String": "b", "sentence": "c"}
+    row |= {"Quality": 1, "labels": "x"}
+    if missing != "text":
+        row["text"] = "d"
+    if name == "sentence_vectors":
+        row["text_b"] = "b"
+    if missing == "label":
+        message = "no column 'label'; .*, label= of the task"
+    else:
+        row["label"] = 1
+        key = next(key for key in settings if key != "name")
+        message = f"no column '{missing}'; .*, {key}= of the task"
+    with pytest.raises(UserError, match=message):
+        getattr(bert_jax.tasks, name)(**settings).with_rows(train=[row])
+
+
+def test_a_model_of_0_2_has_usual_columns_where_it_saved_a_default():
+    """0.2 saved "text" and "label" as defaults; a model of 0.3 saves its version."""
+    data = {"task": "mrpc", "text_a": "text", "text_b": "", "label": "label"}
+    saved = {"family": "classification", "data": data}
+    row = {"sentence1": "a", "#2 String": "b", "Quality": "1"}
+    read = saved_task(saved).with_rows(dev=[row]).read("dev")
+    assert [(row.texts, row.label) for row in read] == [(("a", "b"), "1")]
+    with pytest.raises(UserError, match="no column 'text'"):
+        saved_task(saved | {"version": "0.3.0"}).with_rows(dev=[row])
+    named = saved | {"data": data | {"text_a": "first"}}
+    with pytest.raises(UserError, match="no column 'first'"):
+        saved_task(named).with_rows(dev=[row])
+    table = {"task": "table", "text_a": "text_a", "text_b": "text_b"}
+    pairs = saved_task(saved | {"data": table})
+    read = pairs.with_rows(train=[{"text": "a", "text_b": "b", "label": "x"}] * 2)
+    assert read.splits.rows["train"][0][1]["text_b"] == "b"
+    vectors = {"task": "stsb", "text_a": "text_a", "text_b": "text_b"}
+    task = saved_task({"family": "sentence_vectors", "data": vectors})
+    rows = [{"sentence1": "a", "sentence2": "b", "score": 3.5}]
+    assert task.with_rows(dev=rows).read("dev")[0].texts == ("a", "b")
+
+
+def test_changed_labels_are_the_labels():
+    task = bert_jax.tasks.classification().with_rows(train=[("a", "x"), ("b", "y")] * 2)
+    assert task.labels == ("x", "y")
+    changed = task.changed(labels=("z", "y", "x"))
+    assert (changed.labels, changed.outputs) == (("z", "y", "x"), 3)
+    assert changed.read("train") == task.read("train")
+    assert task.changed(max_length=9).labels == ("x", "y")
+    tags = bert_jax.tasks.tagging().with_rows(train=[("a b", "B-X O")])
+    assert (tags.scheme, len(tags.labels)) == ("iob2", 3)
+    assert tags.changed(scheme="plain").labels == ("B-X", "O")
+
+
+def test_labels_of_sick_have_any_case():
+    rows = [("a", "b", "entailment"), ("a", "c", "Neutral")]
+    task = bert_jax.tasks.sick("entailment").with_rows(train=rows)
+    assert [row.label for row in task.read("train")] == ["ENTAILMENT", "NEUTRAL"]

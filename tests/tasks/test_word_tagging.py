@@ -2,6 +2,7 @@ import csv
 import dataclasses
 import json
 import re
+import types
 from types import SimpleNamespace
 
 import numpy as np
@@ -589,3 +590,38 @@ def test_conll_u_needs_the_column_of_the_tags(tmp_path):
     assert row.tags == ("VERB",)
     (row,) = rows_of(make_task(), raw_rows(path, task.form))  # tags are not needed
     assert row.words == ("Vamos",)
+
+
+def test_numbers_in_dev_are_the_tags_that_train_declares():
+    class Declared(list):
+        features = types.MappingProxyType(
+            {"tags": SimpleNamespace(names=["O", "B-PER", "I-PER"])}
+        )
+
+    train = Declared([{"words": ["Ahab", "sails"], "tags": [1, 0]}])
+    dev = [{"words": ["Captain", "Ahab"], "tags": [1, 2]}]
+    task = bert_jax.tasks.tagging().with_rows(train=train, dev=dev)
+    assert task.read("dev")[0].tags == ("B-PER", "I-PER")
+    assert task.labels == ("O", "B-PER", "I-PER")
+
+
+def test_tags_may_have_no_type():
+    rows = [("the white whale swims", "O B I O"), ("the sea", "O B")]
+    task = bert_jax.tasks.tagging().with_rows(train=rows, dev=rows[1:])
+    assert (task.scheme, task.labels) == ("iob2", ("B", "I", "O"))
+    row = task.read("train")[0]
+    assert row.tags == ("O", "B", "I", "O")
+    answer = task._answer(row, np.eye(3)[[2, 0, 1, 2]])
+    (entity,) = answer["entities"]
+    assert (entity["type"], entity["text"]) == ("_", "white whale")
+    assert task.score([row], [answer]) == {
+        "accuracy": 100,
+        "f1": 100,
+        "precision": 100,
+        "recall": 100,
+    }
+    with pytest.raises(UserError, match=r"'X'; .* in the label set B, I, O \(d"):
+        bert_jax.tasks.tagging().with_rows(train=[*rows, ("a b", "B X")]).read("train")
+    bilou = [("a b c d", "B I L U"), ("a", "O")]
+    task = bert_jax.tasks.tagging().with_rows(train=bilou)
+    assert (task.scheme, task.labels) == ("bilou", ("B", "I", "L", "O", "U"))

@@ -599,6 +599,18 @@ def test_an_empty_list_of_labels_means_a_run_of_0_2():
     assert ordered.labels == ("1", "2", "10")
 
 
+def test_a_head_keeps_its_order_if_its_labels_differ_in_case():
+    """A head of MNLI starts a run on SICK, whose labels are in upper case."""
+    rows = [("a", "b", "ENTAILMENT"), ("a", "c", "NEUTRAL")]
+    task = tasks.sick("entailment").with_rows(train=rows, dev=rows)
+    trained = ("contradiction", "entailment", "neutral")
+    checkpoint = types.SimpleNamespace(head="sequence", labels=trained)
+    config = finetune_config(dict(family="classification", data=dict(task="mrpc")))
+    ordered = finetune._with_order(task, checkpoint, config, None)
+    assert ordered.labels == trained
+    assert [row.label for row in ordered.read("train")] == ["entailment", "neutral"]
+
+
 def test_the_main_score_is_shown_first():
     scores = {"exact": 50.0, "HasAns_f1": 62.5, "f1": 75.125}
     shown = finetune.show(scores, "f1")

@@ -297,6 +297,16 @@ def test_each_fold_is_dev_of_a_run_and_the_table_has_the_standard_error(run, tmp
     # The sweep resumes after an interruption.
     (tmp_path / "sweep" / names[4] / "results.json").unlink()
     assert run(tmp_path, sweep=grid)[:2] == (content, [names[4]])
+    path = tmp_path / "sweep" / names[0] / "config.json"
+    settings = json.loads(path.read_text())
+    settings["data"]["dir"] = "rows:ce1e4031631f"  # as version 0.2 wrote it
+    for note in ("labels", "content", "start"):
+        settings.pop(note, None)
+    path.write_text(json.dumps(settings))
+    with pytest.raises(
+        UserError, match=f"{names[0]} holds a run of version 0.2 on .* a"
+    ):
+        run(tmp_path, sweep=grid)
 
 
 def test_a_diverged_run_is_counted_and_does_not_run_again(run, tmp_path):
