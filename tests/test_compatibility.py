@@ -104,7 +104,11 @@ def test_an_exported_folder_loads_bit_for_bit(name, tmp_path):
         arguments = [tuple(a) if isinstance(a, list) else a for a in call["of"]]
         answer = getattr(model, call["call"])(*arguments)
         answer = json.loads(json.dumps(answer, default=np.ndarray.tolist))
-        assert close(answer, call["answer"]), (call, answer)
+        expected = call["answer"]
+        if name == "squad" and call["call"] == "predict":
+            # Before 0.3 a question without an id had its number from 1, not from 0.
+            expected = expected | {"id": "0"}
+        assert close(answer, expected), (call, answer)
     same_when_saved(model, name, tmp_path / "saved")
 
 
