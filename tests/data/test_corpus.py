@@ -227,6 +227,8 @@ def test_format_is_detected_and_read(tmp_path, format, change):
     [
         ("x.txt", "One.\nTwo.\nThree!", "lines"),
         ("x.txt.gz", "One sentence.\n", "lines"),
+        ("x.txt", "One sentence.", "lines"),
+        ("x.txt", "One.\nTwo.\nThe head ends in th", "lines"),
         ("a.txt", "یہ ایک شہر ہے۔\nیہ دریا ہے۔\n\nیہ گھر ہے۔\nوہ گیا؟\n", "lines"),
         ("x", "Two. Sentences.\n", "paragraphs"),
         ("x", 'Wrapped at the\nmiddle. "He.\nshe."\n\nAnd so\non', "paragraphs"),

@@ -127,6 +127,11 @@ def test_impossible_settings_are_refused(settings):
         ExampleConfig(**settings)
 
 
+def test_every_predicted_token_may_be_replaced():
+    assert ExampleConfig(mask_share=0.0, random_share=1.0).random_share == 1
+    assert ExampleConfig(mask_share=0.9, random_share=0.1).mask_share == 0.9
+
+
 @pytest.mark.parametrize("word_bit", [0, 1 << 30])
 @pytest.mark.parametrize("damage", [40_000, 1 << 31, (1 << 31) + FIRST])
 def test_an_id_outside_the_vocabulary_is_damage(

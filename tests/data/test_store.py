@@ -154,6 +154,14 @@ def test_the_error_names_the_shard_of_an_id_that_is_too_large(tmp_path):
     message = r"shard-00001-of-00002.tokens is damaged \(a token has the id 30,000\); "
     with pytest.raises(UserError, match=f"{message}expected ids below 30,000; copy"):
         raise store.damaged(ranges, 30_000)
+    # A range that ends with its shard is not in the next shard.
+    path = tmp_path / "shard-00000-of-00002.tokens"
+    ids = np.fromfile(path, "<u2")
+    ids[7] = 30_000
+    ids.tofile(path)
+    store = TokenStore(tmp_path)
+    with pytest.raises(UserError, match=r"shard-00000-of-00002.tokens is damaged"):
+        raise store.damaged(np.array([[0, first]]), 30_000)
 
 
 def test_an_empty_range_at_the_end_of_a_store_is_read(tmp_path):

@@ -83,9 +83,11 @@ def test_words_that_are_unknown_extend_a_vocabulary(lines):
     longer = extend_vocabulary(small, text, 100)
     assert {"µm", "β", "zymurgist"} <= {*longer.tokens[700:]}
     assert longer.tokenize("5 µm β-zymurgist")[1:] == ["µm", "β", "-", "zymurgist"]
-    # Four tokens are saved by each unknown word, and 3 times some by the other.
-    first = extend_vocabulary(small, [*text, *["µm"] * 90], 1)
-    assert first.tokens[700:] == ["µm"]
+    # An unknown word saves one token each time, the other word all but one of its tokens.
+    saved = 3 * (len(small.tokenize("zymurgist")) - 1)
+    for count, first in ((saved + 1, "µm"), (saved - 1, "zymurgist")):
+        words = ["µm"] * count + ["zymurgist"] * 3
+        assert extend_vocabulary(small, words, 1).tokens[700:] == [first]
     # A word beyond the limit stays unknown.
     short = WordPieceTokenizer(small.tokens, True, True, 20)
     with pytest.raises(UserError, match="no frequent words"):
@@ -148,6 +150,11 @@ def test_a_small_text_gives_a_smaller_vocabulary():
     assert tokenizer.tokenize("the whale") == ["the", "whale"]
     smaller = train_vocabulary(text, 2000, kind="sentencepiece")
     assert 5 < smaller.vocab_size < 60
+
+
+def test_a_text_of_one_character_has_a_vocabulary():
+    tokens = train_vocabulary(["a a"] * 3, 100).tokens
+    assert tokens == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
 
 
 def test_thousands_of_ideographs_have_their_own_tokens():

@@ -312,6 +312,14 @@ def test_dropout_follows_its_key_and_stops_when_deterministic():
         assert not np.allclose(one.nsp_logits_B2, exact.nsp_logits_B2)
 
 
+def test_a_model_whose_dropout_is_0_trains_without_a_key():
+    config = replace(hidden_dropout=0.0, attention_dropout=0.0)
+    apply = partial(BertModel(*config).apply, deterministic=False)
+    params = {"params": shapes(config, BertModel)}
+    output = jax.eval_shape(apply, params, *make_batch(rows=4, length=16)[:3])
+    assert output.sequence_BLD.shape == (4, 16, SIZES.hidden_size)
+
+
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_initial_values(scan_layers):
     """A deviation of 0.02 cut at two deviations leaves 0.0176; biases 0, scales 1."""

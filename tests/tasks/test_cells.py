@@ -116,6 +116,15 @@ def test_other_cells_do_not_parse(cell):
         )
 
 
+@pytest.mark.parametrize("length, shown", [(100, 100), (101, 100)])
+def test_a_long_cell_is_cut_in_the_message(length, shown):
+    cell = "[a(1)" + "b" * (length - 5)
+    dots = "..." if shown < length else ""
+    with pytest.raises(UserError) as caught:
+        with_lists("a.csv:7", {"tags": cell}, lambda *_: True)
+    assert f"is none: {cell[:shown]}{dots}; write" in str(caught.value)
+
+
 def test_only_cells_of_list_columns_are_parsed():
     values = {
         "text": "['a']",

@@ -136,6 +136,12 @@ def test_a_wrong_sum_fails(monkeypatch):
         checks.collective()
 
 
+def test_the_speed_of_a_product_counts_two_operations_for_each_pair(monkeypatch):
+    monkeypatch.setattr(checks.timeit, "timeit", lambda run, number: number * 1e-4)
+    # 2 * 512**3 operations in 0.1 ms. The peak of a CPU is unknown.
+    assert checks.product() == "2.68 TFLOP/s on the slowest device"
+
+
 def test_a_wrong_product_fails(monkeypatch):
     monkeypatch.setattr(checks.jnp, "matmul", lambda x, y: x @ y + 8)
     with pytest.raises(UserError, match=r"computes .*520.*, expected 512"):
