@@ -37,28 +37,32 @@ GOLDEN = Path(__file__).parent / "golden"
 # Metrics that depend on the clock, or on the steps that a process timed.
 TIMES = ("tokens_per_second", "mfu", "data_wait", "seconds_left", "seconds")
 
-# A run of 14 steps in two phases, which needs seconds.
+# A run of 14 steps in two phases, which needs seconds. Its numbers differ from the defaults
+# and from each other, so that a test notices if one takes the place of another.
 SMALL = """
 from ml_collections import ConfigDict
 
 def get_config():
     return ConfigDict(dict(
-        model=dict(vocab_size={vocab_size}, hidden_size=16, num_layers=1, num_heads=2,
-                   intermediate_size=32, max_positions=32,
-                   hidden_dropout=0.1, attention_dropout=0.1),
+        model=dict(vocab_size={vocab_size}, hidden_size=40, num_layers=1, num_heads=10,
+                   intermediate_size=56, max_positions=64, hidden_dropout=0.2,
+                   attention_dropout=0.3, layer_norm_epsilon=1e-5,
+                   initializer_range=0.05),
         compute=dict(dtype="float32"),
-        data=dict(path="{store}", holdout=0.2, threads=1, prefetch=2, packing=False,
-                  examples=dict(short_sequence_rate=0.1)),
-        optimizer=dict(learning_rate=1e-3, warmup_steps=4),
+        data=dict(path="{store}", holdout=0.22, threads=3, prefetch=11, packing=False,
+                  examples=dict(mask_rate=0.18, mask_share=0.7, random_share=0.16,
+                                short_sequence_rate=0.35)),
+        optimizer=dict(learning_rate=1e-3, warmup=0.27, beta1=0.85, beta2=0.95,
+                       epsilon=1e-4, weight_decay=0.03, clip_norm=0.6),
         phases=(
-            ConfigDict(dict(steps=9, sequence_length=16, batch_size=8,
-                            max_predictions=3)),
-            ConfigDict(dict(steps=5, sequence_length=32, batch_size=8,
-                            max_predictions=5)),
+            ConfigDict(dict(steps=9, sequence_length=24, batch_size=8,
+                            max_predictions=12)),
+            ConfigDict(dict(steps=5, sequence_length=48, batch_size=16,
+                            max_predictions=14)),
         ),
         mesh=dict(data=-1, model=1, fsdp=False),
-        seed=3, log_every=2, eval_every=6, eval_batches=2, checkpoint_every=5,
-        keep_checkpoints=2, prompts=("the [MASK] of the sea",),
+        seed=13, log_every=2, eval_every=6, eval_batches=7, checkpoint_every=4,
+        eval_mask_rate=0.28, keep_checkpoints=2, prompts=("the [MASK] of the sea",),
     ))
 """
 
@@ -615,10 +619,19 @@ def settings(tmp_path_factory, checkpoint_dir):
             "data": data | changes.pop("data", {}),
             "init_from": str(checkpoint_dir),
             "model": dict(hidden_dropout=0.0, attention_dropout=0.0),
-            "optimizer": dict(learning_rate=1e-2, bias_correction=True)
+            "optimizer": dict(
+                learning_rate=1e-2,
+                warmup=0.15,
+                beta1=0.85,
+                beta2=0.99,
+                epsilon=1e-5,
+                weight_decay=0.02,
+                clip_norm=1.5,
+                bias_correction=True,
+            )
             | changes.pop("optimizer", {}),
             "batch_size": 8,
-            "eval_batch_size": 8,
+            "eval_batch_size": 12,
             "epochs": 10,
             "buckets": 1,
             "log_every": 2,
@@ -646,11 +659,13 @@ def small_model_config() -> BertConfig:
         vocab_size=96,
         hidden_size=16,
         num_layers=2,
-        num_heads=2,
-        intermediate_size=32,
-        max_positions=16,
-        hidden_dropout=0.1,
-        attention_dropout=0.1,
+        num_heads=4,
+        intermediate_size=40,
+        max_positions=20,
+        hidden_dropout=0.15,
+        attention_dropout=0.25,
+        layer_norm_epsilon=1e-5,
+        initializer_range=0.03,
     )
 
 
@@ -675,17 +690,19 @@ def make_batch():
     return make
 
 
+# Tests of dropout set its rates.
 FINETUNE = """
 from ml_collections import ConfigDict
 
 def get_config():
     return ConfigDict(dict(
         family="classification", init_from="{folder}/checkpoint",
-        data=dict(task="table", dir="{folder}/data", max_length=16),
+        data=dict(task="table", dir="{folder}/data", max_length=14),
         model=dict(hidden_dropout=0.0, attention_dropout=0.0),
-        optimizer=dict(learning_rate=1e-3, warmup=0.1),
-        sweep=dict(batch_size=(4,), learning_rate=(1e-3,), epochs=(1,), seeds=(0, 1)),
-        batch_size=4, eval_batch_size=4, epochs=1, buckets=1, log_every=1,
+        optimizer=dict(learning_rate=8e-4, warmup=0.4, beta1=0.85, beta2=0.95,
+                       epsilon=1e-4, weight_decay=0.04, clip_norm=0.6),
+        sweep=dict(batch_size=(4,), learning_rate=(1e-3,), epochs=(1,), seeds=(5, 6)),
+        batch_size=4, eval_batch_size=8, epochs=1, buckets=1, log_every=1, seed=7,
         checkpoint_every=2, mesh=dict(data=-1, model=1, fsdp=False),
     ))
 """

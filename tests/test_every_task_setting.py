@@ -208,7 +208,7 @@ ROWS = {
         lambda x: (
             isinstance(x.job.objective, FrozenTagging)
             and x.job.objective.model.feature_config.layers == (0, -1)
-            and eval_batch_sizes_of_features(x) == {8}
+            and eval_batch_sizes_of_features(x) == {12}
         ),
         "frozen",
         {"family": "tagging"},

@@ -64,7 +64,7 @@ def test_a_run_writes_all_files_to_its_workdir(uninterrupted):
     extra = {"learning_rate", "grad_norm", "tokens_per_second", "mfu"}
     for line in lines:
         assert set(line) >= common | (extra if line["split"] == "train" else set())
-    assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["10", "14"]
+    assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["12", "14"]
     assert "the [MASK] of the sea  ->" in output
     *lines, first, second = output.splitlines()
     assert f"picture: {workdir / 'curves.png'}" in lines
@@ -162,7 +162,7 @@ def test_a_finished_run_does_not_train_again(main, uninterrupted, config_file):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("--model.hidden_size=32", "model.hidden_size: 16 -> 32"),
+        ("--model.hidden_size=80", "model.hidden_size: 40 -> 80"),
         ("--log_every=1", "log_every: 2 -> 1"),
     ],
 )

@@ -105,7 +105,7 @@ def test_a_checkpoint_of_another_model_is_a_one_line_error(
         CheckpointStore(tmp_path, keep=1) as store,
         pytest.raises(
             UserError,
-            match=r"kernel is \(32, 16\), expected \(48, 16\)",
+            match=r"kernel is \(40, 16\), expected \(48, 16\)",
         ),
     ):
         store.restore(abstract, print)

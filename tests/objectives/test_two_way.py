@@ -181,7 +181,7 @@ def test_sequences_never_share_a_row(config, params, batch):
 
 def test_flops_and_parameters_are_counted(objective, params, batch):
     config = objective.model.config
-    D, F, V, L = 16, 32, 96, 9
+    D, F, V, L = 16, 40, 96, 9
     # By hand: gates of inputs and states, and projections; then the head twice.
     lstms = config.num_layers * 2 * L * (D * 4 * F + D * 4 * F + F * D)
     head = 2 * L * (D * D + D * V)

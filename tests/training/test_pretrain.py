@@ -29,7 +29,6 @@ from bert_jax.interop.train_state import read_params
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.settings import to_dict
 from bert_jax.training import from_python
 from bert_jax.training import pretrain as pretraining
 from bert_jax.training.config import train_config
@@ -103,7 +102,7 @@ def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
     config, tokenizer, path, _ = start
     model = dataclasses.replace(config.model, num_heads=4)
     other = dataclasses.replace(config, model=model)
-    with pytest.raises(UserError, match=r"model.num_heads=4, but .* has 2"):
+    with pytest.raises(UserError, match=r"model.num_heads=4, but .* has 10"):
         pretraining._initial_params(other, tokenizer, print)
     model = dataclasses.replace(config.model, activation="relu")
     other = dataclasses.replace(config, model=model)
@@ -544,18 +543,18 @@ def test_a_run_needs_only_text_and_a_checkpoint(start, small_store, tmp_path, ca
     written = json.loads((workdir / "config.json").read_text())
     assert written["data"]["corpus"] == [str(text)]
     assert model.tokenizer.fingerprint() == tokenizer.fingerprint()
-    sizes = dataclasses.replace(config.model, hidden_dropout=0.0)
+    # attention_dropout has its default, not the checkpoint's value.
+    rates = {"hidden_dropout": 0.0, "attention_dropout": 0.1}
+    sizes = dataclasses.replace(config.model, **rates)
     assert model.config == BertConfig(**written["model"]) == sizes
-    phase = {"steps": 2, "batch_size": 8, "sequence_length": 32, "max_predictions": 5}
+    phase = {"steps": 2, "batch_size": 8, "sequence_length": 64, "max_predictions": 10}
     assert written["phases"] == [phase]
     rates = {name: written["optimizer"][name] for name in ("learning_rate", "warmup")}
     assert rates == {"learning_rate": 2e-5, "warmup": 0.1}
     # The same run with explicit sizes and prepared text.
-    data = dataclasses.replace(
-        config.data, path=str(small_store[0]), holdout=0.2, threads=1
-    )
     del written["text"]
-    named = train_config(written | {"data": to_dict(data)})
+    prepared = written["data"] | {"corpus": [], "path": str(small_store[0])}
+    named = train_config(written | {"data": prepared})
     metrics = pretrain(named, tmp_path / "named", lambda line: None)
     assert model.scores == metrics
     for name in ("bert", "mlm", "nsp"):
