@@ -517,6 +517,15 @@ def test_every_setting_of_pretraining_has_a_row():
     assert {setting.full for setting in all_settings(TrainConfig)} == {*ROWS}
 
 
+def test_packed_rows_can_be_divided_into_the_parts_of_a_step(table):
+    settings = {"data.packing": True, "data.examples.short_sequence_rate": 0.9}
+    settings |= {"accumulation": 3, "phases[0].batch_size": 48, "phases[0].steps": 20}
+    settings |= {"phases[0].sequence_length": 96}
+    seen = table.seen("packed", settings)
+    counts = {len(batch["input_ids"]) for batch in seen.batches}
+    assert all(count % 3 == 0 for count in counts)
+
+
 # Settings that exclude others of the table, or need files.
 ALONE = ("data.examples.sentence_order", "model.encoder", "init_from")
 GIVEN = {name: row.value for name, row in ROWS.items() if name not in ALONE}

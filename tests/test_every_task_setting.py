@@ -860,6 +860,15 @@ def test_a_setting_of_a_task_arrives_alone(task_tables, family, name):
     task_tables[family].check(name, alone=True)
 
 
+def test_each_part_of_a_step_has_all_choices_of_its_examples(observe):
+    """The slot of a choice is its place within the part, not within the batch."""
+    settings = {"accumulation": 2, "batch_size": 6}
+    seen = observe("job", settings, "multiple_choice")
+    for batch in seen.batches:
+        rows, slots = batch["starts"].shape
+        assert batch["slots"].max() < rows / 2 * slots
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_setting_of_a_task_has_a_row(family):
     """A setting with a single value, such as task of a table of any labels, has none."""

@@ -447,10 +447,21 @@ def test_outputs_that_are_not_finite_end_the_run_without_a_save(
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
 
 
-def test_eight_devices_train_as_one(short, settings, tmp_path):
+def test_eight_devices_train_as_one(short, settings, tmp_path, monkeypatch):
+    """With fsdp, the best parameters are split when they are read again, too."""
     workdir, results = short
+    read, best = finetune._FineTuning._best_params, []
+
+    def noted(fine_tuning):
+        best.append(read(fine_tuning))
+        return best[0]
+
+    monkeypatch.setattr(finetune._FineTuning, "_best_params", noted)
     mesh = dict(mesh=dict(data=4, model=2, fsdp=True))
     eight = run_one(short_config(settings, **mesh), tmp_path / "run", [].append)
+    kernel = best[0]["bert"]["encoder"]["layer_0"]["intermediate"]["kernel"]
+    assert kernel.shape == (32, 64)
+    assert kernel.sharding.shard_shape(kernel.shape) == (8, 32)
     for a, b in zip(metrics(workdir), metrics(tmp_path / "run"), strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)
         assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-3)

@@ -148,6 +148,18 @@ def test_rows_without_a_token_are_dropped(start, tmp_path):
     assert np.array_equal(initial["mlm"]["output_bias"], params["mlm"]["output_bias"])
 
 
+def test_a_prompt_may_have_the_length_of_the_last_phase(start):
+    config, tokenizer, _, params = start
+    first, last = (phase.sequence_length for phase in config.phases)
+    prompt = "the [MASK] of the sea " * 4
+    tokens = len(tokenizer.encode(prompt))
+    assert first < tokens < last
+    config = dataclasses.replace(config, prompts=(prompt,))
+    model = BertForPreTraining(config.model, config.compute)
+    (line,) = pretraining._filled(config, model, params, tokenizer)
+    assert line.count("%") == 4 * 3
+
+
 @pytest.mark.parametrize("with_head", [True, False])
 def test_new_words_start_as_the_mean_of_their_tokens(start, tmp_path, with_head):
     config, tokenizer, path, params = start

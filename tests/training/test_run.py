@@ -149,6 +149,25 @@ def test_a_new_objective_trains_logs_evaluates_and_saves(make_job, tmp_path):
     assert progress["shapes"] == {"8x6": STEPS}
 
 
+@dataclasses.dataclass(frozen=True)
+class HalfFrozen(NextToken):
+    """Trains only the second layer."""
+
+    frozen: str = "narrow/"
+
+
+def test_frozen_parameters_stay_and_have_no_moments(make_job, tmp_path):
+    objective = HalfFrozen(Bigrams())
+    params = jax.device_get(objective.init(jax.random.key(3)))
+    job = make_job(objective=objective, initial_params=params)
+    state, _, _ = run(job, RunFolder(tmp_path), print)
+    after = jax.device_get(state.params)
+    jax.tree.map(np.testing.assert_array_equal, after["narrow"], params["narrow"])
+    assert np.abs(after["wide"]["kernel"] - params["wide"]["kernel"]).min() > 0
+    shapes = [leaf.shape for leaf in jax.tree.leaves(state.opt_state)]
+    assert shapes.count((4, VOCABULARY)) == 2 and (VOCABULARY, 4) not in shapes
+
+
 def test_data_are_checked_after_reports_and_before_saves(
     make_job, tmp_path, monkeypatch
 ):

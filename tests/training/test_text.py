@@ -13,6 +13,7 @@ from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import SentencePieceTokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
+from bert_jax.training import pretrain
 from bert_jax.training.config import DataConfig
 from bert_jax.training.pretrain import open_text
 from bert_jax.training.workdir import RunFolder
@@ -67,6 +68,23 @@ def test_a_corpus_is_split_by_its_language(tmp_path):
     assert store.info.sentences == 18
     assert store.info.settings["language"] == "de"
     assert tokenizer.tokenize("हिन्दी Ein") == ["हिन्दी", "ein"]
+
+
+def test_a_wrong_language_is_an_error_before_a_vocabulary_is_trained(
+    corpus, tmp_path, monkeypatch
+):
+    """The vocabulary of a large text takes an hour."""
+    trained = []
+
+    def train(sentences, *arguments, **options):
+        trained.extend(sentences)
+        return train_vocabulary(trained, *arguments, **options)
+
+    monkeypatch.setattr(pretrain, "train_vocabulary", train)
+    config = dataclasses.replace(corpus, language="German")
+    with pytest.raises(UserError, match="language='German', expected a code"):
+        open_text(config, RunFolder(tmp_path), print)
+    assert trained == []
 
 
 @pytest.mark.parametrize("other", [False, True])
