@@ -11,6 +11,7 @@ import os
 import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from etils import epath
@@ -18,7 +19,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.data.examples import Phase
 from bert_jax.errors import UserError, counted, hint
-from bert_jax.files import expanded
+from bert_jax.files import expanded, is_remote
 from bert_jax.inference.model import Bert, load
 from bert_jax.objectives.objective import eval_summary
 from bert_jax.parallel.processes import is_leader
@@ -155,7 +156,7 @@ def pretrain(
     merged.update(changes)
     phase = {"steps": steps, "batch_size": batch_size}
     phase["sequence_length"] = sequence_length
-    workdir = expanded(workdir)
+    workdir = _folder(workdir)
     merged = _with_phase(train_config(plain(merged), workdir or ""), **phase)
     workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
     with _output(log, verbose) as log:
@@ -205,6 +206,16 @@ def _path(init_from: Any) -> str:
         return os.fspath(init_from)
     actual = f"init_from is of type {type(init_from).__name__}"
     raise UserError(f"{actual}, expected a path; save a model with model.save(folder)")
+
+
+def _folder(workdir: Any) -> str | None:
+    """The path of a workdir as text; None without one. Raises UserError for a file."""
+    if not isinstance(workdir, str | os.PathLike | None):
+        raise UserError(f"workdir={workdir!r:.60}, expected the path of a folder")
+    workdir = expanded(workdir)
+    if workdir and not is_remote(workdir) and Path(workdir).is_file():
+        raise UserError(f"workdir={workdir!r} is a file, expected the path of a folder")
+    return workdir
 
 
 def _without_none(**values: Any) -> dict[str, Any]:
@@ -301,7 +312,7 @@ def finetune(
         raise UserError(f"there is nothing to learn from; {needed}")
     settings |= {"family": task.family, "data": task.config}
     config = finetune_config(settings | {"init_from": _path(init_from)})
-    workdir = epath.Path(expanded(workdir) or tempfile.mkdtemp(prefix="bert_jax-"))
+    workdir = epath.Path(_folder(workdir) or tempfile.mkdtemp(prefix="bert_jax-"))
     with _output(log, verbose) as log:
         if train is not None:
             share = 0.0
@@ -372,4 +383,7 @@ def _grouped(
         near = hint(name, known) or f"expected one of {', '.join(known)}"
         raise UserError(f"{actual}; {near}")
     group = {name: settings.pop(name) for name in names if name in settings}
-    return settings | {"optimizer": settings.get("optimizer", {}) | group}
+    given = settings.get("optimizer", {})
+    if not isinstance(given, Mapping):
+        raise UserError(f"optimizer={given!r:.60}, expected a group of settings")
+    return settings | {"optimizer": {**given, **group}}

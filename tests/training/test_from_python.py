@@ -417,6 +417,15 @@ def test_a_string_is_not_read_as_a_file():
         ({"callback": "f1"}, "^callback='f1', expected a function of the step and"),
         ({"dtype": "auto"}, "^dtype is not an argument of finetune; expected one of"),
         ({"train": [("good", "a")] * 9}, "rows with 1 different label"),
+        (
+            {"train": [("a", "b")], "workdir": 3},
+            "^workdir=3, expected the path of a folder",
+        ),
+        (
+            {"train": [("a", "b")], "workdir": __file__},
+            "^workdir=.* is a file, expected the path of a folder",
+        ),
+        ({"optimizer": [1]}, r"^optimizer=\[1\], expected a group of settings"),
         *(
             (
                 {"train": [("good", "a")] * 9, "dev": share},
