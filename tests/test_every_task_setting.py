@@ -860,6 +860,12 @@ def test_a_setting_of_a_task_arrives_alone(task_tables, family, name):
     task_tables[family].check(name, alone=True)
 
 
+def test_each_device_has_rows_of_each_part_of_a_step(observe):
+    seen = observe("step", {"accumulation": 2, "batch_size": 6})
+    assert seen.job.mesh.size == 8
+    assert all(len(batch["input_ids"]) % 16 == 0 for batch in seen.batches)
+
+
 def test_each_part_of_a_step_has_all_choices_of_its_examples(observe):
     """The slot of a choice is its place within the part, not within the batch."""
     settings = {"accumulation": 2, "batch_size": 6}
