@@ -3,6 +3,7 @@
 import functools
 import logging
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,8 +11,8 @@ from bert_jax.errors import UserError, listed
 
 logger = logging.getLogger(__name__)
 
-_WHOLE = re.compile(r"-?[0-9]+")
-_WHOLE_FLOAT = re.compile(r"(-?[0-9]+)\.0+")  # as pandas writes whole numbers
+_WHOLE = re.compile(r"[-+]?[0-9]+")
+_WHOLE_FLOAT = re.compile(r"([-+]?[0-9]+)\.0+")  # as pandas writes whole numbers
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -75,8 +76,17 @@ def class_of(where: str, value: Any, labels: tuple[str, ...]) -> str:
 
 
 def spelling(name: str) -> str:
-    """The name without what differs between programs: blanks around it, case, and ".0"."""
-    return _WHOLE_FLOAT.sub(r"\1", name.strip().casefold())
+    """The name without what differs between programs.
+
+    These are blanks around the name, case, the form of a Unicode character, characters
+    that nobody sees (category Cf), and the "+" and ".0" of a whole number.
+    """
+    composed = unicodedata.normalize("NFKC", name.casefold())
+    seen = [x for x in composed if unicodedata.category(x) != "Cf"]
+    number = _WHOLE_FLOAT.sub(r"\1", "".join(seen).strip())
+    if _WHOLE.fullmatch(number):
+        return number.removeprefix("+")
+    return number
 
 
 @functools.cache
@@ -102,11 +112,26 @@ def _by_truth(labels: tuple[str, ...]) -> dict[str, list[str]]:
 @functools.cache  # warns once
 def warn_of_spellings(labels: tuple[str, ...]) -> None:
     """Warns of different labels that have the same spelling, in one line."""
-    groups = [same for same in _by_spelling(labels).values() if len(same) > 1]
+    by_spelling = _by_spelling(labels)
+    groups = [same for same in by_spelling.values() if len(same) > 1]
+    for truth, number in (("true", "1"), ("false", "0")):
+        if truth in by_spelling and number in by_spelling:
+            groups.append(by_spelling[truth] + by_spelling[number])
     pairs = [" and ".join(map(repr, same)) for same in groups]
     if pairs:
         advice = "if they are the same, spell them the same in train"
         logger.warning(f"labels {'; '.join(pairs)} are different classes; {advice}")
+
+
+@functools.cache  # warns once
+def warn_of_separators(labels: tuple[str, ...]) -> None:
+    """Warns of a label whose parts between ";" or "|" are labels too."""
+    for label in labels:
+        for separator in ";|":
+            parts = [part.strip() for part in label.split(separator)]
+            if len(parts) > 1 and {*parts} <= {*labels}:
+                advice = f"multi_label(separator={separator!r}) reads several labels"
+                logger.warning(f"label {label!r} is a class of its own; {advice}")
 
 
 def with_labels_of_dev(
@@ -116,11 +141,12 @@ def with_labels_of_dev(
 
     names: labels in the rows of dev. They may be positions of the labels of train, or have
     another spelling. If any is a position, new labels are the last, otherwise all labels
-    are in order.
+    are in order. Raises UserError if all are new, because such a dev cannot be scored.
     """
     new = []
     has_position = False
-    for name in dict.fromkeys(names):
+    different = [*dict.fromkeys(names)]
+    for name in different:
         label = class_of("dev", name, labels)
         if label not in labels:
             new.append(label)
@@ -128,6 +154,12 @@ def with_labels_of_dev(
             has_position = True
     if not new:
         return labels
+    if len(new) == len(different):
+        needed = "give the classes the same names in both, or all names with labels="
+        raise UserError(
+            f"no label of dev ({listed(new)}) is a label of train ({listed(labels)}); "
+            f"{needed}"
+        )
     if has_position:
         return labels + in_order(new)
     return in_order(without_decimals([*labels, *new]))

@@ -22,7 +22,14 @@ from bert_jax.files import parse_json, reading
 from bert_jax.settings import setting
 from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import looks_like_list
-from bert_jax.tasks.rows import Record, check_texts, ending, read_lines, text_of
+from bert_jax.tasks.rows import (
+    Record,
+    check_texts,
+    ending,
+    read_lines,
+    text_of,
+    value_of,
+)
 from bert_jax.tasks.splits import (
     DataConfig,
     Form,
@@ -243,6 +250,10 @@ class Squad(base.Task):
         right = []
         if labelled:
             check_texts(where, [question, context])
+            if not impossible and not has_column:
+                value_of(
+                    where, values, columns["answers"], "answers"
+                )  # raises UserError
         if labelled and not impossible:
             right = self._right_answers(where, value or [], context)
         row_id = str(values["id"])
@@ -452,7 +463,11 @@ def _answers(value: Any, context: str) -> Iterator[tuple[str, int]]:
     """Yields the answers in any of their forms, with their starts."""
     # Hugging Face has a list of texts and a list of starts.
     if isinstance(value, Mapping):
-        pairs = zip(value["text"], value["answer_start"], strict=True)
+        texts, starts = value["text"], value["answer_start"]
+        if len(texts) != len(starts):
+            actual = f"{len(texts)} texts and {len(starts)} values of answer_start"
+            raise ValueError(f"{actual}; expected as many")
+        pairs = zip(texts, starts, strict=True)
         value = [{"text": text, "answer_start": start} for text, start in pairs]
     if isinstance(value, str):
         value = [value]

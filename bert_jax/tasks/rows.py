@@ -148,8 +148,17 @@ def _rows(data: Any, name: str) -> Iterable[Any]:
     """The rows of Python data. Their types are not checked yet."""
     if is_single(data):
         return [data]
+    if hasattr(data, "num_rows") and isinstance(
+        data, Mapping
+    ):  # splits of Hugging Face
+        splits = ", ".join(map(str, data))
+        raise UserError(
+            f"{name} has the splits {splits}; give one, as in data['train']"
+        )
     if is_columns(data):
         return column_rows(data)
+    if hasattr(data, "with_format") and hasattr(data, "features"):
+        data = data.with_format(None)  # another format has frames or arrays as rows
     if hasattr(data, "iter_rows"):  # polars
         return data.iter_rows(named=True)
     if hasattr(data, "to_pylist"):  # Arrow

@@ -361,6 +361,8 @@ def _named(
                 read.value_of(where, row, possible, setting)  # raises UserError
             if not name and not strict:
                 continue
+            if name and key not in used and name in used.values():
+                raise _two_uses(where, name, key, used)
             if used.setdefault(key, name) != name:
                 raise UserError(
                     f"{where}: column {' or '.join(possible)} is {name or 'missing'} here "
@@ -379,6 +381,13 @@ def _named(
             if kept[name]:
                 values.setdefault(name, value)
         yield where, with_lists(where, values, form)
+
+
+def _two_uses(where: str, name: str, key: str, used: Mapping[str, str]) -> UserError:
+    """The error of a column that is read as two columns, such as the text and the label."""
+    others = [other for other, column in used.items() if column == name]
+    actual = f"{where}: column {name!r} is read as {others[0]} and as {key}"
+    return UserError(f"{actual}; name another column for one of them")
 
 
 def positioned(where: str, row: Any, form: Form, labelled: bool) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ continues no span of its type begins one.
 
 import dataclasses
 import functools
+import logging
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +25,8 @@ from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError, counted
 from bert_jax.tasks.rows import Record, ending, not_empty, text_lines
+
+logger = logging.getLogger(__name__)
 
 UNTYPED = "_"  # seqeval's type of tags without a type
 # Letters of the first, a middle and the last word of a span, and of a span of one word.
@@ -333,6 +336,21 @@ def missing_tags(tags: Iterable[str], scheme: str) -> tuple[str, ...]:
     types = {tag[1:] for tag in tags if tag != "O"}  # "-PER", or "" without a type
     whole = {letter + name for letter in SCHEMES[scheme] for name in types}
     return tuple(sorted((whole | {"O"}) - tags))
+
+
+# The letter of a scheme in lower case, before another mark, or at the end.
+_OTHER_FORM = re.compile(r"[bieslmu][-_].+|[BIESLMU]_.+|.+[-_][BIESLMU]")
+
+
+def warn_of_forms(tags: Iterable[str], scheme: str) -> None:
+    """Warns of tags that spell entities in a form that no scheme has, such as "b-per"."""
+    others = [tag for tag in tags if tag not in ("O", "o")]
+    odd = [tag for tag in others if _OTHER_FORM.fullmatch(tag)]
+    if kind_of(scheme) == "tags" and 2 * len(odd) > len(others):
+        logger.warning(
+            f"tags such as {odd[0]!r} are scored by accuracy; for the F1 of entities "
+            "write them as B-PER, I-PER and O"
+        )
 
 
 def of_one_form(tags: tuple[str, ...], scheme: str) -> tuple[str, ...]:

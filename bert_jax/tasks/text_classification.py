@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from bert_jax.tasks.labels import (
     has_number,
     in_order,
     numbers_of,
+    warn_of_separators,
     warn_of_spellings,
     with_labels_of_dev,
     without_decimals,
@@ -49,6 +49,7 @@ from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, wit
 
 _PAIR = {"text_a": ("text_a", "text"), "text_b": ("text_b",)}
 _IDS = ("index", "pair_ID")  # columns of ids in GLUE and SICK
+_LARGEST = float(np.finfo(np.float32).max)
 # The problem_type in transformers' config.json for any number of labels.
 SEVERAL_LABELS = "multi_label_classification"
 
@@ -262,9 +263,10 @@ class Classification(base.Task):
         names = self._names("train")
         labels = in_order(names)
         warn_of_spellings(labels)
-        names += self._names("dev")
-        labels = with_labels_of_dev(labels, names)
-        most = max(20, 0.9 * len(names))
+        warn_of_separators(labels)
+        names_of_dev = self._names("dev")
+        labels = with_labels_of_dev(labels, names_of_dev)
+        most = max(20, 0.9 * len(names + names_of_dev))
         if not self.least_labels <= len(labels) <= most:
             rows = len(self.splits.rows.get("train", ()))
             different = counted(len(labels), "different label")
@@ -327,10 +329,11 @@ class Classification(base.Task):
         """The label of a row: a class of the task, or a number."""
         if not self.regression:
             return known_class(where, value, self.labels)
-        with contextlib.suppress(TypeError, ValueError):
-            if math.isfinite(float(value)):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            if abs(float(value)) <= _LARGEST:  # False for NaN
                 return float(value)
-        raise UserError(f"{where}: label {value!r}; expected a number for regression")
+        needed = "expected a number of float32 for regression"
+        raise UserError(f"{where}: label {value!r}; {needed}")
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         config, joined, numbers, truncated = self.config, [], [], 0
@@ -561,6 +564,9 @@ def _several(
         values = sorted(value, key=str)
     if not isinstance(values, list | tuple):
         values = [value]
+    if not all(isinstance(x, str | int | float) for x in values):
+        expected = "expected a list of names, or of a 0 or 1 for each name in labels="
+        raise UserError(f"{where}: the labels are {value!r:.200}; {expected}")
     if not any(isinstance(x, int | float) for x in values):
         return values
     binary = all(x in (0, 1) for x in values)

@@ -8,6 +8,7 @@ may be ill-formed.
 import dataclasses
 import functools
 import itertools
+import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,6 +46,8 @@ from bert_jax.tasks.splits import (
 )
 from bert_jax.tasks.tagging_formats import Sentence
 from bert_jax.tasks.task import Answer, Answers, Outcome, Outputs, with_id
+
+logger = logging.getLogger(__name__)
 
 Rows = list[Sentence]
 
@@ -247,6 +250,7 @@ class Tagging(base.Task):
         if not tags:
             tags = in_order(self.found(("train", "dev")))
             tags = formats.of_one_form(tags, self.scheme)
+            formats.warn_of_forms(tags, self.scheme)
         return tags + formats.missing_tags(tags, self.scheme)
 
     @property
@@ -265,6 +269,10 @@ class Tagging(base.Task):
     def read(self, split: str) -> Rows:
         """The sentences of a split, with the tags that are learned; see Task.read."""
         rows = super().read(split)
+        lengths = {len(row.words) for row in rows}
+        if lengths == {1} and len(rows) > 1:
+            advice = "a row is a whole sentence, with lists of its words and tags"
+            logger.warning(f"each row of {split} has one word; {advice}")
         if split in ("train", *self.splits.scored):
             return [learned(row, self.scheme, self.labels) for row in rows]
         return rows

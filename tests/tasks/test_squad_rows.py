@@ -277,3 +277,20 @@ def test_no_answer_of_squad_2_may_be_empty_or_missing(answers):
     assert question.impossible and question.answers == ()
     with pytest.raises(UserError, match="has no answer"):
         bert_jax.tasks.squad().with_rows(train=[row]).read("train")
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        ({"answer": "Anna"}, "no column 'answers'"),
+        (
+            {"answers": {"text": ["Anna", "sings"], "answer_start": [0]}},
+            "2 texts and 1 values of answer_start",
+        ),
+    ],
+)
+def test_a_message_names_the_column_of_the_answers(row, shown):
+    row = {"question": "Who?", "context": "Anna sings"} | row
+    task = bert_jax.tasks.squad(version_2=True).with_rows(train=[row])
+    with pytest.raises(UserError, match=shown):
+        task.read("train")

@@ -1,6 +1,7 @@
 import datetime
 import json
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -673,3 +674,86 @@ def test_labels_of_sick_have_any_case():
     rows = [("a", "b", "entailment"), ("a", "c", "Neutral")]
     task = bert_jax.tasks.sick("entailment").with_rows(train=rows)
     assert [row.label for row in task.read("train")] == ["ENTAILMENT", "NEUTRAL"]
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "shown"),
+    [
+        ([0, 1], ["neg", "pos"], r"no label of dev \(neg, pos\) is a label of train"),
+        (
+            ["yes", "no"],
+            [True, False],
+            r"\(True, False\) is a label of train \(no, yes\)",
+        ),
+    ],
+)
+def test_a_dev_with_other_labels_is_refused(train, dev, shown):
+    """Such a dev would have a score of 0 for ever."""
+    rows = {
+        "train": list(zip("ab", train, strict=True)),
+        "dev": [("c", x) for x in dev],
+    }
+    with pytest.raises(UserError, match=shown):
+        _ = bert_jax.tasks.classification().with_rows(**rows).labels
+
+
+def test_plus_signs_and_truth_are_the_same_labels_in_dev():
+    signs = bert_jax.tasks.classification().with_rows(
+        train=[("a", "+1"), ("b", "-1")], dev=[("c", 1), ("d", -1)]
+    )
+    assert signs.labels == ("-1", "+1")
+    assert [row.label for row in signs.read("dev")] == ["+1", "-1"]
+    truth = bert_jax.tasks.classification().with_rows(
+        train=[("a", 1), ("b", 0)], dev=[("c", True), ("d", False)]
+    )
+    assert truth.labels == ("0", "1")
+    assert [row.label for row in truth.read("dev")] == ["1", "0"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "shown"),
+    [
+        (
+            ["caf\u00e9", "cafe\u0301"],
+            "'cafe\u0301' and 'caf\u00e9' are different classes",
+        ),
+        (["x", "x\u200b"], "'x' and 'x\\u200b' are different classes"),
+        ([True, 0, 1], "'True' and '1' are different classes"),
+        (["x", "y", "x;y"], "label 'x;y' is a class of its own; .*separator=';'"),
+    ],
+)
+def test_labels_that_look_the_same_give_a_warning(labels, shown, caplog):
+    rows = [(f"text {i}", label) for i, label in enumerate([*labels, "other"])]
+    assert len(bert_jax.tasks.classification().with_rows(train=rows).labels) == len(
+        rows
+    )
+    assert re.search(shown, caplog.text)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"text_a": "x", "label": "x"},
+        {"text_a": "label"},
+        {"text_a": "x", "text_b": "x"},
+        {"text_b": "text"},
+    ],
+)
+def test_a_column_is_not_read_twice(columns):
+    row = {"x": "a", "text": "b", "label": "c"}
+    with pytest.raises(
+        UserError, match=r"is read as text_a and as (label|text_b); name"
+    ):
+        bert_jax.tasks.classification(**columns).with_rows(train=[row, row]).read(
+            "train"
+        )
+
+
+def test_a_number_beyond_float32_is_refused():
+    rows = [("a", 1e39), ("b", 2)]
+    with pytest.raises(
+        UserError, match=r"row 0: label 1e[+]39; expected a number of float32"
+    ):
+        bert_jax.tasks.classification(regression=True).with_rows(train=rows).read(
+            "train"
+        )

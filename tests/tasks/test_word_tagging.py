@@ -625,3 +625,17 @@ def test_tags_may_have_no_type():
     bilou = [("a b c d", "B I L U"), ("a", "O")]
     task = bert_jax.tasks.tagging().with_rows(train=bilou)
     assert (task.scheme, task.labels) == ("bilou", ("B", "I", "L", "O", "U"))
+
+
+def test_rows_of_one_word_give_a_warning(caplog):
+    rows = [(["Anna"], ["B-PER"]), (["walks"], ["O"])]
+    task = bert_jax.tasks.tagging().with_rows(train=rows)
+    task.read("train")
+    assert "each row of train has one word; a row is a whole sentence" in caplog.text
+
+
+@pytest.mark.parametrize("tags", [["b-per", "o", "i-loc"], ["PER-B", "O", "LOC-I"]])
+def test_entities_in_a_form_of_no_scheme_give_a_warning(tags, caplog):
+    task = bert_jax.tasks.tagging().with_rows(train=[(["Anna", "in", "Rome"], tags)])
+    assert set(task.labels) == set(tags)
+    assert "for the F1 of entities write them as B-PER, I-PER and O" in caplog.text
