@@ -141,7 +141,7 @@ def with_labels_of_dev(
 
     names: labels in the rows of dev. They may be positions of the labels of train, or have
     another spelling. If any is a position, new labels are the last, otherwise all labels
-    are in order. Raises UserError if all are new, because such a dev cannot be scored.
+    are in order. Raises UserError if several are new and none is known: such a dev cannot be scored.
     """
     new = []
     has_position = False
@@ -154,7 +154,7 @@ def with_labels_of_dev(
             has_position = True
     if not new:
         return labels
-    if len(new) == len(different):
+    if len(new) == len(different) > 1:
         needed = "give the classes the same names in both, or all names with labels="
         raise UserError(
             f"no label of dev ({listed(new)}) is a label of train ({listed(labels)}); "

@@ -717,7 +717,7 @@ def test_plus_signs_and_truth_are_the_same_labels_in_dev():
             ["caf\u00e9", "cafe\u0301"],
             "'cafe\u0301' and 'caf\u00e9' are different classes",
         ),
-        (["x", "x\u200b"], "'x' and 'x\\u200b' are different classes"),
+        (["x", "x\u200b"], r"'x' and 'x\\u200b' are different classes"),
         ([True, 0, 1], "'True' and '1' are different classes"),
         (["x", "y", "x;y"], "label 'x;y' is a class of its own; .*separator=';'"),
     ],
