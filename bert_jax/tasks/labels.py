@@ -141,7 +141,8 @@ def with_labels_of_dev(
 
     names: labels in the rows of dev. They may be positions of the labels of train, or have
     another spelling. If any is a position, new labels are the last, otherwise all labels
-    are in order. Raises UserError if several are new and none is known: such a dev cannot be scored.
+    are in order. Raises UserError if several are new and none is known, because such a dev
+    cannot be scored.
     """
     new = []
     has_position = False
