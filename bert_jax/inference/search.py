@@ -2,7 +2,7 @@
 
 No array has a number for each pair of a large set. Vectors are any arrays of numbers, also
 float16 and bfloat16, of any length. Cosines are float32. A vector of zeros has the cosine 0
-with all vectors.
+with all vectors. Numbers below the normal range of float32, 1.2e-38, count as zeros.
 """
 
 import numbers
@@ -43,6 +43,8 @@ def vectors_of(data: Any) -> np.ndarray | jax.Array | None:
 def _number_array(data: Any) -> np.ndarray | jax.Array | None:
     """An array of numbers, or None if the first value is not a number."""
     items = data
+    if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
+        raise UserError("the vectors have masked numbers; fill them in with filled()")
     if hasattr(data, "__array__") and not hasattr(data, "columns"):
         array = data
         if not isinstance(data, jax.Array):
@@ -87,7 +89,8 @@ def cosines(a: Any, b: Any) -> jax.Array:
     if a.shape[-1] != b.shape[-1]:
         actual = f"the vectors have {a.shape[-1]} and {b.shape[-1]} dimensions"
         raise UserError(f"{actual}; expected vectors of one model and one dimensions=")
-    return jnp.matmul(_unit(a), _unit(b).T, precision="highest")
+    values = jnp.matmul(_unit(a), _unit(b).T, precision="highest")
+    return jnp.clip(values, -1, 1)  # rounding may exceed 1
 
 
 def _unit(vectors: jax.Array) -> jax.Array:

@@ -187,6 +187,9 @@ def check_save(folder: os.PathLike | str, *, overwrite: bool, argument: str) -> 
 
     argument: how a user asks for ``overwrite``.
     """
+    if not isinstance(folder, str | os.PathLike):
+        actual = f"the folder is of type {type(folder).__name__}"
+        raise UserError(f"{actual}; expected a path, such as 'my_model'")
     folder = Path(expanded(folder))
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     if not names:

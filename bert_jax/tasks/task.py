@@ -5,6 +5,8 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import logging
+import math
 import numbers
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +18,7 @@ import numpy as np
 from bert_jax.data.batching import IGNORED as IGNORED  # a target, beside Features
 from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, listed
 from bert_jax.files import write_text
 from bert_jax.tasks import rows as read
 from bert_jax.tasks.rows import Placed, Record
@@ -30,6 +32,8 @@ from bert_jax.tasks.splits import (
     read_splits,
     share_of_rows,
 )
+
+logger = logging.getLogger(__name__)
 
 # "mean" and "cls" are poolings, which make a vector of a sequence.
 Head = Literal["sequence", "token", "choice", "span", "mean", "cls"]
@@ -372,7 +376,12 @@ def all_scores(task: Task, rows: list[Any], answers: Answers) -> Scores:
     more = task.own_metrics(gold, [copy.copy(x[name]) for x in answers])
     if isinstance(more, Mapping) and not more.keys() & scores.keys():
         with contextlib.suppress(TypeError, ValueError):  # a score is not a number
-            return scores | {str(name): float(x) for name, x in more.items()}
+            more = {str(name): float(x) for name, x in more.items()}
+            missing = [name for name, x in more.items() if math.isnan(x)]
+            if missing:
+                advice = "a NaN never is the best score"
+                logger.warning(f"metrics returned NaN for {listed(missing)}; {advice}")
+            return scores | more
     expected = f"a dictionary of numbers with other names than {', '.join(scores)}"
     raise UserError(f"metrics returned {more!r:.200}, expected {expected}")
 

@@ -104,6 +104,13 @@ def test_equal_vectors_have_the_cosine_one():
     repeated = repeated.astype(np.float32)
     pairs = [pair[:2] for pair in search.near_pairs(repeated, 1.0)]
     assert sorted(pairs) == [(i, i + 1) for i in range(0, 80, 2)]
+    assert np.max(search.cosines(repeated, repeated)) == 1
+
+
+def test_masked_vectors_are_refused():
+    masked = np.ma.array(np.ones((2, 3)), mask=[[0, 0, 1], [0, 0, 0]])
+    with pytest.raises(UserError, match="the vectors have masked numbers"):
+        search.vectors_of(masked)
 
 
 def test_cosines_of_very_large_and_small_vectors_are_right():

@@ -328,6 +328,13 @@ def test_tokenizer_json_gives_our_ids(folder, tmp_path, golden, kind):
     assert settings["model_max_length"] == 512
 
 
+def test_a_folder_that_is_not_a_path_is_refused(folder):
+    with pytest.raises(
+        UserError, match="the folder is of type NoneType; expected a path"
+    ):
+        bert_jax.load(folder / "none").save(None)
+
+
 def test_a_folder_with_files_is_replaced_only_on_demand(folder, tmp_path):
     checkpoint = read_huggingface(folder / "none")
 

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import math
 import re
 
 import jax
@@ -43,6 +44,15 @@ def test_own_metrics_cannot_change_answers():
     multi_label.own_metrics = metrics
     assert all_scores(multi_label, [row], answers)["same"] == 1
     assert answers == [{"labels": ["a", "b"]}] and row.label == ("a", "c")
+
+
+def test_own_metrics_that_are_nan_give_a_warning(caplog):
+    multi_label = task()
+    (row,) = rows_of(multi_label, [("row 0", ("text", ["a"]))], labelled=True)
+    multi_label.own_metrics = lambda *_: {"x": math.nan, "y": 1}
+    scores = all_scores(multi_label, [row], [{"labels": ["a"]}])
+    assert math.isnan(scores["x"]) and scores["y"] == 1
+    assert "metrics returned NaN for x; a NaN never is the best score" in caplog.text
 
 
 def test_the_loss_equals_transformers(golden):
