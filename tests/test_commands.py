@@ -220,6 +220,32 @@ def test_names_and_texts_of_files_are_printed_without_control_characters(
     assert all(c.isprintable() or c == "\n" for c in printed)
 
 
+@pytest.mark.parametrize(
+    ("line", "bar"),
+    [
+        ("predict --text a", False),
+        ("predict --text a --output {folder}/a.csv", None),
+        ("score --text a", False),
+        ("score --text a --output {folder}/a.csv", None),
+        ("score --pairs {order}", None),
+    ],
+)
+def test_answers_on_a_terminal_have_no_progress_bar(line, bar, tmp_path, monkeypatch):
+    """Answers of pairs are printed at the end, so their bar is shown."""
+
+    def stop(*checkpoint, show_progress, **options):
+        raise UserError(f"show_progress={show_progress}")
+
+    monkeypatch.setattr(cli, "start", lambda *arguments: None)
+    monkeypatch.setattr(lines, "on_screen", lambda path: path == "-")
+    monkeypatch.setattr("bert_jax.inference.predict.predictor", stop)
+    monkeypatch.setattr("bert_jax.inference.pretrained.Scorer", stop)
+    line = line.format(folder=tmp_path, order=GOLDEN / "tasks/order.jsonl")
+    model = GOLDEN / "exported" / "mlm_nsp"
+    arguments = [*line.split(), "--checkpoint", str(model)]
+    assert outcome(arguments) == f"show_progress={bar}"
+
+
 def test_each_command_prints_the_next_one(tmp_path, monkeypatch, capsys):
     """The printed commands work as they are, up to a training."""
     monkeypatch.chdir(tmp_path)

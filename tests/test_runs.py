@@ -9,7 +9,7 @@ from etils import epath
 from bert_jax import figures
 from bert_jax.commands import plot as command
 from bert_jax.errors import UserError
-from bert_jax.runs import compare, read_metrics, read_runs
+from bert_jax.runs import compare, read_metrics, read_runs, table
 
 LINE = {"step": 1, "split": "dev"}
 
@@ -162,6 +162,22 @@ def test_plot_prints_a_table_or_json_and_draws(two, tmp_path, monkeypatch, capsy
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     command.main([*(str(path) for path in two), "--json"])
     assert json.loads(capsys.readouterr().out) == compare(read_runs(two))
+
+
+def test_a_table_shows_each_type_of_value():
+    rows = [
+        {"run": "a", "seed": 3, "freeze": True, "init_from": "", "score": 1500.0},
+        {"run": "b", "layers": [1, 2], "folds": None},
+    ]
+    assert [re.split("  +", line.rstrip()) for line in table(rows)] == [
+        ["", "a", "b"],
+        ["seed", "3", "-"],
+        ["freeze", "true", "-"],
+        ["init_from", '""', "-"],
+        ["score", "1,500", "-"],
+        ["layers", "-", "[1, 2]"],
+        ["folds", "-", "-"],
+    ]
 
 
 @pytest.mark.parametrize(

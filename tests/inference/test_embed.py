@@ -131,6 +131,8 @@ def test_memory_is_bounded_by_tokens(parts):
     assert sum(len(part.answers) for part in in_parts) == 73
     most = 5 * 8 + CONFIG.max_positions
     assert max(len(np.concatenate(part.answers)) for part in in_parts) <= most
+    in_parts = parts(placed_rows(sentences(12)), 5, pooling="mean")
+    assert [len(part.answers) for part in in_parts] == [5, 5, 2]
 
 
 def test_truncated_texts_are_counted(model, by_hand, caplog):
