@@ -150,6 +150,23 @@ def test_a_confusion_matrix_shows_counts_and_shares():
     assert picture.get_suptitle() == "dev rows: 75.0% of 12 right"
 
 
+@pytest.mark.parametrize("size, shown", [(20, 400), (21, 0)])
+def test_a_large_confusion_matrix_has_only_colours(size, shown):
+    labels = [f"class {i}" for i in range(size)]
+    picture = figures.confusion_matrix(labels, np.eye(size, dtype=int), "dev rows")
+    assert len(picture.axes[0].texts) == shown
+
+
+def test_panels_and_their_labels_do_not_overlap(pretraining):
+    picture = figures.curves(pretraining)
+    picture.draw_without_rendering()
+    # Without the margin of the text, in pixels.
+    panels = [axes.get_tightbbox().padded(-4) for axes in picture.axes]
+    assert len(panels) == 5
+    for i, panel in enumerate(panels):
+        assert panel.count_overlaps(panels[:i]) == 0
+
+
 def test_names_with_dollar_signs_are_not_formulas(tmp_path):
     counts = [[1, 0], [0, 1]]
     picture = figures.confusion_matrix(["$x^{$", "b"], counts, "$dev^{$")

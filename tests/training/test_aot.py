@@ -215,6 +215,23 @@ def test_slices_have_their_chips_and_devices(name, count, chips, devices, kind):
     assert len(slices) == count
 
 
+def test_chips_have_the_memory_of_their_data_sheets():
+    """GiB and GB/s of a chip, which has one or two devices."""
+    per_chip = {
+        name: (chip.devices * chip.memory >> 30, chip.devices * chip.bandwidth / 1e9)
+        for name, chip in CHIPS.items()
+    }
+    assert per_chip == {
+        "v2": (16, 700),
+        "v3": (32, 900),
+        "v4": (32, 1228),
+        "v5e": (16, 819),
+        "v5p": (95, 2765),
+        "v6e": (32, 1638),
+        "tpu7x": (192, 7380),
+    }
+
+
 def test_a_missing_compiler_is_a_one_line_error():
     if importlib.util.find_spec("libtpu"):
         pytest.skip("the compiler is installed")
