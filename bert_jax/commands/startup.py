@@ -17,8 +17,8 @@ from typing import Any
 from bert_jax.files import PROGRAMS, cache_folder, is_remote
 
 # From malloc.h: when the heap's top is trimmed, how far it is padded, how many blocks may
-# be mapped on their own, how many heaps there are.
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
+# be mapped on their own.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 
 def prepare_streams() -> None:
@@ -136,15 +136,13 @@ def keep_freed_memory() -> None:
     """Keeps freed memory in this process for the next step on a CPU.
 
     XLA allocates its buffers with malloc at every step, and glibc maps large blocks again
-    each time, page by page. A small training step takes 0.23 s instead of 0.26 s. There is
-    one heap, because only the main heap can grow beyond 64 MiB without mapping. The process
-    stays as large as its peak. Without glibc this does nothing.
+    each time, page by page. A small training step takes 0.23 s instead of 0.26 s. The
+    process stays as large as its peak. Without glibc this does nothing.
     """
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_M_ARENA_MAX, 1)
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TOP_PAD, 1 << 26)
         mallopt(_M_TRIM_THRESHOLD, -1)  # never; a C int could name 2 GiB at most
