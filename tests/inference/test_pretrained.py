@@ -77,10 +77,13 @@ def one_by_one(checkpoint, text, *, rest_of_word):
 
 
 @pytest.mark.parametrize("rest_of_word", [False, True])
-def test_scores_equal_the_sum_over_single_masked_copies(checkpoint, rest_of_word):
+def test_scores_equal_the_sum_over_single_masked_copies(
+    checkpoint, rest_of_word, caplog
+):
     scores = checkpoint.score(TEXTS, rest_of_word=rest_of_word, batch_size=8)
     expected = [one_by_one(checkpoint, t, rest_of_word=rest_of_word) for t in TEXTS]
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-4)
+    assert not caplog.messages  # no text is truncated
 
 
 def test_another_dtype_rounds_the_scores(checkpoint):
