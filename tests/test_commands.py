@@ -19,6 +19,7 @@ from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import lines
+from bert_jax.inference.evaluation import Options
 
 GOLDEN = Path(__file__).parent / "golden/v0_1_0"
 TEXT = "the whale is good"
@@ -233,13 +234,14 @@ def test_names_and_texts_of_files_are_printed_without_control_characters(
 def test_answers_on_a_terminal_have_no_progress_bar(line, bar, tmp_path, monkeypatch):
     """Answers of pairs are printed at the end, so their bar is shown."""
 
-    def stop(*checkpoint, show_progress, **options):
-        raise UserError(f"show_progress={show_progress}")
+    def stop(*arguments):
+        (options,) = (x for x in arguments if isinstance(x, Options))
+        raise UserError(f"show_progress={options.show_progress}")
 
     monkeypatch.setattr(cli, "start", lambda *arguments: None)
     monkeypatch.setattr(lines, "on_screen", lambda path: path == "-")
-    monkeypatch.setattr("bert_jax.inference.predict.predictor", stop)
-    monkeypatch.setattr("bert_jax.inference.pretrained.Scorer", stop)
+    for name in ("fill_mask", "score", "log_probabilities"):
+        monkeypatch.setattr(f"bert_jax.inference.pretrained.{name}", stop)
     line = line.format(folder=tmp_path, order=GOLDEN / "tasks/order.jsonl")
     model = GOLDEN / "exported" / "mlm_nsp"
     arguments = [*line.split(), "--checkpoint", str(model)]
