@@ -32,6 +32,8 @@ from bert_jax.training import pretrain as pretraining_of
 from bert_jax.training import run as engine
 from bert_jax.training import sweep
 from bert_jax.training.config import finetune_config, train_config
+from bert_jax.training.hooks import Training, call_hooks
+from bert_jax.training.metrics import RunProgress
 
 Settings = dict[str, Any]  # values by full name, such as "phases[0].steps"
 
@@ -499,19 +501,25 @@ def random_logits(prepared: Any) -> Callable[[int, np.ndarray], np.ndarray]:
     return logits
 
 
-def _evaluated(job, seen: Seen) -> dict[str, Any]:
+def _evaluated(job, seen: Seen) -> RunProgress:
     """Evaluates a run with random parameters after each step, and returns its progress."""
-    progress = {"tokens": 1, "computed_tokens": 1, "shapes": {}, "seconds": 1.0}
+    progress = RunProgress(tokens=1.0, computed_tokens=1.0, seconds=1.0)
     writes = seen.calls.setdefault("write", [])
     reporter = types.SimpleNamespace(
-        progress=progress, log=seen.log.append, write=lambda *line: writes.append(line)
+        progress=progress,
+        log=seen.log.append,
+        write=lambda *line: writes.append(line),
+        finish_report=lambda: None,
+        start_window=lambda: None,
     )
     shapes = jax.eval_shape(job.objective.init, jax.random.key(0))
     params = jax.tree.map(lambda x: np.ones(x.shape, np.float32), shapes)
-    for step in range(len(job.batches) + 1):
-        if job.evaluates(step) and job.evaluate(step, params, reporter):
-            progress["stopped_at"] = step
-            break
+    state = types.SimpleNamespace(params=params)
+    training = Training(reporter, len(job.batches), 0, state)
+    call_hooks(job.hooks, training)
+    while not training.ends:
+        training.step += 1
+        call_hooks(job.hooks, training)
     return progress
 
 

@@ -70,7 +70,8 @@ from bert_jax.tasks.task import (
     write_answers,
 )
 from bert_jax.training.config import FineTuneConfig
-from bert_jax.training.metrics import Reporter
+from bert_jax.training.hooks import evaluation
+from bert_jax.training.metrics import Reporter, RunProgress
 from bert_jax.training.run import Job, Log, draw_run, has_run, run
 from bert_jax.training.workdir import RunFolder
 
@@ -297,8 +298,7 @@ def _rows_checksum(prepared: Prepared) -> int:
 class _FineTuning:
     """A fine-tuning run: its Job for the engine, its evaluations and its results.
 
-    ``progress["best"]`` contains the epoch and the dev scores of the model in best/, and
-    ``progress["evaluations_since_best"]`` the number of evaluations after it.
+    ``progress.best`` contains the epoch and the dev scores of the model in best/.
     """
 
     config: FineTuneConfig
@@ -343,6 +343,10 @@ class _FineTuning:
         steps, count = self.batches.steps_per_epoch, self.config.evaluations
         # Own metrics are computed before the first step: a mistake in them shows early.
         early = bool(self.task.own_metrics or self.config.main_metric)
+
+        def evaluates(step: int) -> bool:
+            return is_evaluated(step, steps, count) or (early and step == 0)
+
         return Job(
             config=self.config,
             objective=self.objective,
@@ -351,8 +355,7 @@ class _FineTuning:
             identity=identity(self.config, self.prepared),
             change_settings=change_settings,
             initial_params=params,
-            evaluates=lambda x: is_evaluated(x, steps, count) or (early and x == 0),
-            evaluate=self._evaluate,
+            hooks=[evaluation(evaluates, self._evaluate)],
         )
 
     def _class_weights(self) -> tuple[float, ...]:
@@ -399,18 +402,22 @@ class _FineTuning:
         if metric not in scores:
             known = ", ".join(scores)
             raise UserError(f"main_metric={metric!r}, expected one of {known}")
-        best = progress.get("best")
-        since = progress.get("evaluations_since_best", 0) + 1
-        least = -math.inf if best is None else best["scores"][metric]
-        if step and (best is None or math.isnan(least) or scores[metric] > least):
+        progress.evaluations_since_best += 1
+        if step and self._is_better(scores, progress.best):
             whole = on_every_host(params)
             on_leader(lambda: self._save_best(task, jax.device_get(whole), scores))
-            progress["best"], since = {"epoch": epoch, "scores": scores}, 0
-        progress["evaluations_since_best"] = since
-        ends = step > 0 and self._ends(step, scores, since)
-        seconds = progress.get("evaluation_seconds", 0.0)
-        progress["evaluation_seconds"] = seconds + time.perf_counter() - started
+            progress.best = {"epoch": epoch, "scores": scores}
+            progress.evaluations_since_best = 0
+        ends = step > 0 and self._ends(step, scores, progress.evaluations_since_best)
+        progress.evaluation_seconds += time.perf_counter() - started
         return ends
+
+    def _is_better(self, scores: Scores, best: dict[str, Any] | None) -> bool:
+        """Whether the main metric is better than that of ``best``."""
+        if best is None:
+            return True
+        highest = best["scores"][self.main_metric]
+        return math.isnan(highest) or scores[self.main_metric] > highest
 
     def _ends(self, step: int, scores: Scores, since: int) -> bool:
         """Whether the callback or the patience ends the run after an evaluation.
@@ -480,9 +487,9 @@ class _FineTuning:
         shardings = tree_shardings(params, mesh, fsdp=self.config.mesh.fsdp)
         return jax.device_put(params, shardings)
 
-    def results(self, progress: dict[str, Any]) -> dict[str, Any]:
+    def results(self, progress: RunProgress) -> dict[str, Any]:
         """Scores the best parameters on every split and writes the predictions."""
-        best, seconds = progress["best"], progress["evaluation_seconds"]
+        best, seconds = progress.best, progress.evaluation_seconds
         task, params = tuned(self.task, best["scores"]), self._best_params()
         scores = {}
         for split in self.prepared.splits:
@@ -492,16 +499,18 @@ class _FineTuning:
                 shown = show(evaluation.scores, self.main_metric)
                 self.log(f"{split.name}: {shown}")
             on_leader(functools.partial(self._write, task, split, evaluation))
-        stopped = {n: x for n, x in progress.items() if n == "stopped_at"}
+        stopped = {}
+        if progress.stopped_at is not None:
+            stopped["stopped_at"] = progress.stopped_at
         return stopped | {
             "main_metric": self.main_metric,
             "best_epoch": round(best["epoch"], 3),
             "steps": len(self.batches),
-            "padding_share": 1 - progress["tokens"] / progress["computed_tokens"],
+            "padding_share": 1 - progress.tokens / progress.computed_tokens,
             "train_sequences": len(self.prepared.train.features.input_ids),
-            "shapes": progress["shapes"],
+            "shapes": progress.shapes,
             "scores": scores,
-            "train_seconds": round(progress["seconds"] - seconds, 2),
+            "train_seconds": round(progress.seconds - seconds, 2),
             "evaluation_seconds": round(seconds, 2),
         }
 

@@ -62,15 +62,43 @@ TENSORBOARD = "tensorboard"  # the folder of its files and of profiles
 _TIMED = 10  # timed steps after which the time left is estimated
 
 
+@dataclasses.dataclass
+class RunProgress:
+    """What a resumed run needs besides its state. Checkpoints contain it as JSON.
+
+    shapes: number of steps with batches of each shape, such as "8x128".
+    tokens, computed_tokens: of all reported steps, without and with padding.
+    seconds: time of the run until its last save.
+    evaluation: metrics of the last evaluation of a pretraining.
+    evaluation_seconds: time of all evaluations of a fine-tuning.
+    best: "epoch" and dev "scores" of the model in best/; None before an evaluation.
+    evaluations_since_best: number of evaluations after the best.
+    stopped_at: last step of a run that ended early, otherwise None.
+    tracker_id: id of the run for its experiment tracker.
+    """
+
+    shapes: dict[str, int] = dataclasses.field(default_factory=dict)
+    tokens: float = 0.0
+    computed_tokens: float = 0.0
+    seconds: float = 0.0
+    evaluation: dict[str, float] = dataclasses.field(default_factory=dict)
+    evaluation_seconds: float = 0.0
+    best: dict[str, Any] | None = None
+    evaluations_since_best: int = 0
+    stopped_at: int | None = None
+    tracker_id: str = ""
+
+
 @dataclasses.dataclass(eq=False)
 class Reporter:
     """Reports the metrics of each window of steps.
 
     log: function that receives each line of the log.
-    progress: dictionary that is saved in checkpoints. The reporter adds up the tokens of
-      the whole run in it.
+    progress: is saved in checkpoints. The reporter adds up the tokens of the whole run.
     writer: None in all processes except process 0.
     first: number of steps that were done before this process started.
+    late: whether a report waits until the next step is started, so that the device always
+      has work.
     bar: the progress bar, which the loop updates.
     """
 
@@ -79,15 +107,17 @@ class Reporter:
     schedule: Schedule
     writer: "MetricWriter | None"
     log: Callable[[str], None]
-    progress: dict[str, Any]
+    progress: RunProgress
     first: int
+    late: bool = False
 
     def __post_init__(self):
+        self._unreported: tuple[int, Sums] | None = None
         self._total = int(self.schedule.total_steps)
         self._estimates = True  # whether the next ten timed steps give an estimate
         self._known: Path | None = None  # the file with the seconds of a step
         self._peak = peak_flops(jax.devices())
-        self._began = time.perf_counter() - self.progress.get("seconds", 0.0)
+        self._began = time.perf_counter() - self.progress.seconds
         self.bar = Progress(
             "training", total=self._total, initial=self.first, unit="steps"
         )
@@ -142,34 +172,71 @@ class Reporter:
                 with contextlib.suppress(OSError):  # the disk of the cache may be full
                     write_text(self._known, str(seconds))
 
-    def report(self, step: int, device_sums: dict[str, jax.Array]) -> None:
-        """Reports the window that ends at ``step``. Waits until the step is done.
+    def report(self, step: int, sums: Sums) -> None:
+        """Reports the window that ends at ``step``, now or in :meth:`finish_report`.
 
-        Raises DivergenceError if a sum is not finite.
+        sums: of the steps since the last report. Raises DivergenceError if one is not
+        finite.
         """
+        self._unreported = step, sums
+        if not self.late:
+            self.finish_report()
+
+    def finish_report(self) -> None:
+        """Makes the report that waits, if there is one. Waits until its step is done."""
+        if self._unreported is None:
+            return
+        step, device_sums = self._unreported
+        self._unreported = None
         sums = {k: float(v) for k, v in jax.device_get(device_sums).items()}
         check_finite(step, sums)
-        seconds = time.perf_counter() - self._start
-        rates = dict.fromkeys(("tokens_per_second", "mfu", "data_wait", "seconds_left"))
-        if timed := self._steps:  # a window in which every step compiled has no rates
+        rates = self._rates(step)
+        self._reset()
+        self._estimates = False
+        self._check_skipped(step, sums)
+        self.progress.tokens += sums["tokens"]
+        self.progress.computed_tokens += sums["computed_tokens"]
+        metrics = self._metrics(step, sums)
+        self.write(step, "train", metrics | rates)
+        status, left = f"loss {metrics['loss']:.4f}", ""
+        if summary := self.objective.summary(self.progress.evaluation | metrics):
+            status += f"  {summary}"
+        if rates["tokens_per_second"] is not None:
+            status += f"  {rates['tokens_per_second']:,.0f} tokens/s"
+            left = f"  {self.bar.format_interval(rates['seconds_left'])} left"
+        self.bar.set_postfix_str(status, refresh=False)
+        self.log(f"step {step}/{self._total}  {status}{left}")
+
+    def _rates(self, step: int) -> dict[str, float | None]:
+        """Speeds of the window that ends at ``step``. None if all its steps compiled."""
+        seconds, timed = time.perf_counter() - self._start, self._steps
+        rates: dict[str, float | None] = dict.fromkeys(
+            ("tokens_per_second", "mfu", "data_wait", "seconds_left")
+        )
+        if timed:
             rates["tokens_per_second"] = self._tokens / seconds
             rates["data_wait"] = self._wait / seconds
             rates["seconds_left"] = (self._total - step) * seconds / timed
             rates["mfu"] = self._peak and self._flops / seconds / self._peak
         rates["seconds"] = self.seconds
-        self._reset()
-        self._estimates = False
+        return rates
+
+    def _check_skipped(self, step: int, sums: dict[str, float]) -> None:
+        """Logs skipped batches. Raises DivergenceError unless the run may skip them."""
         steps, skipped = sums["steps"], int(sums["skipped"])
-        if skipped:
-            line = (
-                f"skipped {skipped} of {skipped + steps:.0f} batches before step {step}, "
-                "whose loss or gradient norm was not finite or over the spike_norm"
-            )
-            if not (self.config.optimizer.skip_spikes and steps):
-                raise DivergenceError(line)
-            self.log(f"warning: {line}")
-        for name in ("tokens", "computed_tokens"):
-            self.progress[name] = self.progress.get(name, 0.0) + sums[name]
+        if not skipped:
+            return
+        line = (
+            f"skipped {skipped} of {skipped + steps:.0f} batches before step {step}, "
+            "whose loss or gradient norm was not finite or over the spike_norm"
+        )
+        if not (self.config.optimizer.skip_spikes and steps):
+            raise DivergenceError(line)
+        self.log(f"warning: {line}")
+
+    def _metrics(self, step: int, sums: dict[str, float]) -> dict[str, float]:
+        """The metrics of the objective and of the engine."""
+        steps = sums["steps"]
         metrics = self.objective.metrics(sums) | {
             "loss": sums["step_loss"] / steps,
             "learning_rate": float(learning_rate(self.schedule, step - 1)),
@@ -177,17 +244,8 @@ class Reporter:
             "padding": 1 - sums["tokens"] / sums["computed_tokens"],
         }
         if self.config.optimizer.skip_spikes:
-            metrics["skipped"] = skipped
-        self.write(step, "train", metrics | rates)
-        status, left = f"loss {metrics['loss']:.4f}", ""
-        metrics = self.progress.get("evaluation", {}) | metrics
-        if summary := self.objective.summary(metrics):
-            status += f"  {summary}"
-        if rates["tokens_per_second"] is not None:
-            status += f"  {rates['tokens_per_second']:,.0f} tokens/s"
-            left = f"  {self._left(step, seconds / timed)}"
-        self.bar.set_postfix_str(status, refresh=False)
-        self.log(f"step {step}/{self._total}  {status}{left}")
+            metrics["skipped"] = int(sums["skipped"])
+        return metrics
 
     def write(self, step: int, split: str, metrics: dict[str, float | None]) -> None:
         """Writes metrics of a split, in process 0; see MetricWriter."""

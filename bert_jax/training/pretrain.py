@@ -1,6 +1,7 @@
 """A pretraining run from its config: text, batches and objective for the engine."""
 
 import bisect
+import dataclasses
 import functools
 import importlib
 import itertools
@@ -9,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -56,7 +58,8 @@ from bert_jax.parallel.processes import from_all, on_every_host, on_leader
 from bert_jax.progress import Progress, print_line
 from bert_jax.remote import local_copy
 from bert_jax.settings import to_dict
-from bert_jax.training.config import DataConfig, TrainConfig
+from bert_jax.training.config import DataConfig, Phase, TrainConfig
+from bert_jax.training.hooks import evaluation
 from bert_jax.training.metrics import Reporter
 from bert_jax.training.run import Job, Log, draw_run, is_drawn, open_workdir, run
 from bert_jax.training.workdir import RunFolder
@@ -94,115 +97,168 @@ def _pretrain(
     config: TrainConfig, mesh: Mesh, folder: RunFolder, log: Log, change_settings: bool
 ) -> dict[str, float] | None:
     store, tokenizer = open_text(config.data, folder, log, config.init_from)
-    size, model, data = tokenizer.vocab_size, config.model, config.data
-    trained = data.corpus and not config.init_from
-    if trained and size < model.vocab_size == data.vocabulary_size:
-        log(f"the text gives a vocabulary of {size:,} tokens only")
-        config = replace(config, model=replace(model, vocab_size=size))
-    elif size != model.vocab_size:
-        expected = f"{size}, the number of tokens in the vocabulary of the text"
-        raise UserError(f"model.vocab_size={model.vocab_size}, expected {expected}")
-    if data.examples.next_sentence and model.type_vocab_size < 2:
-        expected = "2 for pairs of sentences, or data.examples.next_sentence=False"
-        raise UserError(f"model.type_vocab_size=1, expected {expected}")
-    training, held_out = split_documents(store.info.documents, data.holdout)
-    if config.eval_every and not len(held_out):
-        raise UserError(
-            f"data.holdout={data.holdout} of {store.info.documents} documents leaves none "
-            "for evaluation; use more documents, or set eval_every=0"
-        )
-    objective = pretraining_objective(config)
-    batches = TrainingBatches(
-        store,
-        tokenizer,
-        config.phases,
-        config.data.examples,
-        seed=config.seed,
-        documents=training,
-        rows=functools.partial(process_rows, mesh),
-        packing=batch_divisor(mesh) * config.accumulation * config.packs,
-    )
-    evaluations: list[dict[str, float]] = []
-    eval_sums = jit_whole(mesh, objective.eval_sums)
-    ends = list(itertools.accumulate(phase.steps for phase in config.phases))
-
-    def evaluates(step: int) -> bool:
-        every = config.eval_every
-        return bool(every) and (step % every == 0 or step in ends)
-
-    def evaluate(step: int, params: Params, reporter: Reporter) -> None:
-        # The end of a phase is evaluated at the lengths of this phase and of the next.
-        for i in sorted({bisect.bisect(ends[:-1], near) for near in (step - 1, step)}):
-            phase = replace(config.phases[i], steps=config.eval_batches)
-            ahead = eval_batches(batches, phase, held_out, config.eval_mask_rate)
-            ahead = drawn_ahead(ahead, timeout=config.data_timeout)
-            bar = Progress("evaluating", ahead, total=phase.steps, unit="batches")
-            with bar:
-                sums = [
-                    jax.device_get(eval_sums(params, put_batch(x, mesh))) for x in bar
-                ]
-            metrics = eval_metrics(objective, sums)
-            if not math.isfinite(metrics["loss"]):
-                loss = f"the loss of the evaluation after step {step}"
-                raise DivergenceError(f"{loss} is {metrics['loss']}")
-            evaluations.append(metrics)
-            length = phase.sequence_length
-            reporter.write(step, "eval", {"sequence_length": length, **metrics})
-            summary = f"eval at {length} tokens: {eval_summary(metrics)}"
-            reporter.log(f"step {step}  {summary}")
-        reporter.progress["evaluation"] = metrics  # for the baselines in reports
-
-    log(_description(config, objective, store))
-    text = {
-        "documents": store.info.documents,
-        "tokens": store.info.tokens,
-        "vocabulary": store.info.vocabulary_fingerprint,
-    }
-    if content := store.info.fingerprint():
-        text["content"] = content
-    else:
-        add = f"bert_jax inspect {store.directory} --checksums adds them"
-        log(
-            f"warning: {store.directory} has no checksums: damage is not noticed; {add}"
-        )
-    # A resumed run has its own parameters.
-    starts = config.init_from and not newest_step(folder.checkpoints)
-    job = Job(
-        config=config,
-        objective=objective,
-        batches=batches,
-        mesh=mesh,
-        identity=to_dict(config) | {"text": text},
-        change_settings=change_settings,
-        tokenizer=tokenizer,
-        initial_params=_initial_params(config, tokenizer, log) if starts else None,
-        evaluates=evaluates,
-        evaluate=evaluate,
-        keep_checkpoints=config.keep_checkpoints,
-        threads=config.data.threads,
-        prefetch=config.data.prefetch,
-    )
+    config = _fitted(config, tokenizer.vocab_size, log)
+    pretraining = _Pretraining(config, mesh, store, tokenizer, log)
+    job = pretraining.job(folder, change_settings)
     with Check(store, jax.process_index() / jax.process_count()) as check:
         job = replace(job, check_data=_in_all_processes(check, log))
         state, _, first = run(job, folder, log)
     finished = first == config.total_steps
     if finished:
         log(f"finished before, after {config.total_steps:,} steps")
-    model = getattr(objective, "model", None)
-    if config.prompts and isinstance(model, BertForPreTraining):
-        params = on_every_host(state.params)
-        try:
-            for line in _filled(config, model, params, tokenizer):
-                log(line)
-        except UserError as error:  # the training is finished and saved
-            log(f"prompts: {error}")
+    pretraining.fill_prompts(state.params)
 
     def draw() -> None:
         if not finished or not is_drawn(folder):
             draw_run(folder, log)
 
     on_leader(draw)
-    return evaluations[-1] if evaluations else None
+    return pretraining.last_evaluation
+
+
+def _fitted(config: TrainConfig, vocab_size: int, log: Log) -> TrainConfig:
+    """The config for a text whose vocabulary has ``vocab_size`` tokens.
+
+    A small text may give a smaller vocabulary than ``data.vocabulary_size``. Raises
+    UserError if the model does not fit the text.
+    """
+    model, data = config.model, config.data
+    trained = data.corpus and not config.init_from
+    if trained and vocab_size < model.vocab_size == data.vocabulary_size:
+        log(f"the text gives a vocabulary of {vocab_size:,} tokens only")
+        config = replace(config, model=replace(model, vocab_size=vocab_size))
+    elif vocab_size != model.vocab_size:
+        expected = f"{vocab_size}, the number of tokens in the vocabulary of the text"
+        raise UserError(f"model.vocab_size={model.vocab_size}, expected {expected}")
+    if data.examples.next_sentence and model.type_vocab_size < 2:
+        expected = "2 for pairs of sentences, or data.examples.next_sentence=False"
+        raise UserError(f"model.type_vocab_size=1, expected {expected}")
+    return config
+
+
+@dataclasses.dataclass(eq=False)
+class _Pretraining:
+    """A pretraining run: its Job for the engine, and its evaluations.
+
+    last_evaluation: metrics; None before an evaluation.
+    """
+
+    config: TrainConfig
+    mesh: Mesh
+    store: TokenStore
+    tokenizer: Tokenizer
+    log: Log
+    last_evaluation: dict[str, float] | None = None
+
+    def __post_init__(self):
+        config, documents = self.config, self.store.info.documents
+        training, self.held_out = split_documents(documents, config.data.holdout)
+        if config.eval_every and not len(self.held_out):
+            raise UserError(
+                f"data.holdout={config.data.holdout} of {documents} documents leaves none "
+                "for evaluation; use more documents, or set eval_every=0"
+            )
+        self.objective = pretraining_objective(config)
+        self.batches = TrainingBatches(
+            self.store,
+            self.tokenizer,
+            config.phases,
+            config.data.examples,
+            seed=config.seed,
+            documents=training,
+            rows=functools.partial(process_rows, self.mesh),
+            packing=batch_divisor(self.mesh) * config.accumulation * config.packs,
+        )
+        self.eval_sums = jit_whole(self.mesh, self.objective.eval_sums)
+        steps = [phase.steps for phase in config.phases]
+        self.ends = list(itertools.accumulate(steps))  # the last step of each phase
+
+    def job(self, folder: RunFolder, change_settings: bool) -> Job:
+        """The run for the engine."""
+        config = self.config
+        self.log(_description(config, self.objective, self.store))
+        text = self._text()
+        params = None
+        # A resumed run has its own parameters.
+        if config.init_from and not newest_step(folder.checkpoints):
+            params = _initial_params(config, self.tokenizer, self.log)
+        return Job(
+            config=config,
+            objective=self.objective,
+            batches=self.batches,
+            mesh=self.mesh,
+            identity=to_dict(config) | {"text": text},
+            hooks=[evaluation(self._is_evaluated, self._evaluate)],
+            change_settings=change_settings,
+            tokenizer=self.tokenizer,
+            initial_params=params,
+            keep_checkpoints=config.keep_checkpoints,
+            threads=config.data.threads,
+            prefetch=config.data.prefetch,
+        )
+
+    def _text(self) -> dict[str, Any]:
+        """The text as config.json records it. Warns of a text without checksums."""
+        info, directory = self.store.info, self.store.directory
+        text = {
+            "documents": info.documents,
+            "tokens": info.tokens,
+            "vocabulary": info.vocabulary_fingerprint,
+        }
+        if content := info.fingerprint():
+            text["content"] = content
+        else:
+            add = f"bert_jax inspect {directory} --checksums adds them"
+            warning = f"{directory} has no checksums: damage is not noticed; {add}"
+            self.log(f"warning: {warning}")
+        return text
+
+    def _is_evaluated(self, step: int) -> bool:
+        every = self.config.eval_every
+        return bool(every) and (step % every == 0 or step in self.ends)
+
+    def _evaluate(self, step: int, params: Params, reporter: Reporter) -> None:
+        # The end of a phase is evaluated at the lengths of this phase and of the next.
+        ends = self.ends[:-1]
+        for i in sorted({bisect.bisect(ends, near) for near in (step - 1, step)}):
+            phase = replace(self.config.phases[i], steps=self.config.eval_batches)
+            metrics = self._metrics(phase, params)
+            if not math.isfinite(metrics["loss"]):
+                loss = f"the loss of the evaluation after step {step}"
+                raise DivergenceError(f"{loss} is {metrics['loss']}")
+            self.last_evaluation = metrics
+            length = phase.sequence_length
+            reporter.write(step, "eval", {"sequence_length": length, **metrics})
+            summary = f"eval at {length} tokens: {eval_summary(metrics)}"
+            reporter.log(f"step {step}  {summary}")
+        reporter.progress.evaluation = metrics  # for the baselines in reports
+
+    def _metrics(self, phase: Phase, params: Params) -> dict[str, float]:
+        """The metrics of batches of held-out documents."""
+        config = self.config
+        batches = eval_batches(
+            self.batches, phase, self.held_out, config.eval_mask_rate
+        )
+        ahead = drawn_ahead(batches, timeout=config.data_timeout)
+        bar = Progress("evaluating", ahead, total=phase.steps, unit="batches")
+        sums = []
+        with bar:
+            for batch in bar:
+                batch_sums = self.eval_sums(params, put_batch(batch, self.mesh))
+                sums.append(jax.device_get(batch_sums))
+        return eval_metrics(self.objective, sums)
+
+    def fill_prompts(self, params: Params) -> None:
+        """Logs the prompts of the config with the most probable tokens."""
+        model = getattr(self.objective, "model", None)
+        if not self.config.prompts or not isinstance(model, BertForPreTraining):
+            return
+        params = on_every_host(params)
+        try:
+            for line in _filled(self.config, model, params, self.tokenizer):
+                self.log(line)
+        except UserError as error:  # the training is finished and saved
+            self.log(f"prompts: {error}")
 
 
 def _in_all_processes(check: Check, log: Log) -> Callable[..., bool]:

@@ -42,10 +42,11 @@ from bert_jax.parallel.processes import (
     stop_requests,
 )
 from bert_jax.runs import CURVES, METRICS, RESULTS
-from bert_jax.training import metrics
+from bert_jax.training import hooks, metrics
 from bert_jax.training.config import Change, RunConfig, changed_settings, shown
-from bert_jax.training.metrics import MetricWriter, Reporter
-from bert_jax.training.optimizer import bert_optimizer, make_schedule
+from bert_jax.training.hooks import Hook, Profile, Saver, Training, call_hooks
+from bert_jax.training.metrics import MetricWriter, Reporter, RunProgress
+from bert_jax.training.optimizer import Schedule, bert_optimizer, make_schedule
 from bert_jax.training.state import (
     TrainState,
     abstract_state,
@@ -59,8 +60,6 @@ from bert_jax.training.workdir import RunFolder
 # another vocabulary the parameters have no meaning. With other rows the best score has no
 # meaning.
 _FIXED = ("text.vocabulary", "rows")
-# A run that ends with this many skipped batches has diverged.
-_SKIPPED = 10
 
 HostBatch = dict[str, np.ndarray]
 Log = Callable[[str], None]
@@ -72,14 +71,9 @@ class Job:
 
     batches: one batch for each step. Item t contains this process's rows of the batch of
       step t, and depends only on t.
-    evaluates: function of the step number. If it returns True, ``evaluate`` runs after that
-      step. Number 0 means the state before the first step.
-    evaluate: function of (step, params, reporter). If it returns True in all processes, the
-      run ends after this step. It raises DivergenceError if a loss or output is not
-      finite. ``reporter.progress`` is a dictionary of JSON values that
-      is saved in checkpoints. Put values there that a resumed run needs, such as the best
-      score so far.
     identity: the settings, as config.json contains them.
+    hooks: what the run does after a step besides reports and saves, such as an evaluation;
+      see ``training.hooks``. They run after the report and before the save.
     change_settings: resume an unfinished run with other settings. The vocabulary, and the
       rows of a fine-tuning, must be the same.
     initial_params: parameters from a checkpoint, for any part of the model. All other
@@ -95,8 +89,7 @@ class Job:
     batches: Sequence[HostBatch]
     mesh: Mesh
     identity: dict[str, Any]
-    evaluates: Callable[[int], bool]
-    evaluate: Callable[[int, Params, Reporter], bool | None]
+    hooks: Sequence[Hook] = ()
     change_settings: bool = False
     tokenizer: Tokenizer | None = None
     initial_params: Params | None = None
@@ -121,13 +114,11 @@ def open_workdir(
         yield folder, log if is_leader() else lambda line: None
 
 
-def run(
-    job: Job, folder: RunFolder, log: Log
-) -> tuple[TrainState, dict[str, Any], int]:
+def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress, int]:
     """Trains from the newest undamaged checkpoint, until the last step or an early end.
 
     Returns the state, the progress, and the step at which this call started. If an
-    evaluation ended the run early, ``progress["stopped_at"]`` is its last step.
+    evaluation ended the run early, ``progress.stopped_at`` is its last step.
     Nothing is written before all checks have passed, or if no step is left. A workdir
     without checkpoints or results can be reused.
 
@@ -141,86 +132,182 @@ def run(
     on_leader(lambda: _check_folder(job, folder))
     optimizer = bert_optimizer(config.optimizer, getattr(job.objective, "frozen", ""))
     abstract = abstract_state(job.objective, optimizer, job.mesh, fsdp=config.mesh.fsdp)
-    schedule = make_schedule(config.optimizer, total)
-    options = {"accumulation": config.accumulation, "log_every": config.log_every}
-    train_step = compile_step(job.objective, config.optimizer, abstract, **options)
     with contextlib.ExitStack() as stack:
         stack.callback(folder.upload)
         # The signals are handled until the last save is complete.
         stop_requested = stack.enter_context(stop_requests())
         store = CheckpointStore(folder.checkpoints, job.keep_checkpoints)
         stack.push(store)
-        if restored := store.restore(abstract, log):
-            state, saved = restored
-            log(f"resuming at step {int(state.step):,}")
-        else:
-            params, saved = job.initial_params, {}
-            state = init_state(job.objective, optimizer, abstract, config.seed, params)
-            if params and (new := new_parameters(abstract, params)):
-                log(f"initialised at random: {', '.join(new)}")
-        first, progress = int(state.step), saved.get("progress", {})
+        state, saved = _first_state(job, store, optimizer, abstract, log)
+        first, progress = int(state.step), RunProgress(**saved.get("progress", {}))
         if first > total:
             raise UserError(f"the run has done {first:,} steps, expected {total:,}")
-        if first == total or "stopped_at" in progress:
+        if first == total or progress.stopped_at is not None:
             return state, progress, first
-        identity, changes = job.identity, []
-        if saved:
-            before = saved["config"]
-            history = before.get("changes", [])
-            if changes := changed_settings(before, identity):
-                if fixed := [change for change in changes if change[0] in _FIXED]:
-                    kept = "a run keeps its vocabulary and rows; use another workdir"
-                    raise UserError(f"{shown(fixed)}: {kept}")
-                steps = f"the learning rate follows the schedule of {total:,} steps"
-                log(f"settings change after step {first:,}: {shown(changes)}; {steps}")
-                values = {name: {"from": old, "to": new} for name, old, new in changes}
-                history = [*history, {"step": first, "settings": values}]
-            identity = identity | ({"changes": history} if history else {})
-
-        def open_writer() -> MetricWriter:
-            if job.tokenizer is not None:
-                job.tokenizer.save(folder.local)
-            # Written before the first step, so that the same command resumes without
-            # change_settings even if no step with changed settings is saved.
-            write_json(folder.local / "config.json", identity)
-            tracker = None
-            if name := config.tracker:
-                run_id = progress.setdefault("tracker_id", secrets.token_hex(8))
-                place = folder.local.name, run_id
-                tracker = metrics.open_tracker(name, *place, identity)
-            writer = MetricWriter(folder.local, first, tracker)
+        identity = _identity(job, first, saved, log)
+        writer = on_leader(lambda: _open_writer(job, folder, identity, progress, first))
+        if writer is not None:
             stack.callback(writer.close)
-            return writer
-
-        writer = on_leader(open_writer)
         folder.check_shared("config.json")
-        reporter = Reporter(
-            config, job.objective, schedule, writer, log, progress, first
-        )
+        schedule = make_schedule(config.optimizer, total)
+        late = steps_ahead(job.mesh) > 0
+        observers = writer, log, progress, first, late
+        reporter = Reporter(config, job.objective, schedule, *observers)
         stack.callback(reporter.bar.close)
-
-        def write_small_files() -> None:
-            writer.sync()
-            write_json(folder.local / "config.json", identity)
-            folder.upload()
-
-        def save(step: int, state: TrainState) -> None:
-            if job.check_data(wait=True):
-                reporter.start_window()  # the wait is not counted as training time
-            on_leader(write_small_files)
-            store.save(step, state, {"config": identity, "progress": progress})
-
-        scheduled = jax.device_put(schedule, NamedSharding(job.mesh, PartitionSpec()))
-        train_step = functools.partial(train_step, schedule=scheduled)
+        training = Training(reporter, total, first, state)
+        profile = Profile(config.profile_steps, folder.local / metrics.TENSORBOARD)
+        stack.callback(profile.close)
+        saver = Saver(
+            config.steps_between_saves(total),
+            functools.partial(_save, job, folder, store, identity, reporter),
+        )
+        train_step = _train_step(job, abstract, schedule)
         try:
-            state = _loop(
-                job, folder, state, train_step, reporter, save, stop_requested
-            )
+            profile(training)  # the first step may be the first profiled one
+            if not first:
+                call_hooks(job.hooks, training)
+            all_hooks = _hooks(job, profile, stop_requested, saver)
+            _loop(job, training, train_step, all_hooks)
         except DivergenceError as error:
             store.wait()
             advice = divergence_advice(config, store.steps())
             raise DivergenceError(f"{error}; {advice}") from error
-        return state, progress, first
+        return training.state, progress, first
+
+
+def _first_state(
+    job: Job,
+    store: CheckpointStore,
+    optimizer: optax.GradientTransformation,
+    abstract: TrainState,
+    log: Log,
+) -> tuple[TrainState, dict[str, Any]]:
+    """State and notes of the newest checkpoint, or a new state and {}."""
+    restored = store.restore(abstract, log)
+    if restored is not None:
+        log(f"resuming at step {int(restored[0].step):,}")
+        return restored
+    params = job.initial_params
+    state = init_state(job.objective, optimizer, abstract, job.config.seed, params)
+    if params and (new := new_parameters(abstract, params)):
+        log(f"initialised at random: {', '.join(new)}")
+    return state, {}
+
+
+def _identity(job: Job, first: int, saved: dict[str, Any], log: Log) -> dict[str, Any]:
+    """The content of config.json: the settings, and all changes of settings.
+
+    saved: notes of the checkpoint of step ``first``; {} in a new run. Raises UserError for
+    a change of the vocabulary or rows.
+    """
+    identity = job.identity
+    if not saved:
+        return identity
+    before = saved["config"]
+    history = before.get("changes", [])
+    changes = changed_settings(before, identity)
+    fixed = [change for change in changes if change[0] in _FIXED]
+    if fixed:
+        kept = "a run keeps its vocabulary and rows; use another workdir"
+        raise UserError(f"{shown(fixed)}: {kept}")
+    if changes:
+        total = len(job.batches)
+        steps = f"the learning rate follows the schedule of {total:,} steps"
+        log(f"settings change after step {first:,}: {shown(changes)}; {steps}")
+        values = {name: {"from": old, "to": new} for name, old, new in changes}
+        history = [*history, {"step": first, "settings": values}]
+    if history:
+        identity = identity | {"changes": history}
+    return identity
+
+
+def _open_writer(
+    job: Job,
+    folder: RunFolder,
+    identity: dict[str, Any],
+    progress: RunProgress,
+    first: int,
+) -> MetricWriter:
+    """Writes the vocabulary and config.json, and opens the metrics, in process 0."""
+    if job.tokenizer is not None:
+        job.tokenizer.save(folder.local)
+    # Written before the first step, so that the same command resumes without
+    # change_settings even if no step with changed settings is saved.
+    write_json(folder.local / "config.json", identity)
+    tracker = None
+    if name := job.config.tracker:
+        progress.tracker_id = progress.tracker_id or secrets.token_hex(8)
+        place = folder.local.name, progress.tracker_id
+        tracker = metrics.open_tracker(name, *place, identity)
+    return MetricWriter(folder.local, first, tracker)
+
+
+def _save(
+    job: Job,
+    folder: RunFolder,
+    store: CheckpointStore,
+    identity: dict[str, Any],
+    reporter: Reporter,
+    step: int,
+    state: TrainState,
+) -> None:
+    """Saves the state, the metrics until ``step``, and config.json."""
+    if job.check_data(wait=True):
+        reporter.start_window()  # the wait is not counted as training time
+
+    def write_small_files() -> None:
+        reporter.writer.sync()
+        write_json(folder.local / "config.json", identity)
+        folder.upload()
+
+    on_leader(write_small_files)
+    progress = dataclasses.asdict(reporter.progress)
+    store.save(step, state, {"config": identity, "progress": progress})
+
+
+def _train_step(
+    job: Job, abstract: TrainState, schedule: Schedule
+) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
+    """The compiled step with its schedule."""
+    config = job.config
+    train_step = compile_step(
+        job.objective,
+        config.optimizer,
+        abstract,
+        accumulation=config.accumulation,
+        log_every=config.log_every,
+    )
+    place = NamedSharding(job.mesh, PartitionSpec())
+    return functools.partial(train_step, schedule=jax.device_put(schedule, place))
+
+
+def _hooks(
+    job: Job, profile: Profile, stop_requested: StopRequested, saver: Saver
+) -> list[Hook]:
+    """All hooks of a run, in their order.
+
+    A checkpoint is written after the metrics of its step, so a resumed run does not write
+    them again.
+    """
+    every, total = job.config.log_every, len(job.batches)
+
+    def reports(step: int) -> bool:
+        return step > 0 and (step % every == 0 or step == total)
+
+    def report_rest(training: Training) -> None:
+        if training.ends and not reports(training.step):  # an evaluation ended the run
+            hooks.report(training)
+
+    return [
+        (1, profile),
+        (reports, hooks.report),
+        (reports, lambda training: job.check_data(wait=False)),
+        (1, hooks.request(stop_requested)),
+        *job.hooks,
+        (1, report_rest),
+        (1, saver),
+        (1, hooks.stop),
+    ]
 
 
 def divergence_advice(config: RunConfig, checkpoints: Sequence[int]) -> str:
@@ -248,139 +335,47 @@ def divergence_advice(config: RunConfig, checkpoints: Sequence[int]) -> str:
 
 def _loop(
     job: Job,
-    folder: RunFolder,
-    state: TrainState,
+    training: Training,
     train_step: Callable[[TrainState, Batch], tuple[TrainState, Sums]],
-    reporter: Reporter,
-    save: Callable[[int, TrainState], None],
-    stop_requested: StopRequested,
-) -> TrainState:
-    """Runs all steps that are left.
-
-    The order in each round is step, report, evaluation, checkpoint. A checkpoint is written
-    after the metrics of its step, so a resumed run does not write them again.
-
-    After a skipped batch the parameters may be destroyed, although they are finite. They
-    are saved only if an evaluation of this step was finite. Otherwise the save waits for a
-    step whose batch is not skipped. The last step cannot wait; see _may_be_saved.
-    """
-    config, progress = job.config, reporter.progress
-    shapes = progress.setdefault("shapes", {})
-    total, first = len(job.batches), int(state.step)
-    save_every = config.steps_between_saves(total)
+    after_step: Sequence[Hook],
+) -> None:
+    """Runs all steps that are left, and the hooks of each step."""
+    reporter, first = training.reporter, training.step
+    shapes = training.progress.shapes
     data = drawn_ahead(
         job.batches,
         first=first,
         threads=job.threads,
         prefetch=job.prefetch,
-        timeout=config.data_timeout,
+        timeout=job.config.data_timeout,
     )
     in_flight: collections.deque[jax.Array] = collections.deque()
-    skipped: collections.deque[jax.Array] = collections.deque(maxlen=_SKIPPED)
-    due = False  # whether a save was postponed
     ahead = steps_ahead(job.mesh)
-    norm_fn = jax.jit(optax.tree.norm)
     compiled: set[str] = set()
-    profile_from, profile_to = map(int, (config.profile_steps or "0:0").split(":"))
-    if not first and job.evaluates(0):
-        job.evaluate(0, state.params, reporter)
-        reporter.start_window()
-    with contextlib.closing(data), contextlib.ExitStack() as profile:
-        for step in range(first + 1, total + 1):
-            if step == profile_from and is_leader():
-                jax.block_until_ready(state)
-                profile.enter_context(
-                    jax.profiler.trace(folder.local / metrics.TENSORBOARD)
-                )
+    with contextlib.closing(data):
+        while not training.ends:
             started = time.perf_counter()
             host_batch = next(data)
             waited = time.perf_counter() - started
             with jax.transfer_guard("disallow"):
                 batch = put_batch(host_batch, job.mesh)
-                if step == first + 1:
+                if training.step == first:
                     reporter.expect(batch)
-                state, sums = train_step(state, batch)
-            in_flight.append(sums["steps"])
-            skipped.append(sums["last_skipped"])
+                training.advance(*train_step(training.state, batch))
+            reporter.finish_report()
+            in_flight.append(training.sums["steps"])
             if len(in_flight) > ahead:
                 jax.block_until_ready(in_flight.popleft())
             shape = "x".join(map(str, batch["input_ids"].shape))
             shapes[shape] = shapes.get(shape, 0) + 1
             if shape not in compiled:  # this step compiled: its time is not reported
                 compiled.add(shape)
-                jax.block_until_ready(sums)
+                jax.block_until_ready(training.sums)
                 reporter.start_window()
             else:
-                reporter.add_step(step, batch, waited, sums)
+                reporter.add_step(training.step, batch, waited, training.sums)
             reporter.bar.update()
-            last = step == total
-            if step == profile_to or last:
-                jax.block_until_ready(state)
-                profile.close()
-            if step % config.log_every == 0 or last:
-                reporter.report(step, sums)
-                job.check_data(wait=False)
-            evaluates = job.evaluates(step)
-            # A run also obeys a stop request after its last step, because the caller may
-            # still score the model or start more runs.
-            stops = stop_requested()
-            due = due or step % save_every == 0 or last or stops is not None
-            if evaluates or due:
-                norm = norm_fn(state.params)
-                may_save = _may_be_saved(
-                    step, sums, norm, skipped, last and not evaluates
-                )
-                may_save = may_save or evaluates
-            ends = evaluates and job.evaluate(step, state.params, reporter) and not last
-            if ends:
-                progress["stopped_at"] = step
-            if ends and step % config.log_every:
-                reporter.start_window()  # the evaluation is not counted as training time
-                reporter.report(step, sums)
-            saves = (due or ends) and may_save
-            if saves:
-                progress["seconds"] = reporter.seconds
-                save(step, state)
-                due = False
-            if stops is not None:
-                again = "saved: the same command resumes there"
-                if not saves:
-                    again = (
-                        "not saved, because its batch was skipped: the same command "
-                        "resumes at the last checkpoint"
-                    )
-                raise stops(f"asked to stop after step {step} of {total}; {again}")
-            if ends:
-                break
-            if evaluates:
-                reporter.start_window()
-    return state
-
-
-def _may_be_saved(
-    step: int,
-    sums: Sums,
-    norm: jax.Array,
-    skipped: Sequence[jax.Array],
-    must_save: bool,
-) -> bool:
-    """Whether the state after ``step`` may be saved, because its batch was not skipped.
-
-    norm: of the parameters. The sums are computed with the parameters before this step, so
-    the new parameters are also checked. skipped: 1 for each skipped batch of the last
-    _SKIPPED batches or fewer. must_save: no later step can be saved instead.
-
-    Raises DivergenceError if a number is not finite, or if ``must_save`` and the last
-    _SKIPPED batches were all skipped.
-    """
-    values = jax.device_get(sums | {"norm of the parameters": norm})
-    metrics.check_finite(step, values)
-    if must_save:
-        latest = jax.device_get(list(skipped))
-        if len(latest) == _SKIPPED and all(latest):
-            raise DivergenceError(f"the last {_SKIPPED} batches were skipped")
-        return True
-    return not values["last_skipped"]
+            call_hooks(after_step, training)
 
 
 def is_drawn(folder: RunFolder) -> bool:

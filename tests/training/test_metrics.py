@@ -12,6 +12,7 @@ from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.metrics import (
     PEAK_FLOPS,
     MetricWriter,
+    RunProgress,
     open_tracker,
     peak_flops,
 )
@@ -62,7 +63,7 @@ def run_steps(tmp_path, monkeypatch):
 
     def run(steps, rows=8, writer="a writer"):
         log = []
-        arguments = config, objective, schedule, writer, log.append, {}, 0
+        arguments = config, objective, schedule, writer, log.append, RunProgress(), 0
         reporter = metrics.Reporter(*arguments)
         batch = {"input_ids": jnp.zeros((rows, 16), jnp.int32)}
         reporter.expect(batch)

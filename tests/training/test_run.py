@@ -22,9 +22,10 @@ from bert_jax.errors import DivergenceError, Preempted, UserError
 from bert_jax.interop.train_state import CheckpointStore, newest_step
 from bert_jax.model.config import ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
-from bert_jax.training import metrics
+from bert_jax.training import hooks, metrics
 from bert_jax.training import run as engine
 from bert_jax.training.config import RunConfig
+from bert_jax.training.hooks import evaluation
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.run import Job, divergence_advice, draw_run, run
 from bert_jax.training.workdir import RunFolder
@@ -85,6 +86,10 @@ class NextToken:
         return batch["attention_mask"][:, 1:].astype(jnp.float32)
 
 
+def every_fourth(step):
+    return step % 4 == 0
+
+
 class Batches:
     """Batches of eight rows of consecutive numbers with different lengths."""
 
@@ -103,9 +108,15 @@ class Batches:
 
 @pytest.fixture
 def make_job():
-    """A function of (config changes, job changes) that makes a job on one device."""
+    """A function of (config changes, job changes) that makes a job on one device.
 
-    def make(config=None, **changes):
+    evaluates, evaluate: the steps and the function of an evaluation.
+    """
+
+    def evaluate(step, params, reporter):
+        reporter.progress.evaluation[str(step)] = step  # any value of a run
+
+    def make(config=None, evaluates=every_fourth, evaluate=evaluate, **changes):
         mesh = make_mesh(MeshConfig(), jax.devices()[:1])
         settings = dict(
             optimizer=OptimizerConfig(learning_rate=0.1, warmup_steps=2),
@@ -118,10 +129,7 @@ def make_job():
             batches=Batches(),
             mesh=mesh,
             identity={"name": "bigrams"},
-            evaluates=lambda step: step % 4 == 0,
-            evaluate=lambda step, params, reporter: reporter.progress.setdefault(
-                "evaluated", []
-            ).append(step),
+            hooks=[evaluation(evaluates, evaluate)],
         )
         return Job(**settings | changes)
 
@@ -132,7 +140,7 @@ def test_a_new_objective_trains_logs_evaluates_and_saves(make_job, tmp_path):
     lines = []
     state, progress, _ = run(make_job(), RunFolder(tmp_path), lines.append)
     assert int(state.step) == STEPS
-    assert progress["evaluated"] == [0, 4, 8]
+    assert [*progress.evaluation.values()] == [0, 4, 8]
     # Every token is the token before it plus one.
     text = (tmp_path / "metrics.jsonl").read_text()
     metrics = [json.loads(line) for line in text.splitlines()]
@@ -143,10 +151,39 @@ def test_a_new_objective_trains_logs_evaluates_and_saves(make_job, tmp_path):
     share = np.mean([batch["attention_mask"].mean() for batch in batches])
     assert metrics[0]["padding"] == pytest.approx(1 - share, abs=1e-6)
     assert "accuracy" in lines[-1]
-    assert progress["tokens"] == sum(
+    assert progress.tokens == sum(
         Batches()[step]["attention_mask"].sum() for step in range(STEPS)
     )
-    assert progress["shapes"] == {"8x6": STEPS}
+    assert progress.shapes == {"8x6": STEPS}
+
+
+def test_a_report_is_made_while_the_next_step_runs(
+    make_job, metric_lines, monkeypatch, tmp_path
+):
+    """On accelerators. A save and the end of the run wait for the report."""
+    config = {"checkpoint_every": 6}
+    run(make_job(config), RunFolder(tmp_path / "cpu"), print)
+    events, compile_step = [], engine.compile_step
+
+    def compiled(*arguments, **settings):
+        step = compile_step(*arguments, **settings)
+
+        def noted(*arguments, **settings):
+            events.append("step")
+            return step(*arguments, **settings)
+
+        return noted
+
+    def log(line):
+        if line.startswith("step "):
+            events.append(line.split()[1])
+
+    monkeypatch.setattr(engine, "compile_step", compiled)
+    monkeypatch.setattr(engine, "steps_ahead", lambda mesh: 2)
+    run(make_job(config, evaluates=never), RunFolder(tmp_path / "late"), log)
+    expected = [*["step"] * 4, "3/9", *["step"] * 2, "6/9", *["step"] * 3, "9/9"]
+    assert events == expected
+    assert metric_lines(tmp_path / "late") == metric_lines(tmp_path / "cpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,7 +272,7 @@ def test_each_shape_is_compiled_once_and_each_batch_read_once(make_job, tmp_path
     job = make_job({"log_every": 1}, objective=Noted(Bigrams()), batches=batches)
     _, progress, _ = run(job, RunFolder(tmp_path), lambda line: None)
     assert widths == [6, 8]
-    assert progress["shapes"] == {"8x6": 6, "8x8": 3}
+    assert progress.shapes == {"8x6": 6, "8x8": 3}
     assert batches.drawn == dict.fromkeys(range(STEPS), 1)
     # A step that compiles has no rates.
     text = (tmp_path / "metrics.jsonl").read_text()
@@ -252,15 +289,15 @@ def test_an_interrupted_run_resumes_bit_for_bit(make_job, metric_lines, tmp_path
         make_job(), RunFolder(tmp_path / "whole"), lambda line: None
     )
 
-    def evaluate(step, *rest):
-        if step == stop:
+    def interrupt(training):
+        if training.step == stop:
             raise KeyboardInterrupt
-        make_job().evaluate(step, *rest)
 
     folder = RunFolder(tmp_path / "parts")
     with pytest.raises(KeyboardInterrupt):
-        always = dict(evaluates=lambda step: step % 4 == 0 or step == stop)
-        run(make_job(evaluate=evaluate, **always), folder, lambda line: None)
+        job = make_job()
+        job = dataclasses.replace(job, hooks=[(1, interrupt), *job.hooks])
+        run(job, folder, lambda line: None)
     state, progress, _ = run(make_job(), folder, lambda line: None)
     same = jax.tree.map(np.array_equal, state.params, expected.params)
     assert jax.tree.all(same)
@@ -268,11 +305,11 @@ def test_an_interrupted_run_resumes_bit_for_bit(make_job, metric_lines, tmp_path
         jax.tree.map(np.array_equal, state.opt_state, expected.opt_state)
     )
     assert metric_lines(tmp_path / "parts") == metric_lines(tmp_path / "whole")
-    for name in ("evaluated", "tokens", "computed_tokens", "shapes"):
-        assert progress[name] == expected_progress[name], name
+    for name in ("evaluation", "tokens", "computed_tokens", "shapes"):
+        assert getattr(progress, name) == getattr(expected_progress, name), name
     text = (tmp_path / "parts/metrics.jsonl").read_text()
     seconds = [json.loads(line)["seconds"] for line in text.splitlines()]
-    seconds.append(progress["seconds"])
+    seconds.append(progress.seconds)
     assert seconds == sorted(seconds) and seconds[0] > 0
 
 
@@ -324,7 +361,7 @@ def test_a_batch_without_a_finite_loss_is_skipped_on_request(
     folder = RunFolder(tmp_path / "parts")
     stops = dict(evaluates=lambda step: step == 5, evaluate=interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run(dataclasses.replace(job, **stops), folder, print)
+        run(make_job(skipping(), batches=OneEmpty(), **stops), folder, print)
     state, *_ = run(job, folder, print)
     assert metric_lines(tmp_path / "parts") == expected_metrics
     assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
@@ -376,7 +413,7 @@ def test_a_run_that_skips_to_its_end_keeps_the_checkpoints_before(
     make_job, saved_steps, tmp_path, monkeypatch
 ):
     """After an update that destroys the parameters every batch is skipped."""
-    monkeypatch.setattr(engine, "_SKIPPED", 4)
+    monkeypatch.setattr(hooks, "_SKIPPED", 4)
     settings = skipping() | dict(log_every=100)
     batches = Empty(6, 7, 8, 9)
     job = make_job(settings, batches=batches, evaluates=never)
@@ -401,7 +438,8 @@ def test_a_step_whose_batch_is_skipped_is_not_saved(make_job, saved_steps, tmp_p
     assert saved_steps == [2, 6, 8, 9]
     # A finite evaluation shows that the parameters are not destroyed.
     saved_steps.clear()
-    evaluated = dataclasses.replace(job, evaluates=lambda step: step == 4)
+    finite = evaluation(lambda step: step == 4, lambda *_: None)
+    evaluated = dataclasses.replace(job, hooks=[finite])
     run(evaluated, RunFolder(tmp_path / "b"), print)
     assert saved_steps == [2, 4, 6, 8, 9]
 
