@@ -194,6 +194,8 @@ def stacked_at_start(
     changed = dict(params)
     for name in params.keys() & {"bert", "generator"}:
         encoder = dict(params[name]["encoder"])
+        if "layer_0" not in encoder:  # LSTMs
+            continue
         count = sum(part.startswith("layer_") for part in encoder)
         layers = [flatten_dict(encoder.pop(f"layer_{i}")) for i in range(count)]
         stacked = {}

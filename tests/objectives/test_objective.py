@@ -1,8 +1,11 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.data.examples import ExampleConfig
 from bert_jax.model import layers
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
@@ -11,6 +14,7 @@ from bert_jax.objectives.electra import Electra, ReplacedTokens
 from bert_jax.objectives.heads import Classification
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.objective import cross_entropy, cross_entropy_sums
+from bert_jax.objectives.two_way import pretraining
 
 
 @pytest.mark.parametrize(
@@ -70,6 +74,18 @@ def test_scanned_layers_start_with_the_parameters_of_the_loop(
     assert len(keys) > 12
     assert jax.tree.structure(stacked) == jax.tree.structure(scanned)
     jax.tree.map(np.testing.assert_array_equal, stacked, scanned)
+
+
+def test_scan_layers_does_not_change_lstms(small_model_config):
+    config = dataclasses.replace(small_model_config, encoder="lstm")
+    examples = ExampleConfig(next_sentence=False)
+    loop, scanned = (
+        jax.jit(pretraining(config, ComputeConfig(scan_layers=scan), examples).init)(
+            jax.random.key(7)
+        )
+        for scan in (False, True)
+    )
+    jax.tree.map(np.testing.assert_array_equal, loop, scanned)
 
 
 @pytest.mark.long
