@@ -327,9 +327,8 @@ def test_files_of_pairs_are_evaluated_by_a_head_of_another_tool(tmp_path):
     folder.mkdir()
     row = {"text_a": "a man", "text_b": "the dog eats", "label": "yes"}
     (folder / "dev.jsonl").write_text(json.dumps(row))
-    ((task, split, evaluation),) = evaluated(
-        tmp_path / "m", None, directory=str(folder)
-    )
+    model = bert_jax.load(tmp_path / "m")
+    ((task, split, evaluation),) = evaluated(model, directory=str(folder))
     assert split.rows[0].texts == ("a man", "the dog eats")
     assert_classes(evaluation.predictions, logits("a man", "the dog eats"))
     assert task.config.dir == str(folder)
