@@ -207,20 +207,28 @@ def confusion_matrix(
     counts_CC: number of examples for each pair of labels. title: name of the examples, such
     as "dev rows". Numbers are counts. Colours are shares of a row.
     """
+    # Imported late: other pictures need no scikit-learn, whose import takes a second.
+    from sklearn.metrics import ConfusionMatrixDisplay
+
     counts_CC = np.array(counts_CC)
     shares_CC = counts_CC / np.maximum(counts_CC.sum(axis=1, keepdims=True), 1)
     right = np.trace(counts_CC) / max(counts_CC.sum(), 1)
     title = f"{title}: {right:.1%} of {counts_CC.sum():,} right"
     few = len(labels) <= 20
-    size = max(3.4, (0.55 if few else 0.15) * len(labels) + 1.5)
+    cell, points = 0.15, 6  # inches of a cell, size of the names
+    if few:
+        cell, points = 0.55, 8
+    size = max(3.4, cell * len(labels) + 1.5)
     picture, (axes,) = _figure(title, 1, 1, size + 1.2, size - 0.6)
-    image = axes.imshow(shares_CC, cmap=_HEAT, vmin=0, vmax=1)
-    _label_cells(axes, labels, labels, 8 if few else 6)
+    display = ConfusionMatrixDisplay(shares_CC, display_labels=labels)
+    colours = {"cmap": _HEAT, "im_kw": {"vmin": 0, "vmax": 1}}
+    display.plot(ax=axes, include_values=few, colorbar=False, **colours)
+    if few:
+        for text, count in zip(display.text_.flat, counts_CC.flat, strict=True):
+            text.set_text(f"{count:,}")
+    _label_cells(axes, labels, labels, points)
     axes.set(xlabel="predicted", ylabel="gold")
-    for (i, j), count in np.ndenumerate(counts_CC if few else ()):
-        colour = "white" if shares_CC[i, j] > 0.55 else "black"
-        axes.text(j, i, f"{count:,}", ha="center", va="center", color=colour)
-    bar = picture.colorbar(image, ax=axes, format=ticker.PercentFormatter(1))
+    bar = picture.colorbar(display.im_, ax=axes, format=ticker.PercentFormatter(1))
     bar.set_label("share of the gold label")
     return picture
 
