@@ -95,6 +95,7 @@ FOLDERS = {
 # Modules of the first page of the API, with their headings.
 FACE = {
     "Models": "bert_jax.inference.model",
+    "Outputs of the encoder": "bert_jax.inference.outputs",
     "Trained models": "bert_jax.training.from_python",
     "Figures": "bert_jax.figures",
 }
@@ -163,7 +164,7 @@ def modules(folder: str) -> list[str]:
 
 def face() -> str:
     """The page of ``import bert_jax``: its functions, then the classes of their results."""
-    functions = ["load", "finetune", "pretrain"]
+    functions = ["load", "tokenizer", "finetune", "pretrain"]
     tasks = [f"tasks.{name}" for name in bert_jax.tasks.__all__]
     parts = [
         "# bert_jax\n\nThe functions of `import bert_jax`, and the models that they return."

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from bert_jax.commands.cli import Flags, argument_parser
 from bert_jax.errors import UserError, hint
-from bert_jax.interop.architecture import with_any_sizes, with_architecture
 from bert_jax.progress import print_line
 from bert_jax.settings import Setting, all_settings, describe, plain
+from bert_jax.training.config import with_any_sizes, with_architecture
 
 # Names of configs that are an argument of another file.
 _ARGUMENTS = {

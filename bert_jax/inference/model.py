@@ -425,6 +425,9 @@ def load(path: os.PathLike | str, **changes: Any) -> Bert:
 
     Raises UserError if there is no checkpoint, or if it cannot be read.
     """
+    if "weights" in changes:
+        needed = "bert_jax.tokenizer reads a tokenizer alone"
+        raise UserError(f"weights is not a setting; {needed}")
     changes = {name: value for name, value in changes.items() if value is not None}
     return Bert(**vars(load_checkpoint(path, **changes)))
 

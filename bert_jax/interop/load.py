@@ -8,11 +8,31 @@ from typing import Any
 
 from etils import epath
 
+from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.errors import UserError, naming
-from bert_jax.files import expanded, is_remote, read_json, reading
-from bert_jax.interop.checkpoint import Checkpoint, Head, check_params
-from bert_jax.interop.config_json import RunJson, split_changes, with_compute
+from bert_jax.files import (
+    ending,
+    expanded,
+    is_remote,
+    open_remote,
+    read_json,
+    reading,
+)
+from bert_jax.interop.checkpoint import (
+    Checkpoint,
+    Head,
+    check_params,
+    check_vocabulary,
+)
+from bert_jax.interop.config_json import (
+    ConfigJson,
+    RunJson,
+    config_file,
+    config_from_dict,
+    split_changes,
+    with_compute,
+)
 from bert_jax.interop.find import BEST, CHECKPOINTS, find_files, from_hub, hub_name
 from bert_jax.interop.surgery import stretched
 from bert_jax.interop.train_state import read_params
@@ -28,7 +48,9 @@ from bert_jax.settings import from_settings
 _logger = logging.getLogger(__name__)
 
 
-def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
+def load(
+    path: os.PathLike | str, *, weights: bool = True, **changes: Any
+) -> Checkpoint:
     """Reads config, parameters and tokenizer of a BERT.
 
     path: a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, the file of
@@ -37,6 +59,8 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
       a URL such as gs://bucket/folder, or the name of a model on the Hugging Face Hub,
       such as google-bert/bert-base-uncased, with @REVISION or without. A local path takes
       precedence over a model of the same name on the hub.
+    weights: False reads only the config and the tokenizer, and downloads no weights. Then
+      ``params`` is empty, and the head and its labels are not known.
     changes: fields of BertConfig that replace values of the files, such as
       activation="gelu_tanh", which Google's files cannot express; and fields of
       ComputeConfig, such as dtype="bfloat16" or scan_layers=True. max_positions: see
@@ -53,6 +77,8 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
         )
     path = expanded(path)
     model_changes, compute_changes = split_changes(changes)
+    if not weights:
+        return _without_weights(path, model_changes)
     positions = model_changes.pop("max_positions", 0)
     local = _local_files(path)
     run = epath.Path(path) if is_remote(path) else local
@@ -75,6 +101,58 @@ def load(path: os.PathLike | str, **changes: Any) -> Checkpoint:
         )
     params = with_scan(checkpoint.params, compute.scan_layers)
     return dataclasses.replace(checkpoint, params=params, compute=compute)
+
+
+def tokenizer(path: os.PathLike | str) -> Tokenizer:
+    """Reads the tokenizer of a checkpoint, without its weights.
+
+    >>> tokenizer = bert_jax.tokenizer("google-bert/bert-base-uncased")
+    >>> tokenizer.tokenize("A man eats pasta.")
+    ['a', 'man', 'eats', 'pasta', '.']
+
+    path: a checkpoint, as for ``bert_jax.load``. No weights are downloaded. Or a
+      vocabulary: a vocab.txt, a tokenizer.json, a SentencePiece model, or their folder,
+      such as the output of ``bert_jax vocabulary`` or ``bert_jax prepare``.
+
+    Raises UserError if there is no vocabulary, or if it cannot be read.
+    """
+    path = expanded(path)
+    place = Path(path)
+    if place.is_dir() and find_vocabulary(place) and not config_file(place).is_file():
+        return load_tokenizer(place)
+    if place.is_file() and ending(place) in (".txt", ".json", ".model"):
+        return load_tokenizer(place)
+    checkpoint = load(path, weights=False)
+    check_vocabulary(checkpoint, path)
+    checkpoint.tokenizer.model_max_length = checkpoint.config.max_positions
+    return checkpoint.tokenizer
+
+
+def _without_weights(path: os.PathLike | str, changes: dict[str, Any]) -> Checkpoint:
+    """The config and the tokenizer of a checkpoint; see :func:`load`."""
+    if hub_name(path):
+        source, folder = "huggingface", from_hub(path, weights=False)
+    else:
+        run = local = local_copy(path, model=True)
+        if is_remote(path):
+            run = open_remote(path)
+        source, folder = find_files(local, run)
+        if not folder.is_dir():  # a prefix of Google's
+            folder = folder.parent
+    file = config_file(folder)
+    settings = read_json(file, "the config of a checkpoint")
+    with naming(file):
+        if "model" in settings:  # a workdir
+            check(settings, RunJson)
+            sizes = with_compute(settings)["model"] | changes
+            config = from_settings(BertConfig, sizes, "model")
+        else:
+            check(settings, ConfigJson)
+            config = config_from_dict(settings, **changes)
+    tokenizer = None
+    if find_vocabulary(folder):
+        tokenizer = load_tokenizer(folder)
+    return Checkpoint(config, {}, tokenizer, "none", source=source)
 
 
 def _local_files(path: os.PathLike | str) -> Path:

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from bert_jax.data.examples import ExampleConfig, Phase
 from bert_jax.data.store import read_info
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote
-from bert_jax.interop.architecture import with_architecture
-from bert_jax.interop.config_json import with_compute
+from bert_jax.files import expanded, is_remote, open_remote, parse_json
+from bert_jax.interop.config_json import RunJson, with_compute
+from bert_jax.interop.find import check_checkpoint
 from bert_jax.model.config import (
     POOLINGS,
     BertConfig,
@@ -335,6 +335,78 @@ class StudyConfig:
 
     def __post_init__(self):
         check_ranges(self)
+
+
+# Settings that are not read from a checkpoint, but have the defaults of BertConfig.
+_DROPOUTS = ("hidden_dropout", "attention_dropout")
+_SIZES = [
+    field.name
+    for field in dataclasses.fields(BertConfig)
+    if field.default is dataclasses.MISSING
+]
+
+
+def with_architecture(
+    settings: Mapping[str, Any], workdir: os.PathLike | str = ""
+) -> Mapping[str, Any]:
+    """Settings of a pretraining. Missing sizes of ``model`` are added from ``init_from``.
+
+    The checkpoint gives all missing settings of the model except the dropout. vocab_size is
+    the number of tokens of its tokenizer, because the word table may have more rows. If the
+    checkpoint was deleted, a run in ``workdir`` that started from it gives the settings.
+    """
+    model, path = settings.get("model", {}), expanded(settings.get("init_from"))
+    if not isinstance(model, Mapping) or not _is_pretraining(settings):
+        return settings
+    missing = [f"model.{name}" for name in _SIZES if name not in model]
+    if not path and missing[1:]:
+        raise UserError(f"there is no {', '.join(missing)}; set them or init_from")
+    if not path or not missing:
+        return settings
+    try:
+        known = _architecture(path)
+    except UserError:
+        folder = Path(workdir)
+        if is_remote(workdir):
+            folder = open_remote(workdir)
+        file, run = folder / "config.json", {}
+        if workdir and file.is_file():
+            run = parse_json(file.read_bytes(), file, "the config of a run", RunJson)
+        if run.get("init_from") != path:
+            raise
+        known = run["model"]
+    known = {name: known[name] for name in known if name not in _DROPOUTS}
+    return {**settings, "model": known | dict(model)}
+
+
+def _architecture(path: str) -> dict[str, Any]:
+    """The settings of a checkpoint's model."""
+    check_checkpoint(path, "init_from")
+    # Imported late: it imports JAX, and a command line without init_from needs none.
+    from bert_jax.interop.load import load
+
+    checkpoint = load(path, weights=False)
+    known = {**vars(checkpoint.config)}
+    if checkpoint.tokenizer is not None:
+        known["vocab_size"] = checkpoint.tokenizer.vocab_size
+    return known
+
+
+def with_any_sizes(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings with arbitrary sizes of the model, to list the names of all settings.
+
+    Real sizes may need a checkpoint that only the command line names.
+    """
+    if not _is_pretraining(settings):
+        return settings
+    model = settings.get("model", {})
+    sizes = dict.fromkeys(_SIZES, 1) | {"max_positions": 1 << 30}
+    sizes["hidden_size"] = model.get("num_heads", 1)
+    return {**settings, "model": sizes | model}
+
+
+def _is_pretraining(settings: Mapping[str, Any]) -> bool:
+    return {"phases", "optimizer"} <= settings.keys()
 
 
 def train_config(

@@ -34,7 +34,6 @@ from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.inference.evaluation import OnDevices, collected, rows_of
 from bert_jax.inference.pretrained import FillMaskOptions, fill_mask
-from bert_jax.interop.architecture import read_architecture
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.load import load
 from bert_jax.interop.surgery import stretched, with_new_words
@@ -351,7 +350,7 @@ def prepare_corpus(
     """Writes vocabulary and store of config.corpus. init_from: see :func:`open_text`."""
     log(f"preparing {', '.join(config.corpus)} in {directory}")
     if init_from:
-        _, tokenizer = read_architecture(init_from)
+        tokenizer = load(init_from, weights=False).tokenizer
         if tokenizer is None:
             needed = "put its vocab.txt beside its config.json"
             raise UserError(f"{init_from} has no vocabulary for data.corpus; {needed}")
@@ -379,8 +378,8 @@ def _initial_params(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Para
     """
     path, changes = config.init_from, {"scan_layers": config.compute.scan_layers}
     if config.model.activation == "gelu_tanh":
-        known, _ = read_architecture(path)
-        if known["activation"] == "gelu":  # Google's files have "gelu" for both forms
+        known = load(path, weights=False).config
+        if known.activation == "gelu":  # Google's files have "gelu" for both forms
             changes["activation"] = "gelu_tanh"
     checkpoint = load(path, **changes)
     if known := checkpoint.tokenizer:

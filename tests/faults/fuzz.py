@@ -35,7 +35,6 @@ from bert_jax.inference.embed import EncodeOptions, encode
 from bert_jax.inference.evaluation import OnDevices, Options, Rows
 from bert_jax.inference.predict import fine_tuned
 from bert_jax.inference.pretrained import read_sets
-from bert_jax.interop.architecture import read_architecture
 from bert_jax.interop.config_json import read_config
 from bert_jax.interop.load import load
 from bert_jax.interop.tensorflow import read_checkpoint
@@ -111,7 +110,7 @@ def run(folder: Path) -> None:
 
 def resumed(folder: Path) -> None:
     """Reads the config of a run as a checkpoint, and as a run to resume."""
-    read_architecture(folder)
+    load(folder, weights=False)
     settings = read_json(GOLDEN / RUNS / "mlm_nsp/config.json", "a config")
     settings.pop("text")
     check_owner(folder, to_dict(train_config(settings)))

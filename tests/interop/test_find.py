@@ -19,7 +19,6 @@ import bert_jax
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop import load
-from bert_jax.interop.architecture import read_architecture
 from bert_jax.interop.find import check_checkpoint, hub_name
 
 COMMIT = {"main": "a" * 40, "old": "b" * 40}
@@ -188,12 +187,16 @@ def test_a_name_is_downloaded_once_and_only_needed_files(hub, models):
     assert len(hub.sent) == 4
 
 
-def test_read_architecture_downloads_no_weights(hub, models):
-    model, tokenizer = read_architecture("bert_jax/tiny")
+def test_without_weights_no_weights_are_downloaded(hub, models):
+    read = load.load("bert_jax/tiny", weights=False)
     assert sorted(hub.sent) == ["config.json", "tokenizer_config.json", "vocab.txt"]
     expected = bert_jax.load(models["bert_jax/tiny", "main"])
-    assert model == vars(expected.config)
+    assert (read.config, read.params) == (expected.config, {})
+    assert read.tokenizer.fingerprint() == expected.tokenizer.fingerprint()
+    tokenizer = bert_jax.tokenizer("bert_jax/tiny")
     assert tokenizer.fingerprint() == expected.tokenizer.fingerprint()
+    assert tokenizer.model_max_length == expected.config.max_positions
+    assert len(hub.sent) == 3
 
 
 def test_a_revision_follows_the_at_sign(hub, models):

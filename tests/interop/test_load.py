@@ -566,3 +566,23 @@ def test_a_url_is_read_like_a_folder(bucket, folders, workdir, name):
     checkpoint, expected = bert_jax.load(f"{bucket}/{name}"), bert_jax.load(source)
     assert (checkpoint.head, checkpoint.source) == (expected.head, expected.source)
     same(checkpoint.params, expected.params)
+
+
+def test_a_tokenizer_is_read_without_weights(workdir, folders, golden, tmp_path):
+    expected = load_tokenizer(folders / "tokenizer")
+    model = bert_jax.load(workdir)
+    google = golden / "google_bert"
+    for path, length in (
+        (workdir, model.config.max_positions),
+        (folders / "tokenizer", None),
+        (folders / "tokenizer/tokenizer.json", None),
+    ):
+        tokenizer = bert_jax.tokenizer(path)
+        assert tokenizer.fingerprint() == expected.fingerprint()
+        assert tokenizer.model_max_length == length
+    with pytest.raises(UserError, match="none/x does not exist"):
+        bert_jax.tokenizer(tmp_path / "none/x")
+    with pytest.raises(UserError, match=r"has no vocabulary; add its vocab\.txt"):
+        bert_jax.tokenizer(google)
+    with pytest.raises(UserError, match=r"bert_jax\.tokenizer reads a tokenizer alone"):
+        bert_jax.load(workdir, weights=False)

@@ -22,7 +22,6 @@ from bert_jax.data.store import TokenStore, write_info
 from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import DivergenceError, StalledError, UserError
-from bert_jax.interop.architecture import with_architecture
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.train_state import read_params
@@ -31,7 +30,7 @@ from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.training import from_python
 from bert_jax.training import pretrain as pretraining
-from bert_jax.training.config import train_config
+from bert_jax.training.config import train_config, with_architecture
 from bert_jax.training.pretrain import pretrain
 
 
@@ -580,6 +579,14 @@ def test_a_run_needs_only_text_and_a_checkpoint(start, small_store, tmp_path, ca
     (tmp_path / "mean" / "config.json").write_text(json.dumps(run))
     few = {"phases": (), "optimizer": {}, "init_from": str(checkpoint)}
     assert with_architecture(few, tmp_path / "mean")["model"]["pooling"] == "token"
+    # A model in memory is copied into the workdir.
+    arguments_of_model = arguments | {
+        "init_from": bert_jax.load(checkpoint),
+        "workdir": tmp_path / "memory",
+    }
+    same = bert_jax.pretrain(**arguments_of_model)
+    assert same.scores == model.scores
+    jax.tree.map(np.testing.assert_array_equal, same.params, model.params)
     shutil.rmtree(checkpoint)
     assert with_architecture(few, tmp_path / "mean")["model"]["pooling"] == "mean"
     lines = []
