@@ -10,10 +10,12 @@ import numbers
 import os
 import pickle
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 from etils import epath
 from ml_collections import ConfigDict
 
@@ -21,6 +23,8 @@ from bert_jax.data.examples import Phase
 from bert_jax.errors import UserError, counted, hint
 from bert_jax.files import expanded, is_remote
 from bert_jax.inference.model import Bert, load
+from bert_jax.interop.checkpoint import Checkpoint, check_vocabulary
+from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.objectives.objective import eval_summary
 from bert_jax.parallel.processes import is_leader
 from bert_jax.progress import hidden_bars, print_line
@@ -37,7 +41,7 @@ from bert_jax.training.config import (
     finetune_config,
     train_config,
 )
-from bert_jax.training.finetune import Callback, show
+from bert_jax.training.finetune import Callback, params_checksum, show
 from bert_jax.training.run import Log
 from bert_jax.training.sweep import run_one
 
@@ -91,7 +95,7 @@ def pretrain(
     workdir: os.PathLike | str | None = None,
     *,
     text: os.PathLike | str | Iterable[os.PathLike | str] = (),
-    init_from: os.PathLike | str = "",
+    init_from: os.PathLike | str | Checkpoint = "",
     steps: int | None = None,
     batch_size: int | None = None,
     sequence_length: int | None = None,
@@ -117,9 +121,10 @@ def pretrain(
       temporary folder.
     text: a file, a folder, a pattern such as "notes/*.txt", or a list, an array or a column
       of them; or the output folder of ``bert_jax prepare``.
-    init_from: a checkpoint, as for ``bert_jax.load``. The run starts with its parameters,
-      sizes and vocabulary. Without a checkpoint ``model`` needs the sizes of a new model,
-      and the vocabulary is trained on the text.
+    init_from: a checkpoint, as for ``bert_jax.load``, or a model in memory, which is
+      copied into the workdir. The run starts with its parameters, sizes and vocabulary.
+      Without a checkpoint ``model`` needs the sizes of a new model, and the vocabulary is
+      trained on the text.
     steps: number of steps. With steps, batch_size or sequence_length the run has one phase,
       with the other values of the first phase of ``config``. For several lengths give
       ``phases``, a list of dictionaries with steps, batch_size, sequence_length and
@@ -139,8 +144,10 @@ def pretrain(
     """
     if isinstance(config, str | os.PathLike):
         raise UserError(f"config={config!r}, expected a dictionary; files are text=")
-    optimizer = _without_none(learning_rate=learning_rate, warmup=warmup)
-    settings |= optimizer | ({"init_from": _path(init_from)} if init_from else {})
+    workdir = _folder(workdir)
+    settings |= _without_none(learning_rate=learning_rate, warmup=warmup)
+    if init_from:
+        settings["init_from"] = _path(init_from, workdir)
     changes = _grouped(pretrain, plain(settings), TrainConfig, OptimizerConfig)
     if inputs := _inputs(text):
         source = {"corpus": inputs, "path": ""}
@@ -156,9 +163,8 @@ def pretrain(
     merged.update(changes)
     phase = {"steps": steps, "batch_size": batch_size}
     phase["sequence_length"] = sequence_length
-    workdir = _folder(workdir)
-    merged = _with_phase(train_config(plain(merged), workdir or ""), **phase)
-    workdir = epath.Path(workdir or tempfile.mkdtemp(prefix="bert_jax-"))
+    merged = _with_phase(train_config(plain(merged), workdir), **phase)
+    workdir = epath.Path(workdir)
     with _output(log, verbose) as log:
         pretraining.pretrain(merged, workdir, log, change_settings=change_settings)
         model = load(workdir)
@@ -200,22 +206,40 @@ def _is_prepared(path: str) -> bool:
     return False
 
 
-def _path(init_from: Any) -> str:
-    """The path of a checkpoint. A model has none before it is saved."""
+def _path(init_from: Any, workdir: str) -> str:
+    """The path of a checkpoint. A model in memory is first saved in the workdir.
+
+    The name of its folder depends on the model: the same call finds the same folder.
+    """
     if isinstance(init_from, str | os.PathLike):
         return os.fspath(init_from)
-    actual = f"init_from is of type {type(init_from).__name__}"
-    raise UserError(f"{actual}, expected a path; save a model with model.save(folder)")
+    if not isinstance(init_from, Checkpoint):
+        actual = f"init_from is of type {type(init_from).__name__}"
+        raise UserError(f"{actual}, expected a path or a model of bert_jax.load")
+    if is_remote(workdir) or jax.process_count() > 1:
+        needed = "save the model with model.save(folder), and give init_from=folder"
+        raise UserError(f"a model in memory starts runs on one machine only; {needed}")
+    check_vocabulary(init_from, "init_from")
+    start = init_from
+    content = [start.config, start.head, start.labels, start.problem_type, start.extra]
+    content += [start.tokenizer.fingerprint(), params_checksum(start.params)]
+    folder = Path(workdir, f"init-{zlib.crc32(repr(content).encode()):08x}")
+    if not folder.exists():
+        save_huggingface(folder, init_from, own=True)
+    return str(folder)
 
 
-def _folder(workdir: Any) -> str | None:
-    """The path of a workdir as text; None without one. Raises UserError for a file."""
+def _folder(workdir: Any) -> str:
+    """The path of a workdir; a new temporary folder for None.
+
+    Raises UserError for a file.
+    """
     if not isinstance(workdir, str | os.PathLike | None):
         raise UserError(f"workdir={workdir!r:.60}, expected the path of a folder")
     workdir = expanded(workdir)
     if workdir and not is_remote(workdir) and Path(workdir).is_file():
         raise UserError(f"workdir={workdir!r} is a file, expected the path of a folder")
-    return workdir
+    return workdir or tempfile.mkdtemp(prefix="bert_jax-")
 
 
 def _without_none(**values: Any) -> dict[str, Any]:
@@ -252,7 +276,7 @@ def _with_phase(config: TrainConfig, **values: int | None) -> TrainConfig:
 def finetune(
     task: Task,
     *,
-    init_from: os.PathLike | str,
+    init_from: os.PathLike | str | Checkpoint,
     train: Any = None,
     dev: Any = None,
     test: Any = None,
@@ -276,7 +300,8 @@ def finetune(
     {'label': 'bad', 'probability': 0.97, ...}
 
     task: a task of ``bert_jax.tasks``, which defines the rows.
-    init_from: a checkpoint, as for ``bert_jax.load``.
+    init_from: a checkpoint, as for ``bert_jax.load``, or a model in memory, which is copied
+      into the workdir.
     train, dev, test: rows, see :mod:`bert_jax.tasks.rows`; the Path of a file; or
       "hf:NAME" or "hf:NAME:CONFIG", a data set of the Hugging Face Hub (pip install
       datasets). Without ``train`` the files in the task's ``dir`` are read. dev may be the
@@ -311,8 +336,9 @@ def finetune(
         needed = "give train=rows (dev and test need it), or the task a dir of files"
         raise UserError(f"there is nothing to learn from; {needed}")
     settings |= {"family": task.family, "data": task.config}
-    config = finetune_config(settings | {"init_from": _path(init_from)})
-    workdir = epath.Path(_folder(workdir) or tempfile.mkdtemp(prefix="bert_jax-"))
+    workdir = _folder(workdir)
+    config = finetune_config(settings | {"init_from": _path(init_from, workdir)})
+    workdir = epath.Path(workdir)
     with _output(log, verbose) as log:
         if train is not None:
             share = 0.0

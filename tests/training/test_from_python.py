@@ -1,5 +1,6 @@
 """Fine-tuning on rows of Python, for every family."""
 
+import dataclasses
 import json
 import logging
 import pickle
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -441,7 +443,7 @@ def test_a_wrong_argument_is_a_one_line_error(arguments, message, checkpoint_dir
         bert_jax.finetune(task, init_from=checkpoint_dir, log=[].append, **arguments)
     with pytest.raises(UserError, match=r"^the task is 'x'; expected one of"):
         bert_jax.finetune("x", init_from=checkpoint_dir, train=[("a", "b")])
-    with pytest.raises(UserError, match=r"is of type dict, .*model\.save\(folder\)"):
+    with pytest.raises(UserError, match="is of type dict, expected a path or a model"):
         bert_jax.finetune(task, init_from={}, train=[("a", "b")])
 
 
@@ -602,3 +604,26 @@ def test_labels_that_only_dev_has_are_named_in_the_log(checkpoint_dir):
     )
     assert model.labels == ("a", "b", "c", "d")
     assert "warning: dev: labels that train lacks: c, d" in log
+
+
+def test_a_run_starts_from_a_model_in_memory(checkpoint_dir, tmp_path):
+    """The run equals a run from the saved model. Another model is another run."""
+    task, frame = classification()
+    rows, log = frame.to_dict("records"), []
+    loaded = bert_jax.load(checkpoint_dir)
+    changed = jax.tree.map(lambda x: np.float32(1.25) * x, loaded.params)
+    start = dataclasses.replace(loaded, params=changed)
+    start.save(tmp_path / "saved")
+    arguments = dict(train=rows, dev=rows, epochs=1, log=log.append)
+    expected = bert_jax.finetune(task, init_from=tmp_path / "saved", **arguments)
+    arguments |= dict(workdir=tmp_path / "run")
+    model = bert_jax.finetune(task, init_from=start, **arguments)
+    jax.tree.map(np.testing.assert_array_equal, model.params, expected.params)
+    folder = json.loads((tmp_path / "run/config.json").read_text())["init_from"]
+    jax.tree.map(np.testing.assert_array_equal, load(folder).params, start.params)
+    bert_jax.finetune(task, init_from=start, **arguments)
+    assert any(line.startswith("finished before") for line in log)
+    with pytest.raises(UserError, match=r"another run \(.*init_from"):
+        bert_jax.finetune(task, init_from=loaded, **arguments)
+    with pytest.raises(UserError, match="on one machine only; save the model with"):
+        bert_jax.finetune(task, init_from=start, **arguments | {"workdir": "gs://x/y"})
