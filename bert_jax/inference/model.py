@@ -299,6 +299,30 @@ class Bert(Checkpoint):
         return _one_or_all(answers, predict.is_one_row(task, rows))
 
     @with_arguments(Options)
+    def predict_proba(
+        self, rows: Any, *, columns: Columns = (), **options: Any
+    ) -> Arrays:
+        """The probabilities that ``predict`` gives, as an array, as in scikit-learn.
+
+        >>> model.predict_proba(["a gripping film", "two lost hours"])
+        array([[0.02, 0.98],
+               [0.93, 0.07]])
+
+        Labels of texts: float64 (rows, labels), in the order of ``model.labels``. The
+        probabilities of classes add up to 1. With several labels for each text, each label
+        has its own probability. Choices: (rows, choices), or a list of arrays, if rows have
+        different numbers of choices. A single row has no axis of rows. Raises UserError for
+        other models.
+
+        rows, columns: see :meth:`predict`.
+        """
+        chosen = from_settings(Options, options, "")
+        task = predict.fine_tuned(self._devices, chosen).task
+        given = predict.task_rows(task, rows, columns)
+        values = predict.probabilities(self._devices, given, chosen)
+        return _one_or_all(values, predict.is_one_row(task, rows))
+
+    @with_arguments(Options)
     def logits(self, rows: Any, *, columns: Columns = (), **options: Any) -> Arrays:
         """The outputs of a fine-tuned model's head before softmax, float32.
 

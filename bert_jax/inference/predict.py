@@ -265,6 +265,27 @@ def stacked_logits(model: OnDevices, rows: Rows, options: base.Options) -> base.
     return np.array(values, np.float32)
 
 
+def probabilities(model: OnDevices, rows: Rows, options: base.Options) -> base.Arrays:
+    """Probabilities (rows, labels) or (rows, choices); see ``Bert.predict_proba``."""
+    task = fine_tuned(model, options).task
+    if task.head != "choice" and not (task.head == "sequence" and task.labels):
+        actual = f"a model for {task.family} has no probability for each label"
+        raise UserError(f"{actual}; use predict or logits")
+    every = PredictOptions(**vars(options))
+    values = []
+    for answer in base.collected(predict(model, rows, every)):
+        shares = answer["probabilities"]
+        if task.head == "sequence":
+            shares = [shares[label] for label in task.labels]
+        values.append(np.array(shares, float))
+    lengths = {len(row) for row in values}
+    if len(lengths) > 1:
+        return values
+    if not values:
+        return np.zeros((0, task.outputs))
+    return np.stack(values)
+
+
 # Tables
 
 

@@ -330,6 +330,7 @@ OF_ALL = {
         ("evaluate", "top", 3, "top is not a setting; expected one of"),
         ("evaluate", "task", "cola", "task='cola', expected one of bert_jax.tasks"),
         ("logits", "top", 3, "top is not a setting; expected one of"),
+        ("predict_proba", "top", 3, "top is not a setting; expected one of"),
         ("search", "top_k", 3, "did you mean top"),
         ("similarity", "device", "cpu", "JAX chooses devices"),
         ("duplicates", "batch_size", "3", "batch_size='3', expected a value of type"),
@@ -350,7 +351,7 @@ def test_wrong_options_are_errors_that_name_them(model, method, name, value, mes
         params=model.params | {"classifier": {"kernel": np.ones((32, 2), np.float32)}},
     )
     classifier.params["classifier"]["bias"] = np.zeros(2, np.float32)
-    of_head = method in ("predict", "evaluate", "logits")
+    of_head = method in ("predict", "predict_proba", "evaluate", "logits")
     with pytest.raises(UserError, match=message):
         getattr(classifier if of_head else model, method)(*rows, **{name: value})
 
@@ -431,6 +432,7 @@ def test_a_used_model_works_in_another_process(folder):
         ("duplicates", DuplicateOptions),
         ("score", ScoreOptions),
         ("predict", PredictOptions),
+        ("predict_proba", Options),
         ("logits", Options),
         ("evaluate", Options),
         ("__call__", CallOptions),

@@ -273,6 +273,7 @@ def test_one_label_that_a_text_has_or_not(tmp_path):
         np.testing.assert_allclose(
             scipy.special.expit(loaded.logits(texts)[:, 0]), expected, atol=1e-5
         )
+        np.testing.assert_array_equal(loaded.predict_proba(texts)[:, 0], actual)
         rows = []
         for text, p in zip(texts, expected, strict=True):
             rows.append((text, ["toxic"] if p >= 0.5 else []))
@@ -675,6 +676,30 @@ def test_logits_of_a_text_are_the_mean_of_its_windows(tmp_path):
     expected = scipy.special.softmax(actual[0])
     np.testing.assert_allclose([*answer.values()], expected, rtol=0, atol=1e-6)
     assert np.abs(actual[0] - windows[0]).max() > 1e-3
+
+
+def test_probabilities_are_an_array_in_the_order_of_the_labels(
+    sentiment, tagger, tmp_path
+):
+    model, logits = sentiment
+    texts = ["the film", "a man sees the dog eats"]
+    actual = model.predict_proba(texts)
+    assert (actual.dtype, actual.shape) == (np.float64, (2, 3))
+    expected = scipy.special.softmax([logits(text) for text in texts], axis=1)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+    for row, answer in zip(actual, model.predict(texts), strict=True):
+        assert dict(zip(model.labels, row, strict=True)) == answer["probabilities"]
+    np.testing.assert_allclose(model.predict_proba(texts[0]), actual[0], atol=1e-6)
+    assert model.predict_proba([]).shape == (0, 3)
+    with pytest.raises(UserError, match="a model for tagging has no probability for"):
+        tagger[0].predict_proba(texts)
+    tiny(tmp_path / "m", "choice", 1)
+    choices = bert_jax.load(tmp_path / "m")
+    rows = [("a man", "a cat", "rome"), ("a", "a", "b", "c")]
+    two, three = choices.predict_proba(rows)
+    assert (two.shape, three.shape) == ((2,), (3,))
+    assert choices.predict_proba(rows[1:]).shape == (1, 3)
+    assert two.tolist() == choices.predict(rows[0])["probabilities"]
 
 
 def test_vectors_have_no_logits(tmp_path):
