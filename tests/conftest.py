@@ -19,9 +19,9 @@ from flax import linen as nn
 from jax._src import compiler
 
 from bert_jax.data.preparation import prepare
-from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
+from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertModel

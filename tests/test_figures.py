@@ -12,7 +12,7 @@ from matplotlib.collections import LineCollection
 
 import bert_jax
 from bert_jax import figures
-from bert_jax.data.tokenizer import WordPieceTokenizer
+from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.data.tokenizer import Tokenizer, call_library, utf8
+from bert_jax.data.library import call_library, utf8
+from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
 Segmenter = Callable[[str], Iterable[str]]

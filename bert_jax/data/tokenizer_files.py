@@ -6,19 +6,18 @@ import json
 from pathlib import Path
 from typing import Any, TypedDict
 
+from bert_jax.data.library import LibraryTokenizer
+from bert_jax.data.spiece import SentencePieceTokenizer
 from bert_jax.data.tokenizer import (
     FILES,
     LONGEST,
     SPECIAL_TOKENS,
     SPECIAL_TOKENS_MAP,
     UNK,
-    LibraryTokenizer,
-    SentencePieceTokenizer,
     Tokenizer,
-    WordPieceTokenizer,
     config_path,
 )
-from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX
+from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, WordPieceTokenizer
 from bert_jax.errors import UserError, listed, naming
 from bert_jax.files import ending, expanded, read_json, read_text, reading
 

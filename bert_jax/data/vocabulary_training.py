@@ -10,13 +10,9 @@ from collections.abc import Iterable, Iterator
 import sentencepiece
 import tokenizers
 
-from bert_jax.data.tokenizer import (
-    SPECIAL_TOKENS,
-    SentencePieceTokenizer,
-    Tokenizer,
-    WordPieceTokenizer,
-)
-from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter
+from bert_jax.data.spiece import SentencePieceTokenizer
+from bert_jax.data.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordPieceTokenizer
 from bert_jax.errors import UserError
 
 KINDS = ("wordpiece", "sentencepiece")

@@ -9,7 +9,19 @@ gives the Unicode properties. The output is equal (tests/data/test_tokenizer.py)
 import functools
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from bert_jax.data.tokenizer import (
+    LONGEST,
+    SPECIAL_TOKENS_MAP,
+    UNK,
+    Tokenizer,
+    continuations,
+)
 
 LONGEST_WORD = 200  # characters. A longer word is [UNK]
 CACHED_WORDS = 1 << 18  # about 30 MB
@@ -109,3 +121,81 @@ class Splitter:
         if self.strip_accents:
             rough_word = unicodedata.normalize("NFD", rough_word)
         return rough_word.translate(self._apart).split()
+
+
+class WordPieceTokenizer(Tokenizer):
+    """Greedy longest match over a vocabulary in which ## marks continuations.
+
+    library: Hugging Face's library with the same rules, for the characters of each token.
+      Its ids differ for a sigma at the end of a word and for lone surrogates.
+    longest_word: maximum number of characters of a word; a longer word is [UNK].
+    """
+
+    kind = "wordpiece"
+    file_name = "vocab.txt"
+
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        lower_case: bool | None = None,
+        strip_accents: bool | None = None,
+        longest_word: int = LONGEST_WORD,
+    ):
+        """lower_case: None means True unless a token has a capital letter.
+
+        Google's files have no setting for it, and every cased vocabulary of a Latin script
+        has capital letters. strip_accents: see wordpiece.Splitter. longest_word:
+        Google's tokenizer has 200, transformers 100.
+        """
+        if lower_case is None:
+            lower_case = not any(re.match(r"[^\[]*[A-Z]", token) for token in tokens)
+        content = "".join(f"{token}\n" for token in tokens).encode()
+        super().__init__(content, tokens, continuations(tokens, PREFIX), lower_case)
+        self._splitter = Splitter(lower_case, strip_accents)
+        self.strip_accents = self._splitter.strip_accents
+        self.longest_word = longest_word
+        self._rules = lower_case, self.strip_accents, longest_word
+        self._arguments = self.tokens, *self._rules
+        self._model = models.WordPiece(
+            self.ids, unk_token=UNK, max_input_chars_per_word=longest_word
+        )
+        self._word_ids = Cache(self._ids_of)
+        self.library = tokenizers.Tokenizer(self._model)
+        self.library.normalizer = normalizers.BertNormalizer(
+            lowercase=lower_case, strip_accents=self.config()["strip_accents"]
+        )
+        self.library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        self.library.decoder = decoders.WordPiece()
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Read-only ids of each text; see Tokenizer.encode_batch."""
+        words, ids = self._splitter.rough_words, self._word_ids.__getitem__
+        return [np.frombuffer(b"".join(map(ids, words(t))), self.dtype) for t in texts]
+
+    def _ids_of(self, rough_word: str) -> bytes:
+        """The ids of a rough word of Splitter, as bytes."""
+        ids: list[int] = []
+        for word in self._splitter.words(rough_word):
+            try:
+                ids += [token.id for token in self._model.tokenize(word)]
+            except UnicodeEncodeError:  # a lone surrogate, which no token contains
+                ids.append(self.unk_id)
+        return np.array(ids, self.dtype).tobytes()
+
+    def join(self, ids: Sequence[int]) -> str:
+        """The text of some token ids; see Tokenizer.decode."""
+        return self.library.decode(ids, skip_special_tokens=False)
+
+    def config(self) -> dict:
+        """Settings from which transformers' AutoTokenizer makes a BertTokenizer."""
+        lower_case, accents, longest = self._rules
+        # None means the value of do_lower_case, as in Google's tokenizer.
+        settings = {"strip_accents": None if accents == lower_case else accents}
+        if longest != LONGEST_WORD:
+            settings[LONGEST] = longest
+        settings["tokenizer_class"] = "BertTokenizer"
+        return super().config() | settings | SPECIAL_TOKENS_MAP
+
+    def with_tokens(self, tokens: Sequence[str]) -> "WordPieceTokenizer":
+        """A tokenizer of other tokens and the same rules."""
+        return WordPieceTokenizer(tokens, *self._rules)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from bert_jax.data.tokenizer import paired_texts
+from bert_jax.data.text_arrays import paired_texts
 from bert_jax.errors import UserError, counted, listed
 from bert_jax.inference import predict
 from bert_jax.inference.embed import EncodeOptions, stacked

@@ -12,18 +12,18 @@ from flax import traverse_util
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import BertProcessing
 
+from bert_jax.data.library import LibraryTokenizer
+from bert_jax.data.spiece import SentencePieceTokenizer
 from bert_jax.data.tokenizer import (
     CLS,
     JSON_SETTINGS,
     MASK,
     SEP,
     SPECIAL_TOKENS,
-    LibraryTokenizer,
-    SentencePieceTokenizer,
     Tokenizer,
-    WordPieceTokenizer,
 )
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
+from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError, naming
 from bert_jax.files import new_folder, write_json, write_text
 from bert_jax.interop.checkpoint import Checkpoint, Head, check_params, class_names

@@ -8,8 +8,8 @@ import numpy as np
 from flax import linen as nn
 from scipy.interpolate import make_interp_spline
 
-from bert_jax.data.tokenizer import Tokenizer, WordPieceTokenizer
-from bert_jax.data.wordpiece import PREFIX
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.wordpiece import PREFIX, WordPieceTokenizer
 from bert_jax.errors import UserError, listed
 from bert_jax.interop.checkpoint import Checkpoint, Params, initial_shapes
 from bert_jax.interop.modules import EXTRA

@@ -16,8 +16,8 @@ from bert_jax.data.corpus import find_sources, read_documents
 from bert_jax.data.corpus_formats import PASSAGES, Reading
 from bert_jax.data.preparation import plan_shards, prepare, shard_count
 from bert_jax.data.store import TokenStore
-from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import locked
 

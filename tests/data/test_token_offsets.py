@@ -16,9 +16,9 @@ from bert_jax.data.token_offsets import (
     encode_words,
     open_segmenter,
 )
-from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
+from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 
 # Composed and separate accents, ideographs, dropped characters, and letters whose

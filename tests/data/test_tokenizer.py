@@ -9,12 +9,10 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from bert_jax.data import vocabulary_training, wordpiece
-from bert_jax.data.tokenizer import (
-    LibraryTokenizer,
-    SentencePieceTokenizer,
-    WordPieceTokenizer,
-)
+from bert_jax.data.library import LibraryTokenizer
+from bert_jax.data.spiece import SentencePieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -7,9 +7,10 @@ import shutil
 
 import pytest
 
-from bert_jax.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from bert_jax.data.tokenizer import SPECIAL_TOKENS
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
+from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 
 SPECIAL = list(SPECIAL_TOKENS)

@@ -6,13 +6,12 @@ import sys
 import pytest
 
 from bert_jax.data import vocabulary_training
-from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.vocabulary_training import (
     count_words,
     extend_vocabulary,
     train_vocabulary,
 )
-from bert_jax.data.wordpiece import Splitter
+from bert_jax.data.wordpiece import Splitter, WordPieceTokenizer
 from bert_jax.errors import UserError
 
 UNUSED = [f"[unused{i}]" for i in range(994)]

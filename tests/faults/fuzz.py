@@ -27,8 +27,9 @@ from bert_jax.commands import study
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.store import TokenStore
 from bert_jax.data.token_offsets import encode_with_offsets
-from bert_jax.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from bert_jax.data.tokenizer import SPECIAL_TOKENS
 from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
 from bert_jax.inference.embed import EncodeOptions, encode

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.data.tokenizer import WordPieceTokenizer
+from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import evaluation
 from bert_jax.inference.embed import EncodeOptions

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.data.tokenizer import WordPieceTokenizer
+from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import evaluation
 from bert_jax.inference.evaluation import OnDevices, rows_of

@@ -12,7 +12,7 @@ import safetensors.numpy
 from etils import epath
 
 import bert_jax
-from bert_jax.data.tokenizer import LibraryTokenizer
+from bert_jax.data.library import LibraryTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface

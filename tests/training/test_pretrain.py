@@ -19,8 +19,8 @@ from bert_jax.commands.config_file import parse
 from bert_jax.data.checksums import check_now
 from bert_jax.data.examples import Phase
 from bert_jax.data.store import TokenStore, write_info
-from bert_jax.data.tokenizer import WordPieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import DivergenceError, StalledError, UserError
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface

@@ -9,8 +9,8 @@ import pytest
 from etils import epath
 
 from bert_jax.data.preparation import prepare
+from bert_jax.data.spiece import SentencePieceTokenizer
 from bert_jax.data.store import TokenStore
-from bert_jax.data.tokenizer import SentencePieceTokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.training import pretrain
