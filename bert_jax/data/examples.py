@@ -127,7 +127,7 @@ class ExampleSource:
     documents: np.ndarray | None = None
 
     def __post_init__(self):
-        most = self.sequence_length - 3
+        most = self._room
         if not 1 <= self.max_predictions <= most:
             phase = f"a phase with sequence_length={self.sequence_length}"
             actual = f"max_predictions={self.max_predictions} of {phase}"
@@ -139,6 +139,11 @@ class ExampleSource:
         self._plan = functools.lru_cache(maxsize=2)(self._make_plan)
         self._lock = threading.Lock()
         self.epoch_size = len(self.plan(0)[1])
+
+    @property
+    def _room(self) -> int:
+        """Maximum number of tokens of A and B together."""
+        return self.sequence_length - self.vocabulary.overhead(2)
 
     def plan(self, epoch: int) -> tuple[EpochPlan, np.ndarray]:
         """The plan of an epoch and its shuffled order. The last two plans are kept."""
@@ -173,9 +178,10 @@ class ExampleSource:
         return np.diff(self.store.sentence_offsets[spans])[..., 0]
 
     def _totals(self, lengths_B2: np.ndarray) -> np.ndarray:
-        """Number of tokens of pairs with [CLS] and [SEP], from the lengths of texts."""
-        tokens_B = np.minimum(lengths_B2.sum(1), self.sequence_length - 3)
-        return tokens_B + 2 + (lengths_B2[:, 1] > 0)
+        """Number of tokens of sequences, from the lengths of A and B (0 without B)."""
+        tokens_B = np.minimum(lengths_B2.sum(1), self._room)
+        overhead = self.vocabulary.overhead
+        return tokens_B + np.where(lengths_B2[:, 1] > 0, overhead(2), overhead(1))
 
     def _by_epoch(self, samples: Sequence[int]) -> list[tuple[int, np.ndarray]]:
         """The epochs of ascending samples, and the examples of each epoch."""
@@ -191,9 +197,7 @@ class ExampleSource:
 
     def _make_plan(self, epoch: int) -> tuple[EpochPlan, np.ndarray]:
         rng = np.random.Generator(self._bits(0, epoch))
-        plan = plan_epoch(
-            self.store, self.documents, rng, self.sequence_length, self.config
-        )
+        plan = plan_epoch(self.store, self.documents, rng, self._room, self.config)
         return plan, rng.permutation(np.arange(len(plan.first), dtype=np.uint32))
 
     def _words(
@@ -257,32 +261,35 @@ class ExampleSource:
         """
         B, L = len(spans), self.sequence_length
         lengths_B2 = self._tokens(spans)
-        sizes_B2 = np.stack(pair_lengths(*lengths_B2.T, L - 3), 1)
+        sizes_B2 = np.stack(pair_lengths(*lengths_B2.T, self._room), 1)
         # Number of tokens that a text loses at its start.
         words_BW = words_BW.reshape(2 * B, _CUT_WORDS)
         fronts = binomial_half((lengths_B2 - sizes_B2).ravel(), words_BW)
         texts = self.store.read_sentences(spans.reshape(-1, 2))
 
-        ends_B, totals_B = sizes_B2[:, 0] + 1, self._totals(lengths_B2)
         input_ids_BL = np.full((B, L), self.vocabulary.pad_id, np.int32)
-        input_ids_BL[:, 0] = self.vocabulary.cls_id
-        for end_B in (ends_B, totals_B - 1):  # equal without B
-            input_ids_BL[np.arange(B), end_B] = self.vocabulary.sep_id
-        begins = np.stack([np.ones_like(ends_B), ends_B + 1], 1).ravel()
-        places = np.stack([begins, sizes_B2.ravel(), fronts], 1).tolist()
-        for i, (begin, size, front) in enumerate(places):
-            text = texts[i][front : front + size]
-            input_ids_BL[i // 2, begin : begin + size] = text
+        token_type_ids_BL = np.zeros((B, L), np.int32)
+        stops = (fronts + sizes_B2.ravel()).tolist()
+        fronts = fronts.tolist()
+        has_b = (sizes_B2[:, 1] > 0).tolist()
+        for i in range(B):
+            a, b = 2 * i, 2 * i + 1
+            parts = [texts[a][fronts[a] : stops[a]]]
+            if has_b[i]:
+                parts.append(texts[b][fronts[b] : stops[b]])
+            input_ids, token_type_ids = self.vocabulary.build(*parts)
+            input_ids_BL[i, : len(input_ids)] = input_ids
+            token_type_ids_BL[i, : len(input_ids)] = token_type_ids
         limit = self.vocabulary.vocab_size
         # Unsigned, because a damaged id of four bytes may have the bit of the sign.
         ids_BL = (input_ids_BL & ~self.store.word_bit).view(np.uint32)
         if ids_BL.max(initial=0) >= limit:
             raise self.store.damaged(spans.reshape(-1, 2), limit)
+        totals_B = self._totals(lengths_B2)
         in_text_BL = np.arange(L) < totals_B[:, None]
-        in_b_BL = in_text_BL & (np.arange(L) > ends_B[:, None])
         return {
             "input_ids": input_ids_BL,
-            "token_type_ids": in_b_BL.astype(np.int32),
+            "token_type_ids": token_type_ids_BL,
             "attention_mask": in_text_BL.astype(np.int32),
             "nsp_labels": random_next.astype(np.int32),
         }
@@ -318,7 +325,7 @@ def plan_epoch(
     store: TokenStore,
     documents: np.ndarray,
     rng: np.random.Generator,
-    sequence_length: int,
+    room: int,
     config: ExampleConfig,
 ) -> EpochPlan:
     """Plans all examples of one pass over ``documents``, as in the original.
@@ -328,22 +335,22 @@ def plan_epoch(
     depends only on sentence lengths, so an epoch is planned without reading tokens. Each
     round of vectorised steps plans one chunk of every document.
 
-    A document's target is sequence_length - 3 tokens or, with ``short_sequence_rate``,
-    uniform in [2, sequence_length - 3]. Without ``next_sentence`` B always follows A, and
-    is absent if the chunk has a single sentence. With ``sentence_order`` the B of every
-    chunk of several sentences follows A, and A and B are swapped in half the chunks.
+    room: maximum number of tokens of A and B together. A document's target is ``room``
+    tokens or, with ``short_sequence_rate``, uniform in [2, room]. Without
+    ``next_sentence`` B always follows A, and is absent if the chunk has a single sentence.
+    With ``sentence_order`` the B of every chunk of several sentences follows A, and A and
+    B are swapped in half the chunks.
     """
     bounds = store.document_sentences
     begins, ends = bounds[documents], bounds[documents + 1]
     group = np.cumsum(ends - begins) // _GROUP_SENTENCES
     groups = np.flatnonzero(np.diff(group, prepend=0))
-    longest = sequence_length - 3
-    targets = np.full(len(documents), longest)
+    targets = np.full(len(documents), room)
     position = begins.copy()
     rounds = []  # the columns of EpochPlan
     for active in np.split(np.arange(len(documents)), groups):
         short = active[rng.random(len(active)) < config.short_sequence_rate]
-        targets[short] = rng.integers(2, longest, len(short), endpoint=True)
+        targets[short] = rng.integers(2, room, len(short), endpoint=True)
         while len(active):
             start, target = position[active], targets[active]
             # The chunk ends at the sentence that reaches the target, or with the document.

@@ -57,9 +57,14 @@ class LibraryTokenizer(Tokenizer):
         self._arguments = (content,)
         plain = call_library(normalizer.normalize_str, "\u00e9")
         self.strip_accents = plain == "e"
+        self._check_template()
+
+    def _check_template(self) -> None:
+        """Raises UserError if the file has other special tokens or types for a pair."""
         pair = call_library(self.library.encode, "a", "b")
-        expected = [*self._row(("a", "b"), None, False)]
-        if self.library.post_processor and [pair.ids, pair.type_ids] != expected:
+        input_ids, token_type_ids = self.build(self.encode("a"), self.encode("b"))
+        expected = input_ids.tolist(), token_type_ids.tolist()
+        if self.library.post_processor and (pair.ids, pair.type_ids) != expected:
             raise UserError(
                 f"its post_processor makes {' '.join(pair.tokens)!r}, {pair.type_ids} of "
                 f"a pair; expected {CLS} a {SEP} b {SEP}, {expected[1]}"

@@ -1,26 +1,29 @@
-"""Sequences of one text or two texts, cut to a length or into windows.
+"""One text or two texts, cut to a length or into windows.
 
-[CLS] A [SEP] or [CLS] A [SEP] B [SEP]. A window is a (start, stop) of words or tokens.
+A window is a (start, stop) of words or tokens. ``Tokenizer.build`` adds the special tokens.
 """
 
-import numpy as np
+from collections.abc import Sequence
 
-from bert_jax.data.tokenizer import Tokenizer
+import numpy as np
 
 Window = tuple[int, int]
 
 
-def join(
-    tokenizer: Tokenizer, first: np.ndarray, second: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """input_ids and token_type_ids, int32 (L,). B and the [SEP] after it have type 1."""
-    cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
-    parts = [cls, first, sep] if second is None else [cls, first, sep, second, sep]
-    input_ids = np.concatenate(parts).astype(np.int32)
-    token_type_ids = np.zeros(len(input_ids), np.int32)
-    if second is not None:
-        token_type_ids[len(first) + 2 :] = 1
-    return input_ids, token_type_ids
+def fit(
+    texts: Sequence[np.ndarray], room: int, kind: str = "head", head: int = 0
+) -> list[np.ndarray]:
+    """One text or two texts, cut to ``room`` tokens together.
+
+    In a pair the longer text loses tokens first; see pair_lengths. kind, head: see cut.
+    """
+    lengths = [len(text) for text in texts]
+    if sum(lengths) <= room:
+        return list(texts)
+    kept = [room]
+    if len(texts) == 2:
+        kept = [int(length) for length in pair_lengths(*lengths, room)]
+    return [cut(text, n, kind, head) for text, n in zip(texts, kept, strict=True)]
 
 
 def pair_lengths(

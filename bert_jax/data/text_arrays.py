@@ -1,11 +1,17 @@
 """Columns of texts, and the arrays that a call of a tokenizer returns."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from bert_jax.errors import UserError, counted
 from bert_jax.settings import check_ranges, setting
+
+# The arrays of a batch, by their names in transformers.
+INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]
+_PADDING = 'True, "longest", a number, or "max_length" with a max_length'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,8 +25,9 @@ class CallOptions:
     )
     truncation: bool | str = setting(
         True,
-        "whether a row with more than max_length tokens is cut. In a pair the longer text "
-        'loses tokens first (True means "longest_first", as in transformers)',
+        "whether a row with more than max_length tokens is cut at its end. In a pair the "
+        "longer text loses one token at a time, and of two equal texts the second, as in "
+        'predict and in Google\'s code. True means "longest_first"',
         one_of=(True, False, "longest_first"),
     )
     max_length: int | None = setting(
@@ -38,11 +45,52 @@ class CallOptions:
 
     def __post_init__(self):
         check_ranges(self)
-        number = isinstance(self.padding, int) and self.padding is not True
-        names = True, "longest", "max_length"
-        if (number and self.padding < 1) or not (number or self.padding in names):
-            expected = 'True, "longest", a number, or "max_length" with a max_length'
-            raise UserError(f"padding={self.padding!r}, expected {expected}")
+        is_name = self.padding in (True, "longest", "max_length")
+        if not is_name and not (isinstance(self.padding, int) and self.padding >= 1):
+            raise UserError(f"padding={self.padding!r}, expected {_PADDING}")
+
+    def limit(self, model_max_length: int | None) -> int | None:
+        """The maximum number of tokens of a row. None: no maximum."""
+        if self.max_length is not None:
+            return self.max_length
+        if isinstance(self.padding, int) and self.padding is not True:
+            return self.padding
+        return model_max_length
+
+
+def padded_arrays(
+    rows: Sequence[tuple[np.ndarray, np.ndarray]],
+    padding: bool | str | int,
+    limit: int | None,
+    pad_id: int,
+) -> dict[str, np.ndarray]:
+    """input_ids, token_type_ids and attention_mask, int32 (rows, L).
+
+    rows: input_ids and token_type_ids of each row, (L_i,). padding: see CallOptions.
+    limit: L if padding is "max_length". Raises UserError for a row longer than L.
+    """
+    longest = max((len(ids) for ids, _ in rows), default=0)
+    width = padding
+    if padding is True or padding == "longest":
+        width = longest
+    elif padding == "max_length":
+        width = limit
+    if width is None:
+        raise UserError(f"padding={padding!r}, expected {_PADDING}")
+    if width < longest:
+        raise UserError(
+            f"the longest row has {longest} tokens, expected at most {width}; raise "
+            "padding, or use truncation=True"
+        )
+    input_ids = np.full((len(rows), width), pad_id, np.int32)
+    token_type_ids = np.zeros_like(input_ids)
+    attention_mask = np.zeros_like(input_ids)
+    for i, (ids, types) in enumerate(rows):
+        input_ids[i, : len(ids)] = ids
+        token_type_ids[i, : len(ids)] = types
+        attention_mask[i, : len(ids)] = 1
+    arrays = input_ids, token_type_ids, attention_mask
+    return dict(zip(INPUT_NAMES, arrays, strict=True))
 
 
 def paired_texts(**columns: Any) -> list[tuple[str, ...]]:

@@ -8,7 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bert_jax.data.text_arrays import CallOptions, paired_texts
+from bert_jax.data.sequences import fit
+from bert_jax.data.text_arrays import (
+    INPUT_NAMES,
+    CallOptions,
+    padded_arrays,
+    paired_texts,
+)
 from bert_jax.errors import UserError
 from bert_jax.files import new_file, write_json
 from bert_jax.settings import from_settings, with_arguments
@@ -23,7 +29,7 @@ FILES = ("tokenizer.json", "vocab.txt", "spiece.model")
 # Settings of transformers for a tokenizer.json that has all rules.
 JSON_SETTINGS = SPECIAL_TOKENS_MAP | {
     "tokenizer_class": "PreTrainedTokenizerFast",
-    "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+    "model_input_names": INPUT_NAMES,
 }
 LONGEST = "max_input_chars_per_word"
 
@@ -73,6 +79,11 @@ class Tokenizer:
         )
         self.vocab_size = len(tokens)
         self.dtype = token_dtype(self.vocab_size)
+        # The special tokens of a sequence: before its first text, between its two texts,
+        # and after its last text.
+        self._before = np.array([self.cls_id], self.dtype)
+        self._between = np.array([self.sep_id], self.dtype)
+        self._after = np.array([self.sep_id], self.dtype)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, without [CLS] and [SEP]; the arrays may be read-only.
@@ -113,50 +124,60 @@ class Tokenizer:
         that are longer than the padding.
         """
         chosen = from_settings(CallOptions, options, "")
-        padding, limit = chosen.padding, chosen.max_length
-        columns = (
-            {"texts": texts} if pairs is None else {"texts": texts, "pairs": pairs}
-        )
-        number = padding if type(padding) is int else None  # excludes True
-        if limit is None:
-            limit = number or self.model_max_length
-        cut = limit if chosen.truncation else None
-        allow_mask = chosen.allow_mask
-        rows = [self._row(row, cut, allow_mask) for row in paired_texts(**columns)]
-        longest = max((len(ids) for ids, _ in rows), default=0)
-        widths = {"True": longest, "longest": longest, "max_length": limit}
-        width = widths.get(str(padding), number)
-        if width is None:
-            expected = 'True, "longest", a number, or "max_length" with a max_length'
-            raise UserError(f"padding={padding!r}, expected {expected}")
-        if width < longest:
-            raise UserError(
-                f"the longest row has {longest} tokens, expected at most {width}; raise "
-                "padding, or use truncation=True"
-            )
-        arrays = np.zeros((3, len(rows), width), np.int32)
-        arrays[0] = self.pad_id
-        for i, (ids, types) in enumerate(rows):
-            arrays[:, i, : len(ids)] = ids, types, [1] * len(ids)
-        arrays = arrays[:, 0] if isinstance(texts, str) else arrays
-        return dict(zip(JSON_SETTINGS["model_input_names"], arrays, strict=True))
+        limit = chosen.limit(self.model_max_length)
+        columns = {"texts": texts}
+        if pairs is not None:
+            columns["pairs"] = pairs
+        least = self.overhead(len(columns))
+        if limit is not None and chosen.truncation and limit < least:
+            raise UserError(f"max_length={limit}, expected at least {least}")
+        rows = []
+        for row in paired_texts(**columns):
+            parts = [self.encode(text, allow_mask=chosen.allow_mask) for text in row]
+            if limit is not None and chosen.truncation:
+                parts = fit(parts, limit - least)
+            rows.append(self.build(*parts))
+        arrays = padded_arrays(rows, chosen.padding, limit, self.pad_id)
+        if isinstance(texts, str):
+            return {name: array[0] for name, array in arrays.items()}
+        return arrays
 
-    def _row(
-        self, texts: Sequence[str], limit: int | None, allow_mask: bool
-    ) -> tuple[list[int], list[int]]:
-        """Token ids and token types of a text or a pair, at most ``limit`` tokens."""
-        parts = [self.encode(text, allow_mask=allow_mask) for text in texts]
-        if limit is not None:
-            room = limit - 1 - len(parts)
-            if room < 0:
-                raise UserError(f"max_length={limit}, expected at least {limit - room}")
-            lengths = _longest_first(*map(len, parts), room=room)
-            parts = [part[:n] for part, n in zip(parts, lengths, strict=False)]
-        ids, types = [self.cls_id], [0]
-        for number, part in enumerate(parts):
-            ids += [*part.tolist(), self.sep_id]
-            types += [number] * (len(part) + 1)
-        return ids, types
+    def build(self, *texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The sequence of one text or two texts: [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
+
+        texts: token ids of each text, (T,).
+
+        Returns input_ids and token_type_ids, int32 (L,). B and the [SEP] after it have
+        type 1.
+        """
+        parts = [self._before, texts[0]]
+        for text in texts[1:]:
+            parts += [self._between, text]
+        parts.append(self._after)
+        # Unsafe, because a store marks tokens by the highest bit of an unsigned id.
+        input_ids = np.concatenate(parts, dtype=np.int32, casting="unsafe")
+        token_type_ids = np.zeros(len(input_ids), np.int32)
+        if len(texts) == 2:
+            start = self.starts(len(texts[0]), len(texts[1]))[1]
+            token_type_ids[start:] = 1
+        return input_ids, token_type_ids
+
+    def overhead(self, texts: int) -> int:
+        """The number of special tokens in a sequence of ``texts`` texts, one or two."""
+        between = len(self._between) * (texts - 1)
+        return len(self._before) + between + len(self._after)
+
+    def starts(self, *lengths: int) -> list[int]:
+        """The position of the first token of each text in a sequence.
+
+        lengths: number of tokens of each text.
+        """
+        position = len(self._before)
+        positions = []
+        for length in lengths:
+            positions.append(position)
+            position += length + len(self._between)
+        return positions
 
     def __len__(self) -> int:
         """The number of tokens of the vocabulary."""
@@ -238,19 +259,6 @@ class Tokenizer:
         write_json(config_path(path), self.config())
         with new_file(path) as file:
             file.write(self.content)
-
-
-def _longest_first(first: int, second: int = 0, *, room: int) -> tuple[int, int]:
-    """Numbers of tokens that two texts keep, by the rule of transformers.
-
-    Each text keeps at least half of the room, or all of its tokens. With an odd room the
-    longer text keeps one token more. Google's rule (see data/sequences.py) gives this
-    token to the first text.
-    """
-    if first + second <= room:
-        return first, second
-    shorter = min(first, second, room // 2)
-    return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
 
 
 def continuations(tokens: Sequence[str], prefix: str) -> list[bool]:

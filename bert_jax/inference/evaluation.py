@@ -360,13 +360,9 @@ def text_features(
     joined, truncated = [], 0
     for row in rows:
         parts = [*itertools.islice(tokens, len(row))]
-        lengths = (*map(len, parts), 0)[:2]
-        kept = sequences.pair_lengths(*lengths, max_length - 1 - len(parts))
-        truncated += kept != lengths
-        cut = []
-        for part, length in zip(parts, kept, strict=False):
-            cut.append(part[:length])
-        joined.append(sequences.join(tokenizer, *cut))
+        room = max_length - tokenizer.overhead(len(parts))
+        truncated += sum(map(len, parts)) > room
+        joined.append(tokenizer.build(*sequences.fit(parts, room)))
     return joined_features(joined, np.arange(len(rows)), {}, truncated=truncated)
 
 

@@ -89,8 +89,7 @@ def _tokenized(
                 f"{where}: no {MASK} in {text[:60]!r}; this checkpoint is not "
                 f"fine-tuned and only fills in {MASK}: add it, or fine-tune first"
             )
-        ids = tokenizer.encode(text, allow_mask=mask)
-        ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
+        ids, _ = tokenizer.build(tokenizer.encode(text, allow_mask=mask))
         if len(ids) > max_length:
             actual = f"{where} has {len(ids)} tokens, at most {max_length} fit"
             raise UserError(f"{actual}; shorten it")

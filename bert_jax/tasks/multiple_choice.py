@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from bert_jax.data import sequences
+from bert_jax.data.sequences import fit
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting
@@ -186,15 +186,14 @@ class MultipleChoice(base.Task):
         tokens = iter(tokenizer.encode_batch(texts))
         counts = np.array([len(row.choices) for row in rows], np.int32)
         most = int(counts.max(initial=1))
-        room = self.config.max_length - 3
-        padding = sequences.join(tokenizer, np.zeros(0, tokenizer.dtype))
+        room = self.config.max_length - tokenizer.overhead(2)
+        padding = tokenizer.build(np.zeros(0, tokenizer.dtype))
         joined, truncated = [], 0
         for count in counts:
             context, *choices = itertools.islice(tokens, 1 + count)
             for choice in choices:
-                first, second = sequences.pair_lengths(len(context), len(choice), room)
-                parts = context[:first], choice[:second]
-                joined.append(sequences.join(tokenizer, *parts))
+                parts = fit([context, choice], room)
+                joined.append(tokenizer.build(*parts))
             joined += [padding] * (most - len(choices))
             truncated += len(context) + max(map(len, choices)) > room
         targets = {}

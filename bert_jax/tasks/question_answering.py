@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from bert_jax.data.sequences import join, owners, token_windows
+from bert_jax.data.sequences import owners, token_windows
 from bert_jax.data.token_offsets import Tokens, encode_with_offsets
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -294,11 +294,12 @@ class Squad(base.Task):
         joined, row_of, labels, extra = [], [], [], []
         for i, (row, ids) in enumerate(zip(rows, questions, strict=True)):
             question = ids[:longest]
-            tokens, offset = tokens_of[row.context], len(question) + 2
-            room = config.max_length - offset - 1
+            tokens = tokens_of[row.context]
+            _, offset = tokenizer.starts(len(question), 0)
+            room = config.max_length - tokenizer.overhead(2) - len(question)
             begin, end = _answer_tokens(tokens, *(row.answers or [("", 0)])[0])
             for first, stop in token_windows(len(tokens.ids), room, config.stride):
-                joined.append(join(tokenizer, question, tokens.ids[first:stop]))
+                joined.append(tokenizer.build(question, tokens.ids[first:stop]))
                 row_of.append(i)
                 extra.append(Window(offset, tokens, first, stop))
                 label = (0, 0)

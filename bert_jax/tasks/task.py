@@ -431,7 +431,7 @@ def joined_features(
     targets: dict[str, Any],
     **more: Any,
 ) -> Features:
-    """The Features of results of ``sequences.join``. row: row number of each sequence."""
+    """The Features of results of ``Tokenizer.build``. row: row number of each sequence."""
     ids, types = [ids for ids, _ in joined], [types for _, types in joined]
     return Features(ids, types, np.array(row, np.int32), targets, **more)
 

@@ -341,17 +341,15 @@ class Classification(base.Task):
         for number, row in enumerate(rows):
             texts = list(itertools.islice(encoded, len(row.texts)))
             lengths = [*map(len, texts)]
-            room = config.max_length - 1 - len(texts)
+            room = config.max_length - tokenizer.overhead(len(texts))
             if config.truncation == "windows":
                 spans = sequences.token_windows(*lengths, room, config.stride)
                 cut = [[texts[0][start:stop]] for start, stop in spans]
             else:
                 how = config.truncation, config.head_of(room)
-                kept = sequences.pair_lengths(*(*lengths, 0)[:2], room)
-                parts = zip(texts, kept, strict=False)
-                cut = [[sequences.cut(*part, *how) for part in parts]]
+                cut = [sequences.fit(texts, room, *how)]
                 truncated += sum(lengths) > room
-            joined += [sequences.join(tokenizer, *parts) for parts in cut]
+            joined += [tokenizer.build(*parts) for parts in cut]
             numbers += [number] * len(cut)
         targets = {}
         labels = [row.label for row in rows]

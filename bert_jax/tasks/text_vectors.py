@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting
@@ -158,7 +157,7 @@ class SentenceVectors(Classification):
 
     def encode(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
         """One sequence for each text of a row: its two texts and its negatives."""
-        room = self.config.max_length - 2
+        room = self.config.max_length - tokenizer.overhead(1)
         counts = {2 + len(row.negatives): row.where for row in rows} or {2: ""}
         if len(counts) > 1:
             first, other = (f"{n - 2} ({where})" for n, where in [*counts.items()][:2])
@@ -166,7 +165,7 @@ class SentenceVectors(Classification):
             raise UserError(f"{actual}; expected the same number in all rows")
         texts = [text for row in rows for text in (*row.texts, *row.negatives)]
         parts, (count,) = tokenizer.encode_batch(texts), counts
-        joined = [sequences.join(tokenizer, part[:room]) for part in parts]
+        joined = [tokenizer.build(part[:room]) for part in parts]
         long = np.array([len(part) > room for part in parts]).reshape(-1, count)
         labels, targets = [row.label for row in rows], {}
         if rows and self.cosine and None not in labels:

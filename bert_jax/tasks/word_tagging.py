@@ -318,7 +318,7 @@ class Tagging(base.Task):
         extra: for each sequence the numbers of the words that it predicts, and the
         positions of their first tokens, both int (words,).
         """
-        capacity = self.config.max_length - 2
+        capacity = self.config.max_length - tokenizer.overhead(1)
         stride = self.config.stride or (capacity + 1) // 2
         unknown = np.array([tokenizer.unk_id], tokenizer.dtype)
         encoded = tokenizer.encode_batch([word for row in rows for word in row.words])
@@ -348,8 +348,9 @@ class Tagging(base.Task):
                 if not len(words):
                     continue  # the window predicts no word
                 inside = np.concatenate(tokens[start:stop])
-                joined.append(sequences.join(tokenizer, inside))
-                positions = 1 + offsets[first + words] - offsets[start]
+                joined.append(tokenizer.build(inside))
+                (before,) = tokenizer.starts(len(inside))
+                positions = before + offsets[first + words] - offsets[start]
                 extra.append((words, positions))
                 row_of.append(i)
                 if row.tags is not None:

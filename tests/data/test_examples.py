@@ -295,7 +295,7 @@ def plan(lengths, bounds, **settings):
     offsets = np.cumsum([0, *lengths.tolist()])
     store = SimpleNamespace(sentence_offsets=offsets, document_sentences=bounds)
     rng = np.random.default_rng(0)
-    return examples.plan_epoch(store, documents, rng, 128, ExampleConfig(**settings))
+    return examples.plan_epoch(store, documents, rng, 125, ExampleConfig(**settings))
 
 
 def test_every_sentence_is_used_once_as_a_or_following_b():

@@ -14,6 +14,7 @@ from bert_jax.data.spiece import SentencePieceTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
+from bert_jax.inference.evaluation import text_features
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TOKENS = [*SPECIAL, "the", "a", "##b", "##ab", ".", "[", "]"]
@@ -242,17 +243,22 @@ LETTERS = [101, *range(1037, 1045), 102, *range(1045, 1054), 102]
         (
             *(PAIRS, 10),
             [
-                [101, 1996, 4937, 2938, 102, 1037, 3899, 17554, 2012, 102],
+                [101, 1996, 4937, 2938, 1012, 102, 1037, 3899, 17554, 102],
                 [101, 102, 1060, 1061, 102],
                 [*NAIVE, 102],
-                [101, 1037, 1038, 1039, 102, 1045, 1046, 1047, 1048, 102],
+                [101, 1037, 1038, 1039, 1040, 102, 1045, 1046, 1047, 102],
             ],
-            [5, 2, 6, 5],
+            [6, 2, 6, 6],
         ),
     ],
 )
 def test_batches_equal_transformers(pairs, max_length, rows, firsts, uncased):
-    """The ids of BertTokenizer 5.24 (padding=True, truncation=True)."""
+    """The ids of BertTokenizer 5.24 (padding=True, truncation=True).
+
+    Pairs are truncated by the rule of the original (truncate_seq_pair): of two texts with
+    the same length, the second loses a token, so the first text keeps one more of an odd number. In
+    transformers the longer text keeps it.
+    """
     batch = uncased(TEXTS, pairs, max_length=max_length)
     longest = max(map(len, rows))
     padded = [row + [0] * (longest - len(row)) for row in rows]
@@ -271,6 +277,42 @@ def test_batches_equal_transformers(pairs, max_length, rows, firsts, uncased):
     for i, row in enumerate(rows):
         alone = uncased(TEXTS[i], pairs and pairs[i], max_length=max_length)
         assert alone["input_ids"].tolist() == row
+
+
+def test_a_call_and_predict_read_the_same_tokens(uncased):
+    """One rule truncates pairs for the tokenizer, for predict and for tasks."""
+    rows = [("a " * a, "b " * b) for a in range(9) for b in range(9)]
+    for max_length in (3, 8, 9):
+        batch = uncased(*zip(*rows, strict=True), max_length=max_length)
+        features = text_features(uncased, rows, max_length)
+        room = max_length - uncased.overhead(2)
+        longer = [len(a.split()) + len(b.split()) > room for a, b in rows]
+        assert features.truncated == sum(longer)
+        for i, (ids, types) in enumerate(
+            zip(features.input_ids, features.token_type_ids, strict=True)
+        ):
+            used = batch["attention_mask"][i] == 1
+            assert batch["input_ids"][i][used].tolist() == ids.tolist()
+            assert batch["token_type_ids"][i][used].tolist() == types.tolist()
+
+
+def test_a_sequence_has_its_special_tokens_types_and_starts(small):
+    """The texts start where ``starts`` says, and ``overhead`` counts all other tokens."""
+    texts = [small.encode("the abab"), small.encode("a [the].")]
+    for count in (1, 2):
+        input_ids, token_type_ids = small.build(*texts[:count])
+        assert (input_ids.dtype, token_type_ids.dtype) == (np.int32, np.int32)
+        lengths = [len(text) for text in texts[:count]]
+        assert (
+            len(input_ids)
+            == len(token_type_ids)
+            == sum(lengths) + small.overhead(count)
+        )
+        for start, text in zip(small.starts(*lengths), texts, strict=False):
+            assert input_ids[start : start + len(text)].tolist() == text.tolist()
+    assert input_ids.tolist() == [2, 5, 6, 7, 8, 3, 6, 10, 5, 11, 9, 3]
+    assert token_type_ids.tolist() == [0] * 6 + [1] * 6
+    assert small.build(texts[0][:0])[0].tolist() == [2, 3]
 
 
 def test_padding_and_truncation(uncased, mixed):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.data.sequences import join
 from bert_jax.errors import UserError
 from bert_jax.inference.model import load
 from bert_jax.tasks.families import FAMILIES
@@ -53,7 +52,7 @@ class Clue(Task):
         return words, _clue(words) if labelled else None
 
     def encode(self, rows, tokenizer):
-        sequences = [join(tokenizer, tokenizer.encode(" ".join(w))) for w, _ in rows]
+        sequences = [tokenizer.build(tokenizer.encode(" ".join(w))) for w, _ in rows]
         ids, types = map(list, zip(*sequences, strict=True))
         targets = {}
         if all(clue is not None for _, clue in rows):
