@@ -10,15 +10,8 @@ import numpy as np
 import tokenizers
 from tokenizers import normalizers
 
-from bert_jax.data.tokenizer import (
-    CLS,
-    JSON_SETTINGS,
-    MASK,
-    SEP,
-    SPECIAL_TOKENS,
-    Tokenizer,
-    continuations,
-)
+from bert_jax.data.text_arrays import INPUT_NAMES
+from bert_jax.data.tokenizer import Tokenizer, continuations
 from bert_jax.errors import UserError
 
 T = TypeVar("T")
@@ -30,7 +23,7 @@ class LibraryTokenizer(Tokenizer):
     """A tokenizer.json with all its rules and added tokens, run by `tokenizers`.
 
     Added tokens are matched in text with the flags of the file. Text that spells one of
-    BERT's special tokens is ordinary text. parts: the JSON object of the file. added: the
+    the special tokens is ordinary text. parts: the JSON object of the file. added: the
     set of added tokens.
     """
 
@@ -40,7 +33,7 @@ class LibraryTokenizer(Tokenizer):
     def __init__(self, content: bytes):
         """content: the bytes of a tokenizer.json."""
         self.parts = json.loads(content)
-        self.library = _from_parts(self.parts, SPECIAL_TOKENS)
+        self.library = _from_parts(self.parts, self.special)
         tokens = _by_id(self.library.get_vocab(with_added_tokens=True))
         added = self.parts.get("added_tokens") or ()
         self.added = {token["content"] for token in added}
@@ -65,9 +58,10 @@ class LibraryTokenizer(Tokenizer):
         input_ids, token_type_ids = self.build(self.encode("a"), self.encode("b"))
         expected = input_ids.tolist(), token_type_ids.tolist()
         if self.library.post_processor and (pair.ids, pair.type_ids) != expected:
+            cls, sep = self.special.cls, self.special.sep
             raise UserError(
                 f"its post_processor makes {' '.join(pair.tokens)!r}, {pair.type_ids} of "
-                f"a pair; expected {CLS} a {SEP} b {SEP}, {expected[1]}"
+                f"a pair; expected {cls} a {sep} b {sep}, {expected[1]}"
             )
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -87,7 +81,7 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def _with_mask(self) -> tokenizers.Tokenizer:
-        return _from_parts(self.parts, set(SPECIAL_TOKENS) - {MASK})
+        return _from_parts(self.parts, set(self.special) - {self.special.mask})
 
     def fingerprint(self) -> str:
         """SHA-256 of the tokenizer.json."""
@@ -95,7 +89,15 @@ class LibraryTokenizer(Tokenizer):
 
     def config(self) -> dict:
         """Settings with which transformers' AutoTokenizer reads all of tokenizer.json."""
-        return super().config() | JSON_SETTINGS
+        return super().config() | json_settings(self)
+
+
+def json_settings(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Settings of transformers for a tokenizer.json that has all rules."""
+    return tokenizer.special.settings() | {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": INPUT_NAMES,
+    }
 
 
 def utf8(text: str) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 import sentencepiece
 
 from bert_jax.data.library import SPACE, utf8
-from bert_jax.data.tokenizer import MASK, Tokenizer
+from bert_jax.data.tokenizer import Tokenizer
 
 # Scripts without spaces between words: first words of their letters' Unicode names.
 _WITHOUT_SPACES = {
@@ -57,7 +57,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
         """Ids of one text. A part after [MASK] keeps the spaces of the text."""
-        first, *rest = text.split(MASK) if allow_mask else [text]
+        first, *rest = text.split(self.special.mask) if allow_mask else [text]
         ids = self.library.encode(utf8(self.cased(first)))
         for part in rest:
             library = self.library if part[:1].isspace() else self._inside

@@ -4,33 +4,35 @@ import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from bert_jax.data.sequences import fit
-from bert_jax.data.text_arrays import (
-    INPUT_NAMES,
-    CallOptions,
-    padded_arrays,
-    paired_texts,
-)
+from bert_jax.data.text_arrays import CallOptions, padded_arrays, paired_texts
 from bert_jax.errors import UserError
 from bert_jax.files import new_file, write_json
 from bert_jax.settings import from_settings, with_arguments
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
-# Special tokens by their names in transformers' settings.
-SPECIAL_TOKENS_MAP = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
+
+class SpecialTokens(NamedTuple):
+    """The special tokens of a tokenizer. Default: BERT's."""
+
+    pad: str = "[PAD]"
+    unk: str = "[UNK]"
+    cls: str = "[CLS]"
+    sep: str = "[SEP]"
+    mask: str = "[MASK]"
+
+    def settings(self) -> dict[str, str]:
+        """The tokens by their names in transformers' settings, such as "pad_token"."""
+        return {f"{name}_token": token for name, token in self._asdict().items()}
+
+
+BERT_TOKENS = SpecialTokens()
 # Names of vocabulary files in transformers. A tokenizer.json has more rules than a
 # vocab.txt.
 FILES = ("tokenizer.json", "vocab.txt", "spiece.model")
-# Settings of transformers for a tokenizer.json that has all rules.
-JSON_SETTINGS = SPECIAL_TOKENS_MAP | {
-    "tokenizer_class": "PreTrainedTokenizerFast",
-    "model_input_names": INPUT_NAMES,
-}
 LONGEST = "max_input_chars_per_word"
 
 
@@ -44,6 +46,7 @@ class Tokenizer:
 
     tokens: list of tokens by id. ids: dictionary from token to id. vocab_size: number of
       tokens.
+    special: the special tokens. pad_id, unk_id, cls_id, sep_id, mask_id: their ids.
     lower_case: whether text is lower-cased first. strip_accents: whether accents and other
       marks (Unicode category Mn) are removed.
     continuation: bool (vocab_size,), whether a token continues the word before it.
@@ -55,6 +58,7 @@ class Tokenizer:
       with. None without a model.
     """
 
+    special = BERT_TOKENS
     kind: ClassVar[str]
     file_name: ClassVar[str]  # transformers' name of the vocabulary file
     strip_accents = False
@@ -70,12 +74,13 @@ class Tokenizer:
         self.content, self.tokens, self.lower_case = content, list(tokens), lower_case
         self.continuation = np.array(continuation, bool)
         self.ids = {token: i for i, token in enumerate(tokens)}
-        if missing := [token for token in SPECIAL_TOKENS if token not in self.ids]:
+        missing = [token for token in self.special if token not in self.ids]
+        if missing:
             raise UserError(
                 f"{' '.join(missing)} is missing; expected BERT's tokens, one in each line"
             )
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
-            self.ids[token] for token in SPECIAL_TOKENS
+            self.ids[token] for token in self.special
         )
         self.vocab_size = len(tokens)
         self.dtype = token_dtype(self.vocab_size)
@@ -98,9 +103,15 @@ class Tokenizer:
 
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
         """Ids of one text; "[MASK]" in it is ordinary text unless ``allow_mask``."""
-        parts = self.encode_batch(text.split(MASK) if allow_mask else [text])
+        texts = [text]
+        if allow_mask:
+            texts = text.split(self.special.mask)
         mask = np.array([self.mask_id], self.dtype)
-        return np.concatenate([ids for part in parts for ids in (mask, part)][1:])
+        first, *rest = self.encode_batch(texts)
+        parts = [first]
+        for part in rest:
+            parts += [mask, part]
+        return np.concatenate(parts)
 
     @with_arguments(CallOptions)
     def __call__(
@@ -215,11 +226,15 @@ class Tokenizer:
 
     def _known_ids(self, ids: Iterable, skip_special_tokens: bool = False) -> list[int]:
         """The ids as integers. Raises UserError for an id without a token."""
+        known = []
         for i in ids:
             if not (hasattr(i, "__index__") and 0 <= i < len(self)):
                 raise UserError(f"{i!r} is no token id; expected 0 to {len(self) - 1}")
-        skipped = {self.ids[token] for token in SPECIAL_TOKENS * skip_special_tokens}
-        return [int(i) for i in ids if int(i) not in skipped]
+            known.append(int(i))
+        if not skip_special_tokens:
+            return known
+        special = {self.ids[token] for token in self.special}
+        return [i for i in known if i not in special]
 
     def tokenize(self, text: str) -> list[str]:
         """The tokens of a text."""

@@ -9,11 +9,9 @@ from typing import Any, TypedDict
 from bert_jax.data.library import LibraryTokenizer
 from bert_jax.data.spiece import SentencePieceTokenizer
 from bert_jax.data.tokenizer import (
+    BERT_TOKENS,
     FILES,
     LONGEST,
-    SPECIAL_TOKENS,
-    SPECIAL_TOKENS_MAP,
-    UNK,
     Tokenizer,
     config_path,
 )
@@ -29,7 +27,7 @@ _RULES: dict[str, tuple] = {
     "clean_text": (True, None),
     "do_basic_tokenize": (True, None),
     "never_split": (None, []),
-    **{name: (token, None) for name, token in SPECIAL_TOKENS_MAP.items()},
+    **{name: (token, None) for name, token in BERT_TOKENS.settings().items()},
     "tokenizer_class": (
         *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", None),
         *("BertTokenizerFast", "DistilBertTokenizerFast", "ElectraTokenizerFast"),
@@ -129,7 +127,7 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
         if suffix == ".json":
             return _read_tokenizer_json(path, settings, rules)
         _check_rules(settings, rules)
-        _check_added(settings, set(SPECIAL_TOKENS))
+        _check_added(settings, set(BERT_TOKENS))
         if suffix == ".model":
             return SentencePieceTokenizer(path.read_bytes(), lower_case)
         tokens, longest = _read_tokens(path), settings.get(LONGEST, LONGEST_WORD)
@@ -204,7 +202,7 @@ def _read_tokenizer_json(
     tokenizer = LibraryTokenizer(_with_settings(path.read_bytes(), settings))
     # tokenizer.json has the rules of the text.
     _check_rules(settings, {n: rules[n] for n in rules if n not in _NORMALIZER})
-    _check_added(settings, tokenizer.added | set(SPECIAL_TOKENS))
+    _check_added(settings, tokenizer.added | set(tokenizer.special))
     vocabulary = path.with_name("vocab.txt")
     if path.name in FILES and vocabulary.is_file():
         pairs = itertools.zip_longest(_read_tokens(vocabulary), tokenizer.tokens)
@@ -248,11 +246,12 @@ def _is_google(parts: dict[str, Any]) -> bool:
     added = {token["content"] for token in parts["added_tokens"]}
     return (
         model.get("type", "WordPiece") == "WordPiece"  # old files leave it out
-        and (model["unk_token"], model["continuing_subword_prefix"]) == (UNK, PREFIX)
+        and (model["unk_token"], model["continuing_subword_prefix"])
+        == (BERT_TOKENS.unk, PREFIX)
         and normalizer.get("type") == "BertNormalizer"
         and normalizer["clean_text"] is normalizer["handle_chinese_chars"] is True
         and (parts["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
-        and added <= set(SPECIAL_TOKENS)
+        and added <= set(BERT_TOKENS)
         # A vocab.txt has one token in each line, without spaces around it.
         and all(
             token == token.strip() and "\n" not in token for token in model["vocab"]

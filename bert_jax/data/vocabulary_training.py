@@ -11,12 +11,11 @@ import sentencepiece
 import tokenizers
 
 from bert_jax.data.spiece import SentencePieceTokenizer
-from bert_jax.data.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.data.tokenizer import BERT_TOKENS, Tokenizer
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordPieceTokenizer
 from bert_jax.errors import UserError
 
 KINDS = ("wordpiece", "sentencepiece")
-PAD, UNK, *_OTHER_SPECIAL = SPECIAL_TOKENS
 # Number of unused tokens in Google's vocabularies: 99 after [PAD], the others after [MASK]
 # (uncased_L-12_H-768_A-12/vocab.txt). A small vocabulary has no unused tokens, because the
 # model would predict them.
@@ -104,10 +103,11 @@ def _train_wordpiece(
     words = count_words(sentences, splitter)
     if not words:
         raise UserError("the input has no words; expected text")
-    first, unused = list(SPECIAL_TOKENS), []
+    pad, *others = BERT_TOKENS
+    first, unused = [pad, *others], []
     if size >= _SMALLEST_WITH_UNUSED:  # Google's layout: [MASK] is number 103
         unused = [f"[unused{i}]" for i in range(UNUSED)]
-        first = [PAD, *unused[:_UNUSED_FIRST], *first[1:], *unused[_UNUSED_FIRST:]]
+        first = [pad, *unused[:_UNUSED_FIRST], *others, *unused[_UNUSED_FIRST:]]
     alphabet = _alphabet(words, limit=max(size // 3, 100))
     if len(alphabet) > size - len(first):
         raise UserError(
@@ -117,7 +117,7 @@ def _train_wordpiece(
     logger.info(f"training a vocabulary on {len(words):,} different words")
     known = {token.removeprefix(PREFIX) for token in alphabet}
     words = {word: n for word, n in words.items() if known.issuperset(word)}
-    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
+    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=BERT_TOKENS.unk))
     model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     # The trainer numbers single characters in the order of a hash table and breaks ties
     # between pairs by these numbers. As special tokens they have fixed numbers, so the same
@@ -208,12 +208,12 @@ def _train_sentencepiece(
             character_coverage=0.9995,
             max_sentence_length=1 << 16,  # bytes. Longer sentences are left out
             pad_id=0,
-            pad_piece=PAD,
+            pad_piece=BERT_TOKENS.pad,
             unk_id=1,
-            unk_piece=UNK,
+            unk_piece=BERT_TOKENS.unk,
             bos_id=-1,
             eos_id=-1,
-            control_symbols=_OTHER_SPECIAL,
+            control_symbols=[BERT_TOKENS.cls, BERT_TOKENS.sep, BERT_TOKENS.mask],
             num_threads=1,  # several threads change the order of sums
             minloglevel=2,
         )

@@ -15,13 +15,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from bert_jax.data.tokenizer import (
-    LONGEST,
-    SPECIAL_TOKENS_MAP,
-    UNK,
-    Tokenizer,
-    continuations,
-)
+from bert_jax.data.tokenizer import LONGEST, Tokenizer, continuations
 
 LONGEST_WORD = 200  # characters. A longer word is [UNK]
 CACHED_WORDS = 1 << 18  # about 30 MB
@@ -157,7 +151,7 @@ class WordPieceTokenizer(Tokenizer):
         self._rules = lower_case, self.strip_accents, longest_word
         self._arguments = self.tokens, *self._rules
         self._model = models.WordPiece(
-            self.ids, unk_token=UNK, max_input_chars_per_word=longest_word
+            self.ids, unk_token=self.special.unk, max_input_chars_per_word=longest_word
         )
         self._word_ids = Cache(self._ids_of)
         self.library = tokenizers.Tokenizer(self._model)
@@ -194,7 +188,7 @@ class WordPieceTokenizer(Tokenizer):
         if longest != LONGEST_WORD:
             settings[LONGEST] = longest
         settings["tokenizer_class"] = "BertTokenizer"
-        return super().config() | settings | SPECIAL_TOKENS_MAP
+        return super().config() | settings | self.special.settings()
 
     def with_tokens(self, tokens: Sequence[str]) -> "WordPieceTokenizer":
         """A tokenizer of other tokens and the same rules."""

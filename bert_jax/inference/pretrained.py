@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import softmax
 
 from bert_jax.data.batching import Features
-from bert_jax.data.tokenizer import MASK, Tokenizer
+from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import evaluation as base
 from bert_jax.inference.evaluation import Answers, Columns, Done, OnDevices, Rows
@@ -84,10 +84,11 @@ def _tokenized(
     mask: whether [MASK] in a text is the token. Then each text must contain it.
     """
     for where, (text,), row_id in row_texts(rows.placed, rows.columns, most=1):
-        if mask and MASK not in text:
+        token = tokenizer.special.mask
+        if mask and token not in text:
             raise UserError(
-                f"{where}: no {MASK} in {text[:60]!r}; this checkpoint is not "
-                f"fine-tuned and only fills in {MASK}: add it, or fine-tune first"
+                f"{where}: no {token} in {text[:60]!r}; this checkpoint is not "
+                f"fine-tuned and only fills in {token}: add it, or fine-tune first"
             )
         ids, _ = tokenizer.build(tokenizer.encode(text, allow_mask=mask))
         if len(ids) > max_length:

@@ -12,16 +12,9 @@ from flax import traverse_util
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import BertProcessing
 
-from bert_jax.data.library import LibraryTokenizer
+from bert_jax.data.library import LibraryTokenizer, json_settings
 from bert_jax.data.spiece import SentencePieceTokenizer
-from bert_jax.data.tokenizer import (
-    CLS,
-    JSON_SETTINGS,
-    MASK,
-    SEP,
-    SPECIAL_TOKENS,
-    Tokenizer,
-)
+from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError, naming
@@ -302,7 +295,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> N
     if isinstance(tokenizer, SentencePieceTokenizer):
         fast = _sentencepiece(tokenizer)
         # transformers has no BERT tokenizer of this kind, but reads any tokenizer.json.
-        settings |= JSON_SETTINGS
+        settings |= json_settings(tokenizer)
     elif isinstance(tokenizer, WordPieceTokenizer):
         fast = tokenizers.Tokenizer.from_str(tokenizer.library.to_str())
         _add_special_tokens(fast, tokenizer)
@@ -343,8 +336,9 @@ def _add_special_tokens(
 
     lstrip: whether [MASK] includes the spaces before it.
     """
+    special = tokenizer.special
     library.add_special_tokens(
-        [AddedToken(t, lstrip=lstrip and t == MASK) for t in SPECIAL_TOKENS]
+        [AddedToken(t, lstrip=lstrip and t == special.mask) for t in special]
     )
-    sep, cls = (SEP, tokenizer.sep_id), (CLS, tokenizer.cls_id)
+    sep, cls = (special.sep, tokenizer.sep_id), (special.cls, tokenizer.cls_id)
     library.post_processor = BertProcessing(sep, cls)

@@ -256,8 +256,8 @@ def test_batches_equal_transformers(pairs, max_length, rows, firsts, uncased):
     """The ids of BertTokenizer 5.24 (padding=True, truncation=True).
 
     Pairs are truncated by the rule of the original (truncate_seq_pair): of two texts with
-    the same length, the second loses a token, so the first text keeps one more of an odd number. In
-    transformers the longer text keeps it.
+    the same length, the second loses a token. So the first text keeps one token more of an
+    odd number, and in transformers the longer text does.
     """
     batch = uncased(TEXTS, pairs, max_length=max_length)
     longest = max(map(len, rows))

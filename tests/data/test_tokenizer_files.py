@@ -7,13 +7,13 @@ import shutil
 
 import pytest
 
-from bert_jax.data.tokenizer import SPECIAL_TOKENS
+from bert_jax.data.tokenizer import BERT_TOKENS
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 
-SPECIAL = list(SPECIAL_TOKENS)
+SPECIAL = list(BERT_TOKENS)
 TOKENS = [*SPECIAL, "the", "a", "##b", "##ab", ".", "[", "]"]
 # Texts and transformers' ids, printed by tests/golden/huggingface/make.py.
 TRANSFORMERS_IDS = {

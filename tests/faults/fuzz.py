@@ -27,7 +27,7 @@ from bert_jax.commands import study
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.store import TokenStore
 from bert_jax.data.token_offsets import encode_with_offsets
-from bert_jax.data.tokenizer import SPECIAL_TOKENS
+from bert_jax.data.tokenizer import BERT_TOKENS
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
@@ -73,7 +73,7 @@ class Reader:
 
 @functools.cache
 def tokenizer() -> WordPieceTokenizer:
-    tokens = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz.,!?", "the", "##e", "##s"]
+    tokens = [*BERT_TOKENS, *"abcdefghijklmnopqrstuvwxyz.,!?", "the", "##e", "##s"]
     return WordPieceTokenizer(tokens, lower_case=True)
 
 
