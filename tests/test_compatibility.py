@@ -19,12 +19,14 @@ import safetensors.numpy
 import bert_jax
 from bert_jax.commands import study as command
 from bert_jax.data.pipeline import TrainingBatches, split_documents
+from bert_jax.data.preparation import UNFINISHED, prepare
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training import pretrain
 from bert_jax.training.config import finetune_config, train_config
 from bert_jax.training.sweep import Study, run_one, run_sweep
+from bert_jax.training.workdir import RunFolder
 
 OBJECTIVES = ("mlm_nsp", "causal", "two_way", "electra")
 FOLDER = Path(__file__).parent / "golden/v0_1_0"
@@ -212,6 +214,35 @@ def test_a_study_runs_only_unfinished_runs(folder):
 
 
 FOLDER_2 = FOLDER.parent / "v0_2_0"
+
+
+def test_text_that_0_2_prepared_with_sentencepiece_keeps_its_ids(tmp_path):
+    """0.2.0 encoded with the sentencepiece package, which breaks ties in another way."""
+    shutil.copytree(FOLDER_2 / "sentencepiece", tmp_path, dirs_exist_ok=True)
+    directory, text = tmp_path / "store", str(tmp_path / "text.txt")
+    config = pretrain.DataConfig(path=str(directory))
+    store, tokenizer = pretrain.open_text(config, RunFolder(tmp_path / "w"), print)
+    (sentence,) = store.read_sentences(np.array([[0, 1]]))
+    stored = [tokenizer.tokens[i] for i in sentence[:3]]
+    assert stored == ["\u2581s", "e", "at"]
+    assert tokenizer.tokenize("seat") == ["\u2581s", "ea", "t"]
+    # prepare finds the finished text, and does not complete unfinished text.
+    files = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    report = prepare([text], tokenizer, directory, workers=1, format="lines")
+    assert (report.info, report.counts) == (store.info, {})
+    assert {path: path.read_bytes() for path in files} == files
+    identity = {
+        name: vars(store.info)[name] for name in ("vocabulary_fingerprint", "settings")
+    }
+    (directory / "index.json").unlink()
+    (directory / "index/part-00000-of-00001.npz").touch()
+    (directory / UNFINISHED).write_text(json.dumps(identity))
+    with pytest.raises(
+        UserError, match=r"vocabulary_fingerprint was 7a98fa.*, now 0bd742"
+    ):
+        prepare([text], tokenizer, directory, workers=1, format="lines")
+
+
 EXPECTED_2 = json.loads((FOLDER_2 / "expected.json").read_text())
 NUMBERS = [str(number) for number in range(12)]
 

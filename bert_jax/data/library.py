@@ -3,54 +3,77 @@
 import functools
 import hashlib
 import json
+import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import tokenizers
-from tokenizers import normalizers
+from tokenizers import AddedToken, normalizers
+from tokenizers.processors import BertProcessing
 
 from bert_jax.data.text_arrays import INPUT_NAMES
-from bert_jax.data.tokenizer import Tokenizer, continuations
+from bert_jax.data.tokenizer import SpecialTokens, Tokenizer, continuations
 from bert_jax.errors import UserError
 
 T = TypeVar("T")
 # Space in the tokens of SentencePiece and of byte-level BPE.
-SPACE, _BYTE_SPACE = "\u2581", "\u0120"
+SPACE = "\u2581"
+_MARKS = SPACE, "\u0120"
+# Scripts without spaces between words: first words of their letters' Unicode names.
+_WITHOUT_SPACES = {
+    *("CJK", "HIRAGANA", "KATAKANA"),
+    *("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"),
+}
 
 
 class LibraryTokenizer(Tokenizer):
     """A tokenizer.json with all its rules and added tokens, run by `tokenizers`.
 
     Added tokens are matched in text with the flags of the file. Text that spells one of
-    the special tokens is ordinary text. parts: the JSON object of the file. added: the
-    set of added tokens.
+    the special tokens is ordinary text. In scripts without spaces between words, such as
+    Chinese, Japanese or Thai, each token of a vocabulary that marks spaces is a word.
+    parts: the JSON object of the file. added: the set of added tokens.
     """
 
     kind = "tokenizers"
     file_name = "tokenizer.json"
 
-    def __init__(self, content: bytes):
-        """content: the bytes of a tokenizer.json."""
+    def __init__(self, content: bytes, control: Collection[str] = ()):
+        """content: the bytes of a tokenizer.json.
+
+        control: tokens that no text contains, besides the special tokens.
+        """
         self.parts = json.loads(content)
-        self.library = _from_parts(self.parts, self.special)
-        tokens = _by_id(self.library.get_vocab(with_added_tokens=True))
+        self._content, self._ordinary = content, {*self.special, *control}
+        self.library = _library(content, self._ordinary)
+        tokens = _tokens(self.library, self._ordinary)
         added = self.parts.get("added_tokens") or ()
         self.added = {token["content"] for token in added}
-        if prefix := self.parts["model"].get("continuing_subword_prefix"):
-            continues = continuations(tokens, prefix)
-        else:  # a mark starts a word, if any token has a mark
-            marked = [t.startswith((SPACE, _BYTE_SPACE)) for t in tokens]
-            continues = np.logical_not(marked) & any(marked)
-        words = [token not in self.added for token in tokens]
         normalizer = self.library.normalizer or normalizers.Sequence([])
         lower_case = call_library(normalizer.normalize_str, "A") == "a"
-        continues = np.logical_and(continues, words)
+        continues = self._continuation(tokens)
         super().__init__(content, tokens, continues, lower_case)
         self._arguments = (content,)
         plain = call_library(normalizer.normalize_str, "\u00e9")
         self.strip_accents = plain == "e"
         self._check_template()
+
+    def _continuation(self, tokens: Sequence[str]) -> list[bool]:
+        """Whether each token continues a word.
+
+        Tokens have a mark of continuations or, if a token has the mark of a space, tokens
+        without this mark are continuations. Without both, each token is a word.
+        """
+        prefix = self.parts["model"].get("continuing_subword_prefix")
+        continues = _without_mark(tokens)
+        if prefix:
+            continues = continuations(tokens, prefix)
+        words = self.added | self._ordinary
+        for i, token in enumerate(tokens):
+            if token in words:
+                continues[i] = False
+        return continues
 
     def _check_template(self) -> None:
         """Raises UserError if the file has other special tokens or types for a pair."""
@@ -77,11 +100,19 @@ class LibraryTokenizer(Tokenizer):
 
     def join(self, ids: Sequence[int]) -> str:
         """The text of some token ids; see Tokenizer.decode."""
-        return call_library(self.library.decode, ids, skip_special_tokens=False)
+        return call_library(self._plain.decode, ids, skip_special_tokens=False)
 
     @functools.cached_property
     def _with_mask(self) -> tokenizers.Tokenizer:
-        return _from_parts(self.parts, set(self.special) - {self.special.mask})
+        return _library(self._content, self._ordinary - {self.special.mask})
+
+    @functools.cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        return call_library(tokenizers.Tokenizer.from_str, self._content.decode())
+
+    def to_json(self) -> bytes:
+        """The tokenizer.json with which transformers gives the same ids."""
+        return self._content
 
     def fingerprint(self) -> str:
         """SHA-256 of the tokenizer.json."""
@@ -89,15 +120,10 @@ class LibraryTokenizer(Tokenizer):
 
     def config(self) -> dict:
         """Settings with which transformers' AutoTokenizer reads all of tokenizer.json."""
-        return super().config() | json_settings(self)
-
-
-def json_settings(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Settings of transformers for a tokenizer.json that has all rules."""
-    return tokenizer.special.settings() | {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_input_names": INPUT_NAMES,
-    }
+        settings = super().config() | self.special.settings()
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        settings["model_input_names"] = INPUT_NAMES
+        return settings
 
 
 def utf8(text: str) -> bytes:
@@ -121,15 +147,84 @@ def call_library(function: Callable[..., T], *args: Any, **options: Any) -> T:
         ) from error
 
 
-def _from_parts(parts: dict, ordinary: Collection[str]) -> tokenizers.Tokenizer:
-    """A tokenizer of the library. ordinary: special tokens that are ordinary text."""
+def _library(content: bytes, ordinary: Collection[str]) -> tokenizers.Tokenizer:
+    """A tokenizer of the library.
+
+    ordinary: tokens that are ordinary text where a text spells them.
+    """
+    parts = json.loads(content)
+    hidden = _hide(parts, ordinary)
+    added = []
     for token in parts.get("added_tokens") or ():
-        token["special"] = token["content"] in ordinary
+        if token["content"] not in hidden:
+            token["special"] = token["content"] in ordinary
+            added.append(token)
+    parts["added_tokens"] = added
     library = call_library(tokenizers.Tokenizer.from_str, json.dumps(parts))
     library.encode_special_tokens = True  # as ordinary text
     library.no_truncation()
     library.no_padding()
     return library
+
+
+def _hide(parts: dict[str, Any], tokens: Collection[str]) -> set[str]:
+    """Renames tokens of a Unigram model, which matches any text that spells a token.
+
+    A space hides a token, because the model gets texts that are split at spaces. Returns
+    the renamed tokens.
+    """
+    model = parts["model"]
+    hidden = set()
+    if isinstance(model, dict) and isinstance(model.get("vocab"), list):  # Unigram
+        for entry in model["vocab"]:
+            if entry[0] in tokens:
+                hidden.add(entry[0])
+                entry[0] = f" {entry[0]}"
+    return hidden
+
+
+def _tokens(library: tokenizers.Tokenizer, hidden: Collection[str]) -> list[str]:
+    """All tokens of a library's tokenizer by id, with the names before _hide."""
+    ids = library.get_vocab(with_added_tokens=True)
+    for token in hidden:
+        if f" {token}" in ids:
+            ids[token] = ids.pop(f" {token}")
+    return _by_id(ids)
+
+
+def _without_mark(tokens: Sequence[str]) -> list[bool]:
+    """Whether each token has no mark of a space, if tokens have marks.
+
+    A letter of a script without spaces between words needs no mark.
+    """
+    for mark in _MARKS:
+        if any(token.startswith(mark) for token in tokens):
+            return [not _starts_word(token, mark) for token in tokens]
+    return [False] * len(tokens)
+
+
+def _starts_word(token: str, mark: str) -> bool:
+    if not token or token.startswith(mark):
+        return bool(token)
+    script = unicodedata.name(token[0], "").partition(" ")[0]
+    return unicodedata.category(token[0]) == "Lo" and script in _WITHOUT_SPACES
+
+
+def add_special_tokens(
+    library: tokenizers.Tokenizer, special: SpecialTokens, *, lstrip: bool = False
+) -> None:
+    """Adds the special tokens of a vocabulary, and the template with [CLS] and [SEP].
+
+    lstrip: whether [MASK] includes the spaces before it.
+    """
+    tokens = []
+    for token in special:
+        before = lstrip and token == special.mask
+        tokens.append(AddedToken(token, lstrip=before))
+    library.add_special_tokens(tokens)
+    sep = special.sep, library.token_to_id(special.sep)
+    cls = special.cls, library.token_to_id(special.cls)
+    library.post_processor = BertProcessing(sep, cls)
 
 
 def _by_id(ids: Mapping[str, int]) -> list[str]:

@@ -120,7 +120,7 @@ def prepare(
     identity = {"vocabulary_fingerprint": vocabulary, "settings": settings}
     counts: Counter[str] = Counter()
     with locked(directory):
-        info = _find_same(directory, identity)
+        info = _find_same(directory, identity, tokenizer)
         if info is None:
             for path in directory.rglob(".*.tmp"):  # files of a killed process
                 path.unlink()
@@ -267,15 +267,23 @@ def _work(shard: int, parts: list[Part]) -> Counter[str]:
     return _write(shard, parts)
 
 
-def _find_same(directory: Path, identity: dict[str, Any]) -> store.StoreInfo | None:
+def _find_same(
+    directory: Path, identity: dict[str, Any], tokenizer: Tokenizer
+) -> store.StoreInfo | None:
     """The finished store in ``directory``, or None.
 
-    Raises UserError if the folder contains other text, finished or not.
+    A finished store of an older version keeps its token ids. Raises UserError if the folder
+    contains other text, finished or not.
     """
     info = store.read_info(directory) if (directory / "index.json").exists() else None
     if info is None and not any(directory.glob("index/part-*.npz")):
         return None
-    old = vars(info) if info else read_json(directory / UNFINISHED, "settings")
+    if info is None:
+        old = read_json(directory / UNFINISHED, "settings")
+    else:
+        old = dict(vars(info))
+        if tokenizer.has_fingerprint(info.vocabulary_fingerprint):
+            old["vocabulary_fingerprint"] = identity["vocabulary_fingerprint"]
     differing = [
         f"{name} was {str(was)[:48]}, now {str(now)[:48]}"
         for name, was, now in differences({n: old.get(n) for n in identity}, identity)

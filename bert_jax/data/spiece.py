@@ -1,30 +1,65 @@
-"""SentencePiece models that have BERT's special tokens."""
+"""SentencePiece models, converted for Hugging Face's `tokenizers` library."""
 
-import functools
 import hashlib
-import itertools
-import unicodedata
-from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import sentencepiece
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from bert_jax.data.library import SPACE, utf8
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.library import (
+    SPACE,
+    LibraryTokenizer,
+    add_special_tokens,
+    call_library,
+    utf8,
+)
+from bert_jax.data.tokenizer import BERT_TOKENS, Tokenizer, check_special
+from bert_jax.data.wordpiece import Cache
+from bert_jax.errors import UserError
+from bert_jax.protobuf import last_value, read_message
 
-# Scripts without spaces between words: first words of their letters' Unicode names.
-_WITHOUT_SPACES = {
-    *("CJK", "HIRAGANA", "KATAKANA"),
-    *("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"),
+# A longer word is encoded each time. In scripts without spaces a sentence is a word.
+_LONGEST_CACHED = 40
+# Rules of a model that can be converted: the field of the message, the field of the rule in
+# it, and the rule's default and required value (sentencepiece_model.proto).
+_TRAINER, _NORMALIZER = 2, 3
+_RULES = {
+    "model_type": (_TRAINER, 3, 1, 1),  # 1 is unigram
+    "treat_whitespace_as_suffix": (_TRAINER, 24, 0, 0),
+    "byte_fallback": (_TRAINER, 35, 0, 0),
+    "add_dummy_prefix": (_NORMALIZER, 3, 1, 1),
+    "remove_extra_whitespaces": (_NORMALIZER, 4, 1, 1),
+    "escape_whitespaces": (_NORMALIZER, 5, 1, 1),
 }
+_ADVICE = "save the tokenizer as tokenizer.json, for example with transformers"
+_CHARACTERS = 2  # field of the normalisation table
+_PIECE, _TYPE = 1, 3
+_NORMAL, _USER_DEFINED = 1, 4  # types of a token
 
 
-class SentencePieceTokenizer(Tokenizer):
+class _Model(NamedTuple):
+    """A SentencePiece model.
+
+    tokens, scores: by id. control: tokens that no text contains. unk_id: the id of the
+    unknown token. characters: the table that normalises characters, or b"".
+    """
+
+    tokens: list[str]
+    scores: list[float]
+    control: set[str]
+    unk_id: int
+    characters: bytes
+
+
+class SentencePieceTokenizer(LibraryTokenizer):
     """A SentencePiece model that has BERT's special tokens.
 
-    A word starts with the token that includes the space before it. In scripts without
-    spaces between words, such as Chinese, Japanese or Thai, each token is a word.
+    Its ids are those of the tokenizer.json in an exported folder. They differ from the
+    sentencepiece package's, which encoded up to version 0.2.0, where two splits have equal
+    scores (one of 6,000 sentences), for rare combining marks, and for a sigma at the end of
+    a word in capitals.
     """
 
     kind = "sentencepiece"
@@ -32,74 +67,102 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __init__(self, model: bytes, lower_case: bool | None = None):
         """model: content of a .model file. lower_case: see WordPieceTokenizer."""
-        if not model:  # the library accepts an empty file and prints a line
-            raise ValueError("an empty file")
-        library = sentencepiece.SentencePieceProcessor(model_proto=model)
-        ids = list(range(library.vocab_size()))
-        tokens = library.id_to_piece(ids)
-        starts = np.array([_starts_word(token) for token in tokens])
-        self.library = library
-        self._special = np.logical_or(library.is_control(ids), library.is_unknown(ids))
+        parts = _read_model(model)
         if lower_case is None:
-            text = "".join(itertools.compress(tokens, ~self._special))
-            lower_case = not any(map(str.isupper, text))
-        super().__init__(model, tokens, ~self._special & ~starts, lower_case)
-        self._arguments = model, self.lower_case
-
-    def cased(self, text: str) -> str:
-        """The text, in lower case if the model has only lower-case tokens."""
-        return text.lower() if self.lower_case else text
-
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of each text; see Tokenizer.encode_batch."""
-        rows = self.library.encode([utf8(self.cased(t)) for t in texts], num_threads=1)
-        return [np.array(row, self.dtype) for row in rows]
+            words = [token for token in parts.tokens if token not in parts.control]
+            lower_case = not any(char.isupper() for char in "".join(words))
+        self._word_ids = Cache(self._ids_of, _LONGEST_CACHED)
+        super().__init__(_to_json(parts, lower_case), parts.control)
+        self.content, self.lower_case = model, lower_case
+        self._arguments = model, lower_case
 
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
-        """Ids of one text. A part after [MASK] keeps the spaces of the text."""
-        first, *rest = text.split(self.special.mask) if allow_mask else [text]
-        ids = self.library.encode(utf8(self.cased(first)))
-        for part in rest:
-            library = self.library if part[:1].isspace() else self._inside
-            ids += [self.mask_id, *library.encode(utf8(self.cased(part)))]
-        return np.array(ids, self.dtype)
+        """Ids of one text; see Tokenizer.encode. The ids of short words are cached.
 
-    @functools.cached_property
-    def _inside(self) -> sentencepiece.SentencePieceProcessor:
-        """The model without the rule that puts a space before a text."""
-        model = self.proto()
-        model.normalizer_spec.add_dummy_prefix = False
-        return sentencepiece.SentencePieceProcessor(
-            model_proto=model.SerializeToString()
-        )
+        The library takes four times as long, because it also finds offsets.
+        """
+        if allow_mask and self.special.mask in text:
+            return super().encode(text, allow_mask=True)
+        normalize = self.library.normalizer.normalize_str
+        plain = call_library(normalize, utf8(text).decode())
+        if SPACE in plain:  # the library would split there too
+            return super().encode(text)
+        words = filter(None, plain.split(" "))
+        ids = b"".join(map(self._word_ids.__getitem__, words))
+        return np.frombuffer(ids, self.dtype).copy()
 
-    def join(self, ids: Sequence[int]) -> str:
-        """The joined tokens, with spaces around special tokens."""
-        text = "".join(
-            f" {self.tokens[i]} " if self._special[i] else self.tokens[i] for i in ids
-        )
-        return " ".join(text.replace(SPACE, " ").split())
-
-    def proto(self) -> Any:
-        """The model as a protobuf message, ModelProto of sentencepiece."""
-        # Imported late, because it needs a newer protobuf than Apache Beam allows.
-        from sentencepiece import sentencepiece_model_pb2
-
-        return sentencepiece_model_pb2.ModelProto.FromString(self.content)
+    def _ids_of(self, word: str) -> bytes:
+        """The ids of a word of normalised text, as bytes."""
+        ids = [token.id for token in self.library.model.tokenize(f"{SPACE}{word}")]
+        return np.array(ids, self.dtype).tobytes()
 
     def fingerprint(self) -> str:
         """SHA-256 of lower_case and of the .model file with its scores and rules."""
-        rules = f"{self.kind}\n{self.lower_case}\n".encode()
+        rules = f"{self.kind}\ntokenizers\n{self.lower_case}\n".encode()
         return hashlib.sha256(rules + self.content).hexdigest()
 
     def has_fingerprint(self, fingerprint: str) -> bool:
-        """See Tokenizer.has_fingerprint. Version 0.1.0 left out scores and rules."""
-        return fingerprint in (self.fingerprint(), super().fingerprint())
+        """See Tokenizer.has_fingerprint.
+
+        A store of 0.2.0, whose ids are those of the sentencepiece package, keeps them.
+        Version 0.1.0 left out scores and rules.
+        """
+        rules = f"{self.kind}\n{self.lower_case}\n".encode()
+        of_0_2_0 = hashlib.sha256(rules + self.content).hexdigest()
+        of_0_1_0 = Tokenizer.fingerprint(self)
+        return fingerprint in (self.fingerprint(), of_0_2_0, of_0_1_0)
 
 
-def _starts_word(token: str) -> bool:
-    """Whether a token of SentencePiece starts with a space, or needs no space before it."""
-    first = token[0]
-    script = unicodedata.name(first, "").partition(" ")[0]
-    alone = unicodedata.category(first) == "Lo" and script in _WITHOUT_SPACES
-    return first == SPACE or alone
+def _read_model(content: bytes) -> _Model:
+    """Reads a .model file. Raises UserError if it cannot be converted."""
+    if not content:  # the package accepts an empty file and prints a line
+        raise ValueError("an empty file")
+    # The package has no functions for a model's rules, and the class that it has for them
+    # needs a newer protobuf than Apache Beam allows.
+    fields = read_message(content)
+    _check_rules(fields)
+    package = sentencepiece.SentencePieceProcessor(model_proto=content)
+    ids = list(range(package.vocab_size()))
+    tokens, scores = package.id_to_piece(ids), package.get_score(ids)
+    check_special(BERT_TOKENS, tokens)
+    control = set()
+    for token, score, piece in zip(tokens, scores, fields[_PIECE], strict=True):
+        if score == 0:  # the score of all symbols that were not learned from text
+            kind = last_value(read_message(piece), _TYPE, _NORMAL)
+            if kind == _USER_DEFINED and token not in BERT_TOKENS:
+                raise UserError(
+                    f"{token!r} is a user-defined symbol, expected none; {_ADVICE}"
+                )
+            if kind != _NORMAL:
+                control.add(token)
+    rules = read_message(last_value(fields, _NORMALIZER, b""))
+    characters = last_value(rules, _CHARACTERS, b"")
+    return _Model(tokens, scores, control, package.unk_id(), characters)
+
+
+def _check_rules(fields: dict[int, list]) -> None:
+    """Raises UserError for rules that the library does not have."""
+    for name, (message, field, default, needed) in _RULES.items():
+        rules = read_message(last_value(fields, message, b""))
+        value = last_value(rules, field, default)
+        if value != needed:
+            raise UserError(f"its {name} is {value}, expected {needed}; {_ADVICE}")
+
+
+def _to_json(model: _Model, lower_case: bool) -> bytes:
+    """The tokenizer.json of a model."""
+    pieces = list(zip(model.tokens, model.scores, strict=True))
+    result = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=model.unk_id))
+    steps = []
+    if lower_case:
+        steps.append(normalizers.Lowercase())
+    if model.characters:
+        steps.append(normalizers.Precompiled(model.characters))
+    # A text after [MASK] keeps its first space, and no space is added.
+    steps.append(normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
+    steps.append(normalizers.Strip(left=False))
+    result.normalizer = normalizers.Sequence(steps)
+    result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    result.decoder = decoders.Metaspace()
+    add_special_tokens(result, BERT_TOKENS, lstrip=True)
+    return result.to_str(pretty=True).encode()

@@ -43,10 +43,7 @@ def encode_with_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Toke
     """The tokens of each text with their characters."""
     rows = []
     for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
-        if tokenizer.kind == "sentencepiece":
-            places = _sentencepiece(text, tokenizer)
-        else:
-            places = _library(text, ids, tokenizer)
+        places = _library(text, ids, tokenizer)
         starts, ends = np.array(places, np.int32).reshape(-1, 2).T
         if tokenizer.kind != "wordpiece":
             # A token may include the spaces before it. A token of only spaces gets the
@@ -87,15 +84,6 @@ def _past_accents(text: str, end: int) -> int:
     while end < len(text) and unicodedata.category(text[end]) == "Mn":
         end += 1
     return end
-
-
-def _sentencepiece(text: str, tokenizer: Tokenizer) -> _Places:
-    """The offsets of SentencePiece, which counts characters of the lower-cased text."""
-    text_of = np.repeat(np.arange(len(text)), [len(tokenizer.cased(c)) for c in text])
-    text_of = np.append(text_of, len(text))
-    cased = utf8(tokenizer.cased(text)).decode()
-    offsets = tokenizer.library.encode(cased, return_type="offset_mapping")["offsets"]
-    return [(text_of[a], text_of[max(b - 1, a)] + 1) for a, b in offsets]
 
 
 def open_segmenter(name: str) -> Segmenter:

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -41,6 +41,15 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
+def check_special(special: SpecialTokens, tokens: Container[str]) -> None:
+    """Raises UserError if a vocabulary does not contain its special tokens."""
+    missing = [token for token in special if token not in tokens]
+    if missing:
+        raise UserError(
+            f"{' '.join(missing)} is missing; expected BERT's tokens, one in each line"
+        )
+
+
 class Tokenizer:
     """The interface of all tokenizers.
 
@@ -74,11 +83,7 @@ class Tokenizer:
         self.content, self.tokens, self.lower_case = content, list(tokens), lower_case
         self.continuation = np.array(continuation, bool)
         self.ids = {token: i for i, token in enumerate(tokens)}
-        missing = [token for token in self.special if token not in self.ids]
-        if missing:
-            raise UserError(
-                f"{' '.join(missing)} is missing; expected BERT's tokens, one in each line"
-            )
+        check_special(self.special, self.ids)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.ids[token] for token in self.special
         )
@@ -254,6 +259,10 @@ class Tokenizer:
     def has_fingerprint(self, fingerprint: str) -> bool:
         """Whether a store or a run with this fingerprint has this vocabulary."""
         return fingerprint == self.fingerprint()
+
+    def to_json(self) -> bytes:
+        """The tokenizer.json with which transformers gives the same ids."""
+        raise NotImplementedError
 
     def __reduce__(self):
         """Pickles the constructor's arguments, without caches."""

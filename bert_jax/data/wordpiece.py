@@ -15,6 +15,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from bert_jax.data.library import add_special_tokens
 from bert_jax.data.tokenizer import LONGEST, Tokenizer, continuations
 
 LONGEST_WORD = 200  # characters. A longer word is [UNK]
@@ -36,14 +37,18 @@ def _is_word(char: str) -> bool:
 
 
 class Cache(dict):
-    """Results of a function of a character's code or of a word."""
+    """Results of a function of a character's code or of a word.
 
-    def __init__(self, function: Callable):
+    longest: maximum number of characters of a word that is kept.
+    """
+
+    def __init__(self, function: Callable, longest: int = LONGEST_WORD):
         self._function = function
+        self._longest = longest
 
     def __missing__(self, key):
         result = self._function(key)
-        if isinstance(key, int) or len(key) <= LONGEST_WORD:
+        if isinstance(key, int) or len(key) <= self._longest:
             if len(self) >= CACHED_WORDS:
                 self.clear()  # frequent words are soon cached again
             self[key] = result
@@ -179,6 +184,12 @@ class WordPieceTokenizer(Tokenizer):
     def join(self, ids: Sequence[int]) -> str:
         """The text of some token ids; see Tokenizer.decode."""
         return self.library.decode(ids, skip_special_tokens=False)
+
+    def to_json(self) -> bytes:
+        """The tokenizer.json with which transformers gives the same ids."""
+        library = tokenizers.Tokenizer.from_str(self.library.to_str())
+        add_special_tokens(library, self.special)
+        return library.to_str(pretty=True).encode()
 
     def config(self) -> dict:
         """Settings from which transformers' AutoTokenizer makes a BertTokenizer."""

@@ -7,18 +7,13 @@ from typing import Any
 
 import jax
 import numpy as np
-import tokenizers
 from flax import traverse_util
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
-from tokenizers.processors import BertProcessing
 
-from bert_jax.data.library import LibraryTokenizer, json_settings
-from bert_jax.data.spiece import SentencePieceTokenizer
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError, naming
-from bert_jax.files import new_folder, write_json, write_text
+from bert_jax.files import new_file, new_folder, write_json, write_text
 from bert_jax.interop.checkpoint import Checkpoint, Head, check_params, class_names
 from bert_jax.interop.config_json import (
     OWN,
@@ -291,54 +286,9 @@ def _architecture_of(head: str, params: Mapping[str, Any]) -> str:
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> None:
     """Writes the vocabulary and its settings for AutoTokenizer and bert_jax."""
     tokenizer.save(folder)
+    with new_file(folder / "tokenizer.json") as file:
+        file.write(tokenizer.to_json())
     settings = tokenizer.config() | {"model_max_length": config.max_positions}
-    if isinstance(tokenizer, SentencePieceTokenizer):
-        fast = _sentencepiece(tokenizer)
-        # transformers has no BERT tokenizer of this kind, but reads any tokenizer.json.
-        settings |= json_settings(tokenizer)
-    elif isinstance(tokenizer, WordPieceTokenizer):
-        fast = tokenizers.Tokenizer.from_str(tokenizer.library.to_str())
-        _add_special_tokens(fast, tokenizer)
+    if isinstance(tokenizer, WordPieceTokenizer):
         settings |= {"tokenize_chinese_chars": True}
-    if not isinstance(tokenizer, LibraryTokenizer):
-        fast.save(str(folder / "tokenizer.json"))
     write_json(folder / "tokenizer_config.json", settings)
-
-
-def _sentencepiece(tokenizer: SentencePieceTokenizer) -> tokenizers.Tokenizer:
-    """The model's tokens, scores and normalisation table as a tokenizer of the library."""
-    model = tokenizer.proto()
-    table = model.normalizer_spec.precompiled_charsmap
-    result = tokenizers.Tokenizer(
-        models.Unigram(
-            [(piece.piece, piece.score) for piece in model.pieces],
-            unk_id=tokenizer.unk_id,
-        )
-    )
-    steps = [normalizers.Lowercase()] if tokenizer.lower_case else []
-    steps += [normalizers.Precompiled(table)] if table else []
-    # A text after [MASK] keeps its first space, and no space is added.
-    steps += [
-        normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
-        normalizers.Strip(left=False),
-    ]
-    result.normalizer = normalizers.Sequence(steps)
-    result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    result.decoder = decoders.Metaspace()
-    _add_special_tokens(result, tokenizer, lstrip=True)
-    return result
-
-
-def _add_special_tokens(
-    library: tokenizers.Tokenizer, tokenizer: Tokenizer, *, lstrip: bool = False
-) -> None:
-    """Adds BERT's special tokens, and the template with [CLS] and [SEP].
-
-    lstrip: whether [MASK] includes the spaces before it.
-    """
-    special = tokenizer.special
-    library.add_special_tokens(
-        [AddedToken(t, lstrip=lstrip and t == special.mask) for t in special]
-    )
-    sep, cls = (special.sep, tokenizer.sep_id), (special.cls, tokenizer.cls_id)
-    library.post_processor = BertProcessing(sep, cls)

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 import google_crc32c
 import jax.numpy as jnp
 import numpy as np
-from google.protobuf.empty_pb2 import Empty
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.errors import naming
@@ -26,6 +24,7 @@ from bert_jax.interop.config_json import read_config
 from bert_jax.interop.names import guess_head, to_params
 from bert_jax.model.config import BertConfig
 from bert_jax.progress import Progress
+from bert_jax.protobuf import last_value, read_message
 
 _logger = logging.getLogger(__name__)
 # Layers, width and number of tokens of the releases of 2018 that have no later release of
@@ -139,9 +138,9 @@ def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
         index, "the whole index of a checkpoint, such as bert_model.ckpt.index"
     ):
         table = dict(_read_table(index.read_bytes()))
-        header = _read_message(table.pop(b"", b""))
-        shards = _last(header, 1)
-        if _last(header, 2) != 0:
+        header = read_message(table.pop(b"", b""))
+        shards = last_value(header, 1)
+        if last_value(header, 2) != 0:
             raise ValueError("its numbers are big-endian")
         entries = {name.decode(): _read_entry(value) for name, value in table.items()}
     paths = {
@@ -204,10 +203,10 @@ def _read_block(file: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
 
 def _read_entry(message: bytes) -> _Entry:
     """BundleEntryProto: dtype 1, shape 2, shard 3, offset 4, size 5, crc 6."""
-    fields = _read_message(message)
-    dims = _read_message(_last(fields, 2, b"")).get(2, [])
-    shape = tuple(_last(_read_message(dim), 1) for dim in dims)
-    dtype, *place = (_last(fields, number) for number in (1, 3, 4, 5, 6))
+    fields = read_message(message)
+    dims = read_message(last_value(fields, 2, b"")).get(2, [])
+    shape = tuple(last_value(read_message(dim), 1) for dim in dims)
+    dtype, *place = (last_value(fields, number) for number in (1, 3, 4, 5, 6))
     return _Entry(dtype, shape, *place)
 
 
@@ -215,20 +214,6 @@ def _unmask(masked: int) -> int:
     """The checksum from its rotated form, which TensorFlow and LevelDB store."""
     rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
     return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF
-
-
-def _last(fields: dict[int, list], number: int, default: Any = 0) -> Any:
-    """The last value of a field. Protocol buffers leave out default values."""
-    return fields[number][-1] if number in fields else default
-
-
-def _read_message(message: bytes) -> dict[int, list]:
-    """The values of a protocol buffer by field number. Nested messages are bytes."""
-    fields: dict[int, list] = {}
-    # A message without fields keeps all fields that it reads as unknown fields.
-    for field in UnknownFieldSet(Empty.FromString(message)):
-        fields.setdefault(field.field_number, []).append(field.data)
-    return fields
 
 
 def _read_varints(data: bytes, position: int, count: int) -> tuple[list[int], int]:

@@ -6,6 +6,7 @@ import unicodedata
 
 import numpy as np
 import pytest
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from bert_jax.data import vocabulary_training, wordpiece
@@ -462,7 +463,8 @@ def test_sentencepiece_models_of_equal_tokens_have_different_fingerprints(change
     """Scores choose between tokens, and the normaliser changes the text first."""
     text = ["the cat saw the cats that sat there"] * 20
     tokenizer = vocabulary_training.train_vocabulary(text, 30, kind="sentencepiece")
-    model, text = tokenizer.proto(), "ｔｈｅ cat"
+    model = ModelProto.FromString(tokenizer.content)
+    text = "ｔｈｅ cat"
     if change == "scores":
         for piece in model.pieces[len(SPECIAL) :]:
             piece.score = -100.0 * (len(piece.piece) > 1)
@@ -474,6 +476,93 @@ def test_sentencepiece_models_of_equal_tokens_have_different_fingerprints(change
     assert other.tokenize(text) != tokenizer.tokenize(text)
     assert other.fingerprint() != tokenizer.fingerprint()
     assert not other.has_fingerprint(tokenizer.fingerprint())
+
+
+RULES = {
+    "model_type": ("trainer_spec", 2, "model_type is 2, expected 1"),
+    "byte_fallback": ("trainer_spec", True, "byte_fallback is 1, expected 0"),
+    "treat_whitespace_as_suffix": ("trainer_spec", True, "is 1, expected 0"),
+    "add_dummy_prefix": ("normalizer_spec", False, "is 0, expected 1"),
+    "remove_extra_whitespaces": ("normalizer_spec", False, "is 0, expected 1"),
+    "escape_whitespaces": ("normalizer_spec", False, "is 0, expected 1"),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_sentencepiece_rules_that_the_library_lacks_are_refused(name, mixed):
+    part, value, message = RULES[name]
+    model = ModelProto.FromString(mixed.content)
+    setattr(getattr(model, part), name, value)
+    with pytest.raises(UserError, match=f"{message}; save the tokenizer as") as caught:
+        SentencePieceTokenizer(model.SerializeToString())
+    assert name in str(caught.value)
+
+
+def test_a_user_defined_symbol_of_sentencepiece_is_refused(mixed):
+    """The library does not match it first. A special token may be user-defined."""
+    model = ModelProto.FromString(mixed.content)
+    for i, token in ((mixed.mask_id, "[MASK]"), (len(mixed) - 1, "\u263a")):
+        model.pieces[i].piece = token
+        model.pieces[i].score = 0
+        model.pieces[i].type = ModelProto.SentencePiece.USER_DEFINED
+        if token == "[MASK]":
+            same = SentencePieceTokenizer(model.SerializeToString())
+            assert same.mask_id not in same.encode("[MASK]")
+            assert same.encode("[MASK]", allow_mask=True).tolist() == [same.mask_id]
+            continue
+        with pytest.raises(
+            UserError, match="'\u263a' is a user-defined symbol, expected"
+        ):
+            SentencePieceTokenizer(model.SerializeToString())
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_cached_words_of_sentencepiece_have_the_ids_of_the_library(golden, lower_case):
+    """Also for spaces, marks of spaces and long words; the ids are those of to_json()."""
+    text = (golden / "pretraining_data/moby_dick_sentences.txt").read_text()
+    lines = text.split("\n")[:600]
+    tokenizer = vocabulary_training.train_vocabulary(
+        lines, 600, kind="sentencepiece", lower_case=lower_case
+    )
+    library = Tokenizer.from_str(tokenizer.to_json().decode())
+    library.encode_special_tokens = True
+    odd = ["", " ", "  the  sea ", "the\u2581sea \u2581 ", "\u3000sea\t", "\ud800"]
+    odd += [
+        "x" * 99 + " sea " + "sea" * 99,
+        "\uff34\uff48\uff45 \ufb01sh",
+        "\u0130 \u03a3",
+    ]
+    for line in [*lines, *odd, *lines[:9]]:
+        plain = line.encode("utf-8", "replace").decode()
+        expected = library.encode(plain, add_special_tokens=False).ids
+        assert tokenizer.encode(line).tolist() == expected, line
+        masked = f"{line}[MASK]{line}"
+        ids = tokenizer.encode(masked, allow_mask=True).tolist()
+        assert ids.count(tokenizer.mask_id) == 1
+    assert max(map(len, tokenizer._word_ids)) <= 40
+    assert tokenizer._word_ids
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "tokenizers"])
+def test_special_tokens_in_cased_text_are_ordinary(kind):
+    """A Unigram model contains its special tokens with the highest score."""
+    sentences = ["The Cat saw [ M A S K ] U N C L E P D b x the cats"] * 20
+    tokenizer = vocabulary_training.train_vocabulary(
+        sentences, 60, kind="sentencepiece", lower_case=False
+    )
+    if kind == "tokenizers":
+        tokenizer = LibraryTokenizer(tokenizer.to_json())
+    assert tokenizer.tokens[:5] == SPECIAL
+    for text in ("[MASK]", "The [CLS] Cat[SEP][PAD]", "x[UNK]", "a [MASK] b"):
+        tokens = tokenizer.tokenize(text)
+        assert not {*tokens} & {*SPECIAL}
+        assert "".join(tokens).replace("\u2581", " ").strip() == text
+    masked = tokenizer.encode("Cat [MASK][SEP]", allow_mask=True)
+    tokens = [tokenizer.tokens[i] for i in masked]
+    assert tokens.count("[MASK]") == 1
+    assert "[SEP]" not in tokens
+    text = "[CLS] The Cat[MASK] [SEP]".replace(" [SEP]", "[SEP]")
+    assert tokenizer.decode(tokenizer("The Cat [MASK]")["input_ids"]) == text
 
 
 def words_of(tokenizer, text):
