@@ -4,8 +4,8 @@ Both do the same work on the same device: MLM and NSP on random tokens without p
 the same number of masked tokens, clipping, Adam. Each system runs in its own process, and
 the runs alternate. "s" is the median of all repeats of all runs, the spread is
 (largest - smallest) / median. "first, s" is the first step with its compilation. MFU is
-the model FLOPs of a second (BertConfig.step_flops, for both systems) divided by the peak
-of the device. "its time / ours" compares float32 with float32, and the peer's autocast
+the model FLOPs of a second (bert_jax.model.flops.step, for both systems) divided by the
+peak of the device. "its time / ours" compares float32 with float32, and the peer's autocast
 and bfloat16 with our bfloat16.
 
 usage:

@@ -9,6 +9,7 @@ from common import SIZES, answer, process_bytes
 
 from bert_jax.commands import cli
 from bert_jax.interop.config_json import config_from_dict, config_to_dict
+from bert_jax.model import flops
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
@@ -83,8 +84,13 @@ def measure(options: SimpleNamespace) -> dict:
         **vars(options),
         "seconds_per_step": times,
         "first_seconds": first,
-        "model_flops": model_config.step_flops(
-            options.length, options.predictions, options.batch
+        "model_flops": flops.step(
+            model_config,
+            ComputeConfig(),
+            options.batch,
+            options.length,
+            predictions=options.predictions,
+            sequences=1,
         ),
         "peak_flops": peak_flops(jax.devices()),
         "peak_bytes": memory.get("peak_bytes_in_use", process_bytes()),

@@ -26,8 +26,8 @@ from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
-from bert_jax.model.heads import make_model
 from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.networks import make_model
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.progress import Progress, show_progress
 from bert_jax.tasks import labels

@@ -16,8 +16,8 @@ from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.config import FeatureConfig
-from bert_jax.model.heads import make_model
 from bert_jax.objectives.heads import FrozenTagging, Tagging
+from bert_jax.objectives.networks import make_model
 from bert_jax.settings import all_settings
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training import from_python

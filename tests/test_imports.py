@@ -1,5 +1,10 @@
+<<<<<<< HEAD
 """Imports point one way: commands -> training -> inference -> objectives, interop, tasks
 -> model, data, parallel -> errors, files, progress, protobuf, remote, schema, settings."""
+=======
+"""Imports point one way: commands -> training -> inference -> interop -> objectives ->
+tasks, model, data, parallel -> errors, files, progress, remote, schema, settings."""
+>>>>>>> 43b44e62 (One encoder in the model: the LSTMs of ELMo live with their objective)
 
 import ast
 import graphlib
@@ -17,7 +22,7 @@ ALLOWED = {
     "model": set(),
     "parallel": {"model"},
     "tasks": {"data"},
-    "interop": {"data", "model", "parallel"},
+    "interop": {"data", "model", "parallel", "objectives"},
     "objectives": {"data", "model", "parallel", "tasks"},
     "inference": {"data", "model", "parallel", "tasks", "interop", "objectives"},
     "training": {

@@ -16,8 +16,8 @@ from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, FeatureConfig
-from bert_jax.model.heads import make_model
 from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.networks import make_model
 from tests.words import TOKENIZER
 
 CONFIG = BertConfig(

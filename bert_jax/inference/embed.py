@@ -19,6 +19,7 @@ from bert_jax.interop.modules import ACTIVATIONS, vector_settings
 from bert_jax.model.bert import BertModel
 from bert_jax.model.heads import normalized, pool_tokens, side_by_side
 from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.networks import encoder_class
 from bert_jax.settings import setting
 from bert_jax.tasks.rows import Texts, row_texts
 
@@ -155,7 +156,7 @@ def _settings(model: OnDevices, options: EncodeOptions) -> tuple[_Vectors, _Read
     if normalize is None:
         normalize = modules.get("normalize", False)
     vectors = _Vectors(
-        BertModel(config, checkpoint.compute),
+        encoder_class(config)(config, checkpoint.compute),
         pooling,
         options.layers,
         tuple(modules.get("activations", ())),

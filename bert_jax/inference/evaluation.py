@@ -20,8 +20,8 @@ from bert_jax.errors import UserError, counted
 from bert_jax.files import new_file
 from bert_jax.interop import checkpoint as checks
 from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.model.bilstm import BertWithBiLstm
 from bert_jax.model.config import DTYPES, ComputeConfig
-from bert_jax.model.heads import BertWithBiLstm
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.heads import jit_whole
@@ -63,7 +63,7 @@ def run_model(
       R rows of L tokens, with S slots for sequences. The result is (R, S, ...), one value
       for each sequence, or (R, L, ...), one value for each token.
     done: function that is called with the share of sequences that are finished.
-    batching: batch_size, limit, pad_id and packed of inference_batches().
+    batching: batch_size, limit and pad_id of inference_batches().
     """
     outputs, pending = {}, collections.deque()
 
@@ -104,13 +104,12 @@ def outputs_of(
     checkpoint: Checkpoint,
     mesh: Mesh,
     batch_size: int,
-    packed: bool = True,
     done: Done = ignore,
 ) -> list[np.ndarray]:
     """:func:`run_model` within the limits of a checkpoint.
 
-    packed: whether texts share rows; texts of an LSTM never do. Raises UserError for pairs
-    if the model has one token type, and for outputs that are not finite.
+    Raises UserError for pairs if the model has one token type, and for outputs that are not
+    finite.
     """
     config = checkpoint.config
     checks.check_types(features.token_type_ids, config)
@@ -123,7 +122,6 @@ def outputs_of(
         batch_size=batch_size,
         limit=config.max_positions,
         pad_id=checkpoint.tokenizer.pad_id,
-        packed=packed and config.kind.attends,
     )
     for output in outputs:
         if not np.isfinite(output).all():
@@ -245,8 +243,6 @@ class OnDevices:
         features: Features,
         options: Options,
         done: Done = ignore,
-        *,
-        packed: bool = True,
     ) -> list[np.ndarray]:
         """The outputs of a program for each sequence; see :func:`outputs_of`."""
         return outputs_of(
@@ -256,7 +252,6 @@ class OnDevices:
             checkpoint=self.loaded,
             mesh=self.mesh,
             batch_size=options.batch_size,
-            packed=packed,
             done=done,
         )
 

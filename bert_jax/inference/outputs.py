@@ -15,6 +15,7 @@ from bert_jax.inference.evaluation import OnDevices
 from bert_jax.interop.checkpoint import check_types
 from bert_jax.model.bert import BertModel
 from bert_jax.model.layers import with_scan
+from bert_jax.objectives.networks import encoder_class
 from bert_jax.settings import setting
 from bert_jax.tasks.rows import placed_rows, row_texts
 
@@ -59,8 +60,9 @@ class CallOptions:
 def encoder_output(model: OnDevices, texts: Any, options: CallOptions) -> Output:
     """The encoder's output for texts or pairs, all in one batch; see ``Bert.__call__``."""
     tokenizer, config = model.tokenizer, model.loaded.config
-    if options.attentions and not config.kind.attends:
-        raise UserError("an LSTM has no attentions; leave attentions=True out")
+    encoder = encoder_class(config)
+    if options.attentions and encoder is not BertModel:
+        raise UserError("this encoder has no attentions; leave attentions=True out")
     rows = [row.texts for row in row_texts(placed_rows(texts))]
     if not rows:
         raise UserError("there are no texts; expected at least one")
@@ -75,7 +77,7 @@ def encoder_output(model: OnDevices, texts: Any, options: CallOptions) -> Output
     names = "input_ids", "token_type_ids", "attention_mask"
     inputs = {name: arrays[name] for name in names}
     compute = dataclasses.replace(model.loaded.compute, scan_layers=False)
-    module = BertModel(config, compute)
+    module = encoder(config, compute)
     params = model.keep("unstacked", functools.partial(_unstacked, model))
     chosen = options.hidden_states, options.attentions
     values = _computed(module, *chosen, params, *inputs.values())

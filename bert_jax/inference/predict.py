@@ -18,8 +18,8 @@ from bert_jax.interop.checkpoint import SIGMOID, Checkpoint, check_length
 from bert_jax.interop.modules import EXTRA as MODULES
 from bert_jax.interop.surgery import head_params
 from bert_jax.model.config import FeatureConfig
-from bert_jax.model.heads import make_model, packs
 from bert_jax.objectives.heads import jit_forward
+from bert_jax.objectives.networks import make_model
 from bert_jax.progress import Progress
 from bert_jax.settings import from_settings, setting
 from bert_jax.tasks.families import saved_task, task_of_head
@@ -61,14 +61,12 @@ class PredictOptions(base.Options):
 class FineTuned(NamedTuple):
     """A model with a head, the task of the head, and the model's compiled program.
 
-    packed: whether sequences may share rows. sigmoid: whether a cross-encoder applies a
-    sigmoid to its logit, for answers and scores.
+    sigmoid: whether a cross-encoder applies a sigmoid to its logit, for answers and scores.
     """
 
     task: Task
     program: Callable
     params: Any
-    packed: bool
     sigmoid: bool
 
 
@@ -107,7 +105,7 @@ def _fine_tuned(checkpoint: Checkpoint, model: OnDevices, max_length: int) -> Fi
     gives_value = task.problem_type == "regression"
     sigmoid = gives_value and checkpoint.activation_fn == SIGMOID
     program = jit_forward(model.mesh, module)
-    return FineTuned(task, program, params, packs(module), sigmoid)
+    return FineTuned(task, program, params, sigmoid)
 
 
 # Rows
@@ -230,8 +228,7 @@ def _outputs(
     done: Done,
 ) -> list[np.ndarray]:
     """The logits of each sequence."""
-    inputs = trained.program, trained.params, features, options, done
-    return model.run(*inputs, packed=trained.packed)
+    return model.run(trained.program, trained.params, features, options, done)
 
 
 def _activated(trained: FineTuned, outputs: Outputs) -> Outputs:

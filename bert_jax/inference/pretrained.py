@@ -5,8 +5,8 @@ each token masked in turn (Salazar et al. 2020, "Masked Language Model Scoring")
 words of several tokens, because the other tokens of a word reveal the masked one. With
 ``rest_of_word`` the later tokens of the word are masked too (Kauf and Ivanova 2023, "A
 Better Way to Do Masked Language Model Scoring"). A left-to-right model gives the
-log-likelihood: the sum of log p(token | tokens before it). A two-way LSTM gives the mean of
-the log-likelihoods of its two directions.
+log-likelihood: the sum of log p(token | tokens before it). A model of
+objectives/two_way.py gives the mean of the log-likelihoods of its two directions.
 
 A minimal pair is right if its good sentence has the higher score (Warstadt et al. 2020,
 "BLiMP").
@@ -31,6 +31,7 @@ from bert_jax.inference.evaluation import Answers, Columns, Done, OnDevices, Row
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
 from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.networks import pretraining_class
 from bert_jax.objectives.objective import cross_entropy
 from bert_jax.settings import setting
 from bert_jax.tasks.rows import Texts, check_texts, placed_rows, row_texts
@@ -72,7 +73,7 @@ def _mlm_head(model: OnDevices, options: base.Options) -> _MlmHead:
         raise UserError(f"{model.name} has no MLM head for tokens; {needed}")
     config = checkpoint.config
     max_length = options.max_length or config.max_positions
-    module = BertForPreTraining(config, checkpoint.compute)
+    module = pretraining_class(config)(config, checkpoint.compute)
     return _MlmHead(module, checkpoint.params, max_length)
 
 
@@ -196,22 +197,16 @@ def mlm_logits(
 ) -> jax.Array:
     """Logits of the MLM head at some positions, float32 (B, Q, W).
 
-    A causal model predicts a token from the tokens before it. A two-way LSTM gives the
-    product of the predictions of both directions. The pooler and the NSP head may be
-    absent.
+    A causal model predicts a token from the tokens before it. A model with two directions
+    gives the product of their predictions. The pooler and the NSP head may be absent.
     """
-    tokens = Tokens.of_batch(batch)
-
-    def logits(model: BertForPreTraining) -> jax.Array:
-        if model.config.reads != "both sides":
-            directions = model.lm_logits(tokens, positions_BQ, deterministic=True)
-            return sum(map(jax.nn.log_softmax, directions))
-        encoded = model.bert.encode(
-            tokens, deterministic=True, positions_BQ=positions_BQ, pool=False
-        )
-        return model.mlm(encoded.sequence_BLD, model.bert.embeddings.word)
-
-    return model.apply({"params": params}, method=logits)
+    B, Q = positions_BQ.shape
+    inputs = {"params": params}, Tokens.of_batch(batch), positions_BQ
+    logits = model.apply(*inputs, deterministic=True, method="lm_logits")
+    if model.config.reads_both_sides:
+        return logits
+    directions = jax.nn.log_softmax(logits).reshape(B, -1, Q, logits.shape[-1])
+    return jnp.sum(directions, axis=1)
 
 
 # Next sentences
@@ -228,7 +223,7 @@ def next_sentence(
     checkpoint = model.checkpoint(options)
     config = checkpoint.config
     # Models that read one side are trained without pairs, so their NSP head is not.
-    if "nsp" not in checkpoint.params or config.reads != "both sides":
+    if "nsp" not in checkpoint.params or not config.reads_both_sides:
         raise UserError(f"{model.name} has no NSP head; load a pretrained one")
     max_length = options.max_length or config.max_positions
     module = BertForPreTraining(config, checkpoint.compute)
@@ -296,10 +291,9 @@ def score(model: OnDevices, rows: Rows, options: ScoreOptions) -> Iterator[Answe
     """
     tokenizer = model.tokenizer
     head = _mlm_head(model, options)
-    reads = head.model.config.reads
-    one_sided = reads != "both sides"
+    one_sided = not head.model.config.reads_both_sides
     if one_sided and options.rest_of_word:
-        actual = f"{model.name} reads {reads} and never sees the rest of a word"
+        actual = f"{model.name} reads one side and never sees the rest of a word"
         raise UserError(f"{actual}; leave rest_of_word out")
     function = _given_all_others
     if one_sided:
@@ -383,20 +377,22 @@ def _given_one_side(
 ) -> jax.Array:
     """The log probability of each token given the tokens before it, float32 (R, L).
 
-    A two-way LSTM gives the mean of both directions. The values of the first and the last
-    token of a sequence have no meaning. tokens: number of tokens of the vocabulary.
+    A model with two directions gives their mean. The values of the first and the last token
+    of a sequence have no meaning. tokens: number of tokens of the vocabulary.
     """
     ids_RL = batch["input_ids"]
-    places_RL = jnp.broadcast_to(jnp.arange(ids_RL.shape[1]), ids_RL.shape)
-    directions = model.apply(
+    R, L = ids_RL.shape
+    places_RL = jnp.broadcast_to(jnp.arange(L), (R, L))
+    logits = model.apply(
         {"params": mlm_params(params, tokens)},
         Tokens.of_batch(batch),
         places_RL,
         deterministic=True,
         method="lm_logits",
     )
-    losses = [cross_entropy(logits_RLW, ids_RL)[0] for logits_RLW in directions]
-    return -sum(losses) / len(losses)
+    directions = logits.shape[1] // L
+    losses = cross_entropy(logits, jnp.tile(ids_RL, (1, directions)))[0]
+    return -jnp.mean(losses.reshape(R, directions, L), axis=1)
 
 
 def _given_all_others(

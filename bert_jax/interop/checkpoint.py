@@ -16,6 +16,7 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.layers import with_scan
 from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.networks import encoder_class, pretraining_class
 from bert_jax.parallel.sharding import array_shapes, shape_differences
 
 Params = dict[str, Any]
@@ -123,13 +124,14 @@ def parameter_shapes(
     pooler's output. Otherwise it reads each token of the encoder's output.
     """
     one = dataclasses.replace(config, num_layers=1)  # all layers have the same shapes
-    tree = initial_shapes(BertForPreTraining(one))
+    model = pretraining_class(config)(one)
+    tree = initial_shapes(model)
     shapes = {
         name.replace("layer_0", f"layer_{i}"): shape
         for name, shape in array_shapes(tree).items()
         for i in range(config.num_layers if "layer_0" in name else 1)
     }
-    D, width = config.hidden_size, config.output_size
+    D, width = config.hidden_size, encoder_class(config).width(config)
     if "bert/mix/weights" in shapes:
         shapes["bert/mix/weights"] = (config.num_layers + 1,)
     heads = {"classifier": (D if pooled else width, outputs), "qa_outputs": (width, 2)}

@@ -119,7 +119,7 @@ def _their_params(
     tensors: Tensors, settings: Mapping[str, Any], config: BertConfig
 ) -> tuple[str, dict[str, Any]]:
     """Head, and the fields of Converted, of a model under transformers' names."""
-    if not config.kind.attends:
+    if config.encoder != "transformer":
         actual = f"encoder={config.encoder!r} and no model_type={OWN!r}"
         raise UserError(f"{actual}; expected the config.json that bert_jax wrote")
     tensors = standard_names(tensors)
@@ -141,8 +141,8 @@ def _their_params(
 def misfit(checkpoint: Checkpoint) -> str:
     """The part of a model that has no class in transformers. "" if it has a class."""
     config, head = checkpoint.config, checkpoint.head
-    if not config.kind.attends:
-        return "LSTMs for layers"
+    if config.encoder != "transformer":
+        return f"encoder={config.encoder}"
     if head in ("sequence", "choice") and config.causal:
         return "a classifier on the last token"
     if head in ("sequence", "choice") and config.pooling == "mean":

@@ -13,7 +13,7 @@ from bert_jax.data.wordpiece import PREFIX, WordPieceTokenizer
 from bert_jax.errors import UserError, listed
 from bert_jax.interop.checkpoint import Checkpoint, Params, initial_shapes
 from bert_jax.interop.modules import EXTRA
-from bert_jax.model.heads import BertWithBiLstm
+from bert_jax.model.bilstm import BertWithBiLstm
 from bert_jax.parallel.sharding import array_shapes, shape_differences
 
 _NEW_HEAD = "set fresh_head=True to start with a new head"

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import Encoder, pooled_positions
 from bert_jax.model.kernels.device import activation_dtype
@@ -33,7 +34,6 @@ from bert_jax.model.layers import (
     split,
     table,
 )
-from bert_jax.model.lstm import LayerMix, TwoWayLstm
 from bert_jax.model.tokens import Tokens, take_positions
 
 # Logit of the rows of the word table that belong to no token; see BertConfig.word_rows.
@@ -44,20 +44,16 @@ PADDING_LOGIT = -1e9
 class EncoderOutput:
     """The output of BertModel, in the dtype of the activations; pooled_BD is float32.
 
-    sequence_BLD: output of the last layer, (B, Q, D) if positions_BQ is given. An LSTM
-      returns the weighted mean of all its layers, (B, L, 2 D).
+    sequence_BLD: output of the last layer, (B, Q, D) if positions_BQ is given.
     pooled_BD: tanh of a dense layer on [CLS], on the last token of a causal model, or on
       the mean of all tokens (config.pooling). None if pool is False. Its shape is (B, S, D)
       if ``encode`` returns it: a vector for each sequence.
     hidden_states: the embeddings and the output of each layer. Empty by default.
-    sides: inputs of the MLM head, each (B, Q, D). A Transformer has one: its output. A
-      two-way LSTM has two: the states before and after each token.
     """
 
     sequence_BLD: jax.Array
     pooled_BD: jax.Array | None
     hidden_states: list[jax.Array]
-    sides: list[jax.Array]
 
 
 class PreTrainingOutput(NamedTuple):
@@ -112,13 +108,19 @@ class BertModel(nn.Module):
 
     def setup(self):
         config, compute = self.config, self.compute
+        if config.encoder != "transformer":
+            raise UserError(
+                f"model.encoder={config.encoder} has another class; see "
+                "bert_jax.objectives.networks.encoder_class"
+            )
         self.embeddings = Embeddings(config, compute)
-        if config.encoder == "lstm":
-            self.mix = LayerMix()
-            self.encoder = TwoWayLstm(config, compute, self.mix)
-        else:
-            self.encoder = Encoder(config, compute)
+        self.encoder = Encoder(config, compute)
         self.pooler = dense(config, compute, config.hidden_size, is_head=True)
+
+    @staticmethod
+    def width(config: BertConfig) -> int:
+        """The width of a token's vector after the encoder."""
+        return config.hidden_size
 
     def __call__(
         self,
@@ -156,14 +158,12 @@ class BertModel(nn.Module):
         hidden_states: whether to return the output of every layer.
         """
         config = self.config
-        # The last layer is computed at the pooled tokens and at positions_BQ, in this
-        # order. None means at all positions: a mean and LSTMs need the whole sequence.
         computed_BQ = positions_BQ
         if pool and positions_BQ is not None:
-            pools_token = config.pooling == "token" and config.kind.attends
             pooled_BS = pooled_positions(config, tokens)
-            both_BQ = jnp.concatenate([pooled_BS, positions_BQ], axis=1)
-            computed_BQ = both_BQ if pools_token else None
+            computed_BQ = jnp.concatenate([pooled_BS, positions_BQ], axis=1)
+            if config.pooling == "mean":  # of all tokens
+                computed_BQ = None
         x_BLD, states = self.encoder(
             self.embeddings(tokens, deterministic=deterministic),
             tokens,
@@ -171,21 +171,18 @@ class BertModel(nn.Module):
             deterministic=deterministic,
             hidden_states=hidden_states,
         )
-        pooled_BSD = None
-        if pool:
-            if computed_BQ is not None:
-                pooled_BSD, x_BLD = jnp.split(x_BLD, [tokens.starts.shape[1]], axis=1)
-            elif config.pooling == "mean":
-                pooled_BSD = tokens.mean(x_BLD).astype(x_BLD.dtype)
-            else:
-                pooled_BSD = self.encoder.ends(x_BLD, tokens)
-            pooled_BSD = split(self.pooler(split(pooled_BSD, "BSD")), "BSD")
-            pooled_BSD = jnp.tanh(pooled_BSD)
-            if computed_BQ is None:
-                x_BLD = take_positions(x_BLD, positions_BQ)
-        sides = self.encoder.sides(x_BLD, states, positions_BQ)
-        states = states if hidden_states else []
-        return EncoderOutput(x_BLD, pooled_BSD, states, sides)
+        if not pool:
+            return EncoderOutput(x_BLD, None, states)
+        if computed_BQ is not None:
+            vectors_BSD, x_BQD = jnp.split(x_BLD, [tokens.starts.shape[1]], axis=1)
+        elif config.pooling == "mean":
+            vectors_BSD = tokens.mean(x_BLD).astype(x_BLD.dtype)
+            x_BQD = take_positions(x_BLD, positions_BQ)
+        else:
+            vectors_BSD = take_positions(x_BLD, pooled_positions(config, tokens))
+            x_BQD = x_BLD
+        pooled_BSD = split(self.pooler(split(vectors_BSD, "BSD")), "BSD")
+        return EncoderOutput(x_BQD, jnp.tanh(pooled_BSD), states)
 
 
 class MlmHead(nn.Module):
@@ -240,32 +237,26 @@ class BertForPreTraining(nn.Module):
     def logits(
         self, tokens: Tokens, mlm_positions_BM: jax.Array, *, deterministic: bool
     ) -> PreTrainingOutput:
-        """MLM logits at ``mlm_positions_BM`` of each row, and NSP logits of each pair.
-
-        A two-way LSTM adds the MLM logits of its two directions.
-        """
+        """MLM logits at ``mlm_positions_BM`` of each row, and NSP logits of each pair."""
         encoded = self.bert.encode(
             tokens, positions_BQ=mlm_positions_BM, deterministic=deterministic
         )
         return PreTrainingOutput(
-            mlm_logits_BMW=sum(self._mlm_logits(encoded)),
+            mlm_logits_BMW=self.mlm(encoded.sequence_BLD, self.bert.embeddings.word),
             nsp_logits_B2=self.nsp(encoded.pooled_BD),
         )
 
     def lm_logits(
         self, tokens: Tokens, positions_BQ: jax.Array, *, deterministic: bool
-    ) -> list[jax.Array]:
-        """Predicts the tokens at ``positions_BQ`` from the tokens before them.
+    ) -> jax.Array:
+        """Predictions of the tokens at ``positions_BQ``, float32 logits (B, Q, W).
 
-        Returns float32 logits (B, Q, W). A two-way LSTM has a second array, which predicts
-        the tokens from the tokens after them. Ignore the logits of the first token of a
-        sequence, which has no token before it. In the second array, ignore the last token.
+        A causal model predicts a token from the tokens before it. Ignore its logits of the
+        first token of a sequence, which has no token before it. Any other model predicts
+        from all tokens. The pooler and the NSP head may be absent.
         """
         before_BQ = jnp.maximum(positions_BQ - int(self.config.causal), 0)
         encoded = self.bert.encode(
             tokens, positions_BQ=before_BQ, pool=False, deterministic=deterministic
         )
-        return self._mlm_logits(encoded)
-
-    def _mlm_logits(self, encoded: EncoderOutput) -> list[jax.Array]:
-        return [self.mlm(x_BQD, self.bert.embeddings.word) for x_BQD in encoded.sides]
+        return self.mlm(encoded.sequence_BLD, self.bert.embeddings.word)

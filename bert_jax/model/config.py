@@ -7,8 +7,8 @@ sequence, S packed sequences of a row, Q positions of the queries (L or fewer).
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
@@ -23,42 +23,6 @@ MASKED_SCORE = -10000.0
 
 _TILE = 128  # rows and columns of a matrix unit's tile
 _SHARE = {"least": 0, "below": 1}
-
-
-class EncoderKind(NamedTuple):
-    """Properties of an encoder; BertModel.setup chooses its module.
-
-    attends: whether the layers have attention, which several sequences in one row, causal
-      masks and attention probabilities need.
-    directions: number of vectors of a token, each hidden_size wide. Of two vectors the
-      first one reads the tokens before and the second one the tokens after.
-    products: function of (config, row length, positions at which the last layer is
-      computed) that returns the multiply-adds of all layers on a row.
-    """
-
-    attends: bool
-    directions: int
-    products: Callable[["BertConfig", int, int], int]
-
-
-def _transformer_products(config: "BertConfig", length: int, last: int) -> int:
-    D, F = config.hidden_size, config.intermediate_size
-    queries = (config.num_layers - 1) * length + last
-    keys = config.num_layers * length * 2 * D * D
-    return keys + queries * (2 * D * D + 2 * D * F + 2 * length * D)
-
-
-def _lstm_products(config: "BertConfig", length: int, last: int) -> int:
-    """Inputs (4 D F), state (4 D F) and projection (D F), in both directions."""
-    del last
-    D, F = config.hidden_size, config.intermediate_size
-    return config.num_layers * length * 18 * D * F
-
-
-ENCODERS = {
-    "transformer": EncoderKind(True, 1, _transformer_products),
-    "lstm": EncoderKind(False, 2, _lstm_products),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +41,9 @@ class BertConfig:
     causal: bool = setting(False, "no attention to later tokens, as in GPT")
     encoder: str = setting(
         "transformer",
-        "transformer, or lstm: as ELMo, an LSTM for each direction. Its layers have "
+        "transformer, or lstm: an LSTM for each direction, as in ELMo. Its layers have "
         "intermediate_size cells and outputs of hidden_size",
-        one_of=tuple(ENCODERS),
+        one_of=("transformer", "lstm"),
     )
     positions: str = setting(
         "learned",
@@ -93,8 +57,8 @@ class BertConfig:
     )
     pooling: str = setting(
         "token",
-        "input of a classifier. token: [CLS], the last token if causal, or the last "
-        "states of LSTMs. mean: the mean of all tokens",
+        "input of a classifier. token: [CLS], the last token if causal, or the last state "
+        "of each direction. mean: the mean of all tokens",
         one_of=POOLINGS,
     )
     hidden_dropout: float = setting(
@@ -123,25 +87,11 @@ class BertConfig:
                 f"hidden_size={self.hidden_size} is not a multiple of "
                 f"num_heads={self.num_heads}; change one of them"
             )
-        if not self.kind.attends and (self.causal or self.pre_norm):
-            raise UserError("an LSTM needs model.causal=False and model.pre_norm=False")
 
     @property
-    def kind(self) -> EncoderKind:
-        """Properties of the encoder."""
-        return ENCODERS[self.encoder]
-
-    @property
-    def output_size(self) -> int:
-        """Width of a token's vector after the encoder."""
-        return self.kind.directions * self.hidden_size
-
-    @property
-    def reads(self) -> str:
-        """The tokens that a token's vector depends on: on its left, right or both sides."""
-        if self.kind.directions > 1:
-            return "each side alone"
-        return "the left side" if self.causal else "both sides"
+    def reads_both_sides(self) -> bool:
+        """Whether the MLM head predicts a token from the tokens on both of its sides."""
+        return self.encoder == "transformer" and not self.causal
 
     @property
     def word_rows(self) -> int:
@@ -176,30 +126,6 @@ class BertConfig:
                 f"the encoder has no layer {wrong[0]}; expected 0 (the embeddings) to "
                 f"{most}, or {-most - 1} to -1; set {setting}"
             )
-
-    def step_flops(
-        self,
-        length: int,
-        predictions: int,
-        rows: int,
-        sequences: int = 1,
-        *,
-        scan_layers: bool = False,
-    ) -> int:
-        """Operations of a step on rows of ``length`` tokens; a multiply-add counts as two.
-
-        Counts the matrices of the layers, both attention products over all pairs of
-        positions, the pooler, the MLM head at ``predictions`` positions of a row, and the
-        NSP head on its ``sequences``. Without scan_layers the last Transformer layer is
-        computed and counted only at these positions and at [CLS]. XLA's cost analysis would
-        count the body of a scan once.
-        """
-        D, V = self.hidden_size, self.vocab_size
-        last = length if scan_layers else predictions + sequences
-        layers = self.kind.products(self, length, last)
-        heads = predictions * (D * D + D * V) + sequences * (self.output_size + 2) * D
-        # The backward pass costs twice the forward pass.
-        return 3 * 2 * rows * (layers + heads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,8 +204,3 @@ class FeatureConfig:
 
     def __post_init__(self):
         check_ranges(self, "features.")
-
-    def products(self, inputs: int) -> int:
-        """Multiply-adds of the BiLSTM for a token of ``inputs`` features."""
-        first = 2 * 4 * self.width * (inputs + self.width)
-        return first + (self.lstm_layers - 1) * 2 * 4 * self.width * 3 * self.width

@@ -1,7 +1,5 @@
 """Self-attention, and the stack of post-LN Transformer layers (modeling.py)."""
 
-from typing import Any
-
 import jax
 from flax import linen as nn
 
@@ -114,10 +112,7 @@ class _ScanLayer(Layer):
 
 
 class Encoder(nn.Module):
-    """All layers, with parameters ``layer_0``, ``layer_1``, ..., or stacked, ``layers``.
-
-    Every encoder has the methods ``__call__``, ``ends`` and ``sides``, for BertModel.
-    """
+    """All layers, with parameters ``layer_0``, ``layer_1``, ..., or stacked, ``layers``."""
 
     config: BertConfig
     compute: ComputeConfig
@@ -166,16 +161,6 @@ class Encoder(nn.Module):
             norm = layer_norm(config, compute, "final_norm")
             x_BLD, states = norm(x_BLD), [*states[:-1], *map(norm, states[-1:])]
         return x_BLD, states
-
-    @nn.nowrap
-    def ends(self, x_BLD: jax.Array, tokens: Tokens) -> jax.Array:
-        """The vector of each sequence that the pooler reads, (B, S, D)."""
-        return take_positions(x_BLD, pooled_positions(self.config, tokens))
-
-    @nn.nowrap
-    def sides(self, x_BQD: jax.Array, *_: Any) -> list[jax.Array]:
-        """The vectors from which the MLM head predicts tokens: the output itself."""
-        return [x_BQD]
 
 
 def pooled_positions(config: BertConfig, tokens: Tokens) -> jax.Array:

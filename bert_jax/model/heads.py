@@ -1,4 +1,8 @@
-"""BERT with the heads of the paper's fine-tuning tasks (section 4, figure 4)."""
+"""BERT with the heads of the paper's fine-tuning tasks (section 4, figure 4).
+
+The field ``encoder`` of a head is the class of its encoder: BertModel, or a module with the
+same fields and methods.
+"""
 
 from collections.abc import Sequence
 
@@ -6,12 +10,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bert_jax.errors import UserError
 from bert_jax.model.bert import BertModel
-from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.layers import dense
-from bert_jax.model.lstm import BiLstm
 from bert_jax.model.tokens import Tokens, take_positions
 
 
@@ -25,12 +27,13 @@ class BertForSequence(nn.Module):
     config: BertConfig
     outputs: int
     compute: ComputeConfig = ComputeConfig()
+    encoder: type[nn.Module] = BertModel
 
     @nn.compact
     def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
         """float32 logits (B, S, outputs)."""
         config, compute = self.config, self.compute
-        encoded = BertModel(config, compute, name="bert").encode(
+        encoded = self.encoder(config, compute, name="bert").encode(
             tokens,
             deterministic=deterministic,
             positions_BQ=tokens.input_ids[:, :0],  # empty. Pooling adds [CLS]
@@ -48,12 +51,13 @@ class BertForTokens(nn.Module):
     config: BertConfig
     outputs: int
     compute: ComputeConfig = ComputeConfig()
+    encoder: type[nn.Module] = BertModel
 
     @nn.compact
     def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
         """float32 logits (B, L, outputs)."""
         config, compute = self.config, self.compute
-        bert = BertModel(config, compute, name="bert")
+        bert = self.encoder(config, compute, name="bert")
         encoded = bert.encode(tokens, deterministic=deterministic, pool=False)
         dropout = Dropout(config.hidden_dropout, name="dropout")
         classifier = dense(
@@ -67,11 +71,12 @@ class BertForSpans(nn.Module):
 
     config: BertConfig
     compute: ComputeConfig = ComputeConfig()
+    encoder: type[nn.Module] = BertModel
 
     @nn.compact
     def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
         """float32 logits (B, L, 2): start, end."""
-        bert = BertModel(self.config, self.compute, name="bert")
+        bert = self.encoder(self.config, self.compute, name="bert")
         encoded = bert.encode(tokens, deterministic=deterministic, pool=False)
         qa_outputs = dense(
             self.config, self.compute, 2, name="qa_outputs", is_head=True
@@ -88,11 +93,12 @@ class BertForVectors(nn.Module):
     config: BertConfig
     pooling: str
     compute: ComputeConfig = ComputeConfig()
+    encoder: type[nn.Module] = BertModel
 
     @nn.compact
     def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
         """float32 (B, S, W)."""
-        bert = BertModel(self.config, self.compute, name="bert")
+        bert = self.encoder(self.config, self.compute, name="bert")
         encoded = bert.encode(tokens, deterministic=deterministic, pool=False)
         x_BLW = encoded.sequence_BLD.astype(jnp.float32)
         return normalized(pool_tokens(self.pooling, x_BLW, tokens))
@@ -118,91 +124,3 @@ def normalized(x_BSD: jax.Array) -> jax.Array:
     squares = jnp.sum(jnp.square(x_BSD), axis=-1, keepdims=True)
     # The gradient of a norm is not defined at 0.
     return x_BSD * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
-
-
-class BertWithBiLstm(nn.Module):
-    """A BiLSTM on the encoder with a dense layer, instead of any other head.
-
-    With feature_config.layers it reads hidden states of a frozen encoder (paper, section
-    5.3: the last four layers of BASE are best). A frozen encoder has no dropout and no
-    gradient, so :meth:`features` may be computed once for the :meth:`tag` of all epochs.
-    Without feature_config.layers the encoder is also fine-tuned (table 5).
-
-    by_token: whether there are logits of every token, (B, L, outputs), or of each sequence.
-    """
-
-    config: BertConfig
-    outputs: int
-    feature_config: FeatureConfig
-    compute: ComputeConfig = ComputeConfig()
-    by_token: bool = True
-
-    def setup(self):
-        self.bert = BertModel(self.config, self.compute)
-        self.bilstm = BiLstm(self.feature_config, self.outputs, self.by_token)
-
-    @property
-    def width(self) -> int:
-        """F: features of a token."""
-        return max(len(self.feature_config.layers), 1) * self.config.output_size
-
-    def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
-        """float32 logits of one sequence a row."""
-        if self.feature_config.layers:
-            x_BLF = self.features(tokens)
-        else:
-            encoded = self.bert.encode(tokens, deterministic=deterministic, pool=False)
-            x_BLF = encoded.sequence_BLD
-        return self.tag(x_BLF, tokens, deterministic=deterministic)
-
-    def features(self, tokens: Tokens) -> jax.Array:
-        """float32 (B, L, width) of the frozen encoder."""
-        encoded = self.bert.encode(
-            tokens, deterministic=True, pool=False, hidden_states=True
-        )
-        layers = self.feature_config.layers
-        return jax.lax.stop_gradient(side_by_side(encoded.hidden_states, layers))
-
-    def tag(
-        self, features_BLF: jax.Array, tokens: Tokens, *, deterministic: bool
-    ) -> jax.Array:
-        """Logits from the output of :meth:`features`."""
-        return self.bilstm(features_BLF, tokens, deterministic=deterministic)
-
-
-def packs(model: nn.Module) -> bool:
-    """Whether a row of ``model`` may have several sequences. LSTMs need one sequence."""
-    return model.config.kind.attends and not isinstance(model, BertWithBiLstm)
-
-
-def make_model(
-    config: BertConfig,
-    head: str,
-    outputs: int,
-    features: FeatureConfig,
-    compute: ComputeConfig = ComputeConfig(),
-) -> nn.Module:
-    """The module of a head: "sequence", "choice", "token", "span", "mean" or "cls".
-
-    features: whether there is a BiLSTM, and which hidden states it reads.
-    """
-    bilstm = bool(features.layers) or features.bilstm
-    if head in ("mean", "cls"):
-        if bilstm:
-            raise UserError("a BiLSTM gives no vectors of texts; leave features out")
-        if head == "cls" and config.reads != "both sides":
-            raise UserError(
-                "[CLS] needs a model that reads both sides; set data.pooling=mean"
-            )
-        return BertForVectors(config, head, compute)
-    if features.layers:
-        if head != "token":
-            raise UserError("features.layers is for tagging; use features.bilstm=True")
-        config.check_layers(features.layers, "features.layers")
-    if bilstm:
-        by_token = head in ("token", "span")
-        return BertWithBiLstm(config, outputs, features, compute, by_token)
-    if head == "span":
-        return BertForSpans(config, compute)
-    head_module = BertForTokens if head == "token" else BertForSequence
-    return head_module(config, outputs, compute)

@@ -244,7 +244,7 @@ def with_scan(params: Mapping[str, Any], scan: bool) -> dict[str, Any]:
     """Parameters of a model, with the layers of its encoders stacked if ``scan``.
 
     The encoder of BERT is in the part "bert". ELECTRA has another one in "generator".
-    numpy arrays stay numpy arrays. LSTMs have no layers to stack.
+    numpy arrays stay numpy arrays. An encoder without layers stays as it is.
     """
     changed = dict(params)
     for name in params.keys() & {"bert", "generator"}:

@@ -91,19 +91,6 @@ class Tokens:
         )
         return sums_BSD / jnp.maximum(belongs_BLS.sum(axis=1), 1)[..., None]
 
-    def last_states(self, x_BLF: jax.Array) -> jax.Array:
-        """The states of both LSTMs at the end of each sequence: (B, S, F).
-
-        The end is the last token for the forward LSTM and the first for the backward LSTM.
-        x_BLF: states of the forward LSTM, then states of the backward LSTM.
-        """
-        forward, backward = jnp.split(x_BLF, 2, axis=-1)
-        ends = (
-            take_positions(forward, self.lasts),
-            take_positions(backward, self.starts),
-        )
-        return jnp.concatenate(ends, axis=-1)
-
     def _in_sequence(self) -> jax.Array:
         """Whether each token belongs to each sequence: bool (B, L, S)."""
         numbers_S = jnp.arange(1, self.starts.shape[1] + 1)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.examples import ExampleConfig
+from bert_jax.model import flops
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.tokens import Tokens
@@ -34,10 +35,7 @@ from bert_jax.parallel.sharding import Rules
 
 @dataclasses.dataclass(frozen=True)
 class Causal:
-    """Mean loss of all tokens except the first one of each sequence.
-
-    A two-way LSTM also predicts each token from the tokens after it (see two_way.py).
-    """
+    """Mean loss of all tokens except the first one of each sequence."""
 
     model: BertForPreTraining
     sum_names: ClassVar[tuple[str, ...]] = sum_names("lm")
@@ -47,13 +45,13 @@ class Causal:
         return MlmNsp(self.model).init(key)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return {"lm_loss": jnp.maximum(sum(map(jnp.sum, self._weights(batch))), 1.0)}
+        return {"lm_loss": jnp.maximum(jnp.sum(self.prediction_weights(batch)), 1.0)}
 
     def sums(
         self, params: Params, batch: Batch, key: jax.Array | None
     ) -> dict[str, jax.Array]:
         ids_BL = unmasked_ids(batch)
-        directions = self.model.apply(
+        logits = self.model.apply(
             {"params": params},
             Tokens.of_batch(batch | {"input_ids": ids_BL}),
             jnp.broadcast_to(jnp.arange(ids_BL.shape[1]), ids_BL.shape),
@@ -61,22 +59,20 @@ class Causal:
             rngs=rngs(key),
             method="lm_logits",
         )
-        parts = [
-            cross_entropy_sums("lm", logits_BLW, ids_BL, weights_BL)
-            for logits_BLW, weights_BL in zip(
-                directions, self._weights(batch), strict=True
-            )
-        ]
-        return {name: sum(part[name] for part in parts) for name in self.sum_names}
+        weights = self.prediction_weights(batch)
+        return cross_entropy_sums("lm", logits, self._targets(batch), weights)
 
-    def _weights(self, batch: Batch) -> list[jax.Array]:
-        """float32 (B, L) for each direction: 1 for the tokens that it predicts."""
+    def prediction_weights(self, batch: Batch) -> jax.Array:
+        """float32 (B, L): 1 for each token that is predicted, 0 for others."""
         ids_BL = Tokens.of_batch(batch).segment_ids
-        same_BM = (ids_BL[:, 1:] == ids_BL[:, :-1]) & (ids_BL[:, 1:] > 0)
-        forward = jnp.pad(same_BM, ((0, 0), (1, 0)))  # from the token before
-        backward = jnp.pad(same_BM, ((0, 0), (0, 1)))
-        directions = self.model.config.kind.directions
-        return [x.astype(jnp.float32) for x in (forward, backward)[:directions]]
+        follows_BM = (ids_BL[:, 1:] == ids_BL[:, :-1]) & (ids_BL[:, 1:] > 0)
+        return jnp.pad(follows_BM, ((0, 0), (1, 0))).astype(jnp.float32)
+
+    def _targets(self, batch: Batch) -> jax.Array:
+        """The token of each of the ``prediction_weights``, int32."""
+        ids_BL = unmasked_ids(batch)
+        predictions = self.prediction_weights(batch).shape[1]
+        return jnp.tile(ids_BL, (1, predictions // ids_BL.shape[1]))
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """perplexity: e to the power of the mean loss."""
@@ -91,17 +87,17 @@ class Causal:
 
     def flops(self, batch: Batch) -> float:
         rows, length = batch["input_ids"].shape
-        config, scan = self.model.config, self.model.compute.scan_layers
-        predictions = config.kind.directions * length
-        return config.step_flops(length, predictions, rows, 0, scan_layers=scan)
+        return flops.step(
+            self.model.config, self.model.compute, rows, length, predictions=length
+        )
 
     def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
         """The sums without dropout, and how often each token is predicted.
 
         lm_counts: int32 (V,).
         """
-        V, ids_BL = self.model.config.vocab_size, unmasked_ids(batch)
-        counts_V = sum(label_counts(ids_BL, x, V) for x in self._weights(batch))
+        weights, V = self.prediction_weights(batch), self.model.config.vocab_size
+        counts_V = label_counts(self._targets(batch), weights, V)
         return self.sums(params, batch, None) | {"lm_counts": counts_V}
 
 
@@ -109,5 +105,5 @@ def pretraining(
     model: BertConfig, compute: ComputeConfig, examples: ExampleConfig
 ) -> Causal:
     """The objective of a run with these configs."""
-    check_model(__name__, model, "the left side", pairs=examples.next_sentence)
+    check_model(__name__, model, causal=True, pairs=examples.next_sentence)
     return Causal(BertForPreTraining(model, compute))

@@ -16,6 +16,7 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.data.examples import ExampleConfig
+from bert_jax.model import flops
 from bert_jax.model.bert import BertModel, MlmHead
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import Encoder
@@ -195,16 +196,15 @@ class ReplacedTokens:
         )
 
     def flops(self, batch: Batch) -> float:
-        config, small = self.model.config, generator_config(self.model.config)
+        config, compute = self.model.config, self.model.compute
+        small = generator_config(config)
         rows, L = batch["input_ids"].shape
         M, D, G = batch["mlm_ids"].shape[1], config.hidden_size, small.hidden_size
-        scan = self.model.compute.scan_layers
-        layers = config.step_flops(L, 0, rows, 0, scan_layers=True)
-        generator = small.step_flops(L, M, rows, 0, scan_layers=scan)
-        # The projection, a head that is wider than its encoder, and the detector. Forward
-        # and backward, two operations each.
+        discriminator = flops.step(config, compute, rows, L, whole=True)
+        generator = flops.step(small, compute, rows, L, predictions=M)
+        # The projection, a head that is wider than its encoder, and the detector.
         rest = L * D * G + M * (D - G) * (G + config.vocab_size) + L * (D * D + D)
-        return layers + generator + 6 * rows * rest
+        return discriminator + generator + flops.STEP * rows * rest
 
     def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
         """The sums without dropout, and how many tokens were replaced or not.

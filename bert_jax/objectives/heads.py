@@ -11,6 +11,8 @@ from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
+from bert_jax.model import flops
+from bert_jax.model.bilstm import BertWithBiLstm
 from bert_jax.model.heads import normalized
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.objective import Batch, Params, new_params, rngs
@@ -104,14 +106,18 @@ class Head:
         """Operations of the encoder and of a BiLSTM. Other heads need a thousandth."""
         rows, length = batch["input_ids"].shape
         config, compute = self.model.config, self.model.compute
-        bilstm = getattr(self.model, "feature_config", None)
-        on_top = 6 * rows * length * bilstm.products(self.model.width) if bilstm else 0
-        # Otherwise the last layer is computed only at [CLS].
-        whole = self.reads_tokens or bilstm is not None or config.pooling == "mean"
-        return on_top + config.step_flops(
-            *(length, 0, rows, batch["starts"].shape[1]),
-            scan_layers=compute.scan_layers or whole,
+        sequences = batch["starts"].shape[1]
+        whole = self.reads_tokens or config.pooling == "mean"
+        operations = 0
+        if isinstance(self.model, BertWithBiLstm):
+            whole = True
+            operations = self._bilstm_flops(rows * length)
+        return operations + flops.step(
+            config, compute, rows, length, sequences=sequences, whole=whole
         )
+
+    def _bilstm_flops(self, tokens: int) -> int:
+        return flops.bilstm(self.model.feature_config, self.model.width, tokens)
 
 
 class Classification(Head):
@@ -156,8 +162,7 @@ class FrozenTagging(Tagging):
 
     def flops(self, batch: Batch) -> float:
         """Operations of the BiLSTM. The encoder has run before."""
-        tokens = batch["input_ids"].size
-        return 6 * tokens * self.model.feature_config.products(self.model.width)
+        return self._bilstm_flops(batch["input_ids"].size)
 
 
 class MultipleChoice(Head):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.data.examples import ExampleConfig
+from bert_jax.model import flops
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.tokens import Tokens
@@ -116,10 +117,13 @@ class MlmNsp:
 
     def flops(self, batch: Batch) -> float:
         rows, length = batch["input_ids"].shape
-        predictions, scan = batch["mlm_ids"].shape[1], self.model.compute.scan_layers
-        pairs = batch["nsp_labels"].size // rows
-        return self.model.config.step_flops(
-            length, predictions, rows, pairs, scan_layers=scan
+        return flops.step(
+            self.model.config,
+            self.model.compute,
+            rows,
+            length,
+            predictions=batch["mlm_ids"].shape[1],
+            sequences=batch["nsp_labels"].size // rows,
         )
 
     def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:

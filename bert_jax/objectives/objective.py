@@ -79,18 +79,22 @@ class PretrainingObjective(Objective, Protocol):
 
 
 def check_model(
-    objective: str, model: BertConfig, reads: str = "both sides", pairs: bool = False
+    objective: str,
+    model: BertConfig,
+    *,
+    causal: bool = False,
+    encoder: str = "transformer",
+    pairs: bool = False,
 ) -> None:
     """Raises UserError if an objective cannot train a model, or does not use pairs.
 
-    reads: the value of BertConfig.reads that the objective needs. pairs: the setting
+    causal, encoder: the values of BertConfig that the objective needs. pairs: the setting
     data.examples.next_sentence, from an objective without a loss on pairs.
     """
-    if model.reads != reads:
-        encoder = "lstm" if reads == "each side alone" else "transformer"
+    if (model.causal, model.encoder) != (causal, encoder):
         raise UserError(
-            f"objective={objective!r} needs a model that reads {reads}; set "
-            f"model.causal={reads == 'the left side'} and model.encoder={encoder}"
+            f"objective={objective!r} cannot train this model; set "
+            f"model.causal={causal} and model.encoder={encoder}"
         )
     if pairs:
         raise UserError(f"set data.examples.next_sentence=False for {objective!r}")

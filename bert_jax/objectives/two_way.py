@@ -4,19 +4,199 @@ Two LSTMs (``model.encoder="lstm"``) predict each token, one from the tokens bef
 one from the tokens after it (Peters et al., 2018, section 3.1). The loss is the mean of
 both losses over all tokens. The directions share the embeddings and the output layer, which
 is the head of masked LM. ELMo reads characters. This model reads tokens of the vocabulary.
-Fine-tuning learns a weight for each layer (section 3.2, model/lstm.py, LayerMix).
+Fine-tuning learns a weight for each layer (section 3.2).
 """
 
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
 from bert_jax.data.examples import ExampleConfig
-from bert_jax.model.bert import BertForPreTraining
+from bert_jax.errors import UserError
+from bert_jax.model import flops
+from bert_jax.model.bert import (
+    BertForPreTraining,
+    BertModel,
+    Embeddings,
+    EncoderOutput,
+    MlmHead,
+    PreTrainingOutput,
+)
+from bert_jax.model.bilstm import DIRECTIONS, last_states, lstm
 from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.kernels.device import activation_dtype
+from bert_jax.model.kernels.dropout import Dropout
+from bert_jax.model.layers import dense
+from bert_jax.model.tokens import Tokens, take_positions
 from bert_jax.objectives.causal import Causal
-from bert_jax.objectives.objective import check_model
+from bert_jax.objectives.objective import Batch, check_model
+
+
+class TwoWayLstm(nn.Module):
+    """An LSTM of several layers in each direction, independent of the other direction.
+
+    A layer has config.intermediate_size cells. Its output is projected to D. From the
+    second layer on, the layer's input is added.
+    """
+
+    config: BertConfig
+    compute: ComputeConfig
+
+    @nn.compact
+    def __call__(
+        self, x_BLD: jax.Array, tokens: Tokens, *, deterministic: bool
+    ) -> list[jax.Array]:
+        """Returns the states, each (B, L, 2 D).
+
+        The first state is ``x_BLD`` twice. Each further state is the forward and the
+        backward output of a layer.
+        """
+        config = self.config
+        dtype = activation_dtype(self.compute.dtype)
+        dropout = Dropout(config.hidden_dropout)
+        ways = [x_BLD] * len(DIRECTIONS)
+        states = [jnp.concatenate(ways, axis=-1)]
+        for i in range(config.num_layers):
+            for way, direction in enumerate(DIRECTIONS):
+                h_BLD = lstm(
+                    f"layer_{i}_{direction}",
+                    ways[way],
+                    tokens.segment_ids,
+                    config.intermediate_size,
+                    config.hidden_size,
+                    dtype=dtype,
+                    forget_bias=1.0,
+                )
+                h_BLD = dropout(h_BLD.astype(dtype), deterministic)
+                ways[way] = ways[way] + h_BLD if i else h_BLD
+            states.append(jnp.concatenate(ways, axis=-1))
+        return states
+
+
+class LayerMix(nn.Module):
+    """gamma times a mean of layers, weighted by a softmax (ELMo, formula 1).
+
+    Fine-tuning learns gamma and the weights. All layers start with the same weight.
+    """
+
+    @nn.compact
+    def __call__(self, states: list[jax.Array]) -> jax.Array:
+        weights_N = self.param("weights", nn.initializers.zeros, (len(states),))
+        gamma = self.param("gamma", nn.initializers.ones, ())
+        shares_N = gamma * jax.nn.softmax(weights_N)
+        mixed = sum(share * x for share, x in zip(shares_N, states, strict=True))
+        return mixed.astype(states[0].dtype)
+
+
+class TwoWayModel(BertModel):
+    """The LSTMs in place of BERT's layers, with BERT's embeddings and pooler.
+
+    The output of a token is the mix of all layers. The pooler reads the last states of both
+    directions, or with config.pooling "mean" the mean of all tokens.
+    """
+
+    def setup(self):
+        config, compute = self.config, self.compute
+        if config.causal or config.pre_norm:
+            raise UserError("an LSTM needs model.causal=False and model.pre_norm=False")
+        self.embeddings = Embeddings(config, compute)
+        self.mix = LayerMix()
+        self.encoder = TwoWayLstm(config, compute)
+        self.pooler = dense(config, compute, config.hidden_size, is_head=True)
+
+    @staticmethod
+    def width(config: BertConfig) -> int:
+        """2 D: both directions."""
+        return len(DIRECTIONS) * config.hidden_size
+
+    def encode(
+        self,
+        tokens: Tokens,
+        *,
+        deterministic: bool,
+        positions_BQ: jax.Array | None = None,
+        pool: bool = True,
+        hidden_states: bool = False,
+    ) -> EncoderOutput:
+        """See BertModel. Vectors of tokens have the width 2 D."""
+        x_BLD = self.embeddings(tokens, deterministic=deterministic)
+        states = self.encoder(x_BLD, tokens, deterministic=deterministic)
+        mixed_BLE = self.mix(states)
+        pooled_BSD = None
+        if pool:
+            ends_BSE = last_states(mixed_BLE, tokens)
+            if self.config.pooling == "mean":
+                ends_BSE = tokens.mean(mixed_BLE).astype(mixed_BLE.dtype)
+            pooled_BSD = jnp.tanh(self.pooler(ends_BSE))
+        mixed_BQE = take_positions(mixed_BLE, positions_BQ)
+        return EncoderOutput(mixed_BQE, pooled_BSD, states if hidden_states else [])
+
+
+class TwoWayForPreTraining(BertForPreTraining):
+    """The LSTMs with the MLM head, which predicts a token in each direction.
+
+    It has an NSP head, as the checkpoints of earlier versions do. No objective trains it.
+    """
+
+    def setup(self):
+        self.bert = TwoWayModel(self.config, self.compute)
+        self.mlm = MlmHead(self.config, self.compute)
+        self.nsp = dense(self.config, self.compute, 2, is_head=True)
+
+    def logits(
+        self, tokens: Tokens, mlm_positions_BM: jax.Array, *, deterministic: bool
+    ) -> PreTrainingOutput:
+        """The logits of both heads. Those of tokens are :meth:`lm_logits`."""
+        encoded = self.bert.encode(tokens, deterministic=deterministic)
+        logits_BPW = self.lm_logits(
+            tokens, mlm_positions_BM, deterministic=deterministic
+        )
+        return PreTrainingOutput(logits_BPW, self.nsp(encoded.pooled_BD))
+
+    def lm_logits(
+        self, tokens: Tokens, positions_BQ: jax.Array, *, deterministic: bool
+    ) -> jax.Array:
+        """Predictions of the tokens at ``positions_BQ``, float32 logits (B, 2 Q, W).
+
+        The first Q are from the tokens before, and the last Q from the tokens after. Ignore
+        the first ones of a sequence's first token, and the last ones of its last token.
+        """
+        encoded = self.bert.encode(
+            tokens, deterministic=deterministic, pool=False, hidden_states=True
+        )
+        forward, backward = jnp.split(encoded.hidden_states[-1], 2, axis=-1)
+        before_BQ = jnp.maximum(positions_BQ - 1, 0)
+        after_BQ = jnp.minimum(positions_BQ + 1, forward.shape[1] - 1)
+        states = take_positions(forward, before_BQ), take_positions(backward, after_BQ)
+        states_BPD = jnp.concatenate(states, axis=1)
+        return self.mlm(states_BPD, self.bert.embeddings.word)
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoWay(Causal):
+    """Mean loss of all tokens but the first of each sequence, and of all but the last."""
+
+    model: TwoWayForPreTraining
+
+    def prediction_weights(self, batch: Batch) -> jax.Array:
+        """float32 (B, 2 L), for the predictions of TwoWayForPreTraining.lm_logits."""
+        from_before_BL = super().prediction_weights(batch)
+        # A token that is predicted from the token before it predicts that token.
+        from_after_BL = jnp.pad(from_before_BL[:, 1:], ((0, 0), (0, 1)))
+        return jnp.concatenate([from_before_BL, from_after_BL], axis=1)
+
+    def flops(self, batch: Batch) -> float:
+        rows, length = batch["input_ids"].shape
+        return flops.step(
+            self.model.config, self.model.compute, rows, length, predictions=2 * length
+        )
 
 
 def pretraining(
     model: BertConfig, compute: ComputeConfig, examples: ExampleConfig
-) -> Causal:
+) -> TwoWay:
     """The objective of a run with these configs."""
-    check_model(__name__, model, "each side alone", pairs=examples.next_sentence)
-    return Causal(BertForPreTraining(model, compute))
+    check_model(__name__, model, encoder="lstm", pairs=examples.next_sentence)
+    return TwoWay(TwoWayForPreTraining(model, compute))

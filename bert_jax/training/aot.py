@@ -172,7 +172,7 @@ def abstract_batch(
     B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions
     shapes = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), (B, L))
     shapes["nsp_labels"] = (B,)
-    if config.packs:
+    if config.data.packing:
         slots, M = row_limits(L, config.data.examples.mask_rate)
         shapes["segment_ids"] = (B, L)
         shapes |= dict.fromkeys(("nsp_labels", "starts", "nsp_weights"), (B, slots))

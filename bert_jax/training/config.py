@@ -145,9 +145,7 @@ class DataConfig:
     )
     holdout: float = setting(0.01, "share of the text for evaluation", least=0, below=1)
     examples: ExampleConfig = setting(factory=ExampleConfig)
-    packing: bool = setting(
-        False, "put several pairs into a row: less padding. Not for LSTMs"
-    )
+    packing: bool = setting(False, "put several pairs into a row: less padding")
     threads: int = setting(2, "threads that make batches, on each host", least=1)
     prefetch: int = setting(8, "number of batches to make in advance", least=1)
 
@@ -200,11 +198,6 @@ class TrainConfig(RunConfig):
     def total_steps(self) -> int:
         """Steps of all phases, which have one schedule."""
         return sum(phase.steps for phase in self.phases)
-
-    @property
-    def packs(self) -> bool:
-        """Whether pairs share rows. An LSTM reads one sequence a row."""
-        return self.data.packing and self.model.kind.attends
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,8 +44,8 @@ from bert_jax.interop.load import load
 from bert_jax.interop.modules import EXTRA as MODULES
 from bert_jax.interop.modules import vector_settings
 from bert_jax.interop.surgery import head_params
-from bert_jax.model.heads import make_model, packs
 from bert_jax.objectives.heads import ENCODER, HEADS, FrozenTagging, jit_forward
+from bert_jax.objectives.networks import make_model
 from bert_jax.objectives.objective import Params
 from bert_jax.parallel.mesh import batch_divisor, make_mesh, process_rows
 from bert_jax.parallel.processes import from_leader, on_every_host, on_leader
@@ -332,7 +332,6 @@ class _FineTuning:
             multiple=batch_divisor(prepared.mesh) * config.accumulation,
             accumulation=config.accumulation,
             rows=functools.partial(process_rows, prepared.mesh),
-            packed=packs(prepared.model),
         )
 
     def job(self, change_settings: bool) -> Job:
@@ -445,7 +444,6 @@ class _FineTuning:
                 limit=self.checkpoint.config.max_positions,
                 pad_id=self.checkpoint.tokenizer.pad_id,
                 mesh=self.prepared.mesh,
-                packed=packs(self.prepared.model),
                 done=progress.part(rows),
             )
 

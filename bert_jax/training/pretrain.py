@@ -166,7 +166,9 @@ class _Pretraining:
             seed=config.seed,
             documents=training,
             rows=functools.partial(process_rows, self.mesh),
-            packing=batch_divisor(self.mesh) * config.accumulation * config.packs,
+            packing=batch_divisor(self.mesh)
+            * config.accumulation
+            * config.data.packing,
         )
         self.eval_sums = jit_whole(self.mesh, self.objective.eval_sums)
         steps = [phase.steps for phase in config.phases]

@@ -16,7 +16,7 @@ Run:
 # The paper's feature-based tagger (section 5.3).
 FEATURES = dict(
     features=dict(layers=(-4, -3, -2, -1)),
-    buckets=6,  # the BiLSTM reads one sentence a row
+    buckets=6,
     # A BiLSTM starts with random parameters.
     optimizer=dict(learning_rate=1e-3, bias_correction=True),
 )

@@ -173,7 +173,7 @@ def test_attentions_are_the_probabilities_of_the_layers(model):
 def test_an_lstm_has_no_attentions(folder):
     config = dataclasses.replace(CONFIG, encoder="lstm")
     model = dataclasses.replace(bert_jax.load(folder), config=config)
-    with pytest.raises(UserError, match="an LSTM has no attentions; leave"):
+    with pytest.raises(UserError, match="this encoder has no attentions; leave"):
         model("ship", attentions=True)
 
 

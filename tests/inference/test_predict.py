@@ -21,9 +21,9 @@ from bert_jax.inference.lines import write_answers
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.config import BertConfig, FeatureConfig
-from bert_jax.model.heads import make_model
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives import heads
+from bert_jax.objectives.networks import make_model
 from bert_jax.tasks.rows import line_rows, placed_rows
 from bert_jax.tasks.tagging_formats import spelled
 from bert_jax.training.config import finetune_config

@@ -12,9 +12,9 @@ from bert_jax.interop.config_json import read_config
 from bert_jax.interop.names import HEADS, from_params, guess_head, name_of, to_params
 from bert_jax.interop.tensorflow import huggingface_names, read_checkpoint
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.model.config import BertConfig
-from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
+from bert_jax.model.config import BertConfig, FeatureConfig
 from bert_jax.model.layers import with_scan
+from bert_jax.objectives.networks import make_model, pretraining_class
 from bert_jax.parallel.sharding import array_shapes
 
 # All sizes differ, so a transposed or mislabelled dimension never fits.
@@ -97,10 +97,10 @@ def test_each_parameter_of_the_model_has_its_own_name():
 def test_parameter_shapes_equal_the_initialised_shapes(encoder):
     config = dataclasses.replace(ODD, encoder=encoder)
     for pooled, model in (
-        (True, BertForSequence(config, 7)),
-        (False, BertForTokens(config, 7)),
-        (True, BertForSpans(config)),
-        (True, BertForPreTraining(config)),
+        (True, make_model(config, "sequence", 7, FeatureConfig())),
+        (False, make_model(config, "token", 7, FeatureConfig())),
+        (True, make_model(config, "span", 2, FeatureConfig())),
+        (True, pretraining_class(config)(config)),
     ):
         initial = array_shapes(initial_shapes(model))
         computed = parameter_shapes(config, 7, pooled=pooled)

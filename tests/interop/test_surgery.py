@@ -9,10 +9,8 @@ from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.surgery import head_params
 from bert_jax.model.config import FeatureConfig
-from bert_jax.model.heads import (
-    make_model,
-)
 from bert_jax.objectives.heads import HEADS, FrozenTagging
+from bert_jax.objectives.networks import make_model
 
 LABELS = ("no", "yes", "perhaps")
 FULL = FeatureConfig()  # the whole model is fine-tuned

@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import pytest
 
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.flops import step
 from bert_jax.objectives.electra import Electra, ReplacedTokens
 from bert_jax.objectives.mlm_nsp import MlmNsp
 
@@ -15,10 +16,25 @@ def test_base_at_512_costs_556_megaflop_a_token():
     # 84.9M weights of the layers; 12 * 4 * 512 * 768 * 3 = 57 for scores and values;
     # 23 for the head on 80 of 512 positions. The last layer computes 81 positions: the
     # other 431 skip its 5.9M weights and their scores.
-    per_token = BertConfig.base().step_flops(512, 80, 1) / 512 / 1e6
+    per_token = (
+        step(BertConfig.base(), ComputeConfig(), 1, 512, predictions=80, sequences=1)
+        / 512
+        / 1e6
+    )
     spared = 431 / 512 * 6 * (5.898 + 2 * 512 * 768 / 1e6)
     assert per_token == pytest.approx(509.6 + 56.6 + 22.5 - spared, abs=0.1)
-    per_token = BertConfig.base().step_flops(512, 80, 1, scan_layers=True) / 512 / 1e6
+    per_token = (
+        step(
+            BertConfig.base(),
+            ComputeConfig(scan_layers=True),
+            1,
+            512,
+            predictions=80,
+            sequences=1,
+        )
+        / 512
+        / 1e6
+    )
     assert per_token == pytest.approx(509.6 + 56.6 + 22.5, abs=0.1)
 
 
@@ -28,7 +44,10 @@ def test_large_at_128_by_hand():
     attention = queries * 2 * 128 * 1024
     heads = 20 * (1024**2 + 1024 * 30522) + 1024**2 + 2 * 1024
     by_hand = 6 * 256 * (matrices + attention + heads)
-    assert BertConfig.large().step_flops(128, 20, 256) == by_hand
+    assert (
+        step(BertConfig.large(), ComputeConfig(), 256, 128, predictions=20, sequences=1)
+        == by_hand
+    )
 
 
 def test_a_packed_row_counts_the_heads_of_its_pairs():
@@ -36,7 +55,10 @@ def test_a_packed_row_counts_the_heads_of_its_pairs():
     config = BertConfig.base()
     D, F = 768, 3072
     more = 7 * (2 * D * D + 2 * D * F + 2 * 512 * D + D * D + 2 * D)
-    single, eight = (config.step_flops(512, 85, 224, pairs) for pairs in (1, 8))
+    single, eight = (
+        step(config, ComputeConfig(), 224, 512, predictions=85, sequences=pairs)
+        for pairs in (1, 8)
+    )
     assert eight - single == 6 * 224 * more
 
 
@@ -61,7 +83,9 @@ def test_compiler_counts_about_as_much():
         )
 
     cost = jax.jit(forward).lower(params, ids, positions).compile().cost_analysis()
-    analytic = config.step_flops(64, 8, rows=2) / 3  # the backward pass: twice
+    analytic = (
+        step(config, ComputeConfig(), 2, 64, predictions=8, sequences=1) / 3
+    )  # the backward pass: twice
     assert analytic <= cost["flops"] <= 1.15 * analytic
 
 

@@ -11,11 +11,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
-from bert_jax.model.heads import make_model
 from bert_jax.objectives.causal import Causal
 from bert_jax.objectives.electra import Electra, ReplacedTokens
 from bert_jax.objectives.heads import HEADS
 from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.objectives.networks import make_model
+from bert_jax.objectives.two_way import TwoWay, TwoWayForPreTraining
 from bert_jax.parallel.mesh import MeshConfig, batch_sharding, make_mesh, traced_on
 
 # All sizes, and the rows of a product, differ, so that a shape identifies a kernel.
@@ -102,7 +103,7 @@ OBJECTIVES = {
     "causal": lambda *of: Causal(BertForPreTraining(*of)),
     "electra": lambda *of: ReplacedTokens(Electra(*of)),
     "token": lambda *of: head("token", *of),
-    "two-way": lambda *of: Causal(BertForPreTraining(*of)),
+    "two-way": lambda *of: TwoWay(TwoWayForPreTraining(*of)),
     "mean": lambda *of: head("mean", *of),
 }
 

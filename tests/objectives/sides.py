@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import PartitionSpec
 
+from bert_jax.model import flops
 from bert_jax.model.bert import BertModel
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.objective import new_params
@@ -69,8 +70,8 @@ class Sides:
 
     def flops(self, batch):
         rows, length = batch["input_ids"].shape
-        # All layers compute all positions, as step_flops counts for a scan.
-        return self.model.config.step_flops(length, 0, rows, scan_layers=True)
+        config, compute = self.model.config, self.model.compute
+        return flops.step(config, compute, rows, length, sequences=1, whole=True)
 
     def eval_sums(self, params, batch):
         return self.sums(params, batch, None)

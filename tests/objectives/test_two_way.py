@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import numpy as np
@@ -16,13 +17,18 @@ from bert_jax.inference.pretrained import mlm_logits
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
-from bert_jax.model.bert import BertForPreTraining, BertModel
-from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
-from bert_jax.model.heads import make_model, packs
-from bert_jax.model.lstm import LayerMix, TwoWayLstm
+from bert_jax.model.bert import BertModel
+from bert_jax.model.bilstm import DIRECTIONS
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.objective import cross_entropy
-from bert_jax.objectives.two_way import pretraining
+from bert_jax.objectives.two_way import (
+    LayerMix,
+    TwoWayForPreTraining,
+    TwoWayLstm,
+    TwoWayModel,
+    pretraining,
+)
 from bert_jax.training.config import finetune_config, train_config
 from bert_jax.training.pretrain import pretrain
 from bert_jax.training.sweep import run_one
@@ -73,14 +79,14 @@ def test_layers_their_mix_and_the_loss_equal_torch(golden):
     kernels = {k: x for k, x in theirs.items() if k.startswith("layer_")}
     lstms = unflatten_dict(kernels, sep="/")
     mix = {"weights": theirs["weights"], "gamma": theirs["gamma"]}
-    encode = jax.jit(
-        lambda x, mask: TwoWayLstm(config, ComputeConfig(), LayerMix()).apply(
-            {"params": lstms | {"mix": mix}},
-            x,
-            Tokens.of_mask(mask, mask, mask),
-            deterministic=True,
-        )
-    )
+
+    @jax.jit
+    def encode(x, mask):
+        tokens = Tokens.of_mask(mask, mask, mask)
+        encoder = TwoWayLstm(config, ComputeConfig())
+        states = encoder.apply({"params": lstms}, x, tokens, deterministic=True)
+        return LayerMix().apply({"params": mix}, states), states
+
     total = count = 0
     for number in range(3):
         ids = theirs[f"ids_{number}"]
@@ -102,7 +108,7 @@ def test_layers_their_mix_and_the_loss_equal_torch(golden):
 def test_each_direction_sees_only_its_side(config, params):
     ids = np.random.default_rng(1).integers(5, 96, (1, 12), np.int32)
     tokens = np.zeros_like(ids), np.ones_like(ids)
-    model = BertForPreTraining(config)
+    model = TwoWayForPreTraining(config)
     places = np.arange(12)[None]
     apply = jax.jit(
         lambda ids: model.apply(
@@ -112,10 +118,7 @@ def test_each_direction_sees_only_its_side(config, params):
     )  # fmt: skip
     changed = ids.copy()
     changed[0, 6] = 5 + ids[0, 6] % 90
-    moved = [
-        np.abs(a - b).max(axis=(0, 2))
-        for a, b in zip(apply(ids), apply(changed), strict=True)
-    ]
+    moved = np.abs(apply(ids) - apply(changed)).max(axis=(0, 2)).reshape(2, 12)
     assert moved[0][:7].max() == 0 and moved[0][7:].min() > 1e-4
     assert moved[1][6:].max() == 0 and moved[1][:6].min() > 1e-4
     # Both directions predict a masked token: the product of their probabilities.
@@ -127,14 +130,14 @@ def test_each_direction_sees_only_its_side(config, params):
         )
     )
     actual = jax.jit(functools.partial(mlm_logits, model))(params, batch, places)
-    both = sum(jax.nn.log_softmax(logits) for logits in apply(ids))
+    both = sum(map(jax.nn.log_softmax, np.split(apply(ids), 2, axis=1)))
     np.testing.assert_allclose(actual, both, rtol=0, atol=2e-5)
 
 
 def test_a_text_has_the_same_outputs_alone_and_in_a_batch(
     config, objective, params, batch
 ):
-    model = BertModel(config)
+    model = TwoWayModel(config)
     apply = jax.jit(functools.partial(model.apply, deterministic=True))
     sums = jax.jit(objective.sums, static_argnums=2)
     names = ("input_ids", "token_type_ids", "attention_mask")
@@ -167,16 +170,58 @@ def test_a_text_has_the_same_outputs_alone_and_in_a_batch(
     np.testing.assert_allclose(together.pooled_BD, expected, rtol=0, atol=2e-6)
 
 
-def test_sequences_never_share_a_row(config, params, batch):
-    """Training and inference give each sequence its own row. Others are refused."""
-    tokens = Tokens.of_batch(batch).replace(starts=np.zeros((3, 2), np.int32))
-    with pytest.raises(UserError, match="an LSTM reads one sequence a row"):
-        BertModel(config).apply(
-            {"params": params["bert"]}, tokens, deterministic=True, method="encode"
-        )
-    for encoder, shared in (("lstm", False), ("transformer", True)):
-        model = dataclasses.replace(config, encoder=encoder)
-        assert packs(make_model(model, "token", 2, FeatureConfig())) == shared
+def test_a_packed_row_equals_its_sequences_alone(config, objective, params, batch):
+    """The loss, the vectors, and the gradient of each parameter."""
+    ids = [row[:n] for row, n in zip(batch["input_ids"], LENGTHS, strict=True)]
+    starts = np.cumsum((0, *LENGTHS[:-1]))
+    row = np.pad(np.concatenate(ids), (0, 2))[None]
+    segments = np.pad(np.repeat((1, 2, 3), LENGTHS), (0, 2))[None]
+    packed = {
+        "input_ids": np.int32(row),
+        "token_type_ids": np.zeros_like(row, np.int32),
+        "attention_mask": np.int32(segments > 0),
+        "segment_ids": np.int32(segments),
+        "starts": np.int32(starts)[None],
+        **{name: batch[name][:1] for name in ("mlm_positions", "mlm_ids")},
+        "mlm_weights": batch["mlm_weights"][:1],
+    }
+
+    @jax.jit
+    def run(params, batch):
+        def loss(params):
+            return objective.sums(params, batch, None)["lm_loss"]
+
+        encode = functools.partial(TwoWayModel(config).apply, method="encode")
+        tokens = Tokens.of_batch(batch)
+        encoded = encode({"params": params["bert"]}, tokens, deterministic=True)
+        value, gradients = jax.value_and_grad(loss)(params)
+        return value, gradients, encoded.sequence_BLD, encoded.pooled_BD
+
+    loss, gradients, vectors, pooled = jax.device_get(run(params, packed))
+    loss3, gradients3, vectors3, pooled3 = jax.device_get(run(params, batch))
+    np.testing.assert_allclose(loss, loss3, rtol=2e-6)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=2e-5),
+        gradients,
+        gradients3,
+    )
+    np.testing.assert_allclose(pooled[0], pooled3[:, 0], rtol=0, atol=2e-6)
+    for i, (start, length) in enumerate(zip(starts, LENGTHS, strict=True)):
+        here = vectors[0, start : start + length]
+        np.testing.assert_allclose(here, vectors3[i, :length], rtol=0, atol=2e-6)
+
+
+def test_the_forget_gates_of_the_encoder_start_with_a_bias_of_1():
+    """The gates are i, f, g and o. All other biases start at 0."""
+    config = BertConfig(96, 8, 2, 2, 6, encoder="lstm")
+    ones = np.ones((1, 2), np.int32)
+    inputs = np.zeros((1, 2, 8), np.float32), Tokens.of_mask(ones, ones, ones)
+    encoder = TwoWayLstm(config, ComputeConfig())
+    init = jax.jit(functools.partial(encoder.init, deterministic=True))
+    params = init(jax.random.key(0), *inputs)["params"]
+    for i, way in itertools.product(range(2), DIRECTIONS):
+        bias = params[f"layer_{i}_{way}_inputs"]["bias"].reshape(4, 6)
+        assert np.array_equal(bias, np.repeat([[0], [1], [0], [0]], 6, axis=1))
 
 
 def test_flops_and_parameters_are_counted(objective, params, batch):
@@ -193,9 +238,12 @@ def test_unsupported_settings_are_refused(config):
         pretraining(dataclasses.replace(config, encoder="transformer"), None, ALONE)
     with pytest.raises(UserError, match=r"next_sentence=False"):
         pretraining(config, None, ExampleConfig())
-    for option in ("causal", "pre_norm"):
-        with pytest.raises(UserError, match=r"an LSTM needs model\.causal=False"):
-            dataclasses.replace(config, **{option: True})
+    other = dataclasses.replace(config, pre_norm=True)
+    pre_norm = pretraining(other, ComputeConfig(), ALONE)
+    with pytest.raises(UserError, match=r"an LSTM needs model\.causal=False"):
+        pre_norm.init(jax.random.key(0))
+    with pytest.raises(UserError, match=r"encoder=lstm has another class"):
+        BertModel(config).init(jax.random.key(0), *[np.ones((1, 2), np.int32)] * 3)
 
 
 @pytest.mark.long
@@ -214,7 +262,7 @@ def test_a_run_resumes_scores_and_is_saved_in_our_form(
     config = parse(
         ["--config", str(one_phase_of(0)), *flags], "usage", train_config
     ).config
-    assert config.data.packing and not config.packs
+    assert config.data.packing
     metrics = pretrain(config, tmp_path / "run", [].append)
     assert metrics["perplexity"] < 0.6 * config.model.vocab_size
     before = (tmp_path / "run" / "metrics.jsonl").read_text()
@@ -223,16 +271,21 @@ def test_a_run_resumes_scores_and_is_saved_in_our_form(
     checkpoint = load(tmp_path / "run")
     ids = checkpoint.tokenizer.encode("the cat")
     ids = np.array([[checkpoint.tokenizer.cls_id, *ids, checkpoint.tokenizer.sep_id]])
-    every = BertForPreTraining(checkpoint.config).apply(
+    every = TwoWayForPreTraining(checkpoint.config).apply(
         {"params": checkpoint.params}, Tokens.of_mask(ids, 0 * ids, 1 + 0 * ids),
         np.arange(ids.shape[1])[None], deterministic=True, method="lm_logits",
     )  # fmt: skip
-    expected = -sum(cross_entropy(logits, ids)[0][0, 1:-1].sum() for logits in every)
+    expected = -sum(
+        cross_entropy(logits, ids)[0][0, 1:-1].sum()
+        for logits in np.split(every, 2, axis=1)
+    )
     model = Bert(**vars(checkpoint))
     np.testing.assert_allclose(model.score(["the cat"]), expected / 2, rtol=1e-5)
-    with pytest.raises(UserError, match="reads each side alone and never sees"):
+    with pytest.raises(UserError, match="reads one side and never sees"):
         model.score(["the cat"], rest_of_word=True)
-    with pytest.raises(UserError, match="transformers has no BERT with LSTMs") as error:
+    with pytest.raises(
+        UserError, match="transformers has no BERT with encoder=lstm"
+    ) as error:
         save_huggingface(tmp_path / "hf", checkpoint)
     assert "\n" not in str(error.value) and not (tmp_path / "hf").exists()
     save_huggingface(tmp_path / "own", checkpoint, own=True)
@@ -245,7 +298,7 @@ def test_a_run_resumes_scores_and_is_saved_in_our_form(
 def encoder(tmp_path_factory, model_config, vocabulary, init_params):
     """A folder with untrained LSTMs in our form."""
     config = model_config(encoder="lstm", positions="none")
-    params = {"bert": init_params(BertModel(config))}
+    params = {"bert": init_params(TwoWayModel(config))}
     folder = tmp_path_factory.mktemp("encoder")
     checkpoint = Checkpoint(config, params, vocabulary, "none")
     save_huggingface(folder, checkpoint, own=True)
@@ -253,7 +306,7 @@ def encoder(tmp_path_factory, model_config, vocabulary, init_params):
 
 
 def test_a_text_has_the_same_vector_alone_and_with_other_texts(encoder):
-    """Inference packs no rows for LSTMs."""
+    """Inference packs texts into rows."""
     texts = ["the cat", "the cat sat on the mat", "mat"]
     model = Bert(**vars(load(encoder)))
     encode = functools.partial(model.encode, pooling="pooler")

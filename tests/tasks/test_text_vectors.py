@@ -12,8 +12,8 @@ from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
 from bert_jax.model.config import FeatureConfig
-from bert_jax.model.heads import make_model
 from bert_jax.objectives.heads import PADDED_SCORE, Vectors
+from bert_jax.objectives.networks import make_model
 from bert_jax.tasks.task import fitted, rows_of, warnings
 from bert_jax.tasks.text_vectors import SentenceVectors, SentenceVectorsConfig
 from bert_jax.training.config import finetune_config

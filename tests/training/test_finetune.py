@@ -21,8 +21,8 @@ from bert_jax.inference import evaluation
 from bert_jax.inference.evaluation import Split, evaluate, run_model
 from bert_jax.interop.load import load
 from bert_jax.model.config import FeatureConfig
-from bert_jax.model.heads import make_model
 from bert_jax.objectives.heads import jit_forward
+from bert_jax.objectives.networks import make_model
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import from_settings

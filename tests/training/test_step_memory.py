@@ -9,11 +9,11 @@ import pytest
 
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
-from bert_jax.model.heads import make_model
 from bert_jax.objectives.causal import Causal
 from bert_jax.objectives.electra import Electra, ReplacedTokens
 from bert_jax.objectives.heads import HEADS
 from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.objectives.networks import make_model
 from bert_jax.parallel.mesh import MeshConfig, batch_divisor, batch_sharding, make_mesh
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer, make_schedule
 from bert_jax.training.state import abstract_state

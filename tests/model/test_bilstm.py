@@ -1,5 +1,4 @@
 import dataclasses
-import itertools
 from functools import cache, partial
 
 import jax
@@ -7,17 +6,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.model.bilstm import BertWithBiLstm, BiLstm
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
-from bert_jax.model.heads import BertWithBiLstm, make_model
 from bert_jax.model.layers import stack_layers
-from bert_jax.model.lstm import BiLstm, LayerMix, TwoWayLstm
 from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.networks import make_model
 
 SMALL = FeatureConfig((0, -1), width=8, dropout=0.5)
 NO_FEATURES = FeatureConfig()
 LABELS = 5
 FEATURES = 12
-WAYS = ("forward", "backward")
 
 
 def make_batch(length=9, lengths=(9, 4, 1), seed=0):
@@ -71,18 +69,6 @@ def test_parameter_count():
     )
 
 
-def test_the_forget_gates_of_the_encoder_start_with_a_bias_of_1():
-    """The gates are i, f, g and o. All other biases start at 0."""
-    config = BertConfig(96, 8, 2, 2, 6, encoder="lstm")
-    inputs = jnp.zeros((1, 2, 8)), tokens_of(jnp.ones((1, 2), jnp.int32))
-    encoder = TwoWayLstm(config, ComputeConfig(), LayerMix())
-    init = jax.jit(partial(encoder.init, deterministic=True))
-    params = init(jax.random.key(0), *inputs)["params"]
-    for i, way in itertools.product(range(2), WAYS):
-        bias = params[f"layer_{i}_{way}_inputs"]["bias"].reshape(4, 6)
-        assert np.array_equal(bias, np.repeat([[0], [1], [0], [0]], 6, axis=1))
-
-
 def test_padding_changes_nothing():
     features, mask = make_batch()
     logits = run(features, mask)
@@ -95,6 +81,35 @@ def test_padding_changes_nothing():
     np.testing.assert_allclose(logits[1, :4], alone[0], atol=1e-6)
     real = mask.astype(bool)
     np.testing.assert_allclose(padded[:, :9][real], logits[real], atol=1e-6)
+
+
+@pytest.mark.parametrize("by_token", [True, False])
+def test_sequences_of_a_row_have_the_same_outputs_as_alone(by_token):
+    """Two rows pack three and two sequences. Both directions start at each sequence."""
+    rows = (5, 3, 4), (2, 7)
+    features, _ = make_batch(length=14, lengths=(12, 9))
+    segment_ids, starts = np.zeros((2, 14), np.int32), np.zeros((2, 3), np.int32)
+    for row, lengths in enumerate(rows):
+        ids = np.repeat(1 + np.arange(len(lengths)), lengths)
+        segment_ids[row, : len(ids)] = ids
+        starts[row, : len(lengths)] = np.cumsum((0, *lengths[:-1]))
+    model = BiLstm(SMALL, LABELS, by_token)
+    apply = jax.jit(partial(model.apply, deterministic=True))
+    packed = tokens_of(segment_ids).replace(starts=starts)
+    together = apply({"params": parameters()}, features, packed)
+    for row, lengths in enumerate(rows):
+        for slot, (start, length) in enumerate(zip(starts[row], lengths, strict=False)):
+            part = np.s_[row : row + 1, start : start + length]
+            one = tokens_of(np.ones((1, length), np.int32))
+            alone = apply({"params": parameters()}, features[part], one)
+            here = (
+                together[row, start : start + length]
+                if by_token
+                else together[row, slot]
+            )
+            np.testing.assert_allclose(
+                here, np.squeeze(alone, (0,) if by_token else (0, 1)), atol=1e-6
+            )
 
 
 def test_dropout_follows_its_key():
