@@ -12,6 +12,7 @@ the letters. ``split(x_BLD, "BLD")`` sets how an array is split over devices. It
 values, and does nothing without a mesh.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -21,7 +22,7 @@ from flax import linen as nn
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.encoder import Encoder, pooled_positions
+from bert_jax.model.encoder import Encoder, pooled_positions, unchanged
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.kernels.dropout import Dropout
 from bert_jax.model.kernels.products import dot_general
@@ -79,25 +80,28 @@ class Embeddings(nn.Module):
     def setup(self):
         config, compute = self.config, self.compute
         self.word = table(config, config.vocab_size, config.word_rows)
+        self.segment = table(config, config.type_vocab_size)
         if config.positions == "learned":
             self.position = table(config, config.max_positions)
-        self.segment = table(config, config.type_vocab_size)
-        if not config.pre_norm:
-            self.norm = layer_norm(config, compute)
+        elif config.positions == "sinusoidal":
+            self.position = functools.partial(jnp.take, sinusoids(config), axis=0)
+        else:
+            self.position = _no_vectors
+        self.norm = unchanged if config.pre_norm else layer_norm(config, compute)
         self.dropout = Dropout(config.hidden_dropout)
 
     def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
         """The sum of the three vectors, normalised: (B, L, D) in the compute dtype."""
         x_BLD = self.word(tokens.input_ids) + self.segment(tokens.token_type_ids)
-        if self.config.positions == "learned":
-            x_BLD += self.position(tokens.positions)
-        elif self.config.positions == "sinusoidal":
-            x_BLD += jnp.take(sinusoids(self.config), tokens.positions, axis=0)
+        x_BLD += self.position(tokens.positions)
         # Cast after the lookups, so that gradients of the tables are summed in float32.
-        x_BLD = x_BLD.astype(activation_dtype(self.compute.dtype))
-        if not self.config.pre_norm:
-            x_BLD = self.norm(x_BLD)
+        x_BLD = self.norm(x_BLD.astype(activation_dtype(self.compute.dtype)))
         return self.dropout(x_BLD, deterministic)
+
+
+def _no_vectors(positions_BL: jax.Array) -> jax.Array:
+    """Zeros in place of position vectors, (B, L, 1)."""
+    return jnp.zeros((*positions_BL.shape, 1))
 
 
 class BertModel(nn.Module):

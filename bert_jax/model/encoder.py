@@ -61,54 +61,66 @@ class SelfAttention(nn.Module):
         return dense(config, compute, D, axis=(-2, -1), name="output")(context_BQNH)
 
 
-class Layer(nn.Module):
-    """Attention, then feed-forward. Each is followed by dropout, residual and LayerNorm.
-
-    With config.pre_norm the LayerNorm precedes attention and feed-forward.
-    """
+class Block(nn.Module):
+    """The parts of a layer. A subclass defines in which order they are applied."""
 
     config: BertConfig
     compute: ComputeConfig
     deterministic: bool
 
-    @nn.compact
+    def setup(self):
+        config, compute = self.config, self.compute
+        self.attention = SelfAttention(config, compute)
+        self.attention_norm = layer_norm(config, compute)
+        self.intermediate = dense(config, compute, config.intermediate_size)
+        self.activation = activation(config)
+        self.feed_forward_output = dense(config, compute, config.hidden_size)
+        self.feed_forward_norm = layer_norm(config, compute)
+        self.dropout = Dropout(config.hidden_dropout)
+
+    def attend(
+        self, x_BLD: jax.Array, tokens: Tokens, positions_BQ: jax.Array | None
+    ) -> jax.Array:
+        """Attention and dropout: (B, Q, D)."""
+        attn_BQD = self.attention(
+            x_BLD, tokens, positions_BQ, deterministic=self.deterministic
+        )
+        return self.dropout(attn_BQD, self.deterministic)
+
+    def feed_forward(self, x_BQD: jax.Array) -> jax.Array:
+        """The feed-forward layer and dropout: (B, Q, D)."""
+        h_BQF = self.activation(self.intermediate(x_BQD))
+        return self.dropout(self.feed_forward_output(h_BQF), self.deterministic)
+
+
+class PostNormBlock(Block):
+    """LayerNorm after each residual sum, as in the paper."""
+
     def __call__(
         self, x_BLD: jax.Array, tokens: Tokens, positions_BQ: jax.Array | None = None
     ) -> jax.Array:
         """The layer's output at ``positions_BQ``, None for all positions: (B, Q, D)."""
-        config, compute = self.config, self.compute
-        D, F = config.hidden_size, config.intermediate_size
-        attention = SelfAttention(config, compute, name="attention")
-        intermediate = dense(config, compute, F, name="intermediate")
-        output = dense(config, compute, D, name="feed_forward_output")
-        dropout = Dropout(config.hidden_dropout)
-        attention_norm = layer_norm(config, compute, "attention_norm")
-        feed_forward_norm = layer_norm(config, compute, "feed_forward_norm")
-
         x_BLD = split(x_BLD, "BLD")
-        input_BLD = attention_norm(x_BLD) if config.pre_norm else x_BLD
-        attn_BQD = attention(
-            input_BLD, tokens, positions_BQ, deterministic=self.deterministic
-        )
+        attn_BQD = self.attend(x_BLD, tokens, positions_BQ)
         x_BQD = take_positions(x_BLD, positions_BQ)
-        x_BQD += dropout(attn_BQD, self.deterministic)
-        if not config.pre_norm:
-            x_BQD = attention_norm(x_BQD)
-        input_BQD = feed_forward_norm(x_BQD) if config.pre_norm else x_BQD
-        h_BQF = activation(config)(intermediate(input_BQD))
-        x_BQD += dropout(output(h_BQF), self.deterministic)
-        x_BQD = x_BQD if config.pre_norm else feed_forward_norm(x_BQD)
+        x_BQD = self.attention_norm(x_BQD + attn_BQD)
+        x_BQD = self.feed_forward_norm(x_BQD + self.feed_forward(x_BQD))
         return split(x_BQD, "BQD")
 
 
-class _ScanLayer(Layer):
-    """A layer for nn.scan. Returns its output, and again to stack it, or None."""
+class PreNormBlock(Block):
+    """LayerNorm before attention and feed-forward, as in MegatronBert."""
 
-    stack: bool = False  # whether to stack the outputs of all layers
-
-    def __call__(self, x_BLD: jax.Array, tokens: Tokens):
-        x_BLD = super().__call__(x_BLD, tokens)
-        return x_BLD, x_BLD if self.stack else None
+    def __call__(
+        self, x_BLD: jax.Array, tokens: Tokens, positions_BQ: jax.Array | None = None
+    ) -> jax.Array:
+        """The layer's output at ``positions_BQ``, None for all positions: (B, Q, D)."""
+        x_BLD = split(x_BLD, "BLD")
+        attn_BQD = self.attend(self.attention_norm(x_BLD), tokens, positions_BQ)
+        x_BQD = take_positions(x_BLD, positions_BQ)
+        x_BQD += attn_BQD
+        x_BQD += self.feed_forward(self.feed_forward_norm(x_BQD))
+        return split(x_BQD, "BQD")
 
 
 class Encoder(nn.Module):
@@ -116,6 +128,14 @@ class Encoder(nn.Module):
 
     config: BertConfig
     compute: ComputeConfig
+
+    def setup(self):
+        if self.config.pre_norm:
+            self.block = PreNormBlock
+            self.final_norm = layer_norm(self.config, self.compute)
+        else:
+            self.block = PostNormBlock
+            self.final_norm = unchanged
 
     @nn.compact
     def __call__(
@@ -134,33 +154,44 @@ class Encoder(nn.Module):
         Scanned layers are computed at all positions, because they share one program.
         """
         config, compute = self.config, self.compute
+        block = self.block
+        if compute.remat:
+            block = nn.remat(block, prevent_cse=not compute.scan_layers)
+        states = [x_BLD]
         if compute.scan_layers:
-            layer = _ScanLayer
-            if compute.remat:
-                layer = nn.remat(layer, prevent_cse=False)
-            layers = nn.scan(
-                layer,
+
+            def step(layer: nn.Module, x_BLD: jax.Array, tokens: Tokens):
+                x_BLD = layer(x_BLD, tokens)
+                return x_BLD, x_BLD if hidden_states else None
+
+            scan = nn.scan(
+                step,
                 variable_axes={"params": 0, "intermediates": 0, "attention": 0},
                 split_rngs={"params": True, "dropout": True},
                 in_axes=nn.broadcast,
                 length=config.num_layers,
-            )(config, compute, deterministic, hidden_states, name="layers")
-            y_BLD, stacked = layers(x_BLD, tokens)
-            states = [x_BLD, *stacked] if hidden_states else []
-            x_BLD = take_positions(y_BLD, positions_BQ)
+            )
+            layer = block(config, compute, deterministic, name="layers")
+            x_BLD, stacked = scan(layer, x_BLD, tokens)
+            if hidden_states:
+                states += [*stacked]
+            x_BQD = take_positions(x_BLD, positions_BQ)
         else:
-            layer = nn.remat(Layer) if compute.remat else Layer
-            states = [x_BLD]
-            for i in range(config.num_layers):
-                apply = layer(config, compute, deterministic, name=f"layer_{i}")
-                last = i == config.num_layers - 1
-                x_BLD = apply(x_BLD, tokens, positions_BQ if last else None)
-                states.append(x_BLD)
-            states = states if hidden_states else []
-        if config.pre_norm:  # the last hidden state is normalised too
-            norm = layer_norm(config, compute, "final_norm")
-            x_BLD, states = norm(x_BLD), [*states[:-1], *map(norm, states[-1:])]
-        return x_BLD, states
+            last = config.num_layers - 1
+            for i in range(last):
+                layer = block(config, compute, deterministic, name=f"layer_{i}")
+                states.append(layer(states[-1], tokens))
+            layer = block(config, compute, deterministic, name=f"layer_{last}")
+            x_BQD = layer(states[-1], tokens, positions_BQ)
+            states.append(x_BQD)
+        if not hidden_states:
+            return self.final_norm(x_BQD), []
+        return self.final_norm(x_BQD), [*states[:-1], self.final_norm(states[-1])]
+
+
+def unchanged(x: jax.Array) -> jax.Array:
+    """``x``, in place of a LayerNorm that a model does not have."""
+    return x
 
 
 def pooled_positions(config: BertConfig, tokens: Tokens) -> jax.Array:

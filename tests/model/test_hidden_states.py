@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.encoder import Layer
+from bert_jax.model.encoder import PostNormBlock
 from bert_jax.model.layers import stack_layers
 from bert_jax.model.tokens import Tokens
 
@@ -64,7 +64,7 @@ def test_the_last_state_is_the_models_output(params, inputs, states):
 
 def test_each_state_is_its_layers_output_for_the_state_before(params, inputs, states):
     tokens = Tokens.of_mask(*inputs)
-    apply = jax.jit(Layer(CONFIG, ComputeConfig(), True).apply)
+    apply = jax.jit(PostNormBlock(CONFIG, ComputeConfig(), True).apply)
     for i in range(CONFIG.num_layers):
         layer = {"params": params["encoder"][f"layer_{i}"]}
         output = apply(layer, states.hidden_states[i], tokens)
