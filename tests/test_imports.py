@@ -1,10 +1,6 @@
-<<<<<<< HEAD
-"""Imports point one way: commands -> training -> inference -> objectives, interop, tasks
--> model, data, parallel -> errors, files, progress, protobuf, remote, schema, settings."""
-=======
 """Imports point one way: commands -> training -> inference -> interop -> objectives ->
-tasks, model, data, parallel -> errors, files, progress, remote, schema, settings."""
->>>>>>> 43b44e62 (One encoder in the model: the LSTMs of ELMo live with their objective)
+tasks, model, data, parallel -> errors, files, progress, protobuf, remote, schema,
+settings."""
 
 import ast
 import graphlib
