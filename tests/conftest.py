@@ -619,16 +619,8 @@ def settings(tmp_path_factory, checkpoint_dir):
             "data": data | changes.pop("data", {}),
             "init_from": str(checkpoint_dir),
             "model": dict(hidden_dropout=0.0, attention_dropout=0.0),
-            "optimizer": dict(
-                learning_rate=1e-2,
-                warmup=0.15,
-                beta1=0.85,
-                beta2=0.99,
-                epsilon=1e-5,
-                weight_decay=0.02,
-                clip_norm=1.5,
-                bias_correction=True,
-            )
+            # Some runs must learn their rows in few steps, so the rest has the defaults.
+            "optimizer": dict(learning_rate=1e-2, bias_correction=True)
             | changes.pop("optimizer", {}),
             "batch_size": 8,
             "eval_batch_size": 12,
