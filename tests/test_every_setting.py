@@ -322,12 +322,15 @@ ROWS = {
     ),
     # How it is computed
     "compute.dtype": Row("bfloat16", lambda x: "bf16[" in x.text, "alone"),
+    "compute.dropout_impl": Row(
+        "plain", lambda x: traced_as(x, "compute", dropout_impl="plain"), "alone"
+    ),
     "compute.attention_impl": Row(
         "plain",
         lambda x: traced_as(x, "compute", attention_impl="plain"),
         "alone",
     ),
-    "compute.remat": Row(True, lambda x: "remat" in x.gradient_text, "alone"),
+    "compute.remat": Row("full", lambda x: "remat" in x.gradient_text, "alone"),
     "compute.scan_layers": Row(
         True,
         lambda x: "bert/encoder/layers/intermediate/bias" in x.shapes,

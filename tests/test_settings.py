@@ -302,7 +302,9 @@ def test_functions_show_their_settings_with_types_defaults_and_meanings():
     names = [*shown]
     assert names.index("epochs") < names.index("batch_size") < names.index("tracker")
     assert names[-4:] == ["compute", "mesh", "model", "features"]
-    keys = "dtype, attention_impl, remat, scan_layers,\n  float32_gradients."
+    keys = (
+        "dtype, attention_impl, dropout_impl, remat,\n  scan_layers, float32_gradients."
+    )
     assert f"\ncompute: a dictionary of {keys}\n" in page
     pretrain = inspect.signature(bert_jax.pretrain).parameters
     assert (pretrain["beta2"].default, pretrain["log_every"].default) == (0.999, 100)

@@ -33,7 +33,7 @@ from bert_jax.training.config import train_config
 # Settings that lower the memory of a step, the cheapest first.
 _SMALLER = (
     "--compute.dtype=bfloat16, --compute.scan_layers=False, --accumulation=2, "
-    "--compute.remat=True, --mesh.fsdp=True, --mesh.model=2"
+    "--compute.remat=full, --mesh.fsdp=True, --mesh.model=2"
 )
 
 

@@ -56,6 +56,7 @@ def main(argv: list[str]) -> int:
         "devices": devices,
         "product": checks.product,
         "attention": checks.attention,
+        "dropout": checks.dropout,
         "collective": checks.collective,
         "step in float32": lambda: checks.step("float32"),
         "step in bfloat16": lambda: checks.step("bfloat16"),

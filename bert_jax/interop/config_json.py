@@ -182,13 +182,19 @@ def split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def with_compute(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Moves settings of ComputeConfig from the group "model" to the group "compute".
+    """Settings in the form of this version.
 
-    Config files and workdirs of version 0.1.0 have them in "model".
+    Config files and workdirs of version 0.1.0 have the settings of ComputeConfig in the
+    group "model". Up to version 0.3.0 compute.remat was True or False.
     """
-    model = settings.get("model")
-    model, moved = split_changes(model) if isinstance(model, Mapping) else (model, {})
-    if not moved:
-        return dict(settings)
-    compute = {**moved, **settings.get("compute", {})}
-    return {**settings, "model": model, "compute": compute}
+    settings, model = dict(settings), settings.get("model")
+    if isinstance(model, Mapping):
+        model, moved = split_changes(model)
+        if moved:
+            compute = {**moved, **settings.get("compute", {})}
+            settings |= {"model": model, "compute": compute}
+    compute = settings.get("compute")
+    if isinstance(compute, Mapping) and isinstance(compute.get("remat"), bool):
+        remat = "full" if compute["remat"] else "none"
+        settings["compute"] = {**compute, "remat": remat}
+    return settings

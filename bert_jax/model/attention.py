@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.config import MASKED_SCORE
-from bert_jax.model.kernels.dropout import drop
+from bert_jax.model.layers import drop
 
 
 def attend_plain(
@@ -15,15 +15,17 @@ def attend_plain(
     *,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
+    dropout_impl: str = "auto",
 ) -> jax.Array:
     """softmax(q k / sqrt(H)) v over the keys to which a query attends: (B, Q, N, H).
 
     attends_BQL: bool, whether a query attends to a key. dropout_key: key for dropout of the
-    probabilities. None: no dropout. Scores and softmax are float32.
+    probabilities. None: no dropout. dropout_impl: see ComputeConfig. Scores and softmax are
+    float32.
     """
     probs_BNQL = probabilities(q_BQNH, k_BLNH, attends_BQL)
     if dropout_key is not None:
-        probs_BNQL = drop(probs_BNQL, dropout_rate, dropout_key)
+        probs_BNQL = drop(probs_BNQL, dropout_rate, dropout_key, dropout_impl)
     return jnp.einsum("BNQL,BLNH->BQNH", probs_BNQL.astype(v_BLNH.dtype), v_BLNH)
 
 

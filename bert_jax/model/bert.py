@@ -24,13 +24,13 @@ from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.encoder import Encoder, pooled_positions, unchanged
 from bert_jax.model.kernels.device import activation_dtype
-from bert_jax.model.kernels.dropout import Dropout
-from bert_jax.model.kernels.products import dot_general
 from bert_jax.model.layers import (
+    Dropout,
     activation,
     dense,
     for_product,
     layer_norm,
+    product,
     sinusoids,
     split,
     table,
@@ -88,7 +88,7 @@ class Embeddings(nn.Module):
         else:
             self.position = _no_vectors
         self.norm = unchanged if config.pre_norm else layer_norm(config, compute)
-        self.dropout = Dropout(config.hidden_dropout)
+        self.dropout = Dropout(config.hidden_dropout, compute.dropout_impl)
 
     def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
         """The sum of the three vectors, normalised: (B, L, D) in the compute dtype."""
@@ -204,11 +204,8 @@ class MlmHead(nn.Module):
         bias_V = self.param("output_bias", nn.initializers.zeros, (config.vocab_size,))
         padding = config.word_rows - config.vocab_size
         bias_W = jnp.pad(bias_V, (0, padding), constant_values=PADDING_LOGIT)
-        logits_BMW = dot_general(
-            x_BMD,
-            for_product(words.embedding, compute),
-            (((2,), (1,)), ((), ())),
-            preferred_element_type=jnp.float32,
+        logits_BMW = product(compute, jnp.float32)(
+            x_BMD, for_product(words.embedding, compute), (((2,), (1,)), ((), ()))
         )
         return logits_BMW + bias_W[None, None, :]
 

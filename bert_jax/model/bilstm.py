@@ -13,7 +13,7 @@ from flax import linen as nn
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.model.heads import side_by_side
-from bert_jax.model.kernels.dropout import Dropout
+from bert_jax.model.layers import Dropout
 from bert_jax.model.tokens import Tokens, take_positions
 
 DIRECTIONS = ("forward", "backward")

@@ -159,14 +159,23 @@ class ComputeConfig:
     )
     attention_impl: str = setting(
         "auto",
-        "kernel of attention: plain (the formula), xla (all devices), splash (TPU), cudnn "
-        "(GPU), or auto: the fastest that fits. Only plain and xla have dropout",
+        "form of attention: plain (the formula), xla (with its own gradient), splash (TPU) "
+        "or cudnn (GPU). auto: xla on CPUs, plain on other devices. Only plain and xla "
+        "have dropout",
         one_of=("auto", "plain", "xla", "splash", "cudnn"),
     )
-    remat: bool = setting(
-        False,
-        "gradient checkpointing: the backward pass computes each layer again. Needs less "
-        "memory and a third more operations",
+    dropout_impl: str = setting(
+        "auto",
+        "random bits of a dropout mask: plain (32 bits a value, of JAX's generator rbg) or "
+        "bytes (8 bits). auto: bytes on CPUs, plain on other devices",
+        one_of=("auto", "plain", "bytes"),
+    )
+    remat: str = setting(
+        "none",
+        "gradient checkpointing: what the backward pass computes again. full: each layer, "
+        "with a third more operations. dots: all but the products with kernels. none: "
+        "nothing, which needs the most memory",
+        one_of=("none", "dots", "full"),
     )
     scan_layers: bool = setting(
         False,

@@ -3,12 +3,19 @@
 import jax
 from flax import linen as nn
 
-from bert_jax.model.attention import probabilities
+from bert_jax.model.attention import attend_plain, probabilities
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.kernels.attention import attend
-from bert_jax.model.kernels.dropout import Dropout
-from bert_jax.model.layers import activation, dense, layer_norm, split
+from bert_jax.model.kernels import attention as kernels
+from bert_jax.model.kernels.device import is_plain
+from bert_jax.model.layers import Dropout, activation, dense, layer_norm, split
 from bert_jax.model.tokens import Tokens, take_positions
+
+# What a layer keeps for the backward pass, by ComputeConfig.remat. None: its input. The
+# products with kernels are those without batch dimensions, unlike attention's.
+REMAT_POLICIES = {
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": None,
+}
 
 
 class SelfAttention(nn.Module):
@@ -41,22 +48,25 @@ class SelfAttention(nn.Module):
             attends_BQL = tokens.attends(positions_BQ, config.causal)
             probs_BNQL = probabilities(q_BQNH, k_BLNH, attends_BQL)
             self.sow("attention", "probabilities", probs_BNQL)
-        use_dropout = config.attention_dropout > 0 and not deterministic
-        # Parameters are initialised on a row that is too short for the kernels.
-        is_short = self.is_initializing()
-        context_BQNH = attend(
-            q_BQNH,
-            k_BLNH,
-            v_BLNH,
-            tokens,
-            positions_BQ,
-            causal=config.causal,
-            dropout_rate=config.attention_dropout,
-            dropout_key=self.make_rng("dropout") if use_dropout else None,
-            implementation="plain" if is_short else compute.attention_impl,
-            # If the kernel does not fit, training fails and inference uses another one.
-            required=not deterministic,
-        )
+        dropout = {
+            "dropout_rate": config.attention_dropout,
+            "dropout_key": None,
+            "dropout_impl": compute.dropout_impl,
+        }
+        if config.attention_dropout and not deterministic:
+            dropout["dropout_key"] = self.make_rng("dropout")
+        if is_plain(compute.attention_impl):
+            attends_BQL = tokens.attends(positions_BQ, config.causal)
+            context_BQNH = attend_plain(q_BQNH, k_BLNH, v_BLNH, attends_BQL, **dropout)
+        else:
+            context_BQNH = kernels.attend(
+                *(q_BQNH, k_BLNH, v_BLNH, tokens, positions_BQ),
+                causal=config.causal,
+                implementation=compute.attention_impl,
+                # If a kernel does not fit, training fails and inference replaces it.
+                required=not deterministic,
+                **dropout,
+            )
         D = config.hidden_size
         return dense(config, compute, D, axis=(-2, -1), name="output")(context_BQNH)
 
@@ -76,7 +86,7 @@ class Block(nn.Module):
         self.activation = activation(config)
         self.feed_forward_output = dense(config, compute, config.hidden_size)
         self.feed_forward_norm = layer_norm(config, compute)
-        self.dropout = Dropout(config.hidden_dropout)
+        self.dropout = Dropout(config.hidden_dropout, compute.dropout_impl)
 
     def attend(
         self, x_BLD: jax.Array, tokens: Tokens, positions_BQ: jax.Array | None
@@ -155,8 +165,12 @@ class Encoder(nn.Module):
         """
         config, compute = self.config, self.compute
         block = self.block
-        if compute.remat:
-            block = nn.remat(block, prevent_cse=not compute.scan_layers)
+        if compute.remat != "none":
+            block = nn.remat(
+                block,
+                prevent_cse=not compute.scan_layers,
+                policy=REMAT_POLICIES[compute.remat],
+            )
         states = [x_BLD]
         if compute.scan_layers:
 

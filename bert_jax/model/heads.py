@@ -12,8 +12,7 @@ from flax import linen as nn
 
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.kernels.dropout import Dropout
-from bert_jax.model.layers import dense
+from bert_jax.model.layers import Dropout, dense
 from bert_jax.model.tokens import Tokens, take_positions
 
 
@@ -38,7 +37,7 @@ class BertForSequence(nn.Module):
             deterministic=deterministic,
             positions_BQ=tokens.input_ids[:, :0],  # empty. Pooling adds [CLS]
         )
-        dropout = Dropout(config.hidden_dropout, name="dropout")
+        dropout = Dropout(config.hidden_dropout, compute.dropout_impl, name="dropout")
         classifier = dense(
             config, compute, self.outputs, name="classifier", is_head=True
         )
@@ -59,7 +58,7 @@ class BertForTokens(nn.Module):
         config, compute = self.config, self.compute
         bert = self.encoder(config, compute, name="bert")
         encoded = bert.encode(tokens, deterministic=deterministic, pool=False)
-        dropout = Dropout(config.hidden_dropout, name="dropout")
+        dropout = Dropout(config.hidden_dropout, compute.dropout_impl, name="dropout")
         classifier = dense(
             config, compute, self.outputs, name="classifier", is_head=True
         )

@@ -1,4 +1,4 @@
-"""Dense layers, tables, LayerNorm, activations; parameters of stacked layers."""
+"""Dense layers, tables, LayerNorm, activations, dropout; parameters of stacked layers."""
 
 import functools
 import hashlib
@@ -13,10 +13,12 @@ import numpy as np
 from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.nn.initializers import Initializer
+from jax.sharding import PartitionSpec
 
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.kernels.device import activation_dtype
-from bert_jax.model.kernels.products import dot_general
+from bert_jax.model.kernels import dropout as byte_masks
+from bert_jax.model.kernels import products
+from bert_jax.model.kernels.device import activation_dtype, is_plain, on_one_cpu
 
 # Vaswani et al. scale word vectors to the size of the sinusoids. Here the sinusoids are
 # scaled to the size of new word vectors.
@@ -50,6 +52,18 @@ def split(x: jax.Array, letters: str) -> jax.Array:
     letter. Without a mesh ``x`` is returned unchanged.
     """
     return nn.with_logical_constraint(x, tuple(letters))
+
+
+def product(compute: ComputeConfig, dtype: jnp.dtype) -> Callable[..., jax.Array]:
+    """jax.lax.dot_general with results of ``dtype``.
+
+    One CPU device computes it in another form, and compute.float32_gradients needs a
+    gradient with another dtype than its factor.
+    """
+    function = jax.lax.dot_general
+    if on_one_cpu() or compute.float32_gradients:
+        function = products.dot_general
+    return functools.partial(function, preferred_element_type=dtype)
 
 
 class DenseGeneral(nn.DenseGeneral):
@@ -86,9 +100,6 @@ def dense(
     def cast(x, kernel, bias, *, dtype):
         return x.astype(dtype), for_product(kernel, compute), bias
 
-    def product():
-        return functools.partial(dot_general, preferred_element_type=result_dtype)
-
     return DenseGeneral(
         features,
         axis,
@@ -96,7 +107,7 @@ def dense(
         result_dtype=result_dtype,
         kernel_init=kernel_init(config),
         promote_dtype=cast,
-        dot_general_cls=product,
+        dot_general_cls=lambda: product(compute, result_dtype),
         name=name,
     )
 
@@ -166,6 +177,70 @@ def activation(config: BertConfig) -> Callable[[jax.Array], jax.Array]:
         return jax.checkpoint(rounded)(x)
 
     return apply
+
+
+def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
+    """True with probability 1 - ``rate``, independently for each element.
+
+    The random numbers come from the generator of the device (JAX's rbg). With a mesh each
+    device draws its own rows, because the compiler would let each device draw all rows. So
+    a mask depends on the number of devices that share the batch.
+    """
+    mesh, axes = jax.sharding.get_abstract_mesh(), ("replica", "data")
+    parts = 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in axes)
+    rows, *rest = shape
+    if rows % parts:
+        parts = 1
+
+    def own_rows(data_4: jax.Array) -> jax.Array:
+        key = jax.random.wrap_key_data(data_4, impl="rbg")
+        if parts > 1:
+            key = jax.random.fold_in(key, jax.lax.axis_index(axes))
+        return jax.random.bernoulli(key, 1 - rate, (rows // parts, *rest))
+
+    if parts > 1:
+        own_rows = jax.shard_map(
+            own_rows,
+            in_specs=PartitionSpec(),
+            out_specs=PartitionSpec(axes),
+            check_vma=False,
+        )
+    # A key of rbg has four words, a key of threefry two.
+    return own_rows(jnp.resize(jax.random.key_data(key), 4))
+
+
+def drop(
+    x: jax.Array, rate: float, key: jax.Array, implementation: str = "auto"
+) -> jax.Array:
+    """Zero with probability ``rate``, otherwise x / (1 - rate).
+
+    implementation: see ComputeConfig.dropout_impl.
+    """
+    keep = mask_function(implementation)(key, rate, x.shape)
+    return jnp.where(keep, x / (1 - rate), 0)
+
+
+def mask_function(implementation: str) -> Callable[..., jax.Array]:
+    """:func:`keep_mask`, or its form with 8 bits a value.
+
+    implementation: see ComputeConfig.dropout_impl.
+    """
+    if is_plain(implementation):
+        return keep_mask
+    return byte_masks.keep_mask
+
+
+class Dropout(nn.Module):
+    """:func:`drop` with the "dropout" rng, unless ``deterministic``."""
+
+    rate: float
+    implementation: str = "auto"
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        if deterministic or not self.rate:
+            return x
+        return drop(x, self.rate, self.make_rng("dropout"), self.implementation)
 
 
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:

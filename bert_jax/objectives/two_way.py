@@ -27,8 +27,7 @@ from bert_jax.model.bert import (
 from bert_jax.model.bilstm import DIRECTIONS, last_states, lstm
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.device import activation_dtype
-from bert_jax.model.kernels.dropout import Dropout
-from bert_jax.model.layers import dense
+from bert_jax.model.layers import Dropout, dense
 from bert_jax.model.tokens import Tokens, take_positions
 from bert_jax.objectives.causal import Causal
 from bert_jax.objectives.objective import Batch, check_model
@@ -55,7 +54,7 @@ class TwoWayLstm(nn.Module):
         """
         config = self.config
         dtype = activation_dtype(self.compute.dtype)
-        dropout = Dropout(config.hidden_dropout)
+        dropout = Dropout(config.hidden_dropout, self.compute.dropout_impl)
         ways = [x_BLD] * len(DIRECTIONS)
         states = [jnp.concatenate(ways, axis=-1)]
         for i in range(config.num_layers):

@@ -128,11 +128,12 @@ def test_compute_settings_move_to_their_own_group():
     old = {"model": {"num_layers": 2, "dtype": "bfloat16", "remat": True}, "seed": 1}
     new = {
         "model": {"num_layers": 2},
-        "compute": {"dtype": "bfloat16", "remat": True},
+        "compute": {"dtype": "bfloat16", "remat": "full"},
         "seed": 1,
     }
     assert with_compute(old) == with_compute(new) == new
     # The command line changes the group "compute" of an older config file.
     changed = with_compute(old | {"compute": {"dtype": "float32"}})
-    assert changed["compute"] == {"dtype": "float32", "remat": True}
+    assert changed["compute"] == {"dtype": "float32", "remat": "full"}
     assert with_compute({"seed": 1}) == {"seed": 1}
+    assert with_compute({"compute": {"remat": False}}) == {"compute": {"remat": "none"}}

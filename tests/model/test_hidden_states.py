@@ -71,7 +71,7 @@ def test_each_state_is_its_layers_output_for_the_state_before(params, inputs, st
         np.testing.assert_allclose(states.hidden_states[i + 1], output, atol=1e-5)
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", ["none", "full"])
 def test_scanned_layers_have_the_same_states(params, inputs, states, remat):
     compute = ComputeConfig(scan_layers=True, remat=remat)
     scanned = params | {"encoder": stack_layers(params["encoder"])}

@@ -70,7 +70,7 @@ def params(packed):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("changes", [{}, {"remat": True}, {"scan_layers": True}])
+@pytest.mark.parametrize("changes", [{}, {"remat": "full"}, {"scan_layers": True}])
 def test_each_sequence_is_encoded_as_if_alone(changes, causal, packed, params, alone):
     """All layers, only the second token of each sequence, and the pooled vectors."""
     config = dataclasses.replace(PLAIN, causal=causal)

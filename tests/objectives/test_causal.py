@@ -120,7 +120,7 @@ def test_logits_equal_transformers():
     np.testing.assert_allclose(actual[real], expected[real], rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("compute", [{}, {"scan_layers": True}, {"remat": True}])
+@pytest.mark.parametrize("compute", [{}, {"scan_layers": True}, {"remat": "full"}])
 def test_a_token_sees_no_later_token(config, compute):
     model = BertModel(config, ComputeConfig(**compute))
     ids = np.random.default_rng(1).integers(5, 96, (2, 12), np.int32)

@@ -1,6 +1,7 @@
 import dataclasses
 import importlib.util
 import math
+import re
 from types import SimpleNamespace
 
 import jax
@@ -80,7 +81,7 @@ def test_microbatches_and_remat_save_the_memory_of_activations(temporary_bytes):
     """Memory has one of 8 microbatches at a time; with remat, the inputs of 4 layers."""
     unsplit = temporary_bytes()
     assert temporary_bytes(accumulation=8) < unsplit / 4
-    assert temporary_bytes(remat=True) < unsplit / 2
+    assert temporary_bytes(remat="full") < unsplit / 2
 
 
 @pytest.fixture
@@ -237,3 +238,26 @@ def test_a_missing_compiler_is_a_one_line_error():
         pytest.skip("the compiler is installed")
     with pytest.raises(UserError, match=r"pip install -e '\.\[tpu\]'"):
         aot.named_topology("v2:4x4")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_each_device_draws_the_dropout_masks_of_its_rows(config_of, fsdp):
+    """Of 16 devices each generates a sixteenth of the batch's random words."""
+    pytest.importorskip("libtpu", reason="the TPU compiler: pip install libtpu")
+    B, L, M = 32, 128, 16
+    phase = Phase(steps=1, sequence_length=L, batch_size=B, max_predictions=M)
+    sizes = {"hidden_size": 128, "num_heads": 2, "num_layers": 2, "max_positions": L}
+    settings = {"mesh": {"fsdp": fsdp}, "compute": {"dtype": "bfloat16"}}
+    config = config_of(phase, sizes, **settings)
+    topology = aot.named_topology("v5e:4x4")
+    lowered, _, _ = lower_step(config, phase, make_mesh(config.mesh, topology.devices))
+    program = lowered.compile().as_text()
+    shapes = re.findall(r"u32\[([\d,]+)\]\S*\)? rng-bit-generator\(", program)
+    words = sum(math.prod(map(int, shape.split(","))) for shape in shapes)
+    # Embeddings; in each layer attention, its output and the feed-forward layer. The last
+    # layer computes the predictions and [CLS].
+    D, N = config.model.hidden_size, config.model.num_heads
+    queries = L, M + 1
+    total = B * (L * D + sum(N * Q * L + 2 * Q * D for Q in queries))
+    assert words == total / 16

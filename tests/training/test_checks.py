@@ -1,5 +1,7 @@
 """The checks of ``bert_jax doctor``, each with a planted failure."""
 
+import functools
+import re
 import sys
 import threading
 
@@ -14,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.training import checks
 
 NAMES = [
-    *("versions", "devices", "product", "attention", "collective"),
+    *("versions", "devices", "product", "attention", "dropout", "collective"),
     *("step in float32", "step in bfloat16", "save", "processes"),
 ]
 
@@ -48,11 +50,12 @@ def test_later_checks_run_and_the_first_failure_ends_the_report(capsys, monkeypa
     out, err = capsys.readouterr()
     *lines, last = out.splitlines()
     assert [line.split(":")[0].split(" ", 1) for line in lines] == [
-        ["ok" if n in (0, 2, 3, 8) else "failed", name] for n, name in enumerate(NAMES)
+        ["ok" if n in (0, 2, 3, 4, 9) else "failed", name]
+        for n, name in enumerate(NAMES)
     ]
     assert last == f"not ready: {lines[1].removeprefix('failed ')}"
     assert last.startswith("not ready: devices: no port; pip install")
-    assert lines[4].startswith("failed collective: ValueError('wr\\nong'); start the")
+    assert lines[5].startswith("failed collective: ValueError('wr\\nong'); start the")
     assert err.count("Traceback") == 4
 
 
@@ -111,13 +114,34 @@ def test_a_step_with_wrong_numbers_fails(dtype, loss, met, monkeypatch):
 def test_attention_with_wrong_numbers_fails(dtype, scale, met, monkeypatch):
     right = checks.attend
     monkeypatch.setattr(checks, "activation_dtype", lambda _: jnp.dtype(dtype))
-    monkeypatch.setattr(checks, "attend", lambda q, *rest: right(q * scale, *rest))
-    start = "xla for 128 tokens, xla for 512, xla with attention dropout, in "
+    monkeypatch.setattr(
+        checks, "attend", lambda q, *rest, **kw: right(q * scale, *rest, **kw)
+    )
     if met:
-        assert checks.attention().startswith(start + dtype)
+        assert checks.attention().startswith(f"xla in {dtype}; relative difference")
         return
-    with pytest.raises(UserError, match=f"^{start}{dtype}; relative difference"):
+    with pytest.raises(UserError, match=f"^xla in {dtype}; relative difference"):
         checks.attention()
+
+
+def test_a_fused_kernel_that_agrees_is_recommended(monkeypatch):
+    """A CPU interprets the TPU's kernel."""
+    monkeypatch.setattr(checks, "kernel_platform", lambda: "tpu")
+    facts = checks.attention()
+    assert facts.count("relative difference") == 2
+    assert facts.endswith(
+        "use it with compute.attention_impl=splash and model.attention_dropout=0"
+    )
+
+
+def test_masks_with_another_rate_fail(monkeypatch):
+    assert re.match(r"plain drops (9\.9|10\.0)\d%, .*, bytes drops ", checks.dropout())
+    none = functools.partial(jnp.ones, dtype=bool)
+    monkeypatch.setattr(
+        checks, "mask_function", lambda name: lambda key, rate, shape: none(shape)
+    )
+    with pytest.raises(UserError, match=r"^plain drops 0\.00%, .* expected 10% and"):
+        checks.dropout()
 
 
 def test_processes_compare_their_libraries_and_failed_checks(monkeypatch):

@@ -29,7 +29,7 @@ MODES = {
     "model": (MeshConfig(model=2), {}, 1),
     "model, scan and remat": (
         MeshConfig(data=2, model=4),
-        {"scan_layers": True, "remat": True},
+        {"scan_layers": True, "remat": "full"},
         1,
     ),
     "all and accumulation": (

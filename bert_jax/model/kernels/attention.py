@@ -22,15 +22,16 @@ def attend(
     causal: bool = False,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
+    dropout_impl: str = "auto",
     implementation: str = "auto",
     required: bool = True,
 ) -> jax.Array:
     """:func:`attend_plain` with the implementation for this device.
 
-    q_BQNH: the queries at ``positions_BQ``, None for all positions. implementation: see
-    ComputeConfig.attention_impl. required: see choose_attention. All implementations return
-    the numbers of the plain formula, up to the order of sums and the rounding to the dtype
-    of the values.
+    q_BQNH: the queries at ``positions_BQ``, None for all positions. dropout_impl,
+    implementation: see ComputeConfig. required: see choose_attention. All implementations
+    return the numbers of the plain formula, up to the order of sums and the rounding to the
+    dtype of the values.
     """
     rate = dropout_rate if dropout_key is not None else 0.0
     chosen = attention_fused.choose_attention(
@@ -51,5 +52,9 @@ def attend(
     if chosen == "cudnn":
         return attention_fused.attend_cudnn(q_BQNH, k_BLNH, v_BLNH, attends_BQL)
     function = attend_plain if chosen == "plain" else attend_xla
-    dropout = {"dropout_rate": rate, "dropout_key": dropout_key} if rate else {}
-    return function(q_BQNH, k_BLNH, v_BLNH, attends_BQL, **dropout)
+    return function(
+        *(q_BQNH, k_BLNH, v_BLNH, attends_BQL),
+        dropout_rate=rate,
+        dropout_key=dropout_key,
+        dropout_impl=dropout_impl,
+    )

@@ -18,11 +18,10 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
-from bert_jax.model.kernels.device import capability, platform
+from bert_jax.model.kernels.device import capability, is_plain, platform
 
 LANES = 128  # blocks of queries and keys of splash are multiples of this number
 _BLOCK = 512  # the largest block
-_SPLASH_FROM = 512  # positions. With fewer positions XLA's products are as fast
 
 
 def choose_attention(
@@ -36,18 +35,15 @@ def choose_attention(
 ) -> str:
     """The implementation for ``length`` keys on these devices.
 
-    "plain" and "xla" run on all devices. "auto" is a fused kernel if it is faster, and
-    otherwise "xla". "xla" replaces a kernel that does not support ``length`` keys.
+    "plain" and "xla" run on all devices. "auto" is "xla" on CPUs and "plain" on other
+    devices. "xla" replaces a kernel that does not support ``length`` keys.
 
     required: whether to raise UserError if the kernel does not fit the device or the model.
       Otherwise "xla" replaces it, so any device can evaluate any run.
     """
-    kind = platform()
-    kernel = implementation
-    if implementation == "auto":
-        kernel = {"tpu": "splash", "gpu": "cudnn"}.get(kind, "xla")
-        if kernel == "splash" and length < _SPLASH_FROM:
-            kernel = "xla"
+    kind, kernel = platform(), implementation
+    if kernel == "auto":
+        return "plain" if is_plain(kernel) else "xla"
     if kernel in ("plain", "xla"):
         return kernel
     needs = {
@@ -62,7 +58,7 @@ def choose_attention(
     }[kernel]
     without_dropout = (not dropout_rate, "model.attention_dropout=0")
     unmet = [need for met, need in (*needs, without_dropout) if not met]
-    if unmet and required and implementation != "auto":
+    if unmet and required:
         name = "compute.attention_impl"
         raise UserError(f"{name}={implementation} needs {unmet[0]}; or set {name}=auto")
     takes_length = length % {"splash": LANES, "cudnn": 2}[kernel] == 0

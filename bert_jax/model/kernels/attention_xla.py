@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from bert_jax.model.config import MASKED_SCORE
 from bert_jax.model.kernels.device import platform
-from bert_jax.model.kernels.dropout import keep_mask
 from bert_jax.model.kernels.products import einsum, swapaxes
+from bert_jax.model.layers import mask_function
 
 
 def attend_xla(
@@ -19,13 +19,15 @@ def attend_xla(
     *,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
+    dropout_impl: str = "auto",
 ) -> jax.Array:
     """See attention.attend_plain."""
     bias_BQL = jnp.where(attends_BQL, 0.0, MASKED_SCORE)
     if not dropout_rate or dropout_key is None:
         return _attend(q_BQNH, k_BLNH, v_BLNH, bias_BQL, None, 0.0)
     B, Q, N, _ = q_BQNH.shape
-    keep_BNQL = keep_mask(dropout_key, dropout_rate, (B, N, Q, k_BLNH.shape[1]))
+    mask = mask_function(dropout_impl)
+    keep_BNQL = mask(dropout_key, dropout_rate, (B, N, Q, k_BLNH.shape[1]))
     return _attend(q_BQNH, k_BLNH, v_BLNH, bias_BQL, keep_BNQL, dropout_rate)
 
 

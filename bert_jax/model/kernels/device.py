@@ -22,6 +22,15 @@ def on_one_cpu() -> bool:
     return platform() == "cpu" and (mesh.empty or mesh.size == 1)
 
 
+def is_plain(setting: str) -> bool:
+    """Whether to compute the formula as it is written.
+
+    setting: ComputeConfig.attention_impl or dropout_impl. "auto" is a faster form on CPUs,
+    where it was measured, and "plain" on all other devices.
+    """
+    return setting == "plain" or (setting == "auto" and platform() != "cpu")
+
+
 def capability() -> float:
     """The compute capability of an NVIDIA GPU; 0 for other devices.
 

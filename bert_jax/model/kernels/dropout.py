@@ -1,4 +1,4 @@
-"""Dropout with fast masks for each device.
+"""Dropout masks of 8 random bits a value: ComputeConfig.dropout_impl="bytes".
 
 Random bits are most of the cost, so each value uses only eight bits. On a CPU they are a
 quarter of a hashed word. On a TPU they come from the chip's generator, because hashing took
@@ -14,7 +14,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 _LEVELS = 256
@@ -135,20 +134,3 @@ def _kept(bytes_: jax.Array, key: jax.Array, rate: float) -> jax.Array:
     share = np.uint32((rate * _LEVELS - low) * 2**32)
     threshold = low + (jax.random.key_data(key)[-1] < share).astype(jnp.int32)
     return bytes_.astype(jnp.int32) >= threshold
-
-
-def drop(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
-    """Zero with probability ``rate``, otherwise x / (1 - rate)."""
-    return jnp.where(keep_mask(key, rate, x.shape), x / (1 - rate), 0)
-
-
-class Dropout(nn.Module):
-    """:func:`drop` with the "dropout" rng, unless ``deterministic``."""
-
-    rate: float
-
-    @nn.compact
-    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        if deterministic or not self.rate:
-            return x
-        return drop(x, self.rate, self.make_rng("dropout"))

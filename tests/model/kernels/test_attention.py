@@ -144,7 +144,7 @@ def test_cudnn_gets_the_same_arguments(on_gpu):
     """Its padding of queries and its mask; the kernel itself needs a GPU."""
     arrays = [jnp.asarray(x, jnp.bfloat16) for x in inputs(5)[:4]]
     tokens = inputs()[4]
-    ours = output_and_gradients(attend, *arrays, tokens)
+    ours = output_and_gradients(attend, *arrays, tokens, implementation="cudnn")
     theirs = output_and_gradients(attend, *arrays, tokens, implementation="xla")
     assert set(on_gpu) == {"cudnn"}
     for got, expected in zip(ours, theirs, strict=True):

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.model import layers
 from bert_jax.model.config import MeshConfig
+from bert_jax.model.kernels import device
 from bert_jax.model.kernels.dropout import (
-    drop,
     keep_mask,
     mask_from_generator,
     mask_from_philox,
@@ -18,7 +19,14 @@ from bert_jax.model.kernels.dropout import (
 from bert_jax.parallel.mesh import batch_sharding, make_mesh, traced_on
 
 MASKS = pytest.mark.parametrize(
-    "mask", [keep_mask, mask_from_words, mask_from_generator, mask_from_philox]
+    "mask",
+    [
+        layers.keep_mask,
+        keep_mask,
+        mask_from_words,
+        mask_from_generator,
+        mask_from_philox,
+    ],
 )
 
 
@@ -48,9 +56,21 @@ def test_elements_of_one_call_are_independent(mask):
 @pytest.mark.parametrize("width", [1, 3, 4, 7])
 def test_kept_values_are_scaled_in_every_width_and_dtype(width):
     x = jnp.full((300, width), 2.0, jnp.bfloat16)
-    out = np.asarray(drop(x, 0.2, jax.random.key(2)), np.float32)
+    out = np.asarray(layers.drop(x, 0.2, jax.random.key(2)), np.float32)
     assert out.shape == x.shape
     assert set(np.unique(out)) == {0.0, 2.5}
+
+
+def test_bytes_are_used_only_on_cpus_or_on_request(monkeypatch):
+    for platform, setting, expected in (
+        ("cpu", "auto", keep_mask),
+        ("tpu", "auto", layers.keep_mask),
+        ("gpu", "auto", layers.keep_mask),
+        ("tpu", "bytes", keep_mask),
+        ("cpu", "plain", layers.keep_mask),
+    ):
+        monkeypatch.setattr(device, "platform", lambda platform=platform: platform)
+        assert layers.mask_function(setting) is expected
 
 
 def test_each_platform_has_its_cheapest_mask():
@@ -73,6 +93,7 @@ def test_each_platform_has_its_cheapest_mask():
 @pytest.mark.parametrize(
     ("mask", "bits"),
     [
+        (layers.keep_mask, "tensor<2x4x32x16xui32>"),
         (mask_from_generator, "tensor<2x4x16x32xui8>"),
         (mask_from_philox, "tensor<2x512xui32>"),
     ],
@@ -94,7 +115,8 @@ def test_devices_draw_their_own_rows(mask, bits):
     # Each of the four groups of devices draws two of the eight rows.
     text = draw.lower(key, 8).as_text()
     assert re.findall(r"rng_bit_generator .*, (.*)\)", text) == [bits]
-    # If the devices do not divide the rows, hashed words are used.
+    # If the devices do not divide the rows, each device draws all of them.
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         odd = mask(key, 0.5, (3, 4))
-    assert np.array_equal(odd, mask_from_words(key, 0.5, (3, 4)))
+    whole = layers.keep_mask if mask is layers.keep_mask else mask_from_words
+    assert np.array_equal(odd, whole(key, 0.5, (3, 4)))
