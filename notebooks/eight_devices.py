@@ -292,7 +292,7 @@ try:
 except UserError as error:
     topology = print(error)
 
-REMAT = dict(dtype="bfloat16", scan_layers=True, remat=True)
+REMAT = dict(dtype="bfloat16", scan_layers=True, remat="full")
 TRIES = {
     "as it is": {},
     "remat": dict(compute=REMAT),

@@ -191,14 +191,15 @@ def dropout() -> str:
     """
     facts, times, shape = [], {}, (2048, 2048)
     for name in ("plain", "bytes"):
-        draw = jax.jit(functools.partial(mask_function(name), rate=0.1, shape=shape))
+        draw = jax.jit(functools.partial(mask_function(name), rate=0.125, shape=shape))
         kept = np.asarray(draw(jax.random.key(0)))
         share = 1 - kept.mean()
         neighbours = (kept == np.roll(kept, 1, axis=1)).mean()
         facts.append(f"{name} drops {share:.2%}, neighbours agree in {neighbours:.2%}")
-        # 4 million draws: the standard errors are 0.015% and 0.02%.
-        if abs(share - 0.1) > 0.001 or abs(neighbours - 0.82) > 0.0015:
-            raise UserError(f"{facts[-1]}, expected 10% and 82%")
+        # 4 million draws: the standard errors are 0.016% and 0.02%. Both forms can drop
+        # exactly an eighth; other rates of "bytes" are exact only over many keys.
+        if abs(share - 1 / 8) > 0.001 or abs(neighbours - 25 / 32) > 0.0015:
+            raise UserError(f"{facts[-1]}, expected 12.50% and 78.12%")
         run = functools.partial(lambda draw: draw(jax.random.key(1)).sum(), draw)
         times[name] = timeit.timeit(lambda run=run: run().block_until_ready(), number=8)
     if times["bytes"] < 0.9 * times["plain"]:

@@ -62,7 +62,9 @@ def gradient_products(float32_gradients):
     run, params = loss_and_gradients(float32_gradients)
     text = run.trace(params, IDS).lower(lowering_platforms=("tpu",)).as_text()
     flat = traverse_util.flatten_dict(params, sep="/")
-    shapes = {"x".join(map(str, a.shape)) for n, a in flat.items() if "kernel" in n}
+    # The products of the pooler and the NSP head have float32 results.
+    kernels = {n: a for n, a in flat.items() if re.search("encoder/.*kernel", n)}
+    shapes = {"x".join(map(str, a.shape)) for a in kernels.values()}
     dot_types = re.findall(r"dot_general .*-> tensor<([\dx]+)x(\w+)>", text)
     return {dtype for shape, dtype in dot_types if shape in shapes}
 
