@@ -40,6 +40,7 @@ from bert_jax.tasks.task import (
     Outputs,
     Task,
     fitted,
+    found,
     with_columns,
 )
 from bert_jax.tasks.task import rows_of as task_objects
@@ -438,7 +439,7 @@ def _has_labels_of(task: Task, labels: tuple[str, ...]) -> bool:
     """Whether all labels in the files of a task are among ``labels``."""
     if not task.config.dir:
         return True
-    return {*task.found(("train", "dev"))} <= {*labels}
+    return found(task, ("train", "dev")) <= {*labels}
 
 
 def _task(checkpoint: Checkpoint, path: str, max_length: int) -> Task:

@@ -77,7 +77,9 @@ def parse_list(cell: str) -> list[Any] | dict[str, Any] | None:
             value = _Printed(cell).whole()
         except (ValueError, SyntaxError, RecursionError, IndexError):
             return None
-    return plain(value) if isinstance(value, list | dict) else None
+    if isinstance(value, list | dict):
+        return plain(value)
+    return None
 
 
 def is_list_beside(cell: str, other: Any) -> bool:
@@ -100,17 +102,23 @@ def is_list_beside(cell: str, other: Any) -> bool:
 
 def _count_items(value: Any) -> int:
     """The number of items of a list, or of items with blanks between them in a cell."""
-    items = value.split() if isinstance(value, str) else value
-    return len(items) if isinstance(items, list | tuple) else 0
+    if isinstance(value, str):
+        value = value.split()
+    if isinstance(value, list | tuple):
+        return len(value)
+    return 0
 
 
 def _count_parsed(value: Any) -> int:
     """The number of items of a list or a printed list, or else :func:`_count_items`."""
-    items = parse_list(value) if isinstance(value, str) else None
-    return _count_items(value if items is None else items)
+    if isinstance(value, str):
+        items = parse_list(value)
+        if items is not None:
+            value = items
+    return _count_items(value)
 
 
-def with_lists(
+def parse_cells(
     where: str,
     values: Mapping[str, Any],
     is_list: Callable[[str, str, Mapping[str, Any]], bool],
@@ -131,10 +139,14 @@ def with_lists(
         lists[name] = parse_list(value)
         if lists[name] is None:
             actual = f"{where}: column {name!r} starts like a list, but is none"
-            shown = value if len(value) <= 100 else f"{value[:100]}..."
+            shown = value
+            if len(value) > 100:
+                shown = f"{value[:100]}..."
             needed = 'write a list as JSON, such as ["a", "b"]'
             raise UserError(f"{actual}: {shown}; {needed}")
-    return {**values, **lists} if lists else values
+    if lists:
+        return {**values, **lists}
+    return values
 
 
 class _Token(NamedTuple):

@@ -179,7 +179,7 @@ def names_by_number(labels: tuple[str, ...]) -> dict[str, str]:
     each number is the name of its label.
     """
     if not labels or has_number(labels):
-        return {label: label for label in labels}
+        return dict(zip(labels, labels, strict=True))
     by_number = {str(i): label for i, label in enumerate(labels)}
     shown = f"labels {listed([*by_number])} are read as {listed(labels)}"
     logger.warning(f"{shown}, by position")
@@ -194,20 +194,27 @@ def in_order_of(outputs: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str,
     Names that are numbers, such as LABEL_0 or 0, are matched by position, with a warning.
     Raises UserError for other names.
     """
-    by_name = {label.casefold(): label for label in labels}
-    by_name |= {label: label for label in labels}
+    by_name: dict[str, str] = {}
+    for label in labels:
+        by_name[label.casefold()] = label
+    by_name.update(zip(labels, labels, strict=True))
     matched = [by_name.get(name, by_name.get(name.casefold())) for name in outputs]
     if None not in matched and len({*matched}) == len(outputs):
         return tuple(matched)
     numbers = [*map(str, range(len(outputs)))]
-    names = ([x.upper().removeprefix("LABEL_") for x in n] for n in (outputs, labels))
-    if numbers not in names or len(outputs) != len(labels):
+    are_numbers = numbers in (_without_prefix(outputs), _without_prefix(labels))
+    if not are_numbers or len(outputs) != len(labels):
         actual = f"the classes are {', '.join(outputs)}, the labels of the task "
         needed = "give the task labels= with the names of the classes"
         raise UserError(f"{actual}{', '.join(labels)}; {needed}")
     shown = ", ".join(map(" is ".join, zip(outputs, labels, strict=True)))
     logger.warning(f"classes are matched by position: {shown}")
     return tuple(labels)
+
+
+def _without_prefix(names: Sequence[str]) -> list[str]:
+    """The names, without the prefix of names that transformers makes, as in LABEL_0."""
+    return [name.upper().removeprefix("LABEL_") for name in names]
 
 
 @functools.cache

@@ -6,11 +6,10 @@ from SWAG's csv, CODAH's tsv, and tables with any number of choices.
 """
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy
@@ -28,18 +27,11 @@ from bert_jax.tasks.rows import (
     text_of,
     value_of,
 )
-from bert_jax.tasks.splits import (
-    DataConfig,
-    Form,
-    by_position,
-    named_columns,
-    read_table,
-    table_names,
-)
+from bert_jax.tasks.splits import DataConfig, Form, named_columns
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 
 # Zellers et al. (2018). A choice is sent2 and an ending.
-_SWAG = ("sent2", "ending0", "ending1", "ending2", "ending3")
+SWAG = ("sent2", "ending0", "ending1", "ending2", "ending3")
 # Chen et al. (2019). The file has no header.
 _CODAH = ("category", "context", "choice0", "choice1", "choice2", "choice3", "label")
 
@@ -76,6 +68,61 @@ class MultipleChoiceConfig(DataConfig):
     label: str = setting("", "table: column of the right choice; empty: label")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChoiceForm(Form):
+    """A table with a column of choices."""
+
+    lists: tuple[str, ...] = ("choices",)
+    classes: Literal["none", "one", "many"] = "none"
+
+    def by_position(self, where: str, row: Any, labelled: bool) -> dict[str, Any]:
+        """A tuple is (context, choices) or, without a label, (context, choice, ...)."""
+        if isinstance(row, tuple) and len(row) > 1 and not labelled:
+            context, choices, *more = row
+            if not isinstance(choices, list | tuple):
+                choices = (choices, *more)
+            row = (context, choices)
+        return super().by_position(where, row, labelled)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SwagForm(ChoiceForm):
+    """The files of SWAG, in which each ending is a column."""
+
+    others: str = "|".join(("id", "fold-ind", *SWAG))
+
+    def file_names(self, split: str) -> Sequence[str]:
+        return (f"{split.replace('dev', 'val')}.csv",)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CodahForm(ChoiceForm):
+    """CODAH's file of all rows. fold: number of the test fold."""
+
+    fold: int
+
+    def file_names(self, split: str) -> Sequence[str]:
+        return ("full_data.tsv", "codah.tsv")
+
+    def read_file(self, path: Path, split: str) -> Iterator[Record]:
+        if ending(path) != ".tsv":
+            yield from super().read_file(path, split)
+            return
+        for where, row in read_rows(path, header=_CODAH):
+            yield where, row | {"choices": [row[name] for name in _CODAH[2:6]]}
+
+    def part(self, placed: Iterator[Record], split: str) -> Iterator[Record]:
+        """Each row is in one of the five test sets.
+
+        Of five rows one is test, the next dev, and the others train, as many as in the
+        paper's cross-validation.
+        """
+        splits = ["test", "dev", "train", "train", "train"]
+        for number, row in enumerate(placed):
+            if splits[(number - self.fold) % 5] == split:
+                yield row
+
+
 def choice_form(config: MultipleChoiceConfig) -> Form:
     """The form of a table, or of the files of SWAG and CODAH."""
     usual = {
@@ -83,60 +130,15 @@ def choice_form(config: MultipleChoiceConfig) -> Form:
         "choices": ("choices",),
         "label": ("label",),
     }
-    names = {
-        "codah": lambda split: ("full_data.tsv", "codah.tsv"),
-        "swag": lambda split: (f"{split.replace('dev', 'val')}.csv",),
-        "table": table_names,
-    }
-    files: dict[str, Any] = {}
+    columns = named_columns(config, usual)
     if config.task == "codah":
-        part = functools.partial(_part, config.fold)
-        files = {"read_file": _read_codah, "part": part}
+        return CodahForm(columns=columns, usual=usual, fold=config.fold)
+    if config.task == "table":
+        return ChoiceForm(columns=columns, usual=usual)
     optional = ()
-    if config.task == "swag" and not config.choices:
+    if not config.choices:
         optional = ("choices",)  # the endings are columns of their own
-    return Form(
-        columns=named_columns(config, usual),
-        usual=usual,
-        optional=optional,
-        lists=("choices",),
-        has_classes=False,
-        others="|".join(("id", "fold-ind", *_SWAG)),
-        file_names=names[config.task],
-        positions=_positions,
-        **files,
-    )
-
-
-def _read_codah(path: Path, split: str) -> Iterator[Record]:
-    """The rows of CODAH's file, or of a table."""
-    if ending(path) != ".tsv":
-        yield from read_table(path, split)
-        return
-    for where, row in read_rows(path, header=_CODAH):
-        yield where, row | {"choices": [row[name] for name in _CODAH[2:6]]}
-
-
-def _part(fold: int, placed: Iterator[Record], split: str) -> Iterator[Record]:
-    """The rows of a split of CODAH's file. Each row is in one of the five test sets.
-
-    Of five rows one is test, the next dev, and the others train, as many as in the paper's
-    cross-validation.
-    """
-    splits = ["test", "dev", "train", "train", "train"]
-    for number, row in enumerate(placed):
-        if splits[(number - fold) % 5] == split:
-            yield row
-
-
-def _positions(where: str, row: Any, form: Form, labelled: bool) -> dict[str, Any]:
-    """The values by name. A tuple is (context, choices) or (context, choice, ...)."""
-    if isinstance(row, tuple) and len(row) > 1 and not labelled:
-        context, choices, *more = row
-        if not isinstance(choices, list | tuple):
-            choices = (choices, *more)
-        row = (context, choices)
-    return by_position(where, row, form, labelled)
+    return SwagForm(columns=columns, usual=usual, optional=optional)
 
 
 class MultipleChoice(base.Task):
@@ -157,7 +159,7 @@ class MultipleChoice(base.Task):
         context = text_of(where, values, columns["context"], "context")
         has_choices = any(name in values for name in columns["choices"])
         if self.config.task == "swag" and not has_choices:
-            start, *ends = (text_of(where, values, [name]) for name in _SWAG)
+            start, *ends = (text_of(where, values, [name]) for name in SWAG)
             choices = [f"{start} {end}".strip() for end in ends]
         else:
             choices = value_of(where, values, columns["choices"], "choices")

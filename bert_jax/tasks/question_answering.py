@@ -30,13 +30,7 @@ from bert_jax.tasks.rows import (
     text_of,
     value_of,
 )
-from bert_jax.tasks.splits import (
-    DataConfig,
-    Form,
-    is_list_column,
-    named_columns,
-    read_table,
-)
+from bert_jax.tasks.splits import DataConfig, Form, named_columns
 from bert_jax.tasks.squad_scores import exact_match, scores_v1, scores_v2
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs
 
@@ -115,7 +109,62 @@ def _score(span: Span) -> float:
     return span.start_logit + span.end_logit
 
 
-def squad_form(config: SquadConfig) -> Form:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SquadForm(Form):
+    """SQuAD's files, and tables of questions."""
+
+    config: SquadConfig
+    others: str = "id|is_impossible"
+    lists: tuple[str, ...] = ("answers",)
+
+    def file_names(self, split: str) -> Sequence[str]:
+        if split == "test":
+            return ()
+        name = f"{split}-v1.1.json"
+        if self.config.version_2:
+            name = f"{split}-v2.0.json"
+        return (name, f"{name}.gz")
+
+    def is_own(self, path: Path) -> bool:
+        """Whether the file ends in .json or .json.gz, as SQuAD's do."""
+        return ending(path) == ".json"
+
+    def read_file(self, path: Path, split: str) -> Iterator[Record]:
+        """The rows of a table, or of SQuAD's JSON with the user's names of columns."""
+        if not self.is_own(path):
+            yield from super().read_file(path, split)
+            return
+        articles = getattr(self.config, f"{split}_articles", "")
+        for where, question in read_squad(path, articles):
+            values = dict(question)
+            for key, (name, *_) in self.columns.items():
+                if key in question:
+                    values[name] = values.pop(key)
+            yield where, values
+
+    def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
+        """An answer may be one text, such as "(1809-1882)" or "[1]" of the context."""
+        if not super().is_list(name, cell, values):
+            return False
+        for column in self.columns["context"]:
+            if cell in str(values.get(column)):
+                return False
+        return looks_like_list(cell)
+
+    def is_labelled(self, values: Mapping[str, Any]) -> bool:
+        """Whether a question has an answer, or is known to have none."""
+        names = (*self.columns["answers"], "is_impossible")
+        return any(values.get(name) for name in names)
+
+    def numbered(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The records. The id of a question without id is its number, from 0."""
+        for number, (where, values) in enumerate(records):
+            if values.get("id") in (None, ""):
+                values = values | {"id": str(number)}
+            yield where, values
+
+
+def squad_form(config: SquadConfig) -> SquadForm:
     """The form of SQuAD's files and of tables."""
     usual = {"question": ("question",), "context": ("context",)}
     usual["answers"] = ("answers",)
@@ -123,68 +172,7 @@ def squad_form(config: SquadConfig) -> Form:
     optional = ("answers",)
     if config.answers:
         optional = ()
-
-    def file_names(split: str) -> Sequence[str]:
-        if split == "test":
-            return ()
-        name = f"{split}-v1.1.json"
-        if config.version_2:
-            name = f"{split}-v2.0.json"
-        return (name, f"{name}.gz")
-
-    def read_file(path: Path, split: str) -> Iterator[Record]:
-        if not _is_own(path):
-            return read_table(path, split)
-        articles = getattr(config, f"{split}_articles", "")
-        questions = read_squad(path, articles)
-        names = [first for first, *_ in columns.values()]
-        return _renamed(questions, dict(zip(usual, names, strict=True)))
-
-    return Form(
-        columns=columns,
-        usual=usual,
-        lists=("answers",),
-        is_list=_is_list,
-        optional=optional,
-        others="id|is_impossible",
-        file_names=file_names,
-        read_file=read_file,
-        is_own=_is_own,
-        is_labelled=_is_answered,
-        numbered=with_ids,
-    )
-
-
-def _is_list(form: Form, name: str, cell: str, values: Mapping[str, Any]) -> bool:
-    """An answer may be one text, such as "(1809-1882)" or "[1]" of the context."""
-    if not is_list_column(form, name, cell, values):
-        return False
-    contexts = [str(values.get(column)) for column in form.columns["context"]]
-    return looks_like_list(cell) and not any(cell in text for text in contexts)
-
-
-def _is_own(path: Path) -> bool:
-    """Whether the file ends in .json or .json.gz, as SQuAD's do."""
-    return ending(path) == ".json"
-
-
-def _is_answered(values: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Whether a question has an answer, or is known to have none."""
-    return any(values.get(name) for name in (*names, "is_impossible"))
-
-
-def _renamed(records: Iterable[Record], names: Mapping[str, str]) -> Iterator[Record]:
-    """The records with the user's names of columns."""
-    for where, values in records:
-        yield where, {names.get(name, name): value for name, value in values.items()}
-
-
-def with_ids(form: Form, records: Iterable[Record]) -> Iterator[Record]:
-    """Yields the records. The id of a question without id is its number, from 0."""
-    for number, (where, values) in enumerate(records):
-        if values.get("id") in (None, ""):
-            values = values | {"id": str(number)}
-        yield where, values
+    return SquadForm(columns=columns, usual=usual, optional=optional, config=config)
 
 
 class Squad(base.Task):
@@ -217,15 +205,11 @@ class Squad(base.Task):
                 needed = "set version_2=True for SQuAD 2.0"
                 raise UserError(f"{row.where} has no answer; {needed}")
             else:
-                self._skip(f"{row.where} has no answer and is_impossible is not true")
+                _skip(
+                    self.config,
+                    f"{row.where} has no answer and is_impossible is not true",
+                )
         return rows
-
-    def _skip(self, problem: str) -> None:
-        """Raises UserError, or logs the problem if bad_answers is "skip"."""
-        if self.config.bad_answers == "refuse":
-            needed = "leave such answers out with data.bad_answers=skip"
-            raise UserError(f"{problem}; correct it, or {needed}")
-        logger.warning(f"skipped: {problem}")
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Question:
         """A question. Its answers are read only if ``labelled``.
@@ -275,7 +259,8 @@ class Squad(base.Task):
                 right.append((answer, start))
             else:
                 actual = f"the answer {answer!r} is not in the context at {start}"
-                self._skip(f"{where}: {actual}, which has {there!r} there")
+                problem = f"{where}: {actual}, which has {there!r} there"
+                _skip(self.config, problem)
         return right
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
@@ -436,6 +421,14 @@ class Squad(base.Task):
                 pair = float(values[place, 0]), float(values[place + more, 1])
                 spans[text] = Span(text, *pair, start, end)
         return list(spans.values())
+
+
+def _skip(config: SquadConfig, problem: str) -> None:
+    """Raises UserError, or logs the problem if bad_answers is "skip"."""
+    if config.bad_answers == "refuse":
+        needed = "leave such answers out with data.bad_answers=skip"
+        raise UserError(f"{problem}; correct it, or {needed}")
+    logger.warning(f"skipped: {problem}")
 
 
 def _truth(where: str, value: Any) -> bool | None:

@@ -110,10 +110,10 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
     if is_table(data):
         yield from read_rows(data)
     else:
-        lines, place = (line for _, line in text_lines(data)), str(data)
+        place = str(data)
         if data == STDIN:
             place = "stdin"
-        yield from line_rows(lines, place, tabs=tabs)
+        yield from line_rows(_texts(data), place, tabs=tabs)
 
 
 _warned: set[str] = set()  # texts that named a file
@@ -212,7 +212,9 @@ def plain(value: Any) -> Any:
         return {str(name): plain(inner) for name, inner in value.items()}
     kind = type(value).__name__
     missing = kind in ("NAType", "NaTType") or (kind == "float" and value != value)
-    return None if missing else value
+    if missing:
+        return None
+    return value
 
 
 # Files
@@ -220,7 +222,9 @@ def plain(value: Any) -> Any:
 
 def ending(path: Path) -> str:
     """The ending of a file's name in lower case: ".csv" for "Train.CSV.gz"."""
-    return files.ending(path.with_suffix("") if files.ending(path) == ".gz" else path)
+    if files.ending(path) == ".gz":
+        path = path.with_suffix("")
+    return files.ending(path)
 
 
 def is_table(path: Path) -> bool:
@@ -266,16 +270,18 @@ def not_empty(rows: Iterator[Placed], path: Path, noun: str) -> Iterator[Placed]
 def _records(path: Path, header: Sequence[str], skip_short: bool) -> Iterator[Record]:
     """Yields the rows of a CSV file. Any other file is read as TSV."""
     rows = _fields(path)
-    header = header or next((row for _, row in rows), ())
+    if not header:
+        _, header = next(rows, (1, ()))
     if not header:
         raise UserError(f"{path} is empty; expected a header and rows")
-    check_names(path, [name for name in header if name])
+    check_names(path, [*filter(None, header)])
     for line, row in rows:
         if row == [] or (len(header) > 1 and row == [""]):
             continue
         if len(row) == len(header):
-            cells = zip(header, row, strict=True)
-            yield f"{path}:{line}", {name: cell for name, cell in cells if name}
+            values = dict(zip(header, row, strict=True))
+            values.pop("", None)
+            yield f"{path}:{line}", values
             continue
         actual = (
             f"{path}:{line}: row has {counted(len(row), 'column')}, the header has "
@@ -298,7 +304,7 @@ def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield line, cells
         return
     csv.field_size_limit((1 << 31) - 1)  # Python's default is 131,072 characters
-    reader, line = csv.reader((text for _, text in text_lines(path)), strict=True), 1
+    reader, line = csv.reader(_texts(path), strict=True), 1
     try:
         for row in reader:
             yield line, row
@@ -327,7 +333,7 @@ def _warn_of_quotes(path: Path, line: int) -> None:
 def _objects(path: Path) -> Iterator[Record]:
     """Yields the rows of a JSON list, or of a file with a JSON object on each line."""
     expected = "an object on each line, or a list in .json"
-    lines = text_lines(path)
+    lines: Iterable[tuple[int, str]] = text_lines(path)
     if ending(path) == ".json":
         lines = [*read_lines(path)]
         text = "".join(line for _, line in lines)
@@ -335,7 +341,7 @@ def _objects(path: Path) -> Iterator[Record]:
             # parse_json reads only objects, so the list is wrapped into an object.
             wrapped = parse_json(f'{{"rows": {text}}}', path, expected, unique=True)
             for where, row in _numbered(wrapped["rows"], f"{path}: row"):
-                yield where, by_position(where, row, ())
+                yield where, named_values(where, row, ())
             return
     for line, text in lines:
         if text.strip():
@@ -361,10 +367,15 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     if path == STDIN:
         yield from decode_lines(sys.stdin.buffer, "stdin")
         return
-    # fsspec, which reads compressed files, cannot read a pipe.
-    opened = open_text if path.is_file() else lambda path: path.open("rb")
-    with reading(path, "a file of rows"), opened(path) as file:
+    with reading(path, "a file of rows"), _opened(path) as file:
         yield from decode_lines(file, path)
+
+
+def _opened(path: Path) -> Any:
+    """The open file of a path, for bytes."""
+    if path.is_file():
+        return open_text(path)
+    return path.open("rb")  # a pipe, which fsspec cannot read
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -376,15 +387,24 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
         # Only the last line has no line feed.
         is_whole = number == 1 and not line.endswith("\n")
         if is_whole and "\r" in line.rstrip("\r"):
-            name = "stdin" if path == STDIN else path
+            name = str(path)
+            if path == STDIN:
+                name = "stdin"
             actual = f"{name}: lines end in CR, as on old Macs; expected LF or CR LF"
             raise UserError(f"{actual}: convert them with tr '\\r' '\\n'")
         yield number, line
 
 
+def _texts(path: Path) -> Iterator[str]:
+    """The lines of :func:`text_lines` without their numbers."""
+    for _, line in text_lines(path):
+        yield line
+
+
 def check_names(where: object, names: Sequence[str]) -> None:
     """Raises UserError if two columns have the same name."""
-    if twice := {repr(name) for name in names if names.count(name) > 1}:
+    twice = {repr(name) for name in names if names.count(name) > 1}
+    if twice:
         raise UserError(f"{where}: column {listed([*twice])} occurs twice; rename one")
 
 
@@ -396,6 +416,14 @@ def escaped(text: str) -> str:
 # Values and texts of a row
 
 
+def name_in(values: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The first of the names that a row has; "" if it has none."""
+    for name in names:
+        if name in values:
+            return name
+    return ""
+
+
 def value_of(
     where: str, values: Mapping[str, Any], names: Sequence[str], setting: str = ""
 ) -> Any:
@@ -405,11 +433,10 @@ def value_of(
     setting: the setting of the task that names the column, for the message; "" if none.
     Raises UserError if the row has none of the names, or if the value is missing.
     """
-    for name in names:
-        if name not in values:
-            continue
-        if values[name] is None:
-            raise UserError(f'{where}: "{name}" is missing; fill it in or drop the row')
+    name = name_in(values, names)
+    if name and values[name] is None:
+        raise UserError(f'{where}: "{name}" is missing; fill it in or drop the row')
+    if name:
         return values[name]
     advice = "columns= or --columns to predict"
     if setting:
@@ -430,8 +457,7 @@ def text_of(
     text = value_of(where, values, names, setting)
     if isinstance(text, str):
         return text
-    (name, *_) = (name for name in names if name in values)
-    kind = type(text).__name__
+    name, kind = name_in(values, names), type(text).__name__
     raise UserError(f'{where}: "{name}" is of type {kind}; expected text')
 
 
@@ -440,11 +466,12 @@ def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None
 
     gaps: whether some of the texts may be empty. At least one must have words.
     """
-    if not (any if gaps else all)(text.strip() for text in texts):
+    filled = [bool(text.strip()) for text in texts]
+    if not all(filled) and not (gaps and any(filled)):
         raise UserError(f"{where}: empty text, expected words; fix or drop the row")
 
 
-def by_position(
+def named_values(
     where: str, row: Row, names: Sequence[str], *, fewer: bool = False
 ) -> dict[str, Any]:
     """The values of a row by name. A dictionary is returned unchanged.
@@ -454,8 +481,13 @@ def by_position(
     """
     if isinstance(row, dict):
         return row
-    values = (row,) if isinstance(row, str) else row
-    if len(values) > len(names) or not (values if fewer else len(values) == len(names)):
+    values = row
+    if isinstance(row, str):
+        values = (row,)
+    fits = len(values) == len(names)
+    if fewer:
+        fits = 0 < len(values) <= len(names)
+    if not fits:
         actual = f"{where} has {counted(len(values), 'value')}"
         raise UserError(f"{actual}; expected {', '.join(names) or 'an object'}")
     return dict(zip(names, values, strict=False))
@@ -467,8 +499,10 @@ def column_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
     Raises UserError for anything else than names.
     """
     names = python_value(columns)
-    if names is None or isinstance(names, str):
-        return (names,) if names else ()
+    if names is None or names == "":
+        return ()
+    if isinstance(names, str):
+        return (names,)
     if isinstance(names, list | tuple) and all(isinstance(x, str) for x in names):
         return tuple(names)
     raise UserError(f"columns={columns!r:.200}, expected a name, or a list of names")
@@ -486,15 +520,26 @@ def same_columns(
     """
     used: dict[tuple[str, ...], str] = {}
     for where, row in placed:
-        for column in names if isinstance(row, dict) else ():
-            name = next((name for name in column if name in row), "missing")
-            counts = name != "missing" or column[0] in optional
-            if counts and used.setdefault(column, name) != name:
-                raise UserError(
-                    f"{where}: column {' or '.join(column)} is {name} here and "
-                    f"{used[column]} in earlier rows; name it the same in all rows"
-                )
+        if isinstance(row, dict):
+            for column in names:
+                name = name_in(row, column)
+                if name or column[0] in optional:
+                    check_same_name(where, column, name, used.setdefault(column, name))
         yield where, row
+
+
+def check_same_name(
+    where: str, column: tuple[str, ...], name: str, before: str
+) -> None:
+    """Raises UserError if a column has another name than in the rows before.
+
+    name: the column's name in this row; "" if it is missing. before: its name before.
+    """
+    if before != name:
+        raise UserError(
+            f"{where}: column {' or '.join(column)} is {name or 'missing'} here and "
+            f"{before or 'missing'} in earlier rows; name it the same in all rows"
+        )
 
 
 class Texts(NamedTuple):
@@ -518,11 +563,16 @@ def row_texts(
     columns = column_names(columns)
     if len(columns) > most:
         raise UserError(f"columns={columns}, expected at most {most}")
-    usual = [("text_a", "text"), ("text_b",)] if most == 2 else [("text",)]
-    names = [(column,) for column in columns] or usual
+    names: list[tuple[str, ...]] = [("text",)]
+    if columns:
+        names = [(column,) for column in columns]
+    elif most == 2:
+        names = [("text_a", "text"), ("text_b",)]
     firsts = [first for first, *_ in names]
     for where, row in same_columns(placed, names, ["text_b"]):
-        values = by_position(where, row, firsts, fewer=True)
-        read = names if columns or firsts[-1] in values else names[:1]
-        texts = tuple(text_of(where, values, column) for column in read)
-        yield Texts(where, texts, values.get("id"))
+        values = named_values(where, row, firsts, fewer=True)
+        found = names
+        if not columns and firsts[-1] not in values:
+            found = names[:1]
+        texts = [text_of(where, values, column) for column in found]
+        yield Texts(where, tuple(texts), values.get("id"))

@@ -12,9 +12,9 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -52,47 +52,6 @@ class DataConfig:
         check_ranges(self, "data.")
 
 
-def table_names(split: str) -> list[str]:
-    """The possible names of the table of a split."""
-    return [split + end + packed for end in read.FORMATS for packed in ("", ".gz")]
-
-
-def read_table(path: Path, split: str) -> Iterator[Placed]:
-    """Yields the rows of a table. Raises UserError for a name that is not a table's."""
-    if not read.is_table(path):
-        expected = f"expected {', '.join(read.FORMATS)}, with or without .gz"
-        raise UserError(f"{path} is no table by its name; {expected}")
-    return read.read_rows(path)
-
-
-def has_label(values: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Whether a row has a label in one of the columns ``names``.
-
-    An empty cell of a CSV file and Hugging Face's -1 are missing labels.
-    """
-    for name in names:
-        label = values.get(name)
-        if label not in (None, "") and str(label) not in _MINUS_ONE:
-            return True
-    return False
-
-
-def by_position(where: str, row: Any, form: "Form", labelled: bool) -> dict[str, Any]:
-    """The values of a text or a tuple by name, in the order of the columns.
-
-    labelled: whether a tuple may have a label. Optional columns may be missing.
-    """
-    keys = [*form.columns]
-    if not labelled:
-        keys.pop()
-    if isinstance(row, str):
-        row = (row,)
-    if len(row) < len(keys):
-        keys = [key for key in keys if key not in form.optional]
-    names = [form.columns[key][0] for key in keys]
-    return read.by_position(where, row, names, fewer=labelled)
-
-
 def named_columns(
     config: Any, usual: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
@@ -105,26 +64,11 @@ def named_columns(
     return columns
 
 
-def is_list_column(
-    form: "Form", name: str, cell: str, values: Mapping[str, Any]
-) -> bool:
-    """Whether a cell that starts like a printed list must be one, by its column."""
-    return any(name in form.columns[key] for key in form.lists)
-
-
-def whole(placed: Iterator[Placed], split: str) -> Iterator[Placed]:
-    """All rows of a file, for a family whose files have one split each."""
-    return placed
-
-
-def unchanged(form: "Form", records: Iterable[Record]) -> Iterable[Record]:
-    """The records."""
-    return records
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Form:
-    """The rows and the files of a family.
+    """The rows and the files of a family. By default the files are tables.
+
+    A family with other files or rows has a subclass with other methods.
 
     columns: columns of a row, the label last. The value of a column is a tuple of all
       names that it may have in files and dictionaries. A column that the user named has one
@@ -133,24 +77,11 @@ class Form:
     optional: columns that rows may lack. All rows of a split must then lack a text.
     others: pattern of the names of all other values that the family reads.
     lists: columns whose cells may be printed lists.
-    is_list: function of (form, name of a column, cell, all values of a row): whether a cell
-      that starts like a printed list must be one. See :func:`is_list_column`.
-    one_hot: names of columns with a 0 or 1 each, which replace the label in dictionaries.
     labels: labels that are known without rows.
-    has_classes: whether labels are names of classes. The class numbers of a data set then
-      become names.
-    stratified: whether each class keeps its share of the rows in dev.
+    one_hot: whether dictionaries have a column with a 0 or 1 for each of the labels.
+    classes: whether a row has "one" class, "many" classes, or "none" but numbers. The class
+      numbers of a data set become names. One class keeps its share of the rows in dev.
     splits: names of the splits that files may have. unscored: splits without labels.
-    file_names: function of a split that returns possible names of its file.
-    read_file: function of a path and a split that yields the rows of the file.
-    is_own: function of a path: whether a file to predict has a form of the family.
-    positions: function of (place, text or tuple, form, labelled) that returns its values
-      by name. See :func:`by_position`.
-    is_labelled: function of the values of a row, and of the names of the label's column.
-    part: function of the rows of a file with a usual name, and of a split, that yields the
-      rows of the split. A file that the user names has one split.
-    numbered: function of the form and records that adds values which depend on the records
-      before, such as the number of a row.
     """
 
     columns: Mapping[str, tuple[str, ...]]
@@ -158,20 +89,11 @@ class Form:
     optional: tuple[str, ...] = ()
     others: str = "id"
     lists: tuple[str, ...] = ()
-    is_list: Callable[["Form", str, str, Mapping[str, Any]], bool] = is_list_column
-    one_hot: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
-    has_classes: bool = True
-    stratified: bool = False
+    one_hot: bool = False
+    classes: Literal["none", "one", "many"] = "many"
     splits: tuple[str, ...] = SPLITS
     unscored: tuple[str, ...] = ()
-    file_names: Callable[[str], Sequence[str]] = table_names
-    read_file: Callable[[Path, str], Iterator[Placed]] = read_table
-    is_own: Callable[[Path], bool] = lambda path: False
-    positions: Callable[[str, Any, "Form", bool], dict[str, Any]] = by_position
-    is_labelled: Callable[[Mapping[str, Any], Sequence[str]], bool] = has_label
-    part: Callable[[Iterator[Placed], str], Iterator[Placed]] = whole
-    numbered: Callable[["Form", Iterable[Record]], Iterable[Record]] = unchanged
 
     @property
     def label(self) -> str:
@@ -183,7 +105,7 @@ class Form:
         """The keys of the other columns."""
         return [*self.columns][:-1]
 
-    def with_columns(self, columns: str | Sequence[str]) -> "Form":
+    def with_columns(self, columns: str | Sequence[str]) -> Self:
         """The form with these names for its texts, in order; (): unchanged.
 
         Optional columns without a name are left out.
@@ -195,10 +117,76 @@ class Form:
         if len(columns) > len(texts):
             expected = f"expected at most {', '.join(texts)}"
             raise UserError(f"columns={columns}, {expected}")
-        named = {key: (name,) for key, name in zip(texts, columns, strict=False)}
-        absent = {*self.optional} - named.keys()
-        kept = {key: x for key, x in self.columns.items() if key not in absent}
-        return dataclasses.replace(self, columns=kept | named, optional=(), usual={})
+        changed = dict(self.columns)
+        for key in self.optional:
+            del changed[key]
+        for key, name in zip(texts, columns, strict=False):
+            changed[key] = (name,)
+        # The label stays the last column.
+        ordered = {key: changed[key] for key in self.columns if key in changed}
+        return dataclasses.replace(self, columns=ordered, optional=(), usual={})
+
+    def file_names(self, split: str) -> Sequence[str]:
+        """Possible names of the file of a split."""
+        names = []
+        for ending in read.FORMATS:
+            names += [f"{split}{ending}", f"{split}{ending}.gz"]
+        return names
+
+    def read_file(self, path: Path, split: str) -> Iterator[Placed]:
+        """The rows of a file. Raises UserError for a name that is not a table's."""
+        if not read.is_table(path):
+            expected = f"expected {', '.join(read.FORMATS)}, with or without .gz"
+            raise UserError(f"{path} is no table by its name; {expected}")
+        return read.read_rows(path)
+
+    def part(self, placed: Iterator[Placed], split: str) -> Iterator[Placed]:
+        """The rows of a split, of all rows of a file that has a usual name.
+
+        A file that the user names has one split.
+        """
+        return placed
+
+    def is_own(self, path: Path) -> bool:
+        """Whether a file to predict has a form of the family."""
+        return False
+
+    def by_position(self, where: str, row: Any, labelled: bool) -> dict[str, Any]:
+        """The values of a text or a tuple by name, in the order of the columns.
+
+        labelled: whether a tuple may have a label. Optional columns may be missing.
+        """
+        keys = self.texts
+        if labelled:
+            keys = [*self.columns]
+        if isinstance(row, str):
+            row = (row,)
+        if len(row) < len(keys):
+            keys = [key for key in keys if key not in self.optional]
+        names = [self.columns[key][0] for key in keys]
+        return read.named_values(where, row, names, fewer=labelled)
+
+    def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
+        """Whether a cell that starts like a printed list must be one.
+
+        name: name of its column. values: all values of the row.
+        """
+        return any(name in self.columns[key] for key in self.lists)
+
+    def is_labelled(self, values: Mapping[str, Any]) -> bool:
+        """Whether a row has a label.
+
+        An empty cell of a CSV file and Hugging Face's -1 are missing labels.
+        """
+        for name in self.columns[self.label]:
+            label = values.get(name)
+            if label not in (None, "") and str(label) not in _MINUS_ONE:
+                return True
+        return False
+
+    def numbered(self, records: Iterable[Record]) -> Iterable[Record]:
+        """The records with values that depend on the records before, such as numbers."""
+        return records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,7 +209,7 @@ class Splits:
         """A checksum of the values of all rows. Their places have no effect."""
         values = {}
         for split, records in self.rows.items():
-            values[split] = [values for _, values in records]
+            values[split] = [values_of_row for _, values_of_row in records]
         content = json.dumps(values, sort_keys=True, default=_as_text).encode()
         return hashlib.sha256(content).hexdigest()[:12]
 
@@ -282,7 +270,7 @@ def read_splits(
         else:
             placed = read.placed_rows(data, place)
             column, classes = declared_classes(data, form)
-            if classes and form.has_classes:
+            if classes and form.classes != "none":
                 placed = with_class_names(placed, column, classes, labels)
                 declared = declared or classes
         needed = split not in (*unscored, "test")
@@ -290,10 +278,8 @@ def read_splits(
         rows[split] = list(records)
     scored = [split for split in names if split not in ("train", *unscored)]
     if "test" in scored:
-        is_labelled = False
-        for _, values in rows.get("test", ()):
-            is_labelled |= form.is_labelled(values, form.columns[form.label])
-        if not is_labelled:
+        test = rows.get("test", ())
+        if not any(form.is_labelled(values) for _, values in test):
             scored.remove("test")
     predicted = [split for split in rows if split not in ("train", *scored)]
     return Splits(rows, declared, tuple(scored), tuple(predicted))
@@ -330,57 +316,87 @@ def read_records(
     Raises UserError if a column is missing, or has different names in two rows.
     """
     records = _named(placed, form, labelled, label, fallback)
-    return iter(form.numbered(form, records))
+    return iter(form.numbered(records))
+
+
+class _Column(NamedTuple):
+    """A column of dictionaries.
+
+    key: its key in the form. names: its names in the form. possible: all names that it may
+    have. setting: the setting that names it; "" if none. needed: whether a row must have
+    it. same: whether it must be in all rows or in none.
+    """
+
+    key: str
+    names: tuple[str, ...]
+    possible: tuple[str, ...]
+    setting: str
+    needed: bool
+    same: bool
+
+
+def _columns(form: Form, labelled: bool, label: bool, fallback: bool) -> list[_Column]:
+    """The columns of the form; see :func:`read_records`."""
+    keys = form.texts
+    if labelled and not form.one_hot:
+        keys = [*form.columns]
+    columns = []
+    for key in keys:
+        names, possible, setting = form.columns[key], form.columns[key], ""
+        if key in form.usual:
+            setting = key
+        if fallback:
+            possible = tuple(dict.fromkeys((*names, *form.usual.get(key, ()))))
+        is_text = key != form.label
+        needed = key not in form.optional and (is_text or label)
+        column = _Column(key, names, possible, setting, needed, needed or is_text)
+        columns.append(column)
+    return columns
 
 
 def _named(
     placed: Iterable[Placed], form: Form, labelled: bool, label: bool, fallback: bool
 ) -> Iterator[Record]:
-    keys = form.texts
-    if labelled and not form.one_hot:
-        keys = [*form.columns]
-    other = re.compile(form.others)
+    columns = _columns(form, labelled, label, fallback)
+    is_other = functools.cache(re.compile(form.others).fullmatch)
     used: dict[str, str] = {}  # for each column its name in dictionaries
-    kept: dict[str, bool] = {}  # for each name whether it matches form.others
     for where, row in placed:
         if not isinstance(row, dict):
             yield where, positioned(where, row, form, labelled)
             continue
-        values = {}
-        for key in keys:
-            names = form.columns[key]
-            strict = key != form.label or (label and key not in form.optional)
-            possible = names
-            if fallback:
-                possible = tuple(dict.fromkeys((*names, *form.usual.get(key, ()))))
-            name = _name_in(row, possible)
-            if name and name not in names and key not in used:
-                logger.warning(f"{where}: no column {names[0]!r}; {name!r} is read")
-            if not name and key not in used and strict and key not in form.optional:
-                setting = key if key in form.usual else ""
-                read.value_of(where, row, possible, setting)  # raises UserError
-            if not name and not strict:
-                continue
-            if name and key not in used and name in used.values():
-                raise _two_uses(where, name, key, used)
-            if used.setdefault(key, name) != name:
-                raise UserError(
-                    f"{where}: column {' or '.join(possible)} is {name or 'missing'} here "
-                    f"and {used[key] or 'missing'} in earlier rows; name it the same in "
-                    "all rows"
-                )
-            if name in names:
-                values[name] = row[name]
-            elif name:
-                values[names[0]] = row[name]
+        values: dict[str, Any] = {}
+        for column in columns:
+            values |= _value(where, row, column, used)
         if form.one_hot and labelled:
             values |= _from_one_hot(where, row, form, label)
         for name, value in row.items():
-            if name not in kept:
-                kept[name] = bool(other.fullmatch(name))
-            if kept[name]:
+            if is_other(name):
                 values.setdefault(name, value)
         yield where, with_lists(where, values, form)
+
+
+def _value(
+    where: str, row: Mapping[str, Any], column: _Column, used: dict[str, str]
+) -> dict[str, Any]:
+    """The value of a column by its name in the form; {} if the row lacks the column.
+
+    used: the name of each column, by its key, in the rows before.
+    """
+    key, names, possible, *_ = column
+    name = read.name_in(row, possible)
+    if key not in used and not name and column.needed:
+        read.value_of(where, row, possible, column.setting)  # raises UserError
+    if key not in used and name and name not in names:
+        logger.warning(f"{where}: no column {names[0]!r}; {name!r} is read")
+    if key not in used and name and name in used.values():
+        raise _two_uses(where, name, key, used)
+    if name or column.same:
+        read.check_same_name(where, possible, name, used.setdefault(key, name))
+    if not name:
+        return {}
+    if name in names:
+        return {name: row[name]}
+    return {names[0]: row[name]}
 
 
 def _two_uses(where: str, name: str, key: str, used: Mapping[str, str]) -> UserError:
@@ -392,7 +408,7 @@ def _two_uses(where: str, name: str, key: str, used: Mapping[str, str]) -> UserE
 
 def positioned(where: str, row: Any, form: Form, labelled: bool) -> Mapping[str, Any]:
     """The values of a text or a tuple by name. A row that is one text is never a list."""
-    values = form.positions(where, row, form, labelled)
+    values = form.by_position(where, row, labelled)
     if isinstance(row, str):
         return values
     return with_lists(where, values, form)
@@ -400,25 +416,17 @@ def positioned(where: str, row: Any, form: Form, labelled: bool) -> Mapping[str,
 
 def with_lists(where: str, values: Mapping[str, Any], form: Form) -> Mapping[str, Any]:
     """The values of a row with a list for each cell that is a printed list."""
-    return cells.with_lists(where, values, functools.partial(form.is_list, form))
-
-
-def _name_in(row: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The first of the names that a row has; "" if it has none."""
-    for name in names:
-        if name in row:
-            return name
-    return ""
+    return cells.parse_cells(where, values, form.is_list)
 
 
 def _from_one_hot(
     where: str, row: Mapping[str, Any], form: Form, needed: bool
 ) -> dict[str, Any]:
     """The labels of a row with a column of 0 or 1 for each label."""
-    if not needed and form.one_hot[0] not in row:
+    if not needed and form.labels[0] not in row:
         return {}
     labels = []
-    for name in form.one_hot:
+    for name in form.labels:
         value = read.value_of(where, row, [name])
         if str(value).lower() in ("1", "1.0", "true"):
             labels.append(name)

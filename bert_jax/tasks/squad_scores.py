@@ -31,11 +31,14 @@ def f1(answer: str, right: Sequence[str], empty_is_answer: bool = False) -> floa
 
 
 def _f1(answer: str, right: str, empty_is_answer: bool) -> float:
-    words, right_words = (normalise_answer(text).split() for text in (answer, right))
+    words = normalise_answer(answer).split()
+    right_words = normalise_answer(right).split()
     if empty_is_answer and not (words and right_words):
         return float(words == right_words)
     shared = (Counter(words) & Counter(right_words)).total()
-    return 2 * shared / (len(words) + len(right_words)) if shared else 0.0
+    if not shared:
+        return 0.0
+    return 2 * shared / (len(words) + len(right_words))
 
 
 def scores_v1(answers: Sequence[str], right: list[list[str]]) -> dict[str, float]:

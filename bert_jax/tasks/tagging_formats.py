@@ -88,52 +88,56 @@ def read_columns(
         raise UserError(
             f"{path} has no sentences; expected a word and its tag on a line"
         )
-    has_tabs = "\t" in words[0][1]
-    width = len(_columns(words[0][1], has_tabs))
+    _, first = words[0]
+    has_tabs = "\t" in first
+    width = len(_columns(first, has_tabs))
     if ending(path) == ".conllu" and width == _CONLL_U and column == -1 and tagged:
         actual = f"{path}: the last column of CoNLL-U (MISC) has no tags"
         raise UserError(f"{actual}; set data.column=3 for parts of speech (UPOS)")
-    layout = _Layout(has_tabs, width, word_column, column)
-    tags = {layout.fields(f"{path}:{number}", line)[column] for number, line in words}
-    tags.add("#")
+    layout = _Layout(has_tabs, width, word_column, column, {"#"})
+    for number, line in words:
+        layout.tags.add(layout.fields(f"{path}:{number}", line)[column])
     if has_tabs:  # a line inside a sentence is a word: comments have blanks after "#"
-        tags |= _tags_inside(lines, width, column)
-    sentences: list[Record] = []
-    sentence: list[list[str]] = []
-    where, documents = "", 0
-    for number, line in [*lines, (0, "")]:
-        if not _has_word(line):
-            if sentence:
-                words_and_tags = [
-                    [x[c] for x in sentence] for c in (word_column, column)
-                ]
-                names = ("words", "tags", "document")
-                values = zip(names, (*words_and_tags, documents), strict=True)
-                sentences.append((where, dict(values)))
-                sentence = []
-            documents += line.startswith(_DOCUMENT)
-            continue
-        fields = _columns(line, has_tabs)
-        may_be_comment = _COMMENT.match(line) and not sentence
-        if may_be_comment and (len(fields) != width or fields[column] not in tags):
-            continue
-        fields = layout.fields(f"{path}:{number}", line)
-        if _COMMENT.match(line) and fields[column] not in tags:
-            actual = f"{path}:{number}: {line!r} is a comment in a sentence, or a word"
-            needed = "move the comment before the sentence, or separate columns by tabs"
-            raise UserError(f"{actual} with a tag that no other word has; {needed}")
-        if width == _CONLL_U and _NO_WORD.fullmatch(fields[0]):
-            continue
-        if not sentence:
-            where = f"{path}:{number}"
-        sentence.append(fields)
-    if width > 2 and _are_numbers(sentences):
+        layout.tags.update(_tags_inside(lines, width, column))
+    sentences = list(_sentences(path, lines, layout))
+    if layout.width > 2 and _are_numbers(sentences):
         actual = (
             f"{sentences[0][0]}: the words in column {word_column} are numbers, 1 to n"
         )
         needed = "set data.word_column to the column of the words, from 0"
         raise UserError(f"{actual} in every sentence; {needed}")
     return iter(sentences)
+
+
+Lines = list[tuple[int, str]]  # number and text of each line
+
+
+def _sentences(path: Path, lines: Lines, layout: "_Layout") -> Iterator[Record]:
+    """Yields the place, the words, the tags and the document of each sentence."""
+    words: list[str] = []
+    tags: list[str] = []
+    where, documents = "", 0
+    for number, line in [*lines, (0, "")]:
+        if not _has_word(line):
+            if words:
+                yield where, {"words": words, "tags": tags, "document": documents}
+                words, tags = [], []
+            documents += line.startswith(_DOCUMENT)
+            continue
+        place = f"{path}:{number}"
+        if _COMMENT.match(line) and not words and layout.is_comment(line):
+            continue
+        fields = layout.fields(place, line)
+        if _COMMENT.match(line) and layout.is_comment(line):
+            actual = f"{place}: {line!r} is a comment in a sentence, or a word"
+            needed = "move the comment before the sentence, or separate columns by tabs"
+            raise UserError(f"{actual} with a tag that no other word has; {needed}")
+        if layout.width == _CONLL_U and _NO_WORD.fullmatch(fields[0]):
+            continue
+        if not words:
+            where = place
+        words.append(fields[layout.word])
+        tags.append(fields[layout.tag])
 
 
 _DOCUMENT = "-DOCSTART-"
@@ -143,12 +147,21 @@ _NO_WORD = re.compile(r"\d+[-.]\d+")  # 1-2: a token of two words; 1.1: an empty
 
 
 class _Layout(NamedTuple):
-    """The columns of a file. width: their number. word, tag: numbers of two of them."""
+    """The columns of a file.
+
+    width: their number. word, tag: numbers of two of them. tags: all tags of words.
+    """
 
     has_tabs: bool
     width: int
     word: int
     tag: int
+    tags: set[str]
+
+    def is_comment(self, line: str) -> bool:
+        """Whether a line that starts with "#" is no word, by its columns and its tag."""
+        fields = _columns(line, self.has_tabs)
+        return len(fields) != self.width or fields[self.tag] not in self.tags
 
     def fields(self, where: str, line: str) -> list[str]:
         """The columns of a line. Raises UserError if the word or the tag is missing."""
@@ -159,7 +172,9 @@ class _Layout(NamedTuple):
             if is_tag_elsewhere and fields[self.word] and fields[self.tag]:
                 return fields
         actual = f"{where} has {counted(sum(map(bool, fields)), 'column')}"
-        separator = "tabs" if self.has_tabs else "blanks"
+        separator = "blanks"
+        if self.has_tabs:
+            separator = "tabs"
         raise UserError(
             f"{actual}; expected {max(self.width, 2)} separated by {separator}, with the "
             f"tag in column {self.tag} (data.column) and the word in column {self.word} "
@@ -174,7 +189,9 @@ def _has_word(line: str) -> bool:
 
 def _columns(line: str, has_tabs: bool) -> list[str]:
     """The columns of a line. A word may contain blanks of Unicode."""
-    return re.split(r" *\t *" if has_tabs else "[ \t]+", line)
+    if has_tabs:
+        return re.split(r" *\t *", line)
+    return re.split("[ \t]+", line)
 
 
 def _tags_inside(lines: list[tuple[int, str]], width: int, column: int) -> set[str]:
@@ -272,7 +289,9 @@ def _without_marks(text: str) -> str:
     new: list[str] = []
     leading = 0  # marks at the start of a word, which wait for their character
     for i, char in enumerate(text):
-        before = new[-1] if new else " "
+        before = " "
+        if new:
+            before = new[-1]
         if not _is_mark(char):
             is_joined = i > 0 and text[i - 1] == _JOINER and not before.isspace()
             is_emoji = not (char.isalnum() or char.isspace())
@@ -297,7 +316,9 @@ def _is_mark(char: str) -> bool:
 
 def _as_mark(char: str) -> str:
     """The character that replaces a mark beside this character."""
-    return "a" if char.isalnum() or char == "_" else char
+    if char.isalnum() or char == "_":
+        return "a"
+    return char
 
 
 def recognise(tags: Iterable[str]) -> str:
@@ -379,8 +400,14 @@ def entities(tags: Sequence[str], scheme: str) -> list[tuple[str, int, int]]:
 def _as_iobes(tags: Sequence[str], scheme: str) -> list[str]:
     """The tags with the letters that seqeval reads. Any other tag becomes O."""
     letters = dict(zip(reversed(SCHEMES[scheme]), "SEIB", strict=True))
-    pairs = [(letters.get(tag[:1]), tag[1:]) for tag in tags]
-    return [letter + kind if letter else "O" for letter, kind in pairs]
+    new = []
+    for tag in tags:
+        letter = letters.get(tag[:1])
+        if letter:
+            new.append(letter + tag[1:])
+        else:
+            new.append("O")
+    return new
 
 
 def spelled(tags: Sequence[str], scheme: str, target: str) -> list[str]:
@@ -389,15 +416,19 @@ def spelled(tags: Sequence[str], scheme: str, target: str) -> list[str]:
         return [*tags]
     new = ["O"] * len(tags)
     for name, start, end in entities(tags, scheme):
-        kind = "" if name == UNTYPED else f"-{name}"
-        new[start:end] = [x + kind for x in shape(end - start, target)]
+        kind = f"-{name}"
+        if name == UNTYPED:
+            kind = ""
+        new[start:end] = [letter + kind for letter in shape(end - start, target)]
     return new
 
 
 def shape(count: int, scheme: str) -> str:
     """The letters of a span of ``count`` words."""
     begin, inside, end, single = SCHEMES[scheme]
-    return single if count == 1 else begin + inside * (count - 2) + end
+    if count == 1:
+        return single
+    return begin + inside * (count - 2) + end
 
 
 def scores(gold: Tags, predicted: Tags, scheme: str) -> dict[str, float]:
@@ -409,13 +440,18 @@ def scores(gold: Tags, predicted: Tags, scheme: str) -> dict[str, float]:
 
     shares = {"accuracy": seqeval.accuracy_score(gold, predicted)}
     if scheme != "plain":
-        both = [[_as_iobes(tags, scheme) for tags in x] for x in (gold, predicted)]
-        prf = functools.partial(seqeval.precision_recall_fscore_support, *both)
+        letters = [_as_iobes(tags, scheme) for tags in gold]
+        others = [_as_iobes(tags, scheme) for tags in predicted]
+        count = seqeval.precision_recall_fscore_support
+        prf = functools.partial(count, letters, others)
         precision, recall, f1, _ = prf(average="micro", zero_division=0)
         shares |= {"f1": f1, "precision": precision, "recall": recall}
     if scheme not in ("plain", "bmes"):
-        rows = (*gold, *predicted)
-        types = sorted({name for tags in rows for name, *_ in entities(tags, scheme)})
-        f1 = zip(types, prf(zero_division=0)[2], strict=True)
-        shares |= {f"f1/{name}": value for name, value in f1 if name != UNTYPED}
+        types = set()
+        for tags in (*gold, *predicted):
+            types.update(name for name, *_ in entities(tags, scheme))
+        _, _, f1_of_types, _ = prf(zero_division=0)
+        for name, f1 in zip(sorted(types), f1_of_types, strict=True):
+            if name != UNTYPED:
+                shares[f"f1/{name}"] = f1
     return {name: 100 * float(value) for name, value in shares.items()}

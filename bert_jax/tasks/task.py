@@ -86,6 +86,7 @@ class Task(abc.ABC):
     problem_type: name of the loss in a config.json of transformers; None if the head
       decides it.
     loss_settings: settings of the head's loss; see objectives/heads.py.
+    learns_labels: whether training rows have labels that are read.
     whole_batch: whether the loss of a row depends on the other rows of its batch.
     own_metrics: function for more scores; see ``metrics`` of ``bert_jax.finetune``.
     """
@@ -102,6 +103,7 @@ class Task(abc.ABC):
     thresholds: Mapping[str, str] = types.MappingProxyType({})
     problem_type: str | None = None
     loss_settings: Mapping[str, Any] = types.MappingProxyType({})
+    learns_labels: bool = True
     whole_batch: bool = False
     own_metrics: Metrics | None = None
 
@@ -204,22 +206,46 @@ class Task(abc.ABC):
         folds = fold_rows(_classes(self.form, train), count, seed)
         return [with_splits(self, splits.with_dev(dev)) for dev in folds]
 
-    def found(self, splits: Sequence[str]) -> list[str]:
-        """The label of each row or word of these splits, for a task with labels."""
-        return []
-
-    def read(self, split: str) -> list[Any]:
-        """The rows of "train", or of another split of ``splits``.
+    @functools.cached_property
+    def parsed(self) -> dict[str, list[Any]]:
+        """The result of :meth:`row` for each row of each split. Each row is parsed once.
 
         Raises UserError with file and line for a malformed row.
         """
-        labelled = split in ("train", *self.splits.scored)
-        records = records_of(self, split)
-        return [self.row(where, values, labelled) for where, values in records]
+        labelled = {*self.splits.scored}
+        if self.learns_labels:
+            labelled.add("train")
+        parsed: dict[str, list[Any]] = {}
+        for split, records in self.splits.rows.items():
+            parsed[split] = []
+            for where, values in records:
+                parsed[split].append(self.row(where, values, split in labelled))
+        return parsed
+
+    def read(self, split: str) -> list[Any]:
+        """The rows of "train", or of another split of ``splits``, as they are learned.
+
+        Raises UserError for a malformed row, for a label that is not in ``labels``, and if
+        there is no such split.
+        """
+        records_of(self, split)
+        if split in ("train", *self.splits.scored):
+            return [*map(self.learned, self.parsed[split])]
+        return [*self.parsed[split]]
+
+    def learned(self, row: Any) -> Any:
+        """A row with labels of the task in place of labels as the row has them.
+
+        Raises UserError for a label that is none of them.
+        """
+        return row
 
     @abc.abstractmethod
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Any:
         """The object of the family for a row. Raises UserError for wrong values.
+
+        A family whose labels come from the rows leaves them as they are in the row: see
+        :meth:`learned`.
 
         where: place of the row. Messages start with it.
         values: values by name. A column may have any of its names; see
@@ -272,6 +298,7 @@ def with_columns(task: TaskType, columns: str | Sequence[str]) -> TaskType:
     """The task with these column names for its texts, in order; (): unchanged."""
     changed = copy.copy(task)
     changed.form = task.form.with_columns(columns)
+    vars(changed).pop("parsed", None)  # of other columns
     return changed
 
 
@@ -288,10 +315,10 @@ def labels_of_0_2(task: Task) -> tuple[str, ...]:
     An unfinished run of 0.2 keeps the order, which its classifier has.
     """
     declared = getattr(task.config, "labels", ()) or task.form.labels
-    names = task.found(("train",))
+    names = found(task, ("train",))
     if declared or not names or getattr(task, "scheme", "") == "bmes":
         return tuple(task.labels)
-    return tuple(sorted({*names}))
+    return tuple(sorted(names))
 
 
 def fitted(task: TaskType, positions: int, pooling: str) -> TaskType:
@@ -348,7 +375,21 @@ def rows_of(
     fallback = not labelled
     options = {"labelled": labelled, "label": labelled, "fallback": fallback}
     for where, values in read_records(placed, task.form, **options):
-        yield task.row(where, values, labelled)
+        row = task.row(where, values, labelled)
+        if labelled:
+            row = task.learned(row)
+        yield row
+
+
+def found(task: Task, splits: Sequence[str]) -> set[str]:
+    """The different labels in the rows of these splits, which may not exist."""
+    names: set[str] = set()
+    for split in splits:
+        if not task.labels:
+            continue
+        for row in task.parsed.get(split, ()):
+            names.update(golds(task, task.learned(row)))
+    return names
 
 
 def golds(task: Task, row: Any) -> Sequence[Any]:
@@ -419,7 +460,7 @@ def _check_seed(seed: Any) -> None:
 
 def _classes(form: Form, records: Sequence[Record]) -> list[str | None]:
     """The class of each training row, which keeps its share in dev; None: no class."""
-    if not form.stratified:
+    if form.classes != "one":
         return [None] * len(records)
     names = form.columns[form.label]
     return [str(read.value_of(where, values, names)) for where, values in records]

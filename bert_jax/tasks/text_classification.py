@@ -44,7 +44,7 @@ from bert_jax.tasks.layouts import (
     Layout,
     scores,
 )
-from bert_jax.tasks.splits import DataConfig, Form, is_list_column
+from bert_jax.tasks.splits import DataConfig, Form
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 
 _PAIR = {"text_a": ("text_a", "text"), "text_b": ("text_b",)}
@@ -181,11 +181,66 @@ class Row:
 Rows = list[Row]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextForm(Form):
+    """Tables of texts or pairs, or the files of a data set."""
+
+    layout: Layout
+
+    def file_names(self, split: str) -> Sequence[str]:
+        if not self.layout.files:
+            return super().file_names(split)
+        return self.layout.files[split]
+
+    def read_file(self, path: Path, split: str) -> Iterator[read.Placed]:
+        """The rows of a file. Published files of test have a header."""
+        layout = self.layout
+        if not layout.files:
+            return super().read_file(path, split)
+        if split == "test":
+            return read.read_rows(path)
+        return read.read_rows(path, header=layout.header, skip_short=layout.skip_short)
+
+    def label_of(self, where: str, values: Mapping[str, Any]) -> Any:
+        """The value of the label's column in a row."""
+        return read.value_of(where, values, self.columns["label"], "label")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelsForm(TextForm):
+    """Texts with lists of labels. named: the labels in the settings."""
+
+    named: tuple[str, ...]
+    lists: tuple[str, ...] = ("label",)
+
+    def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
+        """Whether labels must be a list.
+
+        A label may have brackets, such as "(none)". A label in the settings may even look
+        like a list, such as "[1, 2]".
+        """
+        if not super().is_list(name, cell, values) or cell in self.named:
+            return False
+        return looks_like_list(cell) or _ITEMS.match(cell) is not None
+
+    def label_of(self, where: str, values: Mapping[str, Any]) -> Any:
+        """The value as in the other families. A missing value means no labels."""
+        for name in self.columns["label"]:
+            if name in values and values[name] is None:
+                return ""
+        return super().label_of(where, values)
+
+
+# Items without quotation marks, which may lack the closing bracket.
+_ITEMS = re.compile(r"\s*[\[({][^\])}]*(?:,|\.\.\.)")
+
+
 def text_form(
     config: TableConfig,
+    kind: type[TextForm] = TextForm,
     label_names: tuple[str, ...] = ("label",),
     **more: Any,
-) -> Form:
+) -> TextForm:
     """The form of texts or pairs of texts.
 
     label_names: usual names of the label's column.
@@ -201,26 +256,16 @@ def text_form(
         columns[key] = tuple(dict.fromkeys((*layout.columns.get(key, ()), *names)))
         if chosen and isinstance(chosen, str):  # a tuple has columns of 0 and 1
             columns[key] = (chosen,)
-    others = [config.id, "id", "idx"]
-    files: dict[str, Any] = {}
+    others = ["id", "idx"]
+    if config.id:
+        others.append(config.id)
+    settings: dict[str, Any] = {"layout": layout, "labels": layout.labels}
     if layout.files:
         others += _IDS
-        files = {
-            "splits": tuple(layout.files),
-            "unscored": tuple(layout.server),
-            "file_names": layout.files.__getitem__,
-            "read_file": functools.partial(_read_layout, layout),
-        }
-    pattern = "|".join(re.escape(name) for name in others if name)
-    settings = {"others": pattern, "labels": layout.labels} | files | more
-    return Form(columns=columns, usual=usual, **settings)
-
-
-def _read_layout(layout: Layout, path: Path, split: str) -> Iterator[read.Placed]:
-    """The rows of a data set's file. Published files of test have a header."""
-    if split == "test":
-        return read.read_rows(path)
-    return read.read_rows(path, header=layout.header, skip_short=layout.skip_short)
+        settings["splits"] = tuple(layout.files)
+        settings["unscored"] = tuple(layout.server)
+    settings["others"] = "|".join(map(re.escape, others))
+    return kind(columns=columns, usual=usual, **settings | more)
 
 
 class Classification(base.Task):
@@ -246,8 +291,10 @@ class Classification(base.Task):
         if self.regression:
             self.metrics = metrics or NUMBERS
             self.problem_type = REGRESSION
-        is_class = not self.regression
-        self.form = text_form(config, stratified=is_class, has_classes=is_class)
+        classes = "one"
+        if self.regression:
+            classes = "none"
+        self.form = text_form(config, classes=classes)
 
     @property
     def main_metric(self) -> str:
@@ -260,11 +307,13 @@ class Classification(base.Task):
         known = declared_labels(self)
         if known:
             return known
-        names = self._names("train")
+        if not base.records_of(self, "train"):
+            raise UserError("train has no rows; expected rows with a text and a label")
+        names = _names(self, "train")
         labels = in_order(names)
         warn_of_spellings(labels)
         warn_of_separators(labels)
-        names_of_dev = self._names("dev")
+        names_of_dev = _names(self, "dev")
         labels = with_labels_of_dev(labels, names_of_dev)
         most = max(20, 0.9 * len(names + names_of_dev))
         if not self.least_labels <= len(labels) <= most:
@@ -277,33 +326,6 @@ class Classification(base.Task):
             )
         return labels
 
-    def found(self, splits: Sequence[str]) -> list[str]:
-        """The classes of the rows, with the labels of train for those of dev."""
-        if self.regression:
-            return []
-        train = self._names("train")
-        labels = declared_labels(self) or in_order(train)
-        names = []
-        for split in splits:
-            if split == "train":
-                names += train
-            else:
-                names += [class_of(split, x, labels) for x in self._names(split)]
-        return names
-
-    def _names(self, split: str) -> list[str]:
-        """The names of the classes in the rows of a split, which may not exist."""
-        if split == "train" and not base.records_of(self, split):
-            raise UserError("train has no rows; expected rows with a text and a label")
-        known = declared_labels(self)
-        names = []
-        for where, values in self.splits.rows.get(split, ()):
-            value = self._label_value(where, values)
-            names += _names_in(self.config, where, value, known)
-        if known:
-            return names
-        return without_decimals(names)
-
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
         columns, texts = self.form.columns, []
         for key in self.form.texts:
@@ -314,26 +336,20 @@ class Classification(base.Task):
         label = None
         if labelled:
             read.check_texts(where, texts, gaps=self.config.task != TABLE)
-            label = self._label(where, self._label_value(where, values))
+            label = _label(self, where, self.form.label_of(where, values))
         row_id = None
         for name in (self.config.id, "id", "idx", *_IDS):
             if row_id is None:
                 row_id = values.get(name)
         return Row(where, *texts, label=label, id=row_id)
 
-    def _label_value(self, where: str, values: Mapping[str, Any]) -> Any:
-        """The value of the label's column in a row."""
-        return read.value_of(where, values, self.form.columns["label"], "label")
-
-    def _label(self, where: str, value: Any) -> Any:
-        """The label of a row: a class of the task, or a number."""
-        if not self.regression:
-            return known_class(where, value, self.labels)
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            if abs(float(value)) <= _LARGEST:  # False for NaN
-                return float(value)
-        needed = "expected a number of float32 for regression"
-        raise UserError(f"{where}: label {value!r}; {needed}")
+    def learned(self, row: Row) -> Row:
+        label = row.label
+        if isinstance(label, str):
+            label = known_class(row.where, label, self.labels)
+        elif isinstance(label, tuple):
+            label = tuple(known_class(row.where, name, self.labels) for name in label)
+        return dataclasses.replace(row, label=label)
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         config, joined, numbers, truncated = self.config, [], [], 0
@@ -354,18 +370,11 @@ class Classification(base.Task):
         targets = {}
         labels = [row.label for row in rows]
         if rows and None not in labels:
-            values = self._targets(labels)
+            values = _targets(self, labels)
             if self.regression:
                 values = values.astype(np.float32)
             targets = {"label": values[numbers]}
         return base.joined_features(joined, numbers, targets, truncated=truncated)
-
-    def _targets(self, labels: list[Any]) -> np.ndarray:
-        """The labels of rows as numbers: (rows, ...)."""
-        if self.regression:
-            return np.array(labels, np.float64)
-        numbers = numbers_of(self.labels)
-        return np.array([numbers[label] for label in labels], np.int32)
 
     def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
         logits = np.zeros((len(rows), self.outputs))
@@ -387,8 +396,8 @@ class Classification(base.Task):
         }
 
     def score(self, rows: Rows, answers: Answers) -> base.Scores:
-        truth = self._targets([row.label for row in rows])
-        predicted = self._targets([*map(_label_in, answers)])
+        truth = _targets(self, [row.label for row in rows])
+        predicted = _targets(self, [*map(_label_in, answers)])
         return scores(self.metrics, truth, predicted)
 
     def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
@@ -446,28 +455,8 @@ class MultiLabel(Classification):
             raise UserError(f"{actual}; leave labels out: they are the columns' names")
         config = dataclasses.replace(config, label=label)
         names = ("label", "labels")
-        more = {"one_hot": one_hot, "labels": one_hot, "lists": ("label",)}
-        is_list = functools.partial(_is_list, config.labels)
-        self.form = text_form(config, names, is_list=is_list, **more)
-
-    def _label_value(self, where: str, values: Mapping[str, Any]) -> Any:
-        """The value as in the other families. A missing value means no labels."""
-        for name in self.form.columns["label"]:
-            if name in values and values[name] is None:
-                return ""
-        return super()._label_value(where, values)
-
-    def _label(self, where: str, value: Any) -> tuple[str, ...]:
-        names = _several(where, value, self.labels, self.config.separator)
-        return tuple(known_class(where, name, self.labels) for name in names)
-
-    def _targets(self, labels: list[Any]) -> np.ndarray:
-        """1 for each label that a row has: float32 (rows, labels)."""
-        targets = np.zeros((len(labels), len(self.labels)), np.float32)
-        numbers = numbers_of(self.labels)
-        for row, names in zip(targets, labels, strict=True):
-            row[[numbers[name] for name in names]] = 1
-        return targets
+        more = {"one_hot": bool(one_hot), "labels": one_hot, "named": config.labels}
+        self.form = text_form(config, LabelsForm, names, **more)
 
     def _answer(self, logits: np.ndarray) -> Answer:
         p = scipy.special.expit(logits).tolist()
@@ -483,22 +472,6 @@ class MultiLabel(Classification):
         sure += [p[name] for name in wrong.intersection(predicted)]
         shown = [_shown(names, self.config) for names in (gold, predicted)]
         yield Outcome(row.text, *shown, max(sure, default=1.0), right=not wrong)
-
-
-# Items without quotation marks, which may lack the closing bracket.
-_ITEMS = re.compile(r"\s*[\[({][^\])}]*(?:,|\.\.\.)")
-
-
-def _is_list(
-    labels: tuple[str, ...], form: Form, name: str, cell: str, values: Mapping[str, Any]
-) -> bool:
-    """Whether labels must be a list. A label may have brackets, such as "(none)".
-
-    labels: the labels in the settings, which may look like a list, such as "[1, 2]".
-    """
-    if not is_list_column(form, name, cell, values) or cell in labels:
-        return False
-    return looks_like_list(cell) or _ITEMS.match(cell) is not None
 
 
 def text_or_pair(task: Classification) -> Classification:
@@ -530,21 +503,6 @@ def declared_labels(task: Classification) -> tuple[str, ...]:
     return tuple(task.config.labels or task.form.labels or task.splits.classes)
 
 
-def _names_in(
-    config: TableConfig, where: str, value: Any, known: tuple[str, ...]
-) -> list[str]:
-    """The names of the classes in the label of a row.
-
-    known: labels that are declared. Without them a number is the name of a class.
-    """
-    values = [value]
-    if isinstance(config, MultiLabelConfig):
-        values = _several(where, value, known, config.separator)
-    if known:
-        return [known_class(where, x, known) for x in values]
-    return [class_name(where, x) for x in values]
-
-
 def _several(
     where: str, value: Any, labels: tuple[str, ...], separator: str
 ) -> Sequence[Any]:
@@ -572,6 +530,42 @@ def _several(
         expected = "expected names, or a 0 or 1 for each name in labels="
         raise UserError(f"{where}: the labels are {[*values]}; {expected}")
     return [name for name, x in zip(labels, values, strict=True) if x]
+
+
+def _label(task: Classification, where: str, value: Any) -> Any:
+    """The number, the name of the class, or the names of the classes in a value."""
+    if task.problem_type == SEVERAL_LABELS:
+        known, separator = declared_labels(task), task.config.separator
+        names = _several(where, value, known, separator)
+        return tuple(class_name(where, name) for name in names)
+    if not task.regression:
+        return class_name(where, value)
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if abs(float(value)) <= _LARGEST:  # False for NaN
+            return float(value)
+    needed = "expected a number of float32 for regression"
+    raise UserError(f"{where}: label {value!r}; {needed}")
+
+
+def _names(task: Classification, split: str) -> list[str]:
+    """The names of the classes in the rows of a split, which may not exist."""
+    names: list[str] = []
+    for row in task.parsed.get(split, ()):
+        names += base.golds(task, row)
+    return without_decimals(names)
+
+
+def _targets(task: Classification, labels: Sequence[Any]) -> np.ndarray:
+    """The labels of rows as numbers: (rows,), or a 0 or 1 for each label (rows, labels)."""
+    if task.regression:
+        return np.array(labels, np.float64)
+    numbers = numbers_of(task.labels)
+    if task.problem_type != SEVERAL_LABELS:
+        return np.array([numbers[label] for label in labels], np.int32)
+    targets = np.zeros((len(labels), len(numbers)), np.float32)
+    for row, names in zip(targets, labels, strict=True):
+        row[[numbers[name] for name in names]] = 1
+    return targets
 
 
 def known_class(where: str, value: Any, labels: tuple[str, ...]) -> str:

@@ -9,10 +9,9 @@ closer to the first text than every negative.
 """
 
 import dataclasses
-import functools
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,12 +23,12 @@ from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import looks_like_list, parse_list
 from bert_jax.tasks.labels import has_number
 from bert_jax.tasks.layouts import TABLE
-from bert_jax.tasks.splits import Form, by_position
 from bert_jax.tasks.task import POOLINGS, Answers, Features, Outputs, with_id
 from bert_jax.tasks.text_classification import (
     Classification,
     Row,
     TableConfig,
+    TextForm,
     text_form,
 )
 
@@ -78,6 +77,61 @@ class SentenceVectorsConfig(TableConfig):
         return True
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VectorsForm(TextForm):
+    """Pairs of texts with a number."""
+
+    classes: Literal["none", "one", "many"] = "none"
+
+    def by_position(self, where: str, row: Any, labelled: bool) -> dict[str, Any]:
+        """The values of a tuple by name. Raises UserError for one text."""
+        if isinstance(row, str):
+            needed = "expected two texts; for vectors of single texts use model.encode"
+            raise UserError(f"{where} is one text, {needed} or bert_jax embed")
+        return super().by_position(where, row, labelled)
+
+    def has_number(self, values: Mapping[str, Any]) -> bool:
+        """Whether a row has a value in the label's column, which may be -1."""
+        found = map(values.get, self.columns["label"])
+        return any(value not in (None, "") for value in found)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NegativesForm(VectorsForm):
+    """Pairs of texts with negatives in place of a number."""
+
+    optional: tuple[str, ...] = ("label",)
+
+    def by_position(self, where: str, row: Any, labelled: bool) -> dict[str, Any]:
+        """The values of a tuple by name.
+
+        A tuple has two texts. After them a number is a label, and texts or a list are
+        negatives. Raises UserError for a third text such as "7", which may be either.
+        """
+        third = None
+        if not isinstance(row, str) and len(row) > 2:
+            third = row[2]
+        if not isinstance(third, str | list):
+            return super().by_position(where, row, labelled)
+        is_alone = len(row) == 3 and isinstance(third, str)
+        if labelled and is_alone and has_number([third]):
+            actual = f"{where}: the text {third!r} may be a label or a negative"
+            raise UserError(f"{actual}; expected a number, or a list of negatives")
+        negatives = third
+        if len(row) > 3:
+            negatives = [*row[2:]]
+        return super().by_position(where, row[:2], False) | {"negative": negatives}
+
+    def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
+        """A negative may be one text, such as "(CNN) London", "[1]" or "[1, 2]"."""
+        if not _NEGATIVES.fullmatch(name):
+            return False
+        items = parse_list(cell)
+        if isinstance(items, list) and items:
+            return all(isinstance(item, str) for item in items)
+        return looks_like_list(cell)
+
+
 class SentenceVectors(Classification):
     """The cosine of the vectors of two texts."""
 
@@ -93,30 +147,24 @@ class SentenceVectors(Classification):
         self.regression, self.metrics = True, ("pearson", "spearman")
         self.problem_type = None
         self.head, self.cosine = config.pooling or "mean", config.loss == "cosine"
+        self.learns_labels = self.cosine or bool(config.positive_from)
         self.whole_batch = config.loss == "contrastive"
         names = ("loss", "margin", "matryoshka")
         self.loss_settings = {name: getattr(config, name) for name in names}
-        positions = functools.partial(_pair, by_position)
-        form = text_form(config, positions=positions, has_classes=False)
+        self.form = text_form(config, VectorsForm)
         if not self.cosine:  # rows may have negatives in place of a label
-            form = dataclasses.replace(
-                form,
-                others=f"{form.others}|{_NEGATIVES.pattern}",
-                positions=functools.partial(_pair, _with_negatives),
-                is_list=_is_list,
-                optional=("label",),
-            )
-        self.form = form
+            others = f"{self.form.others}|{_NEGATIVES.pattern}"
+            self.form = text_form(config, NegativesForm, others=others)
 
     @property
     def main_metric(self) -> str:
         """The metric is "accuracy" if a row of dev has negatives and no label."""
         if self.cosine:
             return "pearson"
-        records = base.records_of(self, self.splits.scored[0])
-        for _, values in records:
-            if not _has_label(values, self.form):
-                return "accuracy"
+        dev = self.splits.scored[0]
+        base.records_of(self, dev)  # raises UserError without rows
+        if any(row.label is None for row in self.parsed[dev]):
+            return "accuracy"
         return "pearson"
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
@@ -129,7 +177,7 @@ class SentenceVectors(Classification):
             if not isinstance(value, list):
                 texts = [value]
             negatives += [read.text_of(where, {name: x}, [name]) for x in texts]
-        has_label = _has_label(values, self.form)
+        has_label = self.form.has_number(values)
         if labelled and not (self.cosine or negatives or has_label):
             needed = "give dev=rows with labels or negatives"
             raise UserError(f"{where}: no label and no negative to score; {needed}")
@@ -137,19 +185,14 @@ class SentenceVectors(Classification):
         return dataclasses.replace(row, negatives=tuple(negatives))
 
     def read(self, split: str) -> list[Row]:
-        config = self.config
-        if split != "train":
-            return super().read(split)
-        if not self.cosine:
-            used = bool(config.positive_from)  # labels that choose the pairs
-            records = base.records_of(self, split)
-            rows = [self.row(where, values, used) for where, values in records]
-            least = config.positive_from
-            return [row for row in rows if row.label is None or row.label >= least]
         rows = super().read(split)
-        different = {row.label for row in rows}
-        if len(different) < 2:
-            actual = f"{config.dir}: all training pairs have one label"
+        if split != "train":
+            return rows
+        if not self.cosine:
+            least = self.config.positive_from
+            return [row for row in rows if row.label is None or row.label >= least]
+        if len({row.label for row in rows}) < 2:
+            actual = f"{self.config.dir}: all training pairs have one label"
             raise UserError(
                 f"{actual}; expected two different labels, or data.loss=contrastive"
             )
@@ -194,54 +237,3 @@ class SentenceVectors(Classification):
             return super().score(rows, answers)
         right = [answer["value"] > max(answer["negatives"]) for answer in answers]
         return {"accuracy": 100 * float(np.mean(right))}
-
-
-def _is_list(form: Form, name: str, cell: str, values: Mapping[str, Any]) -> bool:
-    """A negative may be one text, such as "(CNN) London", "[1]" or "[1, 2]"."""
-    if not _NEGATIVES.fullmatch(name):
-        return False
-    items = parse_list(cell)
-    if isinstance(items, list) and items:
-        return all(isinstance(item, str) for item in items)
-    return looks_like_list(cell)
-
-
-def _has_label(values: Mapping[str, Any], form: Form) -> bool:
-    """Whether a row has a label, which may be -1."""
-    names = form.columns["label"]
-    return any(values.get(name) not in (None, "") for name in names)
-
-
-Positions = Callable[[str, Any, Form, bool], dict[str, Any]]
-
-
-def _pair(
-    positions: Positions, where: str, row: Any, form: Form, labelled: bool
-) -> dict[str, Any]:
-    """The values of a tuple by name. Raises UserError for one text."""
-    if isinstance(row, str):
-        needed = "expected two texts; for vectors of single texts use model.encode"
-        raise UserError(f"{where} is one text, {needed} or bert_jax embed")
-    return positions(where, row, form, labelled)
-
-
-def _with_negatives(
-    where: str, row: tuple[Any, ...], form: Form, labelled: bool
-) -> dict[str, Any]:
-    """The values of a tuple by name.
-
-    A tuple has two texts. After them a number is a label, and texts or a list are
-    negatives. Raises UserError for a third text such as "7", which may be either.
-    """
-    third = (*row, None, None, None)[2]
-    if not isinstance(third, str | list):
-        return by_position(where, row, form, labelled)
-    is_alone = len(row) == 3 and isinstance(third, str)
-    if labelled and is_alone and has_number([third]):
-        actual = f"{where}: the text {third!r} may be a label or a negative"
-        raise UserError(f"{actual}; expected a number, or a list of negatives")
-    negatives = third
-    if len(row) > 3:
-        negatives = [*row[2:]]
-    pair = by_position(where, row[:2], form, False)
-    return pair | {"negative": negatives}

@@ -36,14 +36,7 @@ from bert_jax.tasks.rows import (
     text_lines,
     value_of,
 )
-from bert_jax.tasks.splits import (
-    DataConfig,
-    Form,
-    by_position,
-    is_list_column,
-    named_columns,
-    read_table,
-)
+from bert_jax.tasks.splits import DataConfig, Form, named_columns
 from bert_jax.tasks.tagging_formats import Sentence
 from bert_jax.tasks.task import Answer, Answers, Outcome, Outputs, with_id
 
@@ -110,97 +103,93 @@ class TaggingConfig(DataConfig):
         super().__post_init__()
 
 
-def tagging_form(config: TaggingConfig) -> Form:
-    """The form of sentences in tables, columns of words and tags, or segmented text."""
-    usual = {"words": ("words", "tokens", "text"), "tags": ("tags", "ner_tags")}
-    columns = named_columns(config, usual)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggingForm(Form):
+    """Sentences in tables, in columns of words and tags, or segmented text."""
 
-    def read_file(path: Path, split: str) -> Iterator[Placed]:
-        if is_table(path) and (ending(path) != ".tsv" or _has_header(path, columns)):
-            return read_table(path, split)
-        if config.task == "segmented":
+    config: TaggingConfig
+    others: str = "id|document"
+    lists: tuple[str, ...] = ("words", "tags")
+
+    def file_names(self, split: str) -> Sequence[str]:
+        return _FILES.get((self.config.task, split), (f"{split}.txt",))
+
+    def read_file(self, path: Path, split: str) -> Iterator[Placed]:
+        if is_table(path) and (ending(path) != ".tsv" or self._has_header(path)):
+            return super().read_file(path, split)
+        if self.config.task == "segmented":
             return formats.read_segmented(path)
-        numbers = config.column, config.word_column
+        numbers = self.config.column, self.config.word_column
         return formats.read_columns(path, *numbers, tagged=split != "test")
 
-    def is_own(path: Path) -> bool:
-        is_conll = ending(path) in (".conll", ".conllu")
-        return is_conll and config.task != "segmented"
+    def _has_header(self, path: Path) -> bool:
+        """Whether the first line of a TSV file names the columns of words and tags.
 
-    return Form(
-        columns=columns,
-        usual=usual,
-        others="id|document",
-        file_names=lambda split: _FILES.get((config.task, split), (f"{split}.txt",)),
-        read_file=read_file,
-        is_own=is_own,
-        positions=_positions,
-        lists=("words", "tags"),
-        is_list=_is_list,
-        numbered=with_documents,
-    )
-
-
-def _has_header(path: Path, columns: Mapping[str, tuple[str, ...]]) -> bool:
-    """Whether the first line of a TSV file names the columns of the words and the tags.
-
-    Other TSV files have a word and its tag on each line.
-    """
-    for _, line in text_lines(path):
-        names = {*line.rstrip("\r\n").split("\t")}
-        return all(not names.isdisjoint(possible) for possible in columns.values())
-    return False
-
-
-def _positions(where: str, row: Any, form: Form, labelled: bool) -> dict[str, Any]:
-    """The values of a row by name. A tuple of texts to predict is the words."""
-    if isinstance(row, tuple) and is_words(row) and not labelled:
-        row = (row,)
-    return by_position(where, row, form, labelled)
-
-
-def _is_list(form: Form, name: str, cell: str, values: Mapping[str, Any]) -> bool:
-    """Whether the words or the tags must be a list.
-
-    Words with blanks between them may start with a bracket, such as "( see above )", if
-    there are as many tags. So may a text to predict. The column "text" has no lists.
-    """
-    if not is_list_column(form, name, cell, values):
+        Other TSV files have a word and its tag on each line.
+        """
+        for _, line in text_lines(path):
+            found = {*line.rstrip("\r\n").split("\t")}
+            return all(found.intersection(names) for names in self.columns.values())
         return False
-    is_tags = name in form.columns["tags"]
-    if is_tags and len(cell.split()[0]) > 1:
-        return True  # "[X," is not a tag, but "(" is
-    beside = form.columns["tags"]
-    if is_tags:
-        beside = form.columns["words"]
-    for column in beside:
-        if values.get(column) is not None:
-            return is_list_beside(cell, values[column])
-    if is_tags or name == "text":
-        return is_tags
-    items = parse_list(cell)
-    if isinstance(items, list) and all(isinstance(item, str) for item in items):
-        return True
-    is_word = cell.strip()[1:2].isspace()  # the bracket is a word
-    return name in ("words", "tokens") and looks_like_list(cell) and not is_word
+
+    def is_own(self, path: Path) -> bool:
+        is_conll = ending(path) in (".conll", ".conllu")
+        return is_conll and self.config.task != "segmented"
+
+    def by_position(self, where: str, row: Any, labelled: bool) -> dict[str, Any]:
+        """The values of a row by name. A tuple of texts to predict is the words."""
+        if isinstance(row, tuple) and is_words(row) and not labelled:
+            row = (row,)
+        return super().by_position(where, row, labelled)
+
+    def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
+        """Whether the words or the tags must be a list.
+
+        Words with blanks between them may start with a bracket, such as "( see above )",
+        if there are as many tags. So may a text to predict. The column "text" has no lists.
+        """
+        if not super().is_list(name, cell, values):
+            return False
+        is_tags = name in self.columns["tags"]
+        if is_tags and len(cell.split()[0]) > 1:
+            return True  # "[X," is not a tag, but "(" is
+        beside = self.columns["tags"]
+        if is_tags:
+            beside = self.columns["words"]
+        for column in beside:
+            if values.get(column) is not None:
+                return is_list_beside(cell, values[column])
+        if is_tags or name == "text":
+            return is_tags
+        items = parse_list(cell)
+        if isinstance(items, list) and is_words(items):
+            return True
+        is_word = cell.strip()[1:2].isspace()  # the bracket is a word
+        return name in ("words", "tokens") and looks_like_list(cell) and not is_word
+
+    def numbered(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Yields the records with numbers of documents. An empty text ends a document.
+
+        Records with "document" keep it.
+        """
+        document = 0
+        for where, values in records:
+            if values.get("document") is None:
+                values = values | {"document": document}
+            yield where, values
+            for name in self.columns["words"]:
+                words = values.get(name)
+                if isinstance(words, str):
+                    words = words.split()
+                if words is not None and len(words) == 0:
+                    document += 1
 
 
-def with_documents(form: Form, records: Iterable[Record]) -> Iterator[Record]:
-    """Yields the records with numbers of documents. An empty text ends a document.
-
-    Records with "document" keep it.
-    """
-    document = 0
-    for where, values in records:
-        if values.get("document") is None:
-            values = values | {"document": document}
-        yield where, values
-        for name in form.columns["words"]:
-            words = values.get(name)
-            if isinstance(words, str):
-                words = words.split()
-            if words is not None and len(words) == 0:
-                document += 1
+def tagging_form(config: TaggingConfig) -> TaggingForm:
+    """The form of the settings."""
+    usual = {"words": ("words", "tokens", "text"), "tags": ("tags", "ner_tags")}
+    columns = named_columns(config, usual)
+    return TaggingForm(columns=columns, usual=usual, config=config)
 
 
 class Tagging(base.Task):
@@ -230,8 +219,10 @@ class Tagging(base.Task):
         known = self.config.labels or self.splits.classes
         if known:
             return formats.recognise(known)
-        tags = _tags_of(self, ("train", "dev"))
-        return formats.recognise(itertools.chain.from_iterable(tags))
+        tags: set[str] = set()
+        for row in sentences(self, ("train", "dev")):
+            tags.update(row.tags)
+        return formats.recognise(tags)
 
     @property
     def kind(self) -> str:
@@ -248,8 +239,10 @@ class Tagging(base.Task):
             return self.config.labels or ("B", "E", "M", "S")
         tags = self.splits.classes
         if not tags:
-            tags = in_order(self.found(("train", "dev")))
-            tags = formats.of_one_form(tags, self.scheme)
+            found: set[str] = set()  # with iob2 instead of iob1
+            for row in sentences(self, ("train", "dev")):
+                found.update(formats.spelled(row.tags, self.scheme, self.scheme))
+            tags = formats.of_one_form(in_order(found), self.scheme)
             formats.warn_of_forms(tags, self.scheme)
         return tags + formats.missing_tags(tags, self.scheme)
 
@@ -259,13 +252,6 @@ class Tagging(base.Task):
             return "accuracy"
         return "f1"
 
-    def found(self, splits: Sequence[str]) -> list[str]:
-        """The tag of each word, with iob2 instead of iob1."""
-        names: list[str] = []
-        for tags in _tags_of(self, splits):
-            names += formats.spelled(tags, self.scheme, self.scheme)
-        return names
-
     def read(self, split: str) -> Rows:
         """The sentences of a split, with the tags that are learned; see Task.read."""
         rows = super().read(split)
@@ -273,9 +259,11 @@ class Tagging(base.Task):
         if lengths == {1} and len(rows) > 1:
             advice = "a row is a whole sentence, with lists of its words and tags"
             logger.warning(f"each row of {split} has one word; {advice}")
-        if split in ("train", *self.splits.scored):
-            return [learned(row, self.scheme, self.labels) for row in rows]
         return rows
+
+    def learned(self, row: Sentence) -> Sentence:
+        """See :func:`well_formed`."""
+        return well_formed(row, self.scheme, self.labels)
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Sentence:
         """A sentence. The words are a list, or a text, which :func:`find_words` splits.
@@ -377,30 +365,7 @@ class Tagging(base.Task):
             logits = np.float64(logits[positions])
             p_of_rows[i][words] = scipy.special.softmax(logits, axis=-1)
         pairs = zip(rows, p_of_rows, strict=True)
-        return [with_id(row, self._answer(row, p)) for row, p in pairs]
-
-    def _answer(self, row: Sentence, p: np.ndarray) -> Answer:
-        """The answer to a row; p: float (words, labels)."""
-        tags, best = [self.labels[i] for i in p.argmax(axis=-1)], p.max(axis=-1)
-        answer = {"words": [*row.words], "tags": tags, "probabilities": best.tolist()}
-        if row.offsets is not None:
-            answer["offsets"] = [[*place] for place in row.offsets]
-        if self.kind == "tags":
-            return answer
-        segmented, answer["entities"] = self.kind == "words", []
-        for name, start, end in formats.entities(tags, self.scheme):
-            text = " ".join(row.words[start:end])
-            if segmented:
-                name, text = "word", "".join(row.words[start:end])
-            entity = {"type": name, "text": text, "start": start, "end": end}
-            if row.offsets is not None:
-                place = [row.offsets[start][0], row.offsets[end - 1][1]]
-                if not segmented:
-                    text = row.text[slice(*place)]
-                entity |= {"text": text, "characters": place}
-            entity["probability"] = math.prod(answer["probabilities"][start:end])
-            answer["entities"].append(entity)
-        return answer
+        return [with_id(row, tagged(self, row, p)) for row, p in pairs]
 
     def score(self, rows: Rows, answers: Answers) -> base.Scores:
         """See tagging_formats.scores."""
@@ -441,14 +406,35 @@ class Tagging(base.Task):
         return {name: "".join(f"{line}\n" for line in lines)}
 
 
-def _tags_of(task: Tagging, splits: Sequence[str]) -> list[Sequence[str]]:
-    """The tags of each sentence, as they are in the rows."""
-    tags = []
+def sentences(task: Tagging, splits: Sequence[str]) -> Iterator[Sentence]:
+    """Yields the sentences of these splits. Splits other than train may not exist."""
+    base.records_of(task, "train")  # raises UserError without rows
     for split in splits:
-        if split == "train" or split in task.splits.rows:
-            records = base.records_of(task, split)
-            tags += [task.row(*record, labelled=True).tags for record in records]
-    return tags
+        yield from task.parsed.get(split, ())
+
+
+def tagged(task: Tagging, row: Sentence, p: np.ndarray) -> Answer:
+    """The answer to a row; p: float (words, labels)."""
+    tags, best = [task.labels[i] for i in p.argmax(axis=-1)], p.max(axis=-1)
+    answer = {"words": [*row.words], "tags": tags, "probabilities": best.tolist()}
+    if row.offsets is not None:
+        answer["offsets"] = [[*place] for place in row.offsets]
+    if task.kind == "tags":
+        return answer
+    answer["entities"] = []
+    for name, start, end in formats.entities(tags, task.scheme):
+        words = row.words[start:end]
+        entity = {"type": name, "text": " ".join(words), "start": start, "end": end}
+        if task.kind == "words":
+            entity |= {"type": "word", "text": "".join(words)}
+        if row.offsets is not None:
+            first, last = row.offsets[start][0], row.offsets[end - 1][1]
+            entity["characters"] = [first, last]
+            if task.kind == "entities":
+                entity["text"] = row.text[first:last]
+        entity["probability"] = math.prod(answer["probabilities"][start:end])
+        answer["entities"].append(entity)
+    return answer
 
 
 def is_words(values: Any) -> bool:
@@ -464,7 +450,7 @@ def _tag_of(where: str, tag: Any, labels: tuple[str, ...]) -> Any:
     return tag
 
 
-def learned(row: Sentence, scheme: str, labels: tuple[str, ...]) -> Sentence:
+def well_formed(row: Sentence, scheme: str, labels: tuple[str, ...]) -> Sentence:
     """The row with the tags that are learned. Raises UserError for wrong tags.
 
     An I- that continues no entity begins one, as conlleval reads it.

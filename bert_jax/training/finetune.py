@@ -61,6 +61,7 @@ from bert_jax.tasks.task import (
     Scores,
     Task,
     fitted,
+    found,
     golds,
     labels_of_0_2,
     saved_config,
@@ -165,7 +166,7 @@ def prepare(
             hidden = workdir / FEATURES
             split = with_hidden(split, model, checkpoint, hidden, **settings)
         splits.append(split)
-    only_dev = {*task.found(("dev",))} - {*task.found(("train",))}
+    only_dev = found(task, ("dev",)) - found(task, ("train",))
     if only_dev:
         log(f"warning: dev: labels that train lacks: {listed(sorted(only_dev))}")
     forward, (train, *others) = jit_forward(mesh, model), splits
@@ -207,7 +208,7 @@ def _with_order(
     given = getattr(task.config, "labels", ())
     if checkpoint.head != head or config.fresh_head or given or not trained:
         return task
-    if {*trained} in ({*task.labels}, {*task.found(("train", "dev"))}):
+    if {*trained} in ({*task.labels}, found(task, ("train", "dev"))):
         return with_labels(task, trained)
     if sorted(map(spelling, trained)) == sorted(map(spelling, task.labels)):
         return with_labels(task, trained)  # such as entailment for SICK's ENTAILMENT

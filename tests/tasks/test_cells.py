@@ -10,8 +10,8 @@ from bert_jax.tasks.cells import (
     is_list_beside,
     looks_like_list,
     opens_list,
+    parse_cells,
     parse_list,
-    with_lists,
 )
 
 TEXTS = ["a", "b c", "it's", 'the "d"', "e, f]", "g\\h", "é\n", "\u200d😀", "", "[i]"]
@@ -111,7 +111,7 @@ def test_other_cells_do_not_parse(cell):
     with pytest.raises(
         UserError, match=r"^a\.csv:7: column 'tags' starts like a list, but"
     ):
-        with_lists(
+        parse_cells(
             "a.csv:7", {"text": "[b]", "tags": cell}, lambda name, *_: name == "tags"
         )
 
@@ -133,11 +133,11 @@ def test_only_cells_of_list_columns_are_parsed():
         "id": 7,
         "words": ["b"],
     }
-    parsed = with_lists(
+    parsed = parse_cells(
         "here", values, lambda name, *_: name in ("tags", "words", "id")
     )
     assert parsed == {**values, "tags": ["a"]}
-    assert with_lists("here", values, lambda *_: False) is values
+    assert parse_cells("here", values, lambda *_: False) is values
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from bert_jax.inference.evaluation import Answers
 from bert_jax.inference.lines import write_answers
 from bert_jax.interop.load import load
 from bert_jax.objectives.heads import Classification
-from bert_jax.tasks.task import all_scores, rows_of
+from bert_jax.tasks.task import all_scores, found, rows_of
 from bert_jax.tasks.text_classification import MultiLabel, MultiLabelConfig
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
@@ -118,7 +118,7 @@ def test_labels_are_lists_or_a_cell(labels, value, expected):
 def test_wrong_labels_are_refused(labels, values, message):
     multi_label = task(labels=tuple(labels))
     with pytest.raises(UserError, match=f"^here: {message}"):
-        multi_label.row("here", {"text": "good"} | values, True)
+        [*rows_of(multi_label, [("here", {"text": "good"} | values)], labelled=True)]
 
 
 @pytest.mark.parametrize(
@@ -218,12 +218,12 @@ def test_a_run_learns_predicts_and_is_saved_for_transformers(settings, tmp_path)
 def test_labels_in_rows_have_their_names():
     rows = [("x", [0, 1, 1]), ("y", "a"), ("z", [])]
     multi_label = task().with_rows(train=rows, dev=[("x", "a, c")])
-    assert multi_label.found(("train", "dev")) == ["b", "c", "a", "a", "c"]
+    read = multi_label.read("train") + multi_label.read("dev")
+    assert [row.label for row in read] == [("b", "c"), ("a",), (), ("a", "c")]
+    assert found(multi_label, ("dev",)) == {"a", "c"}
     one = bert_jax.tasks.classification(labels=("no", "yes"))
-    assert one.with_rows(train=[("x", 1), ("y", "no")]).found(("train",)) == [
-        "yes",
-        "no",
-    ]
+    read = one.with_rows(train=[("x", 1), ("y", "no")]).read("train")
+    assert [row.label for row in read] == ["yes", "no"]
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.tasks.splits import raw_rows
 from bert_jax.tasks.tagging_formats import Sentence
 from bert_jax.tasks.task import IGNORED, rows_of, with_columns, write_answers
-from bert_jax.tasks.word_tagging import Tagging, TaggingConfig, widen
+from bert_jax.tasks.word_tagging import Tagging, TaggingConfig, tagged, widen
 
 LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
 
@@ -611,7 +611,7 @@ def test_tags_may_have_no_type():
     assert (task.scheme, task.labels) == ("iob2", ("B", "I", "O"))
     row = task.read("train")[0]
     assert row.tags == ("O", "B", "I", "O")
-    answer = task._answer(row, np.eye(3)[[2, 0, 1, 2]])
+    answer = tagged(task, row, np.eye(3)[[2, 0, 1, 2]])
     (entity,) = answer["entities"]
     assert (entity["type"], entity["text"]) == ("_", "white whale")
     assert task.score([row], [answer]) == {
