@@ -181,7 +181,7 @@ def face() -> str:
 
 def api() -> Iterator[tuple[str, str]]:
     """Names and texts of the API's pages: public functions, folders, and a table."""
-    shown = {*FACE.values(), "bert_jax.tasks.functions"}
+    shown = {*FACE.values(), "bert_jax.tasks.families"}
     pages = {
         folder: (text, [m for m in modules(folder) if m not in shown])
         for folder, text in FOLDERS.items()

@@ -18,19 +18,18 @@ from bert_jax.commands.cli import Flags, argument_parser
 from bert_jax.errors import UserError, hint
 from bert_jax.progress import print_line
 from bert_jax.settings import Setting, all_settings, describe, plain
+from bert_jax.tasks.data_sets import DATA_SETS
 from bert_jax.training.config import with_any_sizes, with_architecture
 
 # Names of configs that are an argument of another file.
 _ARGUMENTS = {
     "conll2003_features": "conll2003.py:features",
-    "sick_entailment": "sick.py:entailment",
-    "sick_relatedness": "sick.py:relatedness",
     "squad2": "squad.py:v2",
     "wnut17_features": "wnut17.py:features",
-} | {
-    task: f"glue.py:{task}"
-    for task in ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
 }
+for _name, _data_set in DATA_SETS["classification"].items():
+    if _data_set.config:
+        _ARGUMENTS[_name] = _data_set.config
 # A setting is a flag that --help leaves out.
 _HIDDEN = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
 

@@ -19,7 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bert_jax.tasks.functions import *  # noqa: F403
+    from bert_jax.tasks.families import *  # noqa: F403
 
 __all__ = ["choices", "classification", "glue", "multi_label", "pairs"]  # noqa: F405
 __all__ += ["sentence_vectors", "sick", "squad", "tagging"]  # noqa: F405
@@ -28,7 +28,7 @@ __all__ += ["sentence_vectors", "sick", "squad", "tagging"]  # noqa: F405
 def __getattr__(name: str) -> Any:
     """Imports the families, which are slow to import, when a task is first used."""
     if name in __all__:
-        return getattr(importlib.import_module("bert_jax.tasks.functions"), name)
+        return getattr(importlib.import_module("bert_jax.tasks.families"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

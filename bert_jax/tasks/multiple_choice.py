@@ -7,7 +7,7 @@ from SWAG's csv, CODAH's tsv, and tables with any number of choices.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting
 from bert_jax.tasks import task as base
+from bert_jax.tasks.data_sets import CODAH, DATA_SETS, SWAG
 from bert_jax.tasks.rows import (
     Record,
     check_texts,
@@ -29,11 +30,6 @@ from bert_jax.tasks.rows import (
 )
 from bert_jax.tasks.splits import DataConfig, Form, named_columns
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
-
-# Zellers et al. (2018). A choice is sent2 and an ending.
-SWAG = ("sent2", "ending0", "ending1", "ending2", "ending3")
-# Chen et al. (2019). The file has no header.
-_CODAH = ("category", "context", "choice0", "choice1", "choice2", "choice3", "label")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,7 +53,7 @@ class MultipleChoiceConfig(DataConfig):
     task: str = setting(
         "table",
         "swag or codah (their files), or table: context, two or more choices, and label",
-        one_of=("swag", "codah", "table"),
+        one_of=DATA_SETS["multiple_choice"],
     )
     fold: int = setting(
         0, "codah: number of the test fold; the next fold is dev", least=0, below=5
@@ -91,9 +87,6 @@ class SwagForm(ChoiceForm):
 
     others: str = "|".join(("id", "fold-ind", *SWAG))
 
-    def file_names(self, split: str) -> Sequence[str]:
-        return (f"{split.replace('dev', 'val')}.csv",)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CodahForm(ChoiceForm):
@@ -101,15 +94,12 @@ class CodahForm(ChoiceForm):
 
     fold: int
 
-    def file_names(self, split: str) -> Sequence[str]:
-        return ("full_data.tsv", "codah.tsv")
-
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
         if ending(path) != ".tsv":
             yield from super().read_file(path, split)
             return
-        for where, row in read_rows(path, header=_CODAH):
-            yield where, row | {"choices": [row[name] for name in _CODAH[2:6]]}
+        for where, row in read_rows(path, header=CODAH):
+            yield where, row | {"choices": [row[name] for name in CODAH[2:6]]}
 
     def part(self, placed: Iterator[Record], split: str) -> Iterator[Record]:
         """Each row is in one of the five test sets.
@@ -130,21 +120,26 @@ def choice_form(config: MultipleChoiceConfig) -> Form:
         "choices": ("choices",),
         "label": ("label",),
     }
-    columns = named_columns(config, usual)
+    settings = {
+        "columns": named_columns(config, usual),
+        "usual": usual,
+        "data_set": DATA_SETS["multiple_choice"][config.task],
+    }
     if config.task == "codah":
-        return CodahForm(columns=columns, usual=usual, fold=config.fold)
+        return CodahForm(fold=config.fold, **settings)
     if config.task == "table":
-        return ChoiceForm(columns=columns, usual=usual)
+        return ChoiceForm(**settings)
     optional = ()
     if not config.choices:
         optional = ("choices",)  # the endings are columns of their own
-    return SwagForm(columns=columns, usual=usual, optional=optional)
+    return SwagForm(optional=optional, **settings)
 
 
 class MultipleChoice(base.Task):
     """The right one of several texts that may follow a context; metric: accuracy."""
 
     family = "multiple_choice"
+    function = "choices"
     config_class = MultipleChoiceConfig
     head = "choice"
     main_metric = "accuracy"

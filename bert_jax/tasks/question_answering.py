@@ -179,6 +179,7 @@ class Squad(base.Task):
     """The answer to a question is a span of the tokens of its context."""
 
     family = "question_answering"
+    function = "squad"
     config_class = SquadConfig
     length_setting = "max_question_length"
     head = "span"

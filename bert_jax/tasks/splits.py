@@ -24,12 +24,12 @@ from bert_jax.files import expanded, reading
 from bert_jax.settings import FilePath, check_ranges, setting
 from bert_jax.tasks import cells
 from bert_jax.tasks import rows as read
+from bert_jax.tasks.data_sets import SPLITS, DataSet
 from bert_jax.tasks.labels import in_order_of
 from bert_jax.tasks.rows import Placed, Record
 
 logger = logging.getLogger(__name__)
 
-SPLITS = ("train", "dev", "test")
 ROWS = "rows:"  # start of the dir of a task with rows from Python
 HUB = "hf:"
 _MINUS_ONE = ("-1", "-1.0")
@@ -81,7 +81,7 @@ class Form:
     one_hot: whether dictionaries have a column with a 0 or 1 for each of the labels.
     classes: whether a row has "one" class, "many" classes, or "none" but numbers. The class
       numbers of a data set become names. One class keeps its share of the rows in dev.
-    splits: names of the splits that files may have. unscored: splits without labels.
+    data_set: names of its splits and files.
     """
 
     columns: Mapping[str, tuple[str, ...]]
@@ -92,8 +92,17 @@ class Form:
     labels: tuple[str, ...] = ()
     one_hot: bool = False
     classes: Literal["none", "one", "many"] = "many"
-    splits: tuple[str, ...] = SPLITS
-    unscored: tuple[str, ...] = ()
+    data_set: DataSet = dataclasses.field(default_factory=DataSet)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that files may have."""
+        return tuple(self.data_set.files) or SPLITS
+
+    @property
+    def unscored(self) -> tuple[str, ...]:
+        """Names of the splits without labels."""
+        return tuple(self.data_set.server)
 
     @property
     def label(self) -> str:
@@ -128,6 +137,8 @@ class Form:
 
     def file_names(self, split: str) -> Sequence[str]:
         """Possible names of the file of a split."""
+        if self.data_set.files:
+            return self.data_set.files[split]
         names = []
         for ending in read.FORMATS:
             names += [f"{split}{ending}", f"{split}{ending}.gz"]

@@ -72,6 +72,7 @@ class Task(abc.ABC):
     """A family of tasks. An object is one task with its settings.
 
     family: name of the family in configs and in saved models.
+    function: name of its function in ``bert_jax.tasks``; "" if it is the family's name.
     config_class: frozen dataclass of the settings: ``dir``, ``max_length`` and, for a
       family with labels, ``labels``.
     form: the columns and the files of the rows.
@@ -92,6 +93,7 @@ class Task(abc.ABC):
     """
 
     family: ClassVar[str]
+    function: ClassVar[str] = ""
     config_class: ClassVar[type]
     length_setting: ClassVar[str] = "max_length"
     tabs: ClassVar[bool] = True

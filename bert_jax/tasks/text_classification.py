@@ -24,6 +24,7 @@ from bert_jax.settings import Label, setting
 from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import looks_like_list
+from bert_jax.tasks.data_sets import DATA_SETS, TABLE, DataSet
 from bert_jax.tasks.labels import (
     class_name,
     class_of,
@@ -35,15 +36,7 @@ from bert_jax.tasks.labels import (
     with_labels_of_dev,
     without_decimals,
 )
-from bert_jax.tasks.layouts import (
-    CORRELATIONS,
-    LAYOUTS,
-    NUMBERS,
-    REGRESSION,
-    TABLE,
-    Layout,
-    scores,
-)
+from bert_jax.tasks.metrics import CORRELATIONS, NUMBERS, REGRESSION, scores
 from bert_jax.tasks.splits import DataConfig, Form
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 
@@ -72,14 +65,14 @@ class TableConfig(DataConfig):
     max_length: int = setting(128, "maximum number of tokens of a sequence", least=5)
 
     @property
-    def layout(self) -> Layout:
+    def data_set(self) -> DataSet:
         """Files, columns, labels and metrics of the data set; empty for a table."""
-        return LAYOUTS[self.task]
+        return DATA_SETS["classification"][self.task]
 
     @property
     def pair(self) -> bool:
         """Whether rows have two texts."""
-        return bool(self.text_b) or "text_b" in self.layout.columns
+        return bool(self.text_b) or "text_b" in self.data_set.columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +120,7 @@ class ClassificationConfig(TextConfig):
     task: str = setting(
         "",
         "a task of GLUE, sick_entailment or sick_relatedness; or table: CSV, TSV, JSONL",
-        one_of=LAYOUTS,
+        one_of=DATA_SETS["classification"],
     )
     regression: bool = setting(False, "table: the labels are numbers to predict")
 
@@ -185,21 +178,15 @@ Rows = list[Row]
 class TextForm(Form):
     """Tables of texts or pairs, or the files of a data set."""
 
-    layout: Layout
-
-    def file_names(self, split: str) -> Sequence[str]:
-        if not self.layout.files:
-            return super().file_names(split)
-        return self.layout.files[split]
-
     def read_file(self, path: Path, split: str) -> Iterator[read.Placed]:
         """The rows of a file. Published files of test have a header."""
-        layout = self.layout
-        if not layout.files:
+        data_set = self.data_set
+        if not data_set.files:
             return super().read_file(path, split)
         if split == "test":
             return read.read_rows(path)
-        return read.read_rows(path, header=layout.header, skip_short=layout.skip_short)
+        header, skip_short = data_set.header, data_set.skip_short
+        return read.read_rows(path, header=header, skip_short=skip_short)
 
     def label_of(self, where: str, values: Mapping[str, Any]) -> Any:
         """The value of the label's column in a row."""
@@ -245,7 +232,7 @@ def text_form(
 
     label_names: usual names of the label's column.
     """
-    layout = config.layout
+    data_set = config.data_set
     usual = {"text_a": ("text",)}
     if config.pair:
         usual = dict(_PAIR)
@@ -253,17 +240,15 @@ def text_form(
     columns = {}
     for key, names in usual.items():
         chosen = getattr(config, key)
-        columns[key] = tuple(dict.fromkeys((*layout.columns.get(key, ()), *names)))
+        columns[key] = tuple(dict.fromkeys((*data_set.columns.get(key, ()), *names)))
         if chosen and isinstance(chosen, str):  # a tuple has columns of 0 and 1
             columns[key] = (chosen,)
     others = ["id", "idx"]
     if config.id:
         others.append(config.id)
-    settings: dict[str, Any] = {"layout": layout, "labels": layout.labels}
-    if layout.files:
+    if data_set.files:
         others += _IDS
-        settings["splits"] = tuple(layout.files)
-        settings["unscored"] = tuple(layout.server)
+    settings: dict[str, Any] = {"data_set": data_set, "labels": data_set.labels}
     settings["others"] = "|".join(map(re.escape, others))
     return kind(columns=columns, usual=usual, **settings | more)
 
@@ -284,7 +269,7 @@ class Classification(base.Task):
 
     def __init__(self, config: TableConfig):
         super().__init__(config)
-        metrics = config.layout.metrics
+        metrics = config.data_set.metrics
         numbers = not {*metrics}.isdisjoint(CORRELATIONS)
         self.regression = numbers or getattr(config, "regression", False)
         self.metrics = metrics or self.table_metrics
@@ -413,7 +398,7 @@ class Classification(base.Task):
 
         STS-B's server expects numbers from 0 to 5.
         """
-        server = self.config.layout.server.get(split)
+        server = self.config.data_set.server.get(split)
         lines = [["index", "prediction"]]
         for number, (row, answer) in enumerate(zip(rows, answers, strict=True)):
             label, index = _label_in(answer), row.id

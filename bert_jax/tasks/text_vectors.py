@@ -21,8 +21,8 @@ from bert_jax.settings import setting
 from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import looks_like_list, parse_list
+from bert_jax.tasks.data_sets import DATA_SETS, TABLE
 from bert_jax.tasks.labels import has_number
-from bert_jax.tasks.layouts import TABLE
 from bert_jax.tasks.task import POOLINGS, Answers, Features, Outputs, with_id
 from bert_jax.tasks.text_classification import (
     Classification,
@@ -32,7 +32,6 @@ from bert_jax.tasks.text_classification import (
     text_form,
 )
 
-TASKS = ("stsb", "sick_relatedness", TABLE)
 _NEGATIVES = re.compile(r"negatives?(_\d+)?")  # names of the columns of negatives
 
 
@@ -40,7 +39,9 @@ _NEGATIVES = re.compile(r"negatives?(_\d+)?")  # names of the columns of negativ
 class SentenceVectorsConfig(TableConfig):
     """The files of the pairs, and the loss."""
 
-    task: str = setting(TABLE, "stsb, sick_relatedness or table", one_of=TASKS)
+    task: str = setting(
+        TABLE, "stsb, sick_relatedness or table", one_of=DATA_SETS["sentence_vectors"]
+    )
     loss: str = setting(
         "cosine",
         "cosine: the cosine of a pair learns its label, scaled to 0 to 1. contrastive: a "

@@ -27,6 +27,7 @@ from bert_jax.settings import Label, setting
 from bert_jax.tasks import tagging_formats as formats
 from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import is_list_beside, looks_like_list, parse_list
+from bert_jax.tasks.data_sets import DATA_SETS
 from bert_jax.tasks.labels import class_of, in_order, numbers_of
 from bert_jax.tasks.rows import (
     Placed,
@@ -44,14 +45,6 @@ logger = logging.getLogger(__name__)
 
 Rows = list[Sentence]
 
-_FILES = {
-    ("conll2003", "train"): ("eng.train", "train.txt"),
-    ("conll2003", "dev"): ("eng.testa", "valid.txt"),
-    ("conll2003", "test"): ("eng.testb", "test.txt"),
-    ("wnut17", "train"): ("wnut17train.conll",),
-    ("wnut17", "dev"): ("emerging.dev.conll",),
-    ("wnut17", "test"): ("emerging.test.annotated",),
-}
 _SPLITTINGS = ("treebank", "blanks", "auto", "punctuation", "clitics")
 
 
@@ -63,7 +56,7 @@ class TaggingConfig(DataConfig):
         "columns",
         "conll2003, wnut17, columns (any file with a word and its tag on each line) "
         "or segmented (Chinese text with spaces between words)",
-        one_of=("conll2003", "wnut17", "columns", "segmented"),
+        one_of=DATA_SETS["tagging"],
     )
     scheme: str = setting(
         "auto",
@@ -110,9 +103,6 @@ class TaggingForm(Form):
     config: TaggingConfig
     others: str = "id|document"
     lists: tuple[str, ...] = ("words", "tags")
-
-    def file_names(self, split: str) -> Sequence[str]:
-        return _FILES.get((self.config.task, split), (f"{split}.txt",))
 
     def read_file(self, path: Path, split: str) -> Iterator[Placed]:
         if is_table(path) and (ending(path) != ".tsv" or self._has_header(path)):
@@ -189,7 +179,8 @@ def tagging_form(config: TaggingConfig) -> TaggingForm:
     """The form of the settings."""
     usual = {"words": ("words", "tokens", "text"), "tags": ("tags", "ner_tags")}
     columns = named_columns(config, usual)
-    return TaggingForm(columns=columns, usual=usual, config=config)
+    data_set = DATA_SETS["tagging"][config.task]
+    return TaggingForm(columns=columns, usual=usual, config=config, data_set=data_set)
 
 
 class Tagging(base.Task):

@@ -55,7 +55,7 @@ from bert_jax.runs import RESULTS
 from bert_jax.settings import from_settings, to_dict
 from bert_jax.tasks.families import FAMILIES, VERSION
 from bert_jax.tasks.labels import spelling
-from bert_jax.tasks.layouts import CORRELATIONS, ERRORS, REGRESSION
+from bert_jax.tasks.metrics import CORRELATIONS, ERRORS, REGRESSION
 from bert_jax.tasks.task import (
     POOLINGS,
     Scores,

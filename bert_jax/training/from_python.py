@@ -46,8 +46,6 @@ from bert_jax.training.run import Log
 from bert_jax.training.sweep import run_one
 
 DEV_SHARE = 0.1  # share of the training rows that become dev, if dev is not given
-# Functions of bert_jax.tasks that have another name than their family.
-_FUNCTIONS = {"multiple_choice": "choices", "question_answering": "squad"}
 # Defaults of a pretraining without config. Google used these learning rates, the first
 # for a new model, the second for a checkpoint.
 RATES, WARMUP, BATCH_SIZE, LENGTH = (1e-4, 2e-5), 0.1, 32, 128
@@ -402,7 +400,7 @@ def _grouped(
             continue
         actual = f"{name} is not an argument of {function.__name__}"
         if task is not None and hasattr(task.config, name):
-            called = _FUNCTIONS.get(task.family, task.family)
+            called = task.function or task.family
             example = f"bert_jax.tasks.{called}({name}={settings[name]!r:.40})"
             raise UserError(f"{actual}, but of the task: {example}")
         known = sorted(inspect.signature(function).parameters)

@@ -1,6 +1,7 @@
 """A new task and a new family need one file each. Both are added here, and run."""
 
 import dataclasses
+import inspect
 import json
 
 import numpy as np
@@ -9,16 +10,16 @@ import pytest
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.inference.model import load
+from bert_jax.tasks.data_sets import DATA_SETS, DataSet
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.tasks.layouts import LAYOUTS, Layout
 from bert_jax.tasks.splits import Form
 from bert_jax.tasks.task import Features, Task, saved_config
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
 
 # A new task on an existing head.
-MOODS = Layout(
-    {"text_a": ("text",), "label": ("label",)},
+MOODS = DataSet(
+    columns={"text_a": ("text",), "label": ("label",)},
     files={"train": ("train.csv",), "dev": ("dev.csv",)},
     labels=("no", "1"),
     metrics=("f1_macro", "accuracy"),
@@ -87,7 +88,7 @@ def run(settings, workdir, lines):
 
 
 def test_a_new_task_trains_on_an_existing_head(monkeypatch, tmp_path):
-    monkeypatch.setitem(LAYOUTS, "moods", MOODS)
+    monkeypatch.setitem(DATA_SETS["classification"], "moods", MOODS)
     for split in ("train", "dev"):
         (tmp_path / f"{split}.csv").write_text("text,label\ngood,1\nbad,no\n")
     settings = {"task": "moods", "dir": str(tmp_path)}
@@ -132,3 +133,37 @@ def test_labels_need_no_setting():
     task = family(family.config_class(task="swag"))
     task.labels = ("a", "b")
     assert saved_config(task) == task.config
+
+
+FUNCTIONS = [getattr(bert_jax.tasks, name) for name in bert_jax.tasks.__all__]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_the_arguments_are_the_settings_of_the_family(function):
+    signature = inspect.signature(function)
+    task = function(
+        *{"glue": ["rte"], "sick": ["entailment"]}.get(function.__name__, [])
+    )
+    settings = {name: p for name, p in signature.parameters.items() if name != "name"}
+    assert {"dir", "max_length"} <= {*settings} <= {*vars(task.config)}
+    assert {"task"} >= {*vars(task.config)} - {*settings}
+    assert signature.return_annotation is type(task)
+    for name, parameter in settings.items():
+        assert parameter.kind is parameter.KEYWORD_ONLY
+        assert parameter.default == getattr(task.config, name), name
+        assert parameter.annotation is not parameter.empty
+        assert f"{name}: " in function.__doc__
+
+
+def test_names_and_settings_are_checked():
+    assert dir(bert_jax.tasks) == sorted(bert_jax.tasks.__all__)
+    pairs = bert_jax.tasks.pairs(text_b="reply", max_length=32, labels=["no", "yes"])
+    assert (pairs.config.text_a, pairs.config.text_b) == ("", "reply")
+    assert pairs.labels == ("no", "yes")
+    assert bert_jax.tasks.sick("relatedness").config.task == "sick_relatedness"
+    with pytest.raises(
+        UserError, match=r"data.max_lenght .* did you mean data.max_length"
+    ):
+        bert_jax.tasks.classification(max_lenght=12)
+    with pytest.raises(AttributeError, match="no attribute 'classify'"):
+        bert_jax.tasks.classify()
