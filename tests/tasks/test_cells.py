@@ -121,7 +121,7 @@ def test_a_long_cell_is_cut_in_the_message(length, shown):
     cell = "[a(1)" + "b" * (length - 5)
     dots = "..." if shown < length else ""
     with pytest.raises(UserError) as caught:
-        with_lists("a.csv:7", {"tags": cell}, lambda *_: True)
+        parse_cells("a.csv:7", {"tags": cell}, lambda *_: True)
     assert f"is none: {cell[:shown]}{dots}; write" in str(caught.value)
 
 
