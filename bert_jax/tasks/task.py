@@ -111,6 +111,7 @@ class Task(abc.ABC):
 
     def __init__(self, config: Any):
         self.config = config
+        self._parsed: dict[str, list[Any]] = {}
         labels = getattr(config, "labels", ())
         if len({*labels}) < len(labels):
             raise UserError(f"data.labels={labels}, expected each label once")
@@ -208,21 +209,20 @@ class Task(abc.ABC):
         folds = fold_rows(_classes(self.form, train), count, seed)
         return [with_splits(self, splits.with_dev(dev)) for dev in folds]
 
-    @functools.cached_property
-    def parsed(self) -> dict[str, list[Any]]:
-        """The result of :meth:`row` for each row of each split. Each row is parsed once.
+    def parsed(self, split: str) -> list[Any]:
+        """The result of :meth:`row` for each row of a split. Each row is parsed once.
 
-        Raises UserError with file and line for a malformed row.
+        [] if there is no such split. Raises UserError with file and line for a malformed
+        row.
         """
-        labelled = {*self.splits.scored}
-        if self.learns_labels:
-            labelled.add("train")
-        parsed: dict[str, list[Any]] = {}
-        for split, records in self.splits.rows.items():
-            parsed[split] = []
-            for where, values in records:
-                parsed[split].append(self.row(where, values, split in labelled))
-        return parsed
+        if split not in self._parsed:
+            labelled = split in self.splits.scored
+            if split == "train":
+                labelled = self.learns_labels
+            records = self.splits.rows.get(split, ())
+            rows = [self.row(where, values, labelled) for where, values in records]
+            self._parsed[split] = rows
+        return self._parsed[split]
 
     def read(self, split: str) -> list[Any]:
         """The rows of "train", or of another split of ``splits``, as they are learned.
@@ -232,8 +232,8 @@ class Task(abc.ABC):
         """
         records_of(self, split)
         if split in ("train", *self.splits.scored):
-            return [*map(self.learned, self.parsed[split])]
-        return [*self.parsed[split]]
+            return [*map(self.learned, self.parsed(split))]
+        return [*self.parsed(split)]
 
     def learned(self, row: Any) -> Any:
         """A row with labels of the task in place of labels as the row has them.
@@ -300,7 +300,7 @@ def with_columns(task: TaskType, columns: str | Sequence[str]) -> TaskType:
     """The task with these column names for its texts, in order; (): unchanged."""
     changed = copy.copy(task)
     changed.form = task.form.with_columns(columns)
-    vars(changed).pop("parsed", None)  # of other columns
+    changed._parsed = {}  # the rows have other columns
     return changed
 
 
@@ -389,7 +389,7 @@ def found(task: Task, splits: Sequence[str]) -> set[str]:
     for split in splits:
         if not task.labels:
             continue
-        for row in task.parsed.get(split, ()):
+        for row in task.parsed(split):
             names.update(golds(task, task.learned(row)))
     return names
 

@@ -535,7 +535,7 @@ def _label(task: Classification, where: str, value: Any) -> Any:
 def _names(task: Classification, split: str) -> list[str]:
     """The names of the classes in the rows of a split, which may not exist."""
     names: list[str] = []
-    for row in task.parsed.get(split, ()):
+    for row in task.parsed(split):
         names += base.golds(task, row)
     return without_decimals(names)
 

@@ -164,7 +164,7 @@ class SentenceVectors(Classification):
             return "pearson"
         dev = self.splits.scored[0]
         base.records_of(self, dev)  # raises UserError without rows
-        if any(row.label is None for row in self.parsed[dev]):
+        if any(row.label is None for row in self.parsed(dev)):
             return "accuracy"
         return "pearson"
 

@@ -401,7 +401,7 @@ def sentences(task: Tagging, splits: Sequence[str]) -> Iterator[Sentence]:
     """Yields the sentences of these splits. Splits other than train may not exist."""
     base.records_of(task, "train")  # raises UserError without rows
     for split in splits:
-        yield from task.parsed.get(split, ())
+        yield from task.parsed(split)
 
 
 def tagged(task: Tagging, row: Sentence, p: np.ndarray) -> Answer:
