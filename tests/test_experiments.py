@@ -1,6 +1,7 @@
 """Every experiment describes itself, and has the paper's numbers."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -134,6 +135,37 @@ def test_tiny_fills_in_sentences_that_it_did_not_train_on():
         before, after = map(re.escape, prompt.rstrip(".").split("[MASK]"))
         pattern = re.compile(f"{before}.*{after}", re.IGNORECASE)
         assert not any(pattern.search(sentence) for sentence in corpus), prompt
+
+
+def points_above_baseline(nsp_accuracy, nsp_majority):
+    """Points above the baseline, less two standard errors of 3,200 pairs."""
+    error = (nsp_accuracy * (1 - nsp_accuracy) / 3200) ** 0.5
+    return 100 * (nsp_accuracy - nsp_majority - 2 * error)
+
+
+def test_tiny_learns_both_objectives_with_every_seed():
+    """The published scores, and the published run, are of the recipe in tiny.py."""
+    published = json.loads((EXPERIMENTS.parent / "results/tiny_seeds.json").read_text())
+    *seeds, (_, mlm_majority, nsp_majority) = published["rows"]
+    dtypes = "float32", "bfloat16"
+    names = {f"seed {seed}, {dtype}" for seed in range(5) for dtype in dtypes}
+    assert {name for name, _, _ in seeds} == names
+    for _, mlm, nsp in seeds:
+        assert mlm > mlm_majority + 20
+        assert points_above_baseline(nsp / 100, nsp_majority / 100) > 5
+    config = to_dict(load("tiny.py"))
+    assert config["eval_batches"] * config["phases"][-1]["batch_size"] == 3200
+
+    folder = EXPERIMENTS / "references/tiny"
+    run = json.loads((folder / "config.json").read_text())
+    assert run["phases"] == [dict(phase) for phase in config["phases"]]
+    for part in ("model", "optimizer"):
+        assert run[part].items() <= config[part].items()
+    assert run["data"]["examples"].items() <= config["data"]["examples"].items()
+    lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+    last = [line for line in lines if line["split"] == "eval"][-1]
+    assert last["step"] == sum(phase["steps"] for phase in run["phases"])
+    assert points_above_baseline(last["nsp_accuracy"], last["nsp_majority"]) > 5
 
 
 @pytest.mark.parametrize("name", ["base.py", "finetune/glue.py:mrpc"])
