@@ -147,9 +147,8 @@ def test_tiny_learns_both_objectives_with_every_seed():
     """The published scores, and the published run, are of the recipe in tiny.py."""
     published = json.loads((EXPERIMENTS.parent / "results/tiny_seeds.json").read_text())
     *seeds, (_, mlm_majority, nsp_majority) = published["rows"]
-    dtypes = "float32", "bfloat16"
-    names = {f"seed {seed}, {dtype}" for seed in range(5) for dtype in dtypes}
-    assert {name for name, _, _ in seeds} == names
+    names = {f"seed {seed}, float32" for seed in range(5)}
+    assert {name for name, _, _ in seeds} >= names
     for _, mlm, nsp in seeds:
         assert mlm > mlm_majority + 20
         assert points_above_baseline(nsp / 100, nsp_majority / 100) > 5
