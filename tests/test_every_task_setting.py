@@ -186,7 +186,10 @@ ROWS = {
     ),
     "compute.dtype": Row("bfloat16", lambda x: "bf16[" in x.text, "alone"),
     "compute.dropout_impl": Row(
-        "plain", lambda x: traced_as(x, "compute", dropout_impl="plain"), "alone"
+        "plain",
+        lambda x: traced_as(x, "compute", dropout_impl="plain"),
+        "alone",
+        {"model.hidden_dropout": 0.37},
     ),
     "compute.attention_impl": Row(
         "plain", lambda x: traced_as(x, "compute", attention_impl="plain"), "alone"
