@@ -33,6 +33,7 @@ from pathlib import Path
 from bert_jax.commands import cli
 from bert_jax.data.corpus import left_out, read_documents
 from bert_jax.data.corpus_formats import Reading
+from bert_jax.data.tokenizer import save_vocabulary
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import KINDS, extend_vocabulary, train_vocabulary
 from bert_jax.errors import UserError
@@ -71,7 +72,7 @@ def main(argv: list[str]) -> None:
             lower_case=not args.cased,
             keep_accents=args.keep_accents,
         )
-    tokenizer.save_as(args.output)
+    save_vocabulary(tokenizer, args.output)
     print_line(
         f"wrote {tokenizer.vocab_size:,} tokens to {args.output}; "
         f"{left_out(reading.dropped)}"

@@ -93,7 +93,9 @@ class LibraryTokenizer(Tokenizer):
 
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
         """Ids of one text; "[MASK]" in it is ordinary text unless ``allow_mask``."""
-        library = self._with_mask if allow_mask else self.library
+        library = self.library
+        if allow_mask:
+            library = self._with_mask
         text = utf8(text).decode()
         ids = call_library(library.encode, text, add_special_tokens=False).ids
         return np.array(ids, self.dtype)

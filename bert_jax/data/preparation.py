@@ -37,6 +37,10 @@ from bert_jax.files import check_output, locked, read_json, write_json
 from bert_jax.progress import Progress
 from bert_jax.settings import differences
 
+_ONE_DOCUMENT = (
+    "1 document, and next sentence prediction needs several; if a line is a sentence, set "
+    "--input_format lines; if the text is not English, set --language"
+)
 logger = logging.getLogger(__name__)
 
 # Text and settings of a preparation, until index.json is written.
@@ -98,15 +102,11 @@ def prepare(
         raise UserError(f"shards={shards}, expected at least 0")
     check_output(directory, *inputs)
     sources = corpus.find_sources(inputs, Reading(format, text_field, language))
-    total = sum(source.size for source in sources)
-    shards = shards or shard_count(total)
+    text = _identity(sources)
+    shards = shards or shard_count(text["bytes"])
     settings = {
         "inputs": list(inputs),
-        "text": {
-            "files": len(sources),
-            "bytes": total,
-            "fingerprint": _fingerprint(sources),
-        },
+        "text": text,
         "format": format,
         "text_field": text_field,
         "language": language,
@@ -126,33 +126,48 @@ def prepare(
                 path.unlink()
             write_json(directory / UNFINISHED, identity)
             tokenizer.save(directory)
-            missing = {
-                shard: parts
-                for shard, parts in enumerate(plan_shards(sources, shards))
-                if not store.part_path(directory, shard).exists()
-            }
+            missing = _missing_shards(directory, plan_shards(sources, shards))
             write = Writer(tokenizer, directory, settings)
             written = run(write, missing) if run else write.all(missing, workers)
-            size = _text_bytes(itertools.chain(*missing.values()))
-            progress = Progress("preparing", total=size, unit="B", unit_scale=True)
-            with contextlib.closing(written), progress:
-                for count in written:
-                    counts.update(count)
-                    progress.update(count["text_bytes"])
+            counts = _counted(written, missing)
             info = store.finish_store(directory, tokenizer.vocab_size, identity)
         (directory / UNFINISHED).unlink(missing_ok=True)
     if info.documents == 1:
-        logger.warning(
-            "1 document, and next sentence prediction needs several; if a line is a "
-            "sentence, set --input_format lines; if the text is not English, set --language"
-        )
+        logger.warning(_ONE_DOCUMENT)
     return Report(info, counts)
 
 
-def _fingerprint(sources: Sequence[corpus.Source]) -> str:
-    """A hash of the text of all sources."""
-    lines = [f"{s.size} {s.format} {corpus.fingerprint(s)}\n" for s in sources]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
+def _missing_shards(directory: Path, plan: list[list[Part]]) -> Missing:
+    """The shards of a plan that no process has finished, and their parts."""
+    return {
+        shard: parts
+        for shard, parts in enumerate(plan)
+        if not store.part_path(directory, shard).exists()
+    }
+
+
+def _counted(written: Generator[Counter[str]], missing: Missing) -> Counter[str]:
+    """Writes the missing shards, shows the progress, and returns the sum of the counts."""
+    counts: Counter[str] = Counter()
+    size = _text_bytes(itertools.chain(*missing.values()))
+    progress = Progress("preparing", total=size, unit="B", unit_scale=True)
+    with contextlib.closing(written), progress:
+        for count in written:
+            counts.update(count)
+            progress.update(count["text_bytes"])
+    return counts
+
+
+def _identity(sources: Sequence[corpus.Source]) -> dict[str, Any]:
+    """The number, the size and a hash of the text of all sources."""
+    total = 0
+    text = hashlib.sha256()
+    for source in sources:
+        total += source.size
+        line = f"{source.size} {source.format} {corpus.fingerprint(source)}\n"
+        text.update(line.encode())
+    fingerprint = text.hexdigest()[:16]
+    return {"files": len(sources), "bytes": total, "fingerprint": fingerprint}
 
 
 def shard_count(size: int) -> int:
@@ -172,9 +187,10 @@ def plan_shards(sources: Sequence[corpus.Source], shards: int) -> list[list[Part
     first = 0
     for source in sources:
         end = first + source.size
-        inner = {bound for bound in bounds if first < bound < end}
-        cuts = sorted({first, end, *(inner if source.splittable else ())})
-        for start, stop in itertools.pairwise(cuts):
+        cuts = {first, end}
+        if source.splittable:
+            cuts.update(bound for bound in bounds if first < bound < end)
+        for start, stop in itertools.pairwise(sorted(cuts)):
             shard = bisect.bisect_right(bounds, start) - 1
             plan[shard].append((source, start - first, stop - first))
         first = end
@@ -275,20 +291,21 @@ def _find_same(
     A finished store of an older version keeps its token ids. Raises UserError if the folder
     contains other text, finished or not.
     """
-    info = store.read_info(directory) if (directory / "index.json").exists() else None
-    if info is None and not any(directory.glob("index/part-*.npz")):
-        return None
-    if info is None:
-        old = read_json(directory / UNFINISHED, "settings")
-    else:
+    info = None
+    if (directory / "index.json").exists():
+        info = store.read_info(directory)
         old = dict(vars(info))
         if tokenizer.has_fingerprint(info.vocabulary_fingerprint):
             old["vocabulary_fingerprint"] = identity["vocabulary_fingerprint"]
-    differing = [
-        f"{name} was {str(was)[:48]}, now {str(now)[:48]}"
-        for name, was, now in differences({n: old.get(n) for n in identity}, identity)
-        if not name.startswith("settings.inputs")  # the text may have another path
-    ]
+    elif any(directory.glob("index/part-*.npz")):
+        old = read_json(directory / UNFINISHED, "settings")
+    else:
+        return None
+    old = {name: old.get(name) for name in identity}
+    differing = []
+    for name, was, now in differences(old, identity):
+        if not name.startswith("settings.inputs"):  # the text may have another path
+            differing.append(f"{name} was {str(was)[:48]}, now {str(now)[:48]}")
     if differing:
         raise UserError(
             f"{directory} contains text prepared with other settings "

@@ -114,7 +114,9 @@ def _text_list(texts: Any, name: str) -> list[str]:
         raise UserError(f"{name} is a table; expected {expected}")
     if not isinstance(texts, Iterable):
         raise UserError(f"{name}={texts!r:.80}, expected a text, or several texts")
-    texts = [texts] if isinstance(texts, str) else [*texts]
+    if isinstance(texts, str):
+        return [texts]
+    texts = list(texts)
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             advice = "drop missing values, and give second texts as pairs=[...]"

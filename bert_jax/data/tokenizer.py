@@ -38,7 +38,9 @@ LONGEST = "max_input_chars_per_word"
 
 def token_dtype(vocab_size: int) -> np.dtype:
     """The smallest unsigned integer type for the ids of a vocabulary."""
-    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+    if vocab_size <= 1 << 16:
+        return np.dtype("<u2")
+    return np.dtype("<u4")
 
 
 def check_special(special: SpecialTokens, tokens: Container[str]) -> None:
@@ -84,9 +86,11 @@ class Tokenizer:
         self.continuation = np.array(continuation, bool)
         self.ids = {token: i for i, token in enumerate(tokens)}
         check_special(self.special, self.ids)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
-            self.ids[token] for token in self.special
-        )
+        self.pad_id = self.ids[self.special.pad]
+        self.unk_id = self.ids[self.special.unk]
+        self.cls_id = self.ids[self.special.cls]
+        self.sep_id = self.ids[self.special.sep]
+        self.mask_id = self.ids[self.special.mask]
         self.vocab_size = len(tokens)
         self.dtype = token_dtype(self.vocab_size)
         # The special tokens of a sequence: before its first text, between its two texts,
@@ -200,9 +204,9 @@ class Tokenizer:
         return self.vocab_size
 
     def __repr__(self) -> str:
-        names = "lower_case", "strip_accents", "model_max_length"
-        rules = (f"{name}={getattr(self, name)}" for name in names)
-        return f"{type(self).__name__}({len(self):,} tokens, {', '.join(rules)})"
+        case = f"lower_case={self.lower_case}, strip_accents={self.strip_accents}"
+        longest = f"model_max_length={self.model_max_length}"
+        return f"{type(self).__name__}({len(self):,} tokens, {case}, {longest})"
 
     def decode(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
         """The text of an id or of several ids, or a list of texts for rows of ids.
@@ -213,33 +217,21 @@ class Tokenizer:
         rows = np.atleast_1d(np.array(ids, object))  # rows may differ in length
         if any(map(np.ndim, rows[:1])):
             return [self.decode(row, skip_special_tokens) for row in rows]
-        return self.join(self._known_ids(rows, skip_special_tokens))
+        return self.join(known_ids(self, rows, skip_special_tokens))
 
     def convert_ids_to_tokens(
         self, ids: Any, skip_special_tokens: bool = False
     ) -> str | list[str]:
         """The token of an id, or the tokens of several ids."""
         if np.ndim(ids) == 0:
-            return self.tokens[self._known_ids([ids])[0]]
-        return [self.tokens[i] for i in self._known_ids(ids, skip_special_tokens)]
+            return self.tokens[known_ids(self, [ids])[0]]
+        return [self.tokens[i] for i in known_ids(self, ids, skip_special_tokens)]
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int]:
         """The id of a token, or the ids of several tokens. Unknown tokens become [UNK]."""
         if isinstance(tokens, str):
             return self.ids.get(tokens, self.unk_id)
         return [self.ids.get(token, self.unk_id) for token in tokens]
-
-    def _known_ids(self, ids: Iterable, skip_special_tokens: bool = False) -> list[int]:
-        """The ids as integers. Raises UserError for an id without a token."""
-        known = []
-        for i in ids:
-            if not (hasattr(i, "__index__") and 0 <= i < len(self)):
-                raise UserError(f"{i!r} is no token id; expected 0 to {len(self) - 1}")
-            known.append(int(i))
-        if not skip_special_tokens:
-            return known
-        special = {self.ids[token] for token in self.special}
-        return [i for i in known if i not in special]
 
     def tokenize(self, text: str) -> list[str]:
         """The tokens of a text."""
@@ -248,13 +240,13 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """SHA-256 of the vocabulary and of all rules that change ids."""
         config = self.config()
-        rules = [
-            f"{name}={config[name]}"
-            for name in ("strip_accents", LONGEST)
-            if config.get(name) is not None
-        ]
-        text = "\n".join([self.kind, str(self.lower_case), *rules, *self.tokens])
-        return hashlib.sha256(text.encode()).hexdigest()
+        lines = [self.kind, str(self.lower_case)]
+        for name in ("strip_accents", LONGEST):
+            value = config.get(name)
+            if value is not None:
+                lines.append(f"{name}={value}")
+        lines += self.tokens
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def has_fingerprint(self, fingerprint: str) -> bool:
         """Whether a store or a run with this fingerprint has this vocabulary."""
@@ -274,15 +266,32 @@ class Tokenizer:
 
     def save(self, directory: str | os.PathLike) -> None:
         """Writes the vocabulary and tokenizer_config.json, as transformers reads them."""
-        self.save_as(Path(directory) / self.file_name)
+        save_vocabulary(self, Path(directory) / self.file_name)
 
-    def save_as(self, path: str | os.PathLike) -> None:
-        """Writes the vocabulary to ``path``, and its settings to the same folder."""
-        path = Path(path)
-        # The vocabulary is written last, so a vocabulary file always has its settings.
-        write_json(config_path(path), self.config())
-        with new_file(path) as file:
-            file.write(self.content)
+
+def save_vocabulary(tokenizer: Tokenizer, path: str | os.PathLike) -> None:
+    """Writes the vocabulary to ``path``, and its settings to the same folder."""
+    path = Path(path)
+    # The vocabulary is written last, so a vocabulary file always has its settings.
+    write_json(config_path(path), tokenizer.config())
+    with new_file(path) as file:
+        file.write(tokenizer.content)
+
+
+def known_ids(
+    tokenizer: Tokenizer, ids: Iterable, skip_special_tokens: bool = False
+) -> list[int]:
+    """The ids as integers. Raises UserError for an id without a token."""
+    skipped = set()
+    if skip_special_tokens:
+        skipped = {tokenizer.ids[token] for token in tokenizer.special}
+    known = []
+    for i in ids:
+        if not (hasattr(i, "__index__") and 0 <= i < len(tokenizer)):
+            raise UserError(f"{i!r} is no token id; expected 0 to {len(tokenizer) - 1}")
+        if int(i) not in skipped:
+            known.append(int(i))
+    return known
 
 
 def continuations(tokens: Sequence[str], prefix: str) -> list[bool]:

@@ -100,7 +100,10 @@ def find_vocabulary(directory: Path) -> Path | None:
     names = FILES
     if _settings(directory / FILES[-1]).get("kind") == SentencePieceTokenizer.kind:
         names = FILES[::-1]
-    return next((directory / n for n in names if (directory / n).is_file()), None)
+    for name in names:
+        if (directory / name).is_file():
+            return directory / name
+    return None
 
 
 def load_tokenizer(path: Path | str) -> Tokenizer:
@@ -115,7 +118,8 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
     path = Path(expanded(path))
     if path.name == "vocab.txt" and path.with_name("tokenizer.json").is_file():
         path = path.parent
-    path = find_vocabulary(path) or path if path.is_dir() else path
+    if path.is_dir():
+        path = find_vocabulary(path) or path
     if not path.is_file():
         raise UserError(f"no vocabulary at {path}; expected {_EXPECTED}")
     settings, suffix, rules = _settings(path), ending(path), _RULES
@@ -160,7 +164,8 @@ def _settings(vocabulary: Path) -> dict[str, Any]:
 def _check_rules(settings: dict[str, Any], rules: dict[str, tuple]) -> None:
     """Raises UserError for a setting whose value is not in ``rules``."""
     for name, values in rules.items():
-        if (value := _content(settings.get(name))) not in values:
+        value = _content(settings.get(name))
+        if value not in values:
             raise UserError(f"{name}={value!r} in its settings; expected {values[0]!r}")
 
 
@@ -169,8 +174,11 @@ def _check_added(settings: dict[str, Any], known: set[str]) -> None:
     added = []
     for name in _ADDED:
         tokens = settings.get(name) or []
-        added += tokens.values() if isinstance(tokens, dict) else tokens
-    if new := sorted({*map(_content, added)} - known):
+        if isinstance(tokens, dict):
+            tokens = tokens.values()
+        added += tokens
+    new = sorted({*map(_content, added)} - known)
+    if new:
         raise UserError(
             f"the other files add {listed(list(map(repr, new)))}; expected a "
             "tokenizer.json with these tokens, from save_pretrained() of AutoTokenizer"
@@ -179,7 +187,9 @@ def _check_added(settings: dict[str, Any], known: set[str]) -> None:
 
 def _content(token: Any) -> Any:
     """The text of a token in settings, which may be an object."""
-    return token.get("content") if isinstance(token, dict) else token
+    if isinstance(token, dict):
+        return token.get("content")
+    return token
 
 
 def _read_tokens(path: Path) -> list[str]:
@@ -190,8 +200,9 @@ def _read_tokens(path: Path) -> list[str]:
     tokens = [line.strip() for line in text.split("\n")]
     # An empty line keeps its id, which no text gets.
     counts = collections.Counter(filter(None, tokens))
-    if twice := [token for token in counts if counts[token] > 1]:
-        raise UserError(f"{path}: {twice[0]!r} is in several lines; expected one line")
+    for token, count in counts.items():
+        if count > 1:
+            raise UserError(f"{path}: {token!r} is in several lines; expected one line")
     return tokens
 
 

@@ -87,10 +87,12 @@ def extend_vocabulary(
         if number < _MIN_FREQUENCY or not is_word or word in tokenizer.ids:
             continue
         ids = tokenizer.encode(word).tolist()
-        tokens_less = 1 if tokenizer.unk_id in ids else len(ids) - 1
-        saved[word] = number * tokens_less
-    gaining = [word for word in saved if saved[word]]
-    new = sorted(gaining, key=lambda word: (-saved[word], word))[: max(0, count)]
+        tokens_less = len(ids) - 1
+        if tokenizer.unk_id in ids:
+            tokens_less = 1
+        if tokens_less:
+            saved[word] = number * tokens_less
+    new = sorted(saved, key=lambda word: (-saved[word], word))[: max(0, count)]
     if not new:
         raise UserError(f"the text has no frequent words for --words={count}")
     logger.info(f"{len(new):,} new words")
@@ -232,6 +234,8 @@ def _sample(sentences: Iterable[str], limit: int) -> list[str]:
     for count, sentence in enumerate(filter(str.strip, sentences)):
         if count < limit:
             sample.append(sentence)
-        elif (place := rng.randrange(count + 1)) < limit:
+            continue
+        place = rng.randrange(count + 1)
+        if place < limit:
             sample[place] = sentence
     return sample

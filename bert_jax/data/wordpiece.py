@@ -61,17 +61,23 @@ def _clean(code: int) -> str:
     category = unicodedata.category(char)
     if char in "\t\n\r" or category == "Zs":
         return " "
-    return "" if char in "\0\ufffd" or category in ("Cc", "Cf") else char
+    if char in "\0\ufffd" or category in ("Cc", "Cf"):
+        return ""
+    return char
 
 
 def _apart(code: int) -> str:
     """Puts spaces around ideographs and punctuation."""
     char = chr(code)
-    return f" {char} " if _is_word(char) else char
+    if _is_word(char):
+        return f" {char} "
+    return char
 
 
 def _apart_without_accents(code: int) -> str:
-    return "" if unicodedata.category(chr(code)) == "Mn" else _apart(code)
+    if unicodedata.category(chr(code)) == "Mn":
+        return ""
+    return _apart(code)
 
 
 @functools.cache
@@ -100,9 +106,13 @@ class Splitter:
 
     def __init__(self, lower_case: bool, strip_accents: bool | None = None):
         self.lower_case = lower_case
-        self.strip_accents = lower_case if strip_accents is None else strip_accents
+        self.strip_accents = strip_accents
+        if strip_accents is None:
+            self.strip_accents = lower_case
         self._clean = Cache(_clean)
-        self._apart = Cache(_apart_without_accents if self.strip_accents else _apart)
+        self._apart = Cache(_apart)
+        if self.strip_accents:
+            self._apart = Cache(_apart_without_accents)
         self._find = _find_rough_words()
 
     def rough_words(self, text: str) -> list[str]:
@@ -111,7 +121,9 @@ class Splitter:
         if not text.isprintable() or "\ufffd" in text:
             text = text.translate(self._clean)
         # Lower-casing needs the whole text, because a sigma's form depends on its context.
-        return self._find(text.lower() if self.lower_case else text)
+        if self.lower_case:
+            text = text.lower()
+        return self._find(text)
 
     def words(self, rough_word: str) -> list[str]:
         """The words of one rough word, which may be none or many."""
@@ -195,7 +207,9 @@ class WordPieceTokenizer(Tokenizer):
         """Settings from which transformers' AutoTokenizer makes a BertTokenizer."""
         lower_case, accents, longest = self._rules
         # None means the value of do_lower_case, as in Google's tokenizer.
-        settings = {"strip_accents": None if accents == lower_case else accents}
+        settings = {"strip_accents": accents}
+        if accents == lower_case:
+            settings["strip_accents"] = None
         if longest != LONGEST_WORD:
             settings[LONGEST] = longest
         settings["tokenizer_class"] = "BertTokenizer"

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from bert_jax.data.tokenizer import BERT_TOKENS
+from bert_jax.data.tokenizer import BERT_TOKENS, save_vocabulary
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.data.wordpiece import WordPieceTokenizer
@@ -171,7 +171,8 @@ def test_a_panic_of_the_library_is_one_line(folder):
 
 def test_two_vocabularies_in_a_folder_keep_their_own_case(tmp_path):
     for name, lower_case in (("cased.txt", False), ("vocab.txt", True)):
-        WordPieceTokenizer([*SPECIAL, "b"], lower_case).save_as(tmp_path / name)
+        tokenizer = WordPieceTokenizer([*SPECIAL, "b"], lower_case)
+        save_vocabulary(tokenizer, tmp_path / name)
     assert load_tokenizer(tmp_path / "cased.txt").lower_case is False
     assert load_tokenizer(tmp_path / "vocab.txt").lower_case is True
 
