@@ -21,6 +21,7 @@ from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.objective import (
     Batch,
     Params,
+    PretrainingObjective,
     check_model,
     cross_entropy_sums,
     label_counts,
@@ -30,16 +31,14 @@ from bert_jax.objectives.objective import (
     unmasked_ids,
     with_baseline,
 )
-from bert_jax.parallel.sharding import Rules
 
 
 @dataclasses.dataclass(frozen=True)
-class Causal:
+class Causal(PretrainingObjective):
     """Mean loss of all tokens except the first one of each sequence."""
 
     model: BertForPreTraining
     sum_names: ClassVar[tuple[str, ...]] = sum_names("lm")
-    rules: ClassVar[Rules] = ()
 
     def init(self, key: jax.Array) -> Params:
         return MlmNsp(self.model).init(key)

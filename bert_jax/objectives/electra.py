@@ -25,8 +25,10 @@ from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.objective import (
     Batch,
     Params,
+    PretrainingObjective,
     check_model,
     cross_entropy_sums,
+    few_rows,
     mean_metrics,
     new_params,
     rngs,
@@ -129,7 +131,7 @@ class Electra(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplacedTokens:
+class ReplacedTokens(PretrainingObjective):
     """The generator's MLM loss plus 50 times the mean logistic loss of all tokens."""
 
     model: Electra
@@ -140,11 +142,7 @@ class ReplacedTokens:
     rules: ClassVar[Rules] = ((r"(project|detector)/kernel$", P(None, None)),)
 
     def init(self, key: jax.Array) -> Params:
-        ids_BL, ones_BM = jnp.ones((1, 8), jnp.int32), jnp.ones((1, 2), jnp.int32)
-        names = ("input_ids", "token_type_ids", "attention_mask")
-        batch = dict.fromkeys(names, ids_BL) | {"token_type_ids": 0 * ids_BL}
-        batch |= dict.fromkeys(("mlm_positions", "mlm_ids", "mlm_weights"), ones_BM)
-        return new_params(self.model, key, batch, key, deterministic=True)
+        return new_params(self.model, key, few_rows(), key, deterministic=True)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         tokens = jnp.sum(batch["attention_mask"]).astype(jnp.float32)

@@ -15,7 +15,7 @@ from bert_jax.model import flops
 from bert_jax.model.bilstm import BertWithBiLstm
 from bert_jax.model.heads import normalized
 from bert_jax.model.tokens import Tokens
-from bert_jax.objectives.objective import Batch, Params, new_params, rngs
+from bert_jax.objectives.objective import Batch, Objective, Params, new_params, rngs
 from bert_jax.parallel.mesh import traced_on
 from bert_jax.tasks.task import IGNORED
 
@@ -25,7 +25,7 @@ PADDED_SCORE = -1e30  # score of padding and of missing choices
 
 
 @dataclasses.dataclass(frozen=True)
-class Head:
+class Head(Objective):
     """The mean loss of a head's predictions. ``losses`` defines the loss.
 
     Batches come from data/batching.py.
@@ -41,7 +41,6 @@ class Head:
     class_weights: tuple[float, ...] = ()
     label_smoothing: float = 0.0
     sum_names = ("loss", "weight")
-    rules = ()
     reads_tokens = False
 
     def init(self, key: jax.Array) -> Params:
@@ -94,13 +93,6 @@ class Head:
             "loss": jnp.sum(jnp.where(weights > 0, losses * weights, 0.0)),
             "weight": jnp.sum(self.by_class(weights, batch)),
         }
-
-    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        return {"loss": sums["loss"] / (sums["weight"] or 1.0)}
-
-    def summary(self, metrics: dict[str, float]) -> str:
-        del metrics
-        return ""
 
     def flops(self, batch: Batch) -> float:
         """Operations of the encoder and of a BiLSTM. Other heads need a thousandth."""

@@ -5,7 +5,6 @@ loss. The setting ``examples.sentence_order`` swaps the two texts in half of the
 """
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,20 +17,18 @@ from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.objective import (
     Batch,
     Params,
+    PretrainingObjective,
     check_model,
     cross_entropy_sums,
     label_counts,
-    mean_metrics,
     new_params,
     rngs,
     sum_names,
-    with_baseline,
 )
-from bert_jax.parallel.sharding import Rules
 
 
 @dataclasses.dataclass(frozen=True)
-class MlmNsp:
+class MlmNsp(PretrainingObjective):
     """Mean loss of the masked tokens plus mean loss of the sentence pairs.
 
     next_sentence: whether the loss includes the sentence pairs. sentence_order: whether
@@ -41,7 +38,6 @@ class MlmNsp:
     model: BertForPreTraining
     next_sentence: bool = True
     sentence_order: bool = False
-    rules: ClassVar[Rules] = ()
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -103,17 +99,7 @@ class MlmNsp:
         return {part: tokens if part == "mlm" else pairs for part in self.parts}
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        metrics = {}
-        for part in self.parts:
-            metrics |= mean_metrics(part, sums)
-        return {"loss": sum(metrics[f"{part}_loss"] for part in self.parts)} | metrics
-
-    def summary(self, metrics: dict[str, float]) -> str:
-        return "  ".join(
-            f"{part} {metrics[f'{part}_loss']:.4f}, "
-            f"{with_baseline(f'{part}_accuracy', metrics)}"
-            for part in self.parts
-        )
+        return super().metrics({name: sums[name] for name in self.sum_names})
 
     def flops(self, batch: Batch) -> float:
         rows, length = batch["input_ids"].shape

@@ -3,9 +3,10 @@
 The setting ``objective`` names the module of a new objective, in any package.
 """
 
+import abc
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import numpy as np
 from flax import linen as nn
 
 from bert_jax.errors import UserError
+from bert_jax.model import flops
 from bert_jax.model.config import BertConfig
 from bert_jax.model.layers import stacked_at_start
 from bert_jax.parallel.sharding import Rules
@@ -21,61 +23,117 @@ Batch = dict[str, jax.Array]
 Params = dict[str, Any]
 
 
-class Objective(Protocol):
+class Objective(abc.ABC):
     """A loss and its metrics, as pure functions. The engine (training/) does the rest.
 
     The loss of a step is the sum of sums[name] / weights[name] over the names in
     ``weights``. Sums add up over microbatches, and weights belong to the global batch, so
     the loss does not depend on how a batch is split over devices, hosts or microbatches.
-    An objective is hashable. Runs with equal objectives share their compiled programs.
+    An objective is a frozen dataclass, so it is hashable. Runs with equal objectives share
+    their compiled programs.
+
+    A subclass defines ``init``, ``weights`` and ``sums``. The default of everything else
+    follows from the names of the sums. A loss "X_loss" has the weight "X_weight". If there
+    is a sum "X_correct", the metric "X_accuracy" is reported. An objective with a single
+    loss may leave out "X_".
 
     sum_names: names of all sums that ``sums`` returns.
     rules: sharding of parameters that no rule of parallel/sharding.py matches.
-    frozen: optional pattern of the paths of parameters that are not trained. Layer i of an
-      encoder is encoder/layer_i, also if layers are stacked.
+    frozen: pattern of the paths of parameters that are not trained. Layer i of an encoder
+      is encoder/layer_i, also if layers are stacked.
     """
 
     sum_names: tuple[str, ...]
     rules: Rules = ()
     frozen: str = ""
 
+    @abc.abstractmethod
     def init(self, key: jax.Array) -> Params:
         """float32 parameters. Their shapes depend only on the model's config."""
 
+    @abc.abstractmethod
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """The divisor of each loss's sum: float32 scalars of the whole batch."""
 
+    @abc.abstractmethod
     def sums(
         self, params: Params, batch: Batch, key: jax.Array | None
     ) -> dict[str, jax.Array]:
         """float32 scalars: losses, and sums for the metrics. No dropout without a key."""
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """Metrics, with "loss" among them, from sums over any number of batches."""
+        """Metrics, with "loss" among them, from sums over any number of batches.
+
+        Default: the mean of each loss, each accuracy, and the sum of the means as "loss".
+        """
+        metrics = {"loss": 0.0}
+        for part in loss_parts(sums):
+            means = mean_metrics(part, sums)
+            loss = means[_named(part, "loss")]
+            metrics |= means | {"loss": metrics["loss"] + loss}
+        return metrics
 
     def summary(self, metrics: dict[str, float]) -> str:
-        """The metrics besides the loss, for a line of the log.
+        """The metrics besides the loss, for a line of the log. Default: see ``metrics``.
 
         metrics: from :meth:`metrics`, with the baselines "X_majority" of the last
         evaluation.
         """
+        texts = []
+        if "accuracy" in metrics:
+            texts.append(f"accuracy {with_baseline('accuracy', metrics)}")
+        for name, loss in metrics.items():
+            part, _, kind = name.rpartition("_")
+            if not part or kind != "loss":
+                continue
+            text = f"{part} {loss:.4f}"
+            if f"{part}_accuracy" in metrics:
+                text += f", {with_baseline(f'{part}_accuracy', metrics)}"
+            texts.append(text)
+        return "  ".join(texts)
 
     def flops(self, batch: Batch) -> float:
         """Operations of the forward and backward pass. A multiply-add counts as two.
 
-        The number depends only on the shapes of the batch's global arrays.
+        The number depends only on the shapes of the batch's global arrays. Default: the
+        encoder of ``model.config``, without a head.
         """
+        rows, length = batch["input_ids"].shape
+        config, compute = self.model.config, self.model.compute
+        return flops.step(config, compute, rows, length, whole=True)
 
 
-class PretrainingObjective(Objective, Protocol):
+class PretrainingObjective(Objective):
     """An objective for pretraining.
 
     A function ``pretraining(model, compute, examples)`` of its module returns it, from a
     BertConfig, a ComputeConfig and an ExampleConfig. Batches come from data/pipeline.py.
     """
 
+    @property
+    def sum_names(self) -> tuple[str, ...]:
+        """The names of all sums. A subclass may list them, which saves a trace."""
+        key = jax.random.key(0)
+        params = jax.eval_shape(self.init, key)
+        return tuple(jax.eval_shape(self.sums, params, few_rows(), key))
+
     def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
         """Sums of a batch without dropout, for :func:`eval_metrics`."""
+        return self.sums(params, batch, None)
+
+
+def few_rows() -> Batch:
+    """A small batch of data/pipeline.py, to trace an objective."""
+    ids_BL, positions_BM = jnp.ones((1, 8), jnp.int32), jnp.ones((1, 2), jnp.int32)
+    return {
+        "input_ids": ids_BL,
+        "token_type_ids": 0 * ids_BL,
+        "attention_mask": ids_BL,
+        "mlm_positions": positions_BM,
+        "mlm_ids": positions_BM,
+        "mlm_weights": positions_BM.astype(jnp.float32),
+        "nsp_labels": jnp.zeros(1, jnp.int32),
+    }
 
 
 def check_model(
@@ -136,9 +194,27 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.
     return losses, reaching == 1
 
 
+def _named(part: str, kind: str) -> str:
+    """The name of a sum or metric, such as "mlm_loss"; "loss" for the part ""."""
+    if not part:
+        return kind
+    return f"{part}_{kind}"
+
+
 def sum_names(part: str) -> tuple[str, ...]:
     """The names of the sums of :func:`cross_entropy_sums`."""
-    return f"{part}_loss", f"{part}_weight", f"{part}_correct"
+    return _named(part, "loss"), _named(part, "weight"), _named(part, "correct")
+
+
+def loss_parts(sums: Mapping[str, Any]) -> list[str]:
+    """The name X of each loss "X_loss" with a weight "X_weight"; "" for "loss"."""
+    parts = []
+    for name in sums:
+        if name == "loss" or name.endswith("_loss"):
+            part = name.removesuffix("loss").removesuffix("_")
+            if _named(part, "weight") in sums:
+                parts.append(part)
+    return parts
 
 
 def cross_entropy_sums(
@@ -150,11 +226,15 @@ def cross_entropy_sums(
     return dict(zip(sum_names(part), sums, strict=True))
 
 
-def mean_metrics(part: str, sums: dict[str, float]) -> dict[str, float]:
-    """Mean loss and accuracy, from cross_entropy_sums of any number of batches."""
-    loss, weight, correct = (float(sums[name]) for name in sum_names(part))
-    weight = max(weight, 1.0)
-    return {f"{part}_loss": loss / weight, f"{part}_accuracy": correct / weight}
+def mean_metrics(part: str, sums: Mapping[str, float]) -> dict[str, float]:
+    """Mean loss, and accuracy if there is a sum of right answers."""
+    weight = float(sums[_named(part, "weight")]) or 1.0
+    loss = _named(part, "loss")
+    metrics = {loss: float(sums[loss]) / weight}
+    if _named(part, "correct") in sums:
+        correct = float(sums[_named(part, "correct")])
+        metrics[_named(part, "accuracy")] = correct / weight
+    return metrics
 
 
 def label_counts(labels: jax.Array, weights: jax.Array, size: int) -> jax.Array:

@@ -1,8 +1,8 @@
-"""What the training loop does after a step: reports, evaluations, saves, and more.
+"""Hooks of the training loop: reports, evaluations, saves and other work after a step.
 
 A hook is a pair (every, function). The loop calls the function with the :class:`Training`
 after each step that ``every`` selects. A run has the hooks of the engine, which are in this
-file, and those of its job.
+file, and the hooks of its job.
 """
 
 import collections
@@ -77,7 +77,7 @@ class Training:
         """Whether the batch of this step was used, not skipped.
 
         Raises DivergenceError if a number is not finite. The sums are computed with the
-        parameters before this step, so the new parameters are checked too.
+        parameters before this step, so this method also checks the new parameters.
         """
         norm = {"norm of the parameters": _norm(self.state.params)}
         values = jax.device_get(self.sums | norm)

@@ -13,7 +13,12 @@ from bert_jax.model.heads import BertForSequence
 from bert_jax.objectives.electra import Electra, ReplacedTokens
 from bert_jax.objectives.heads import Classification
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.objectives.objective import cross_entropy, cross_entropy_sums
+from bert_jax.objectives.objective import (
+    PretrainingObjective,
+    cross_entropy,
+    cross_entropy_sums,
+    few_rows,
+)
 from bert_jax.objectives.two_way import pretraining
 
 
@@ -98,3 +103,44 @@ def test_new_scanned_layers_need_no_copy_of_the_stack(optimized):
     init = jax.jit(MlmNsp(BertForPreTraining(config, compute)).init)
     memory = init.lower(jax.random.key(7)).compile().memory_analysis()
     assert memory.temp_size_in_bytes < memory.output_size_in_bytes / 3
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoLosses(PretrainingObjective):
+    """A loss with a name and right answers, and one without both."""
+
+    def init(self, key):
+        return {"shift": jnp.ones(3)}
+
+    def weights(self, batch):
+        return {"loss": 2.0, "near_loss": 4.0}
+
+    def sums(self, params, batch, key):
+        total = jnp.sum(params["shift"]) * jnp.sum(batch["mlm_weights"])
+        named = dict.fromkeys(("near_loss", "near_weight", "near_correct"), total)
+        return {"loss": total, "weight": total, "seen": total} | named
+
+
+def test_metrics_follow_from_the_names_of_the_sums():
+    objective = TwoLosses()
+    names = ("loss", "weight", "seen", "near_loss", "near_weight", "near_correct")
+    assert sorted(objective.sum_names) == sorted(names)
+    sums = dict(zip(names, (6.0, 4.0, 9.0, 1.0, 0.5, 0.25), strict=True))
+    metrics = objective.metrics(sums | {"step_loss": 100.0})
+    assert metrics == {"loss": 1.5 + 2.0, "near_loss": 2.0, "near_accuracy": 0.5}
+    assert objective.summary(metrics) == "near 2.0000, 50.0%"
+    baseline = {"near_majority": 0.25}
+    assert (
+        objective.summary(metrics | baseline) == "near 2.0000, 50.0% (baseline 25.0%)"
+    )
+    # Without predictions, such as in a batch without masked tokens, every mean is 0.
+    assert set(objective.metrics(dict.fromkeys(names, 0.0)).values()) == {0.0}
+    single = {"loss": 3.0, "weight": 2.0, "correct": 1.0}
+    assert objective.metrics(single) == {"loss": 1.5, "accuracy": 0.5}
+    assert objective.summary({"loss": 1.5, "accuracy": 0.5}) == "accuracy 50.0%"
+    batch = few_rows()
+    assert objective.eval_sums(objective.init(None), batch)["seen"] == 6
+
+
+def test_an_objective_needs_three_functions():
+    assert PretrainingObjective.__abstractmethods__ == {"init", "weights", "sums"}

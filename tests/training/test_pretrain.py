@@ -320,8 +320,8 @@ def test_a_config_can_name_a_users_objective(configure, monkeypatch, tmp_path):
     params = read_params(tmp_path / "checkpoints")
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     assert f" {count:,} parameters" in lines[0] and "mlm" not in params
-    assert set(metrics) == {"loss", "accuracy"}
-    assert metrics["accuracy"] > 0.6  # half of the tokens are of each text
+    assert set(metrics) == {"loss", "side_loss", "side_accuracy"}
+    assert metrics["side_accuracy"] > 0.6  # half of the tokens are of each text
 
 
 @pytest.mark.long
