@@ -449,7 +449,7 @@ def tuned(
             if until == "results":
                 return None, _evaluated(job, seen), 0
             seen.probe = Probe(next(Probe._count), None)
-            unchanged = {"evaluates": lambda step: False, "initial_params": None}
+            unchanged = {"hooks": (), "initial_params": None}
             engine.run(
                 dataclasses.replace(job, objective=seen.probe, **unchanged), folder, log
             )
