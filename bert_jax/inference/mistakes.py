@@ -84,6 +84,8 @@ def confusion(
     labels = sorted(seen)
     if seen <= {*task.labels}:
         labels = [*task.labels]
+    if len(labels) == 1:  # scikit-learn warns of a single label
+        return labels, [[len(golds)]]
     return labels, confusion_matrix(golds, predicted, labels=labels).tolist()
 
 

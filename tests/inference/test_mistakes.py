@@ -136,6 +136,8 @@ def test_confusion_counts_equal_a_count_by_hand():
     rows = rows_of(CHOICES, [("x", ["c", "d", "e"], 2)])
     answer = {"choice": 0, "text": "c", "probability": 1}
     assert confusion(CHOICES, rows, [answer]) == (["0", "2"], [[0, 0], [1, 0]])
+    answer |= {"choice": 2, "text": "e"}  # one label, without a warning of scikit-learn
+    assert confusion(CHOICES, rows, [answer]) == (["2"], [[1]])
     assert confusion(NUMBERS, rows_of(NUMBERS, [("x", 1)]), [{"value": 1}]) == ([], [])
     second = bert_jax.tasks.squad(version_2=True)
     rows = [
