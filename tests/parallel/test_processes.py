@@ -32,6 +32,7 @@ import itertools, os, signal, sys
 from pathlib import Path
 import jax
 import numpy as np
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & ignores SIGINT
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", {devices})
 from bert_jax.commands import cli
