@@ -458,7 +458,7 @@ def test_the_doctor_finds_two_processes_ready(tmp_path):
     code, output = finish(job, logs)
     assert code == 0, output
     lines = [line for line in output.splitlines() if re.match("ok |failed |", line)]
-    assert sum(line.startswith("ok ") for line in lines) == 9  # lines of process 0
+    assert sum(line.startswith("ok ") for line in lines) == 10  # lines of process 0
     assert "ok devices: 4 x cpu, processes: 2" in output
     assert "ok collective: the sum of 1 to 4 over the devices is 10" in output
     assert output.count("\nready\n") == 1
