@@ -102,7 +102,7 @@ class EpochBatches:
     number of positions of the model, which limits the length of rows. multiple: divides the
     number of rows of a batch. accumulation: number of parts of a step. Part i has the rows
     i, i + accumulation, ..., and all choices of its units. rows: rows of a global batch on
-    this process's devices. packed: whether sequences share rows.
+    this process's devices.
 
     An item has for R rows of S slots: "input_ids", "token_type_ids", "attention_mask"
     int32 (R, L); "segment_ids" (R, L), 1, 2, ... for the tokens of a row's first, second,
@@ -124,7 +124,6 @@ class EpochBatches:
     multiple: int = 1
     accumulation: int = 1
     rows: HostRows = np.arange
-    packed: bool = True
 
     def __post_init__(self):
         # Divides the rows of a part. All parts of a step have the same number of rows.
@@ -205,11 +204,10 @@ class EpochBatches:
         longest: maximum number of tokens of a sequence. Rows are at most twice as long.
         """
         first = round_up(longest, MULTIPLE)
-        widest = 2 * first if self.packed else first
-        lengths = {min(n, self.limit) for n in range(first, widest + 1, MULTIPLE)}
+        lengths = {min(n, self.limit) for n in range(first, 2 * first + 1, MULTIPLE)}
         parts = [part for units in sample for part in self._split(units)]
         mean = np.mean([self.features.lengths_UC[part].mean() for part in parts])
-        most = max(map(len, parts)) * self.features.choices if self.packed else 1
+        most = max(map(len, parts)) * self.features.choices
         candidates = []
         for length in sorted(lengths):
             # Twice the average of a row, because best fit puts the short sequences into
@@ -330,14 +328,12 @@ def inference_batches(
     limit: int,
     pad_id: int,
     multiple: int = 1,
-    packed: bool = True,
 ) -> Iterator[RowBatch]:
     """Every sequence of ``features`` once, none longer than ``limit``, the longest first.
 
     packed_rows() makes the arrays, without targets. batch_size: number of rows with
     LENGTHS[0] tokens. Batches of longer rows have fewer rows and about as many tokens. A
-    small batch is padded to a power of two. multiple: divides the number of rows. packed:
-    whether sequences share rows.
+    small batch is padded to a power of two. multiple: divides the number of rows.
     """
     features = dataclasses.replace(features, targets={})
     lengths = features.lengths_UC.ravel()
@@ -346,7 +342,7 @@ def inference_batches(
         choices = [SHORT]
     left = np.arange(len(lengths))
     for shorter, length in zip([0, *choices][-2::-1], choices[::-1], strict=True):
-        slots = max(length // SLOT, 1) if packed else 1
+        slots = max(length // SLOT, 1)
         fitted = best_fit(lengths[left], length, slots)
         # Shorter sequences fill only rows that longer sequences need.
         fitted = [row for row in fitted if lengths[left[row[0]]] > shorter]

@@ -56,7 +56,7 @@ class _Model(NamedTuple):
 class SentencePieceTokenizer(LibraryTokenizer):
     """A SentencePiece model that has BERT's special tokens.
 
-    Its ids are those of the tokenizer.json in an exported folder. They differ from the
+    Its ids are equal to the ids of an exported tokenizer.json. They differ from the
     sentencepiece package's, which encoded up to version 0.2.0, where two splits have equal
     scores (one of 6,000 sentences), for rare combining marks, and for a sigma at the end of
     a word in capitals.
@@ -104,7 +104,7 @@ class SentencePieceTokenizer(LibraryTokenizer):
     def has_fingerprint(self, fingerprint: str) -> bool:
         """See Tokenizer.has_fingerprint.
 
-        A store of 0.2.0, whose ids are those of the sentencepiece package, keeps them.
+        A store of 0.2.0 has the ids of the sentencepiece package, and keeps them.
         Version 0.1.0 left out scores and rules.
         """
         rules = f"{self.kind}\n{self.lower_case}\n".encode()

@@ -13,12 +13,16 @@ import numpy as np
 from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.nn.initializers import Initializer
-from jax.sharding import PartitionSpec
 
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels import dropout as byte_masks
 from bert_jax.model.kernels import products
-from bert_jax.model.kernels.device import activation_dtype, is_plain, on_one_cpu
+from bert_jax.model.kernels.device import (
+    activation_dtype,
+    drawn_by_rows,
+    is_plain,
+    on_one_cpu,
+)
 
 # Vaswani et al. scale word vectors to the size of the sinusoids. Here the sinusoids are
 # scaled to the size of new word vectors.
@@ -183,30 +187,14 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     """True with probability 1 - ``rate``, independently for each element.
 
     The random numbers come from the generator of the device (JAX's rbg). With a mesh each
-    device draws its own rows, because the compiler would let each device draw all rows. So
-    a mask depends on the number of devices that share the batch.
+    device draws its own rows.
     """
-    mesh, axes = jax.sharding.get_abstract_mesh(), ("replica", "data")
-    parts = 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in axes)
-    rows, *rest = shape
-    if rows % parts:
-        parts = 1
 
-    def own_rows(data_4: jax.Array) -> jax.Array:
-        key = jax.random.wrap_key_data(data_4, impl="rbg")
-        if parts > 1:
-            key = jax.random.fold_in(key, jax.lax.axis_index(axes))
-        return jax.random.bernoulli(key, 1 - rate, (rows // parts, *rest))
+    def draw(seed: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        key = jax.random.wrap_key_data(seed, impl="rbg")
+        return jax.random.bernoulli(key, 1 - rate, shape)
 
-    if parts > 1:
-        own_rows = jax.shard_map(
-            own_rows,
-            in_specs=PartitionSpec(),
-            out_specs=PartitionSpec(axes),
-            check_vma=False,
-        )
-    # A key of rbg has four words, a key of threefry two.
-    return own_rows(jnp.resize(jax.random.key_data(key), 4))
+    return drawn_by_rows(draw, key, shape)
 
 
 def drop(

@@ -59,7 +59,7 @@ class Causal(PretrainingObjective):
             method="lm_logits",
         )
         weights = self.prediction_weights(batch)
-        return cross_entropy_sums("lm", logits, self._targets(batch), weights)
+        return cross_entropy_sums("lm", logits, self.targets(batch), weights)
 
     def prediction_weights(self, batch: Batch) -> jax.Array:
         """float32 (B, L): 1 for each token that is predicted, 0 for others."""
@@ -67,11 +67,9 @@ class Causal(PretrainingObjective):
         follows_BM = (ids_BL[:, 1:] == ids_BL[:, :-1]) & (ids_BL[:, 1:] > 0)
         return jnp.pad(follows_BM, ((0, 0), (1, 0))).astype(jnp.float32)
 
-    def _targets(self, batch: Batch) -> jax.Array:
+    def targets(self, batch: Batch) -> jax.Array:
         """The token of each of the ``prediction_weights``, int32."""
-        ids_BL = unmasked_ids(batch)
-        predictions = self.prediction_weights(batch).shape[1]
-        return jnp.tile(ids_BL, (1, predictions // ids_BL.shape[1]))
+        return unmasked_ids(batch)
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """perplexity: e to the power of the mean loss."""
@@ -96,7 +94,7 @@ class Causal(PretrainingObjective):
         lm_counts: int32 (V,).
         """
         weights, V = self.prediction_weights(batch), self.model.config.vocab_size
-        counts_V = label_counts(self._targets(batch), weights, V)
+        counts_V = label_counts(self.targets(batch), weights, V)
         return self.sums(params, batch, None) | {"lm_counts": counts_V}
 
 

@@ -186,6 +186,11 @@ class TwoWay(Causal):
         from_after_BL = jnp.pad(from_before_BL[:, 1:], ((0, 0), (0, 1)))
         return jnp.concatenate([from_before_BL, from_after_BL], axis=1)
 
+    def targets(self, batch: Batch) -> jax.Array:
+        """The tokens, int32 (B, 2 L): once for each direction."""
+        ids_BL = super().targets(batch)
+        return jnp.concatenate([ids_BL, ids_BL], axis=1)
+
     def flops(self, batch: Batch) -> float:
         rows, length = batch["input_ids"].shape
         return flops.step(

@@ -73,7 +73,7 @@ def test_an_epoch_has_every_unit_once_in_full_batches_but_one(units, buckets):
 
 @pytest.mark.parametrize("choices", [1, 3])
 def test_the_examples_of_a_step_do_not_depend_on_the_layout(choices):
-    """For any number of devices and parts, with packed rows or one sequence a row."""
+    """For any number of devices and parts."""
     features = labelled(random_lengths(300 * choices), choices)
     expected = [units_of(batch) for batch in make_batches(features)]
     layouts = [dict(multiple=m, accumulation=a) for m in (1, 8, 16) for a in (1, 2, 4)]
@@ -85,7 +85,7 @@ def test_the_examples_of_a_step_do_not_depend_on_the_layout(choices):
     hidden = [np.zeros((n, 2), np.float32) for n in features.lengths_UC.ravel()]
     if choices == 1:
         features = dataclasses.replace(features, hidden=hidden)
-        batches = make_batches(features, packed=False)
+        batches = make_batches(features)
         assert [units_of(batch) for batch in batches] == expected
 
 
@@ -191,20 +191,19 @@ def test_regression_labels_are_floats():
     assert sorted(arrays["label"][arrays["weights"] > 0].tolist()) == [0.5, 2]
 
 
-def test_each_sequence_of_hidden_states_has_its_own_padded_row():
+def test_hidden_states_stand_where_their_tokens_stand():
+    """Two sequences share a row of eight tokens; the other rows are padding."""
     features = labelled([3, 5])
     hidden = [np.full((n, 4), n, np.float32) for n in (3, 5)]
     features = dataclasses.replace(features, hidden=hidden)
-    arrays = make_batches(features, multiple=4, packed=False)[0]
+    arrays = make_batches(features, multiple=4)[0]
     assert arrays["hidden"].shape == (4, 8, 4)
     assert arrays["hidden"].dtype == np.float32
-    assert sorted(arrays["hidden"][:, :, 0].sum(axis=1)) == [0, 0, 9, 25]
-    assert arrays["starts"].tolist() == [[0]] * 4
-    for ids, states, label in zip(
-        arrays["input_ids"], arrays["hidden"], arrays["label"][:, 0], strict=True
-    ):
-        if states.any():
-            assert np.all(states[ids != 7] == hidden[label][0])
+    assert sorted(arrays["hidden"][:, :, 0].sum(axis=1)) == [0, 0, 0, 9 + 25]
+    (row,) = np.flatnonzero(arrays["attention_mask"].any(axis=1))
+    for slot, label in enumerate(arrays["label"][row, :2]):
+        tokens = arrays["segment_ids"][row] == slot + 1
+        assert np.all(arrays["hidden"][row, tokens] == hidden[label][0])
 
 
 @pytest.mark.parametrize("hosts", [2, 4])
@@ -336,14 +335,13 @@ def sentence_lengths(count):
     return np.clip(lengths.astype(int), 3, 512).tolist()
 
 
-@pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("multiple", [1, 8])
 @pytest.mark.parametrize(
     "lengths", [[3], [16], [17, 3], [512] * 3, [3] * 100, sentence_lengths(700)]
 )
-def test_inference_has_every_complete_sequence_once(lengths, multiple, packed):
+def test_inference_has_every_complete_sequence_once(lengths, multiple):
     features, seen = make_features(lengths), []
-    for rows, arrays in batches_of(lengths, multiple=multiple, packed=packed):
+    for rows, arrays in batches_of(lengths, multiple=multiple):
         covered = np.zeros(arrays["input_ids"].shape, bool)
         for r, row in enumerate(rows):
             start = 0
@@ -357,7 +355,6 @@ def test_inference_has_every_complete_sequence_once(lengths, multiple, packed):
                 covered[place] = True
                 start += lengths[sequence]
                 seen.append(sequence)
-            assert packed or len(row) == 1
         assert np.array_equal(arrays["attention_mask"], covered)
         assert (arrays["input_ids"][~covered] == 7).all()
         assert len(arrays["input_ids"]) % multiple == 0

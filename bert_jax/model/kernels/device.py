@@ -2,10 +2,13 @@
 
 import functools
 import logging
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 _logger = logging.getLogger(__name__)
 
@@ -26,9 +29,46 @@ def is_plain(setting: str) -> bool:
     """Whether to compute the formula as it is written.
 
     setting: ComputeConfig.attention_impl or dropout_impl. "auto" is a faster form on CPUs,
-    where it was measured, and "plain" on all other devices.
+    because it was measured there, and "plain" on all other devices.
     """
     return setting == "plain" or (setting == "auto" and platform() != "cpu")
+
+
+def drawn_by_rows(
+    draw: Callable[[jax.Array, tuple[int, ...]], jax.Array],
+    key: jax.Array,
+    shape: tuple[int, ...],
+) -> jax.Array:
+    """Random numbers of a shape, of which each device draws its own rows of the batch.
+
+    The compiler would let each device draw all rows. Each device does so only if the
+    devices do not divide the rows.
+
+    draw: function of a seed, uint32 (4,), and a shape. The seed of a device is the key plus
+      the device's number, so the numbers depend on how many devices share the batch.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    axes = ("replica", "data")
+    parts = 1
+    if not mesh.empty:
+        parts = math.prod(mesh.shape[axis] for axis in axes)
+    # A key of rbg has four words, a key of threefry two.
+    seed = jnp.resize(jax.random.key_data(key), 4)
+    rows, *rest = shape
+    if parts == 1 or rows % parts:
+        return draw(seed, shape)
+
+    def own_rows(seed: jax.Array) -> jax.Array:
+        number = jax.lax.axis_index(axes).astype(seed.dtype)
+        return draw(seed + number, (rows // parts, *rest))
+
+    divided = jax.shard_map(
+        own_rows,
+        in_specs=PartitionSpec(),
+        out_specs=PartitionSpec(axes),
+        check_vma=False,
+    )
+    return divided(seed)
 
 
 def capability() -> float:

@@ -9,12 +9,12 @@ the number of devices that share the batch.
 """
 
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
+
+from bert_jax.model.kernels.device import drawn_by_rows
 
 _LEVELS = 256
 
@@ -50,7 +50,7 @@ def mask_from_philox(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax
     def draw(seed: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         return _bytes(seed, shape, jax.lax.RandomAlgorithm.RNG_PHILOX)
 
-    return _by_device(draw, key, rate, shape)
+    return _kept(drawn_by_rows(draw, key, shape), key, rate)
 
 
 def mask_from_generator(
@@ -58,8 +58,8 @@ def mask_from_generator(
 ) -> jax.Array:
     """:func:`keep_mask` from one byte for each value, of the device's generator.
 
-    Of the four axes of attention the last two are in the order of a TPU's layout of scores,
-    because otherwise the bytes would be transposed.
+    Attention has four axes. The last two are drawn in the order of a TPU's layout of
+    scores, because otherwise the bytes would be transposed.
     """
 
     def draw(seed: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -70,41 +70,7 @@ def mask_from_generator(
             jax.lax.rng_bit_generator(seed, (B, N, L, Q), jnp.uint8)[1], 2, 3
         )
 
-    return _by_device(draw, key, rate, shape)
-
-
-def _by_device(
-    draw: Callable[[jax.Array, tuple[int, ...]], jax.Array],
-    key: jax.Array,
-    rate: float,
-    shape: tuple[int, ...],
-) -> jax.Array:
-    """:func:`keep_mask` from bytes. draw: function of seed and shape that returns them.
-
-    With a mesh each device draws only its rows. The compiler would let each device draw all
-    rows. If the devices do not divide the rows, hashed words are used, which can be split.
-    """
-    mesh, axes = jax.sharding.get_abstract_mesh(), ("replica", "data")
-    parts = 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in axes)
-    rows, *rest = shape
-    if rows % parts:
-        return mask_from_words(key, rate, shape)
-
-    def own_rows(seed: jax.Array) -> jax.Array:
-        if parts > 1:
-            seed += jax.lax.axis_index(axes).astype(seed.dtype)
-        return draw(seed, (rows // parts, *rest))
-
-    if parts > 1:
-        own_rows = jax.shard_map(
-            own_rows,
-            in_specs=PartitionSpec(),
-            out_specs=PartitionSpec(axes),
-            check_vma=False,
-        )
-    # Four words. A key of threefry has two.
-    seed = jnp.resize(jax.random.key_data(key), 4)
-    return _kept(own_rows(seed), key, rate)
+    return _kept(drawn_by_rows(draw, key, shape), key, rate)
 
 
 def _bytes(
