@@ -1,16 +1,15 @@
 """Dense layers, tables, LayerNorm, activations, dropout; parameters of stacked layers."""
 
 import functools
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from flax.core.scope import LazyRng
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.nn.initializers import Initializer
 
@@ -266,32 +265,19 @@ def stacked_at_start(
             if path[-1] != "kernel":  # the same number in all layers
                 stacked[path] = jnp.broadcast_to(leaf, (count, *leaf.shape))
                 continue
-            modules = [
-                (name, "encoder", f"layer_{i}", *path[:-1]) for i in range(count)
-            ]
-            hashes = jnp.array([_flax_hash(module) for module in modules], jnp.uint32)
+            keys = []
+            for i in range(count):
+                # Flax's key for the first parameter of a module: its path and a number.
+                module = name, "encoder", f"layer_{i}", *path[:-1]
+                keys.append(LazyRng.create(key, *module, 1).as_jax_rng())
 
-            def draw_layer(number, leaf=leaf):
-                layer_key = jax.random.fold_in(key, number)
+            def draw_layer(layer_key, leaf=leaf):
                 return draw(layer_key, leaf.shape, leaf.dtype)
 
-            stacked[path] = jax.lax.map(draw_layer, hashes)
+            stacked[path] = jax.lax.map(draw_layer, jnp.stack(keys))
         encoder["layers"] = unflatten_dict(stacked)
         changed[name] = {**params[name], "encoder": encoder}
     return changed
-
-
-def _flax_hash(path: tuple[str, ...]) -> int:
-    """The number that Flax folds into a key for the first parameter of a module.
-
-    path: names of the modules. See flax.core.scope.LazyRng.
-    """
-    digest = hashlib.sha1()
-    for part in (*[name.encode() for name in path], b"\1"):
-        if flax.config.flax_fix_rng_separator:
-            digest.update(b"\0")
-        digest.update(part)
-    return int.from_bytes(digest.digest()[:4], "big")
 
 
 def unstack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
