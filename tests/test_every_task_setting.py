@@ -92,7 +92,7 @@ def ordered_by(seen, seed):
 
 BATCH_SETTINGS = (
     *("batch_size", "epochs", "seed", "pad_id", "buckets", "limit", "multiple"),
-    *("accumulation", "rows", "packed"),
+    *("accumulation", "rows"),
 )
 
 
