@@ -127,7 +127,7 @@ def test_every_link_has_a_target(page):
 def test_every_file_that_a_page_names_exists(page):
     """Files of the package, tests, configs and scripts, also in comments of blocks."""
     package = ROOT / "bert_jax"
-    folders = ["tests", "bert_jax", "experiments", "launch", "docs"]
+    folders = ["tests", "bert_jax", "experiments", "examples", "launch", "docs"]
     folders += [path.name for path in package.iterdir() if path.is_dir()]
     pattern = rf"(?<![\w./-])((?:{'|'.join(folders)})/[\w./]+\.(?:py|md|sh|yaml))\b"
     names = re.findall(pattern, page.read_text())
@@ -327,8 +327,7 @@ def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained):
         (tmp_path / name).symlink_to(text)
     for name in ("glue/MRPC", "my_task", "reviews", "runs", "data", "my_bert"):
         (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "my_objectives").symlink_to(ROOT / "tests/objectives")
-    monkeypatch.syspath_prepend(tmp_path / "my_objectives")  # the page's PYTHONPATH
+    monkeypatch.syspath_prepend(ROOT / "examples")  # the page's PYTHONPATH
     for name in ("CHECKPOINT", "A", "all-MiniLM-L6-v2", "runs/tiny"):
         (tmp_path / name).symlink_to(pretrained)
     tokenizer.save(tmp_path)

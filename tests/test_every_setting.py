@@ -44,7 +44,7 @@ from bert_jax.training.config import (
     Variant,
     train_config,
 )
-from tests.arrives import (
+from tests.settings_probe import (
     Row,
     Table,
     config_of,
@@ -78,7 +78,7 @@ SMALL = {
     "checkpoint_every": 1,
     "eval_batches": 2,
 }
-PROBE = {"objective": "tests.arrives"}
+PROBE = {"objective": "tests.settings_probe"}
 
 
 def masked(seen, of):
@@ -496,7 +496,7 @@ def table(places, tmp_path_factory):
         if kind == "corpus":
             base = SMALL | {"data.corpus": ("{text}",)}
         if kind in ("end", "step"):
-            base |= {"objective": "tests.arrives"}
+            base |= {"objective": "tests.settings_probe"}
         settings = {name: place(value) for name, value in (base | settings).items()}
         workdir = tmp_path_factory.mktemp("run") / "workdir"
         until = kind if kind in ("end", "step") else "job"

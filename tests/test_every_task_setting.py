@@ -22,7 +22,8 @@ from bert_jax.settings import all_settings
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.training import from_python
 from bert_jax.training.config import FineTuneConfig, finetune_config
-from tests.arrives import (
+from tests.conftest import WRITERS
+from tests.settings_probe import (
     Row,
     Table,
     config_of,
@@ -38,7 +39,6 @@ from tests.arrives import (
     tuned,
     values_of,
 )
-from tests.conftest import WRITERS
 
 # Settings of all runs, which replace those of the fixture.
 SMALL = {

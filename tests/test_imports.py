@@ -84,3 +84,10 @@ def test_every_folder_has_a_rule():
 def test_orbax_is_imported_in_one_file():
     users = [p for p in PACKAGE.rglob("*.py") if "from orbax" in p.read_text()]
     assert users == [PACKAGE / "interop/train_state.py"]
+
+
+def test_every_test_file_has_its_own_name():
+    """A report of pytest, and a reader who searches, name the file alone."""
+    files = (PACKAGE.parent / "tests").rglob("test_*.py")
+    names = sorted(path.name for path in files)
+    assert [name for name in names if names.count(name) > 1] == []

@@ -15,7 +15,7 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig
 from bert_jax.tasks.rows import placed_rows
-from tests.words import TOKENIZER, WORDS
+from tests.word_tokenizer import TOKENIZER, WORDS
 
 CONFIG = BertConfig(
     vocab_size=TOKENIZER.vocab_size,

@@ -29,7 +29,7 @@ from bert_jax.tasks.tagging_formats import spelled
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import finetune, prepare
 from bert_jax.training.workdir import RunFolder
-from tests.words import TOKENIZER, WORDS
+from tests.word_tokenizer import TOKENIZER, WORDS
 
 CONFIG = BertConfig(
     vocab_size=TOKENIZER.vocab_size,

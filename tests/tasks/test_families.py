@@ -1,10 +1,7 @@
-"""A new task and a new family need one file each. Both are added here, and run."""
+"""A new task and a new family are added, and run."""
 
-import dataclasses
 import inspect
-import json
 
-import numpy as np
 import pytest
 
 import bert_jax
@@ -12,10 +9,10 @@ from bert_jax.errors import UserError
 from bert_jax.inference.model import load
 from bert_jax.tasks.data_sets import DATA_SETS, DataSet
 from bert_jax.tasks.families import FAMILIES
-from bert_jax.tasks.splits import Form
-from bert_jax.tasks.task import Features, Task, saved_config
+from bert_jax.tasks.task import saved_config
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
+from examples.clue import Clue
 
 # A new task on an existing head.
 MOODS = DataSet(
@@ -24,61 +21,6 @@ MOODS = DataSet(
     labels=("no", "1"),
     metrics=("f1_macro", "accuracy"),
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class ClueConfig:
-    """dir: the folder of train.csv and dev.csv."""
-
-    dir: str = ""
-    labels: tuple[str, ...] = ()
-    max_length: int = 32
-
-
-class Clue(Task):
-    """A new family: the word that decides a text's label (the last "good" or "bad")."""
-
-    family = "clue"
-    config_class = ClueConfig
-    head = "token"
-    labels = ("other", "clue")
-    main_metric = "found"
-
-    form = Form(columns={"text": ("text",), "label": ("label",)})
-
-    def row(self, where, values, labelled):
-        words = values["text"].split()
-        if not words:
-            raise UserError(f"{where} is empty; expected words")
-        return words, _clue(words) if labelled else None
-
-    def encode(self, rows, tokenizer):
-        sequences = [tokenizer.build(tokenizer.encode(" ".join(w))) for w, _ in rows]
-        ids, types = map(list, zip(*sequences, strict=True))
-        targets = {}
-        if all(clue is not None for _, clue in rows):
-            labels = [np.zeros(len(row), np.int32) for row in ids]
-            for row, (_, clue) in zip(labels, rows, strict=True):
-                row[1 + clue] = 1
-            targets = {"labels": labels}
-        return Features(ids, types, np.arange(len(rows), dtype=np.int32), targets)
-
-    def decode(self, rows, features, outputs):
-        best = [int((row[1:-1, 1] - row[1:-1, 0]).argmax()) for row in outputs]
-        return [{"word": i, "clue": w[i]} for i, (w, _) in zip(best, rows, strict=True)]
-
-    def score(self, rows, predictions):
-        right = [
-            p["word"] == clue for p, (_, clue) in zip(predictions, rows, strict=True)
-        ]
-        return {"found": 100 * float(np.mean(right))}
-
-    def export(self, rows, predictions, split):
-        return {f"{split}.json": json.dumps(predictions)}
-
-
-def _clue(words):
-    return max(i for i, word in enumerate(words) if word in ("good", "bad"))
 
 
 def run(settings, workdir, lines):

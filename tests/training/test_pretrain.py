@@ -311,8 +311,8 @@ def test_the_error_names_a_missing_objective(configure):
 
 @pytest.mark.long
 def test_a_config_can_name_a_users_objective(configure, monkeypatch, tmp_path):
-    """The objective needs one file (tests/objectives/sides.py) and one setting."""
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "objectives")
+    """The objective needs one file (examples/sides.py) and one setting."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
     config, lines = configure("--objective=sides", "--prompts=()"), []
     phase = dataclasses.replace(config.phases[0], steps=14)
     config = dataclasses.replace(config, phases=(phase,))

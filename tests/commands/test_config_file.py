@@ -20,7 +20,7 @@ from bert_jax.settings import from_settings, setting, to_dict
 from bert_jax.training.config import finetune_config, train_config
 
 USAGE = "usage:\n  bert_jax command"
-EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+EXPERIMENTS = Path(__file__).parent.parent.parent / "experiments"
 
 
 @dataclasses.dataclass(frozen=True)

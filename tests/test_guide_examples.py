@@ -1,21 +1,18 @@
-"""The example objective of docs/guides/own_objective.md."""
+"""The examples that guides show. tests/tasks/test_families.py runs examples/clue.py."""
 
 import dataclasses
-import importlib
-from pathlib import Path
 
 import jax
 import pytest
 
 from bert_jax.data.packing import Packing
 from bert_jax.model.config import ComputeConfig
+from examples import sides
 
 
 def test_sums_of_packed_rows_are_the_sums_of_single_sequences(
-    small_model_config, make_batch, monkeypatch
+    small_model_config, make_batch
 ):
-    monkeypatch.syspath_prepend(Path(__file__).parent)
-    sides = importlib.import_module("sides")
     config = dataclasses.replace(
         small_model_config, hidden_dropout=0.0, attention_dropout=0.0
     )

@@ -21,7 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference import lines
 from bert_jax.inference.evaluation import Options
 
-GOLDEN = Path(__file__).parent / "golden/v0_1_0"
+GOLDEN = Path(__file__).parent.parent / "golden/v0_1_0"
 TEXT = "the whale is good"
 # For each head: a row for predict, and the label of this row for evaluate.
 ROWS = {

@@ -159,7 +159,7 @@ class Probe:
 
 
 def pretraining(model, compute, examples):
-    """The objective of a run with ``objective="tests.arrives"``."""
+    """The objective of a run with ``objective="tests.settings_probe"``."""
     return Probe(next(Probe._count), BertForPreTraining(model, compute))
 
 

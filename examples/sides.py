@@ -15,6 +15,8 @@ from bert_jax.objectives import objective
 
 
 class SideModel(nn.Module):
+    """BERT with two logits for each token: A and B."""
+
     config: object
     compute: object
 
@@ -29,6 +31,8 @@ class SideModel(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Sides(objective.PretrainingObjective):
+    """The cross entropy of the two sides."""
+
     model: SideModel
     rules = ((r"side/kernel$", PartitionSpec(None, None)),)  # replicated
 
@@ -48,4 +52,5 @@ class Sides(objective.PretrainingObjective):
 
 
 def pretraining(model, compute, examples):
+    """The objective of a config."""
     return Sides(SideModel(model, compute))

@@ -12,7 +12,7 @@ import pytest
 from bert_jax.commands import finetune
 from bert_jax.errors import UserError
 
-REPOSITORY = Path(__file__).parent.parent
+REPOSITORY = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, FeatureConfig
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.networks import make_model
-from tests.words import TOKENIZER
+from tests.word_tokenizer import TOKENIZER
 
 CONFIG = BertConfig(
     vocab_size=TOKENIZER.vocab_size,

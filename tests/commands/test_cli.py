@@ -22,7 +22,7 @@ from bert_jax.commands.config_file import parse
 from bert_jax.errors import Preempted, UserError
 from bert_jax.training.config import finetune_config
 
-MODEL = Path(__file__).parent / "golden" / "v0_1_0" / "exported" / "mlm_nsp"
+MODEL = Path(__file__).parent.parent / "golden" / "v0_1_0" / "exported" / "mlm_nsp"
 
 PROGRAM = """
 import ctypes

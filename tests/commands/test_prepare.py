@@ -7,7 +7,7 @@ from bert_jax.commands import prepare
 from bert_jax.commands.cli import run
 from bert_jax.data.store import TokenStore
 
-VOCABULARY = str(Path(__file__).parent / "golden/tokenizer/uncased_vocab.txt")
+VOCABULARY = str(Path(__file__).parent.parent / "golden/tokenizer/uncased_vocab.txt")
 
 
 def command(monkeypatch, *arguments):
