@@ -220,7 +220,7 @@ def publish(start: str | None, *parts: str, what: str, **measured: Any) -> None:
 
     parts: the other words of NAME, such as dtype and peer. The new file keeps from an
     old one what is not measured: "what", the "table" of docs/results.md, and the
-    "sources" on which the figure depends. docs/make_results.py reads the file.
+    "sources" on which the figure depends. docs/scripts/write_results.py reads the file.
     """
     if start is None:
         return

@@ -69,9 +69,9 @@ python_maximum_signature_line_length = 88
 OUTSIDE = {
     "README.md": "readme.md",
     "CHANGELOG.md": "changelog.md",
-    "CONTRIBUTING.md": "contributing.md",
-    "CODE_OF_CONDUCT.md": "code_of_conduct.md",
-    "SECURITY.md": "security.md",
+    ".github/CONTRIBUTING.md": "contributing.md",
+    ".github/CODE_OF_CONDUCT.md": "code_of_conduct.md",
+    ".github/SECURITY.md": "security.md",
     "AGENTS.md": "agents.md",
     "launch/README.md": "launch.md",
 }

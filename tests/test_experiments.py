@@ -28,7 +28,7 @@ FURTHER = f"--init_from={CHECKPOINT}", "--model.max_positions=128"
 
 
 def load(name, *flags):
-    flags = [*FURTHER, *flags] if name == "further.py" else flags
+    flags = [*FURTHER, *flags] if name == "further_pretraining.py" else flags
     line = ["--config", f"{EXPERIMENTS}/{name}", *flags]
     return parse(line, "bert_jax train", train_config).config
 

@@ -118,13 +118,13 @@ def test_help_of_the_package_shows_its_functions():
 
 @pytest.mark.parametrize("name", ["settings", "commands"])
 def test_the_reference_pages_are_up_to_date(name):
-    pages = runpy.run_path(str(REPOSITORY / "docs" / "make_reference.py"))
+    pages = runpy.run_path(str(REPOSITORY / "docs" / "scripts" / "write_lists.py"))
     page = (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    assert page == pages[f"{name}_page"](), "run python docs/make_reference.py"
+    assert page == pages[f"{name}_page"](), "run python docs/scripts/write_lists.py"
 
 
 def test_the_page_of_commands_names_the_flags_of_earlier_commands():
-    pages = runpy.run_path(str(REPOSITORY / "docs" / "make_reference.py"))
+    pages = runpy.run_path(str(REPOSITORY / "docs" / "scripts" / "write_lists.py"))
     known = {}
     help_of = "About.\n\nflags:\n  {}\n  --b  second"
     first, other = help_of.format("--a N  first (1)"), help_of.format("--a  first (2)")

@@ -19,9 +19,9 @@ COUNT = r"\b\d[\d,]* (?:tests|passed|skipped|failed)\b"
 
 @pytest.fixture
 def made():
-    """docs/make_results.py."""
-    path = ROOT / "docs" / "make_results.py"
-    spec = importlib.util.spec_from_file_location("make_results", path)
+    """docs/scripts/write_results.py."""
+    path = ROOT / "docs" / "scripts" / "write_results.py"
+    spec = importlib.util.spec_from_file_location("write_results", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -34,7 +34,7 @@ def test_pages_and_charts_are_up_to_date(made):
         for path, text in made.files().items()
         if path.read_text().replace(made.MARK, "") != text.replace(made.MARK, "")
     ]
-    assert old == [], "run python docs/make_results.py"
+    assert old == [], "run python docs/scripts/write_results.py"
 
 
 def test_marks_of_the_pages_are_complete(made):

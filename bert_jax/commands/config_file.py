@@ -30,6 +30,8 @@ _ARGUMENTS = {
 for _name, _data_set in DATA_SETS["classification"].items():
     if _data_set.config:
         _ARGUMENTS[_name] = _data_set.config
+# Names of earlier versions.
+_OLD_NAMES = {"further": "further_pretraining"}
 # A setting is a flag that --help leaves out.
 _HIDDEN = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
 
@@ -145,10 +147,15 @@ def _items(texts: Sequence[str], known: Setting) -> Sequence[Any]:
 def load_file(config: str, function: str, known: Mapping[str, str]) -> dict[str, Any]:
     """The settings that ``function`` of FILE[:ARGUMENT] or NAME[:ARGUMENT] returns.
 
-    known: files by name. Raises UserError with the nearest name for an unknown one.
+    known: files by name. Prints the new name of a config with an old name. Raises UserError
+    with the nearest name for an unknown one.
     """
     file, _, argument = config.partition(":")
     if not Path(file).is_file():
+        old = Path(file).stem
+        if old in _OLD_NAMES:
+            file = _OLD_NAMES[old]
+            print_line(f"the config {old} has a new name: {file}", sys.stderr)
         if file not in known:
             name = re.sub("bert|uncased|cased", "", Path(file).stem.lower())
             near = hint(name, list(known)) or f"known: {', '.join(known)}"

@@ -5,7 +5,7 @@ The same command resumes a stopped run. Each setting is a flag: --NAME=VALUE.
 usage:
   bert_jax train --config tiny
   bert_jax train --config mini --data.corpus=TEXT --optimizer.learning_rate=3e-4
-  bert_jax train --config further --init_from=CHECKPOINT --data.corpus=TEXT
+  bert_jax train --config further_pretraining --init_from=DIR --data.corpus=TEXT
 
 flags:
   --config NAME              a file, or a name such as tiny or base:lamb

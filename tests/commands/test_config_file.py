@@ -270,7 +270,7 @@ def test_sizes_missing_in_a_config_come_from_the_checkpoint(
     file = Path("checkpoint/config.json")
     settings = json.loads(file.read_text()) | {"hidden_dropout_prob": 0.3}
     file.write_text(json.dumps(settings))
-    line = ["--config", "further", "--config.init_from=checkpoint"]
+    line = ["--config", "further_pretraining", "--config.init_from=checkpoint"]
 
     def model(*flags):
         return parse([*line, "--phases[0].sequence_length=16", *flags], USAGE, read)
@@ -304,8 +304,9 @@ def test_sizes_missing_in_a_config_come_from_the_checkpoint(
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
     Path("checkpoint/vocab.txt").write_text("\n".join(tokens))
     assert model().config.model == dataclasses.replace(model_sizes, vocab_size=6)
-    Path("runs/further").mkdir(parents=True)
-    Path("runs/further/config.json").write_text(json.dumps(to_dict(model().config)))
+    Path("runs/further_pretraining").mkdir(parents=True)
+    saved = json.dumps(to_dict(model().config))
+    Path("runs/further_pretraining/config.json").write_text(saved)
     shutil.rmtree("checkpoint")
     assert model().config.model == dataclasses.replace(model_sizes, vocab_size=6)
     for flag in ("--workdir=runs/other", "--init_from=./other"):
@@ -313,6 +314,18 @@ def test_sizes_missing_in_a_config_come_from_the_checkpoint(
             UserError, match=r"checkpoint does not|other does not exist"
         ):
             model(flag)
+
+
+@pytest.mark.parametrize("old", ["further", "experiments/further.py"])
+def test_an_old_name_of_a_config_works_and_the_new_name_is_printed(old, golden, capsys):
+    """The workdir keeps the old name, so that the same command resumes a run."""
+    flags = f"--init_from={golden}/huggingface/pretraining", "--model.max_positions=128"
+    line = parse(["--config", old, *flags], USAGE, train_config)
+    new = parse(["--config", "further_pretraining", *flags], USAGE, train_config)
+    assert line.config == new.config
+    assert (line.workdir, new.workdir) == ("runs/further", "runs/further_pretraining")
+    errors = capsys.readouterr().err
+    assert errors == "the config further has a new name: further_pretraining\n"
 
 
 @pytest.mark.parametrize("kind", ["run", "google"])

@@ -5,7 +5,7 @@ of docs/tutorial.md with the seeds 0 to 2 and log_every=10. MODEL:
 sentence-transformers/all-MiniLM-L6-v2.
 
 usage:
-  python docs/pictures/make.py RUNS MODEL
+  python docs/scripts/draw_pictures.py RUNS MODEL
 """
 
 import io
@@ -18,7 +18,8 @@ from PIL import Image
 
 from bert_jax import figures
 
-FOLDER = Path(__file__).parent.resolve()
+DOCS = Path(__file__).resolve().parents[1]
+PICTURES = DOCS / "pictures"
 
 
 def shrink(picture, name):
@@ -26,13 +27,13 @@ def shrink(picture, name):
     with io.BytesIO() as file:
         picture.savefig(file, format="png")
         image = Image.open(file).convert("RGB").quantize(128)
-        image.save(FOLDER / name, optimize=True)
-    print(name, (FOLDER / name).stat().st_size)
+        image.save(PICTURES / name, optimize=True)
+    print(name, (PICTURES / name).stat().st_size)
 
 
 def main(runs, model):
     """Draws all of them."""
-    page = (FOLDER.parent / "guides/pictures.md").read_text()
+    page = (DOCS / "guides/pictures.md").read_text()
     runs = Path(runs)
     shrink(figures.curves(runs / "tiny"), "curves.png")
     shrink(figures.curves(*(runs / f"seed{i}" for i in range(3))), "compare.png")

@@ -4,7 +4,7 @@ A curve is added by copying config.json and metrics.jsonl of a run into
 experiments/references/NAME, and by this.
 
 usage:
-  python docs/pictures/references.py
+  python docs/scripts/draw_references.py
 """
 
 import re
@@ -13,8 +13,7 @@ from pathlib import Path
 from bert_jax.commands.config_file import named_references
 from bert_jax.runs import Run, read_runs
 
-FOLDER = Path(__file__).parent.resolve()
-PAGE = FOLDER.parent / "guides" / "is_my_loss_right.md"
+PAGE = Path(__file__).resolve().parents[1] / "guides" / "is_my_loss_right.md"
 HEAD = """| reference | step | tokens seen | loss | MLM loss | MLM acc. | NSP acc. | norm |
 |---|---|---|---|---|---|---|---|
 """
@@ -56,7 +55,7 @@ def written(page: str) -> str:
 
 
 if __name__ == "__main__":
-    from make import shrink
+    from draw_pictures import shrink
 
     from bert_jax import figures
 

@@ -1,7 +1,7 @@
-"""Writes the reference pages docs/settings.md and docs/commands.md.
+"""Writes docs/settings.md and docs/commands.md, the lists of all settings and commands.
 
 usage:
-  python docs/make_reference.py
+  python docs/scripts/write_lists.py
 """
 
 import importlib
@@ -20,7 +20,7 @@ from bert_jax.training.config import FineTuneConfig, StudyConfig, TrainConfig, V
 
 _SETTINGS = """# Settings
 
-<!-- Made by: python docs/make_reference.py -->
+<!-- Made by: python docs/scripts/write_lists.py -->
 
 Each line has the name of a setting, its default and its meaning. On the command line
 `--NAME=VALUE` changes a setting, for example `--optimizer.learning_rate=1e-4`. A config
@@ -33,7 +33,7 @@ of `data.task`, `data.loss` or `data.truncation`. For example, `table:` means
 """
 _COMMANDS = """# Commands
 
-<!-- Made by: python docs/make_reference.py -->
+<!-- Made by: python docs/scripts/write_lists.py -->
 
 `bert_jax NAME --help` shows all flags of a command. Below, flags that an earlier command
 has too are only named. `--config` takes a file, or a name with an optional argument, such
@@ -160,6 +160,6 @@ def commands_page() -> str:
 
 
 if __name__ == "__main__":
-    folder = Path(__file__).parent
-    (folder / "settings.md").write_text(settings_page(), encoding="utf-8")
-    (folder / "commands.md").write_text(commands_page(), encoding="utf-8")
+    docs = Path(__file__).resolve().parents[1]
+    (docs / "settings.md").write_text(settings_page(), encoding="utf-8")
+    (docs / "commands.md").write_text(commands_page(), encoding="utf-8")

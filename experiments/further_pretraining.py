@@ -9,7 +9,7 @@ On: one GPU for about an hour for BASE (an estimate). Two CPU cores need four to
 Result: the loss on held-out documents of the domain falls from the first evaluation on. The
   gain on a task depends on how much the domain differs from the checkpoint's text.
 Run:
-  bert_jax train --config further --init_from=CHECKPOINT --data.corpus=TEXT
+  bert_jax train --config further_pretraining --init_from=CHECKPOINT --data.corpus=TEXT
   or with --data.path=DIR, the output of bert_jax prepare with the vocabulary of the
   checkpoint; see docs/guides/further_pretraining.md.
 """

@@ -15,7 +15,7 @@ A run is marked "current" if no commit after its own changed its "sources". The 
 depends on the checkout, so the tests compare pages without it.
 
 usage:
-  python docs/make_results.py
+  python docs/scripts/write_results.py
 """
 
 import functools
@@ -26,7 +26,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).resolve().parent
+DOCS = Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
 MARK = " (current)"
 COLUMNS = {
@@ -53,7 +53,10 @@ def results() -> dict[str, dict[str, Any]]:
 
 def pages() -> list[Path]:
     """The pages in which marks are filled in."""
-    found = (*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "launch/README.md")
+    folders = ROOT / ".github", ROOT, ROOT / "launch"
+    found = [*DOCS.rglob("*.md")]
+    for folder in folders:
+        found += folder.glob("*.md")
     return sorted(page for page in found if "generated" not in page.parts)
 
 
@@ -207,10 +210,10 @@ def charts() -> dict[Path, str]:
         if name.startswith("finetune_") and name.endswith("_float32")
     ]
     return {
-        DOCS / "images/speed.svg": chart(
+        DOCS / "pictures/speed.svg": chart(
             "How many times as fast as the peer (black line: as fast)", speed, line=1
         ),
-        DOCS / "images/finetune.svg": chart(
+        DOCS / "pictures/finetune.svg": chart(
             "Dev scores: bert_jax (blue), transformers' Trainer (grey)", scores
         ),
     }
