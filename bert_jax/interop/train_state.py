@@ -37,7 +37,7 @@ if not logging.root.handlers and logging.lastResort is not None:
     # Python uses without any other, writes to the stderr of each record.
     logging.root.addHandler(logging.lastResort)
 
-from orbax.checkpoint.experimental import v1 as ocp
+from orbax.checkpoint import v1 as ocp
 
 # Orbax splits a replicated array over the devices if each part has at least this many
 # bytes. Each split of a small array would compile a program of its own.

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import jax
 import numpy as np
 from flax import linen as nn
-from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError, counted
 from bert_jax.model.config import MeshConfig
 from bert_jax.parallel.sharding import ACTIVATIONS
+from bert_jax.unstable import mesh_utils
 
 AXES = ("replica", "data", "model")
 

@@ -23,12 +23,11 @@ from typing import Any, NoReturn, TypeVar
 
 import jax
 import numpy as np
-from jax._src import distributed
-from jax.experimental import multihost_utils
 
 from bert_jax import progress
 from bert_jax.errors import PREEMPTED, Preempted, UserError
 from bert_jax.progress import unwatched
+from bert_jax.unstable import global_state, multihost_utils
 
 T = TypeVar("T")
 # Returns None, or the exception that ends the run.
@@ -111,8 +110,8 @@ def is_leader() -> bool:
 
 
 def _client() -> Any:
-    """JAX's connection to process 0. Private, but JAX has no public form of it."""
-    return distributed.global_state.client
+    """JAX's connection to process 0."""
+    return global_state.client
 
 
 def wait_for_all(name: str) -> None:

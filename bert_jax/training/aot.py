@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from bert_jax.data.packing import row_limits
@@ -21,6 +20,7 @@ from bert_jax.training.metrics import peak_flops
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.pretrain import pretraining_objective
 from bert_jax.training.state import TrainState, abstract_state
+from bert_jax.unstable import topologies
 
 GIB = 1 << 30
 

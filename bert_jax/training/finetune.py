@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 from flax import linen as nn
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bert_jax.data.batching import EpochBatches
@@ -75,6 +74,7 @@ from bert_jax.training.hooks import evaluation
 from bert_jax.training.metrics import Reporter, RunProgress
 from bert_jax.training.run import Job, Log, draw_run, has_run, run
 from bert_jax.training.workdir import RunFolder
+from bert_jax.unstable import multihost_utils
 
 BEST = "best"  # the folder of the best model, which bert_jax.load finds
 PREDICTIONS = "predictions"  # the folder of answers in the task's official form

@@ -8,17 +8,11 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu.splash_attention import (
-    BlockSizes,
-    FullMask,
-    MultiHeadMask,
-    SegmentIds,
-    make_splash_mha_single_device,
-)
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
 from bert_jax.model.kernels.device import capability, is_plain, platform
+from bert_jax.unstable import splash_attention as splash
 
 LANES = 128  # blocks of queries and keys of splash are multiples of this number
 _BLOCK = 512  # the largest block
@@ -95,13 +89,13 @@ def attend_splash(
             for name, size in blocks.items()
             for of in ("", "_dkv", "_dq")  # the output and the two gradients
         }
-        kernel = make_splash_mha_single_device(
-            MultiHeadMask([FullMask((Q + fill, L))] * q_BQNH.shape[2]),
-            block_sizes=BlockSizes(**sizes),
+        kernel = splash.make_splash_mha_single_device(
+            splash.MultiHeadMask([splash.FullMask((Q + fill, L))] * q_BQNH.shape[2]),
+            block_sizes=splash.BlockSizes(**sizes),
             interpret=platform() == "cpu",
         )
         q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q_BQNH, k_BLNH, v_BLNH))
-        ids = SegmentIds(query_ids_BQ, key_ids_BL)
+        ids = splash.SegmentIds(query_ids_BQ, key_ids_BL)
         return jnp.swapaxes(jax.vmap(kernel)(q, k, v, ids), 1, 2)
 
     rows = P(("replica", "data"))

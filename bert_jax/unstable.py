@@ -1,0 +1,25 @@
+"""Private and experimental parts of JAX. No other file imports them.
+
+They may change in any release of JAX. Each has the reason why bert_jax needs it.
+"""
+
+# wait_at_barrier of its client needs no device and has its own timeout. The barriers of
+# multihost_utils are collectives of the devices.
+from jax._src.distributed import global_state
+
+# multihost_utils: values of other processes, and the step at which all stop after SIGTERM.
+# mesh_utils: the order of devices in which neighbours of the mesh are neighbours in the
+# network, and meshes of several slices; jax.make_mesh knows no slices.
+# topologies: devices to compile for that this machine does not have.
+from jax.experimental import mesh_utils, multihost_utils, topologies
+
+# The only attention of JAX for TPUs that does not write its scores to memory.
+from jax.experimental.pallas.ops.tpu import splash_attention
+
+__all__ = [
+    "global_state",
+    "mesh_utils",
+    "multihost_utils",
+    "splash_attention",
+    "topologies",
+]
