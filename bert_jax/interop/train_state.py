@@ -67,19 +67,26 @@ class _DamagedError(Exception):
 
 
 class CheckpointStore:
-    """The newest ``keep`` checkpoints of one run, saved in the background.
+    """The checkpoints of one run, saved in the background.
 
-    Older checkpoints are deleted when the next save starts, and at the end of the run. If
-    the run ends with an error, nothing is deleted: a run that diverged soon after its last
-    save may need the checkpoint before it.
+    It keeps the newest ``keep`` checkpoints and, unless ``keep_every`` is 0, those of each
+    multiple of ``keep_every`` steps. Other checkpoints are deleted when the next save
+    starts, and at the end of the run. If the run ends with an error, nothing is deleted: a
+    run that diverged soon after its last save may need the checkpoint before it. Orbax's
+    Checkpointer would delete that checkpoint as soon as the save is complete.
 
     In a job of several processes, all processes call each method. A process whose save
     failed raises at the next save or at the end; JAX then ends the other processes.
     """
 
-    def __init__(self, directory: os.PathLike, keep: int):
+    def __init__(self, directory: os.PathLike, keep: int, keep_every: int = 0):
         """directory: an absolute path or a URL. Raises UserError if it is not writable."""
-        self._directory, self._keep = epath.Path(directory), keep
+        self._directory = epath.Path(directory)
+        policies = ocp.training.preservation_policies
+        kept = [policies.LatestN(keep)]
+        if keep_every:
+            kept.append(policies.EveryNSteps(keep_every))
+        self._policy = policies.AnyPreservationPolicy(kept)
         self._pending: Any = None  # Orbax's response of the save in the background
         on_leader(self._delete_unfinished)
 
@@ -164,8 +171,18 @@ class CheckpointStore:
                 path.rename(aside)
 
     def _delete_old(self) -> None:
-        for path in _complete(self._directory)[self._keep :]:
-            path.rmtree()
+        """Deletes the checkpoints that the policy does not keep."""
+        paths = _complete(self._directory)[::-1]  # Orbax needs the oldest first
+        checkpoints = [
+            ocp.training.CheckpointMetadata(int(path.name), path, metadata=None)
+            for path in paths
+        ]
+        context = ocp.training.preservation_policies.PreservationContext()
+        kept = self._policy.should_preserve(checkpoints, context=context)
+        for path, is_kept in zip(paths, kept, strict=True):
+            if not is_kept:
+                # Not Orbax's delete, which refuses a folder that a kill left incomplete.
+                path.rmtree()
 
 
 @contextlib.contextmanager

@@ -181,7 +181,12 @@ class TrainConfig(RunConfig):
     eval_mask_rate: float = setting(
         0.15, "share of the tokens that evaluations mask", above=0, below=1
     )
-    keep_checkpoints: int = setting(3, "number of checkpoints to keep", least=1)
+    keep_checkpoints: int = setting(3, "number of newest checkpoints to keep", least=1)
+    keep_checkpoints_every: int = setting(
+        0,
+        "also save and keep the checkpoint of each multiple of this many steps; 0: none",
+        least=0,
+    )
     prompts: tuple[str, ...] = setting(
         (), "sentences with [MASK] that the model fills in at the end of the run"
     )

@@ -169,15 +169,17 @@ def request(stop_requested: StopRequested) -> Callable[[Training], None]:
 class Saver:
     """Saves every few steps, and before the run ends or stops.
 
-    save: function of (step, state).
+    every: numbers of steps, whose multiples are saved; 0: none. save: function of (step,
+    state).
     """
 
-    def __init__(self, every: int, save: Callable[[int, TrainState], None]):
+    def __init__(self, every: Sequence[int], save: Callable[[int, TrainState], None]):
         self._every, self._save = every, save
         self._due = False  # whether a save was postponed
 
     def __call__(self, training: Training) -> None:
-        if training.step % self._every == 0 or training.ends or training.stop:
+        multiple = any(every and training.step % every == 0 for every in self._every)
+        if multiple or training.ends or training.stop:
             self._due = True
         if self._due and training.may_be_saved():
             training.reporter.finish_report()

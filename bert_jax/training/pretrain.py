@@ -194,6 +194,7 @@ class _Pretraining:
             tokenizer=self.tokenizer,
             initial_params=params,
             keep_checkpoints=config.keep_checkpoints,
+            keep_checkpoints_every=config.keep_checkpoints_every,
             threads=config.data.threads,
             prefetch=config.data.prefetch,
         )

@@ -78,7 +78,7 @@ class Job:
       rows of a fine-tuning, must be the same.
     initial_params: parameters from a checkpoint, for any part of the model. All other
       parameters are randomly initialised.
-    keep_checkpoints, threads, prefetch: see TrainConfig.
+    keep_checkpoints, keep_checkpoints_every, threads, prefetch: see TrainConfig.
     check_data: function that raises UserError if the data are damaged. All processes call
       it after each report with wait=False, and before each save with wait=True, which waits
       until all data are checked. It returns whether this call may have waited.
@@ -94,6 +94,7 @@ class Job:
     tokenizer: Tokenizer | None = None
     initial_params: Params | None = None
     keep_checkpoints: int = 1
+    keep_checkpoints_every: int = 0
     threads: int = 1
     prefetch: int = 8
     check_data: Callable[..., bool] = lambda *, wait: False
@@ -136,7 +137,8 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress,
         stack.callback(folder.upload)
         # The signals are handled until the last save is complete.
         stop_requested = stack.enter_context(stop_requests())
-        store = CheckpointStore(folder.checkpoints, job.keep_checkpoints)
+        keep = job.keep_checkpoints, job.keep_checkpoints_every
+        store = CheckpointStore(folder.checkpoints, *keep)
         stack.push(store)
         state, saved = _first_state(job, store, optimizer, abstract, log)
         first, progress = int(state.step), RunProgress(**saved.get("progress", {}))
@@ -158,7 +160,7 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress,
         profile = Profile(config.profile_steps, folder.local / metrics.TENSORBOARD)
         stack.callback(profile.close)
         saver = Saver(
-            config.steps_between_saves(total),
+            (config.steps_between_saves(total), job.keep_checkpoints_every),
             functools.partial(_save, job, folder, store, identity, reporter),
         )
         train_step = _train_step(job, abstract, schedule)

@@ -93,6 +93,23 @@ def test_an_error_of_the_run_deletes_no_checkpoint(state, tmp_path):
     assert store.steps() == [3]
 
 
+def test_the_newest_checkpoints_and_multiples_of_steps_are_kept(saved, tmp_path):
+    """A folder that a killed deletion left incomplete is deleted too."""
+    source, state = saved
+    shutil.copytree(source, tmp_path / "run")
+    (tmp_path / "run/1/_CHECKPOINT_METADATA").unlink()
+    shutil.rmtree(tmp_path / "run/1/state")
+    with CheckpointStore(tmp_path / "run", keep=1, keep_every=4) as store:
+        for step in (4, 6, 8, 9, 11):
+            store.save(step, state, {})
+            store.wait()
+        assert store.steps() == [11, 9, 8, 4]
+    assert store.steps() == [11, 8, 4]
+    with CheckpointStore(tmp_path / "run", keep=2) as store:
+        pass
+    assert store.steps() == [11, 8]
+
+
 def test_a_checkpoint_of_another_model_is_a_one_line_error(
     state, small_model_config, tmp_path
 ):
