@@ -1,6 +1,7 @@
 """A pretraining run from its config: text, batches and objective for the engine."""
 
 import bisect
+import collections
 import dataclasses
 import functools
 import importlib
@@ -52,6 +53,7 @@ from bert_jax.parallel.mesh import (
     make_mesh,
     process_rows,
     put_batch,
+    steps_ahead,
 )
 from bert_jax.parallel.processes import from_all, on_every_host, on_leader
 from bert_jax.progress import Progress, print_line
@@ -171,6 +173,8 @@ class _Pretraining:
             * config.data.packing,
         )
         self.eval_sums = jit_whole(self.mesh, self.objective.eval_sums)
+        # The batches of a phase are kept, because each plan reads all lengths.
+        self.eval_batches: dict[Phase, TrainingBatches] = {}
         steps = [phase.steps for phase in config.phases]
         self.ends = list(itertools.accumulate(steps))  # the last step of each phase
 
@@ -238,16 +242,24 @@ class _Pretraining:
     def _metrics(self, phase: Phase, params: Params) -> dict[str, float]:
         """The metrics of batches of held-out documents."""
         config = self.config
-        batches = eval_batches(
-            self.batches, phase, self.held_out, config.eval_mask_rate
+        if phase not in self.eval_batches:
+            self.eval_batches[phase] = eval_batches(
+                self.batches, phase, self.held_out, config.eval_mask_rate
+            )
+        ahead = drawn_ahead(
+            self.eval_batches[phase],
+            threads=config.data.threads,
+            prefetch=config.data.prefetch,
+            timeout=config.data_timeout,
         )
-        ahead = drawn_ahead(batches, timeout=config.data_timeout)
         bar = Progress("evaluating", ahead, total=phase.steps, unit="batches")
-        sums = []
+        sums, in_flight = [], collections.deque()
         with bar:
             for batch in bar:
-                batch_sums = self.eval_sums(params, put_batch(batch, self.mesh))
-                sums.append(jax.device_get(batch_sums))
+                in_flight.append(self.eval_sums(params, put_batch(batch, self.mesh)))
+                if len(in_flight) > steps_ahead(self.mesh):
+                    sums.append(jax.device_get(in_flight.popleft()))
+        sums += jax.device_get(list(in_flight))
         return eval_metrics(self.objective, sums)
 
     def fill_prompts(self, params: Params) -> None:

@@ -113,6 +113,22 @@ def test_large_batches_share_a_few_row_counts():
     assert (counts[242], counts[252], counts[254]) == (252, 252, 264)
 
 
+def test_many_steps_compile_a_few_programs():
+    """The lengths are those of pairs; one batch in eight needs more rows than planned."""
+    random = np.random.default_rng(3)
+    lengths = np.where(random.random(4096) < 0.4, 128, random.integers(8, 128, 4096))
+    packing = Packing.of(lengths, 256, 128, mask_rate=0.15, multiple=1)
+    longer = np.minimum(lengths + 2, 128)
+    needed, counts = set(), set()
+    for step in range(500):
+        batch = random.choice(longer if step % 4 == 0 else lengths, 256)
+        needed.add(len(best_fit(batch, 128, packing.max_pairs)))
+        counts.add(len(packing.rows(batch)))
+    assert len({rows for rows in needed if rows > packing.row_counts[-1]}) > 3
+    assert counts > {*packing.row_counts}
+    assert len(counts) <= len(packing.row_counts) + 1
+
+
 def test_parts_of_a_batch_have_equal_work():
     """Pairs and tokens of the 16 devices differ by less than one row."""
     random = np.random.default_rng(0)

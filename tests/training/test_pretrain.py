@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import bert_jax
 from bert_jax.commands.config_file import parse
+from bert_jax.data import examples
 from bert_jax.data.checksums import check_now
 from bert_jax.data.examples import Phase
 from bert_jax.data.store import TokenStore, write_info
@@ -28,6 +29,7 @@ from bert_jax.interop.train_state import read_params
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import from_python
 from bert_jax.training import pretrain as pretraining
 from bert_jax.training.config import train_config, with_architecture
@@ -290,6 +292,21 @@ def test_an_evaluation_whose_text_cannot_be_read_ends_the_run(
     with pytest.raises(StalledError, match="no batch for 1 s"):
         pretrain(config, tmp_path, log=lambda line: None)
     go_on.set()
+
+
+def test_evaluations_of_a_phase_share_a_plan(one_step, small_store, monkeypatch):
+    """Each plan reads the lengths of all held-out documents."""
+    config, place = one_step("--eval_batches=3"), small_store[0]
+    mesh = make_mesh(config.mesh, jax.devices()[:1])
+    text = TokenStore(place), load_tokenizer(place)
+    run = pretraining._Pretraining(config, mesh, *text, print)
+    params = jax.jit(run.objective.init)(jax.random.key(0))
+    phase = dataclasses.replace(config.phases[0], steps=3)
+    first = run._metrics(phase, params)
+    monkeypatch.setattr(examples, "plan_epoch", lambda *_: pytest.fail("a new plan"))
+    assert run._metrics(phase, params) == first
+    with pytest.raises(pytest.fail.Exception, match="a new plan"):
+        run._metrics(dataclasses.replace(phase, batch_size=4), params)
 
 
 def test_an_evaluation_whose_loss_is_not_finite_ends_the_run(
