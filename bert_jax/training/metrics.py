@@ -1,8 +1,6 @@
 """Metrics of a run: a line for each window of steps, in files and in the log."""
 
-import contextlib
 import dataclasses
-import hashlib
 import importlib
 import json
 import math
@@ -18,7 +16,7 @@ import jax
 from tensorboardX import SummaryWriter
 
 from bert_jax.errors import DivergenceError, UserError
-from bert_jax.files import is_remote, reading, write_text
+from bert_jax.files import reading, write_text
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.progress import Progress
 from bert_jax.runs import METRICS, read_metrics
@@ -115,7 +113,6 @@ class Reporter:
         self._unreported: tuple[int, Sums] | None = None
         self._total = int(self.schedule.total_steps)
         self._estimates = True  # whether the next ten timed steps give an estimate
-        self._known: Path | None = None  # the file with the seconds of a step
         self._peak = peak_flops(jax.devices())
         self._began = time.perf_counter() - self.progress.seconds
         self.bar = Progress(
@@ -137,27 +134,10 @@ class Reporter:
         self._start = time.perf_counter()
         self._steps, self._wait, self._tokens, self._flops = 0, 0.0, 0.0, 0.0
 
-    def expect(self, batch: Batch) -> None:
-        """Logs the time of all steps, if an earlier run had batches of this shape."""
-        self._known = _seconds_file(self.config, self.objective, batch)
-        if self._known is None:
-            return
-        try:
-            left = self._left(self.first, float(self._known.read_text()))
-        except (OSError, ValueError, OverflowError):
-            return  # no earlier run, or a damaged file
-        self.bar.set_postfix_str(left)
-        self.log(f"about {left}, at the speed of an earlier run of this shape")
-
-    def _left(self, step: int, seconds: float) -> str:
-        """The time left after ``step``. seconds: time of a step."""
-        return f"{self.bar.format_interval((self._total - step) * seconds)} left"
-
     def add_step(self, step: int, batch: Batch, wait: float, sums: Sums) -> None:
         """Counts the work of a step. wait: seconds until its batch was ready.
 
-        Logs the time left after the first ten counted steps, if no report was earlier, and
-        saves the time of a step for later runs.
+        Logs the time left after the first ten counted steps, if no report was earlier.
         """
         self._steps += 1
         self._tokens += batch["input_ids"].size  # of the global batch, with padding
@@ -167,10 +147,8 @@ class Reporter:
             self._estimates = False
             jax.block_until_ready(sums)
             seconds = (time.perf_counter() - self._start) / _TIMED
-            self.log(f"step {step}/{self._total}  about {self._left(step, seconds)}")
-            if self._known and self.writer is not None:
-                with contextlib.suppress(OSError):  # the disk of the cache may be full
-                    write_text(self._known, str(seconds))
+            left = self.bar.format_interval((self._total - step) * seconds)
+            self.log(f"step {step}/{self._total}  about {left} left")
 
     def report(self, step: int, sums: Sums) -> None:
         """Reports the window that ends at ``step``, now or in :meth:`finish_report`.
@@ -251,21 +229,6 @@ class Reporter:
         """Writes metrics of a split, in process 0; see MetricWriter."""
         if self.writer is not None:
             self.writer.write(step, split, metrics)
-
-
-def _seconds_file(config: RunConfig, objective: Objective, batch: Batch) -> Path | None:
-    """The file with the seconds of a step, beside the compiled programs of this machine.
-
-    Its name depends on model, optimizer, batch and devices, as the time does.
-    """
-    folder = jax.config.jax_compilation_cache_dir
-    if not folder or is_remote(folder):
-        return None
-    shapes = {name: array.shape for name, array in batch.items()}
-    ids, optimizer = batch["input_ids"], config.optimizer.name
-    devices = ids.sharding, jax.devices()[0].device_kind, config.mesh
-    about = repr((objective, optimizer, shapes, devices, config.accumulation))
-    return Path(folder, f"seconds-{hashlib.sha256(about.encode()).hexdigest()[:16]}")
 
 
 def check_finite(step: int, values: dict[str, Any]) -> None:

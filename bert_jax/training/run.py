@@ -361,8 +361,6 @@ def _loop(
             waited = time.perf_counter() - started
             with jax.transfer_guard("disallow"):
                 batch = put_batch(host_batch, job.mesh)
-                if training.step == first:
-                    reporter.expect(batch)
                 training.advance(*train_step(training.state, batch))
             reporter.finish_report()
             in_flight.append(training.sums["steps"])
