@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec
@@ -29,6 +30,7 @@ set_up_stores()
 # Files of a model: in its folder, in best/, or in the folder of a module of
 # sentence-transformers, such as 1_Pooling.
 _OF_MODEL = re.compile(r"(best/)?(\d+_\w+/)?[^/]+")
+_DOWNLOADS = 8  # files at a time
 VERSIONS = ".files"  # the file with sizes and times of a copy's files
 
 
@@ -78,15 +80,24 @@ def list_files(folder: epath.Path) -> dict[str, list]:
 
 
 def download(folder: os.PathLike | str, names: list[str], target: Path) -> None:
-    """Copies files of a remote folder into a local folder, under the same names."""
+    """Copies files of a remote folder into a local folder, several at a time.
+
+    The copies have the same names. After an error no further file is started.
+    """
     store, root = fsspec.core.url_to_fs(os.fspath(folder))
-    for name in Progress("downloading", names, unit="files"):
-        path = target / name
-        # Object stores accept any name.
-        if not path.resolve().is_relative_to(target.resolve()):
+    for name in names:  # object stores accept any name
+        if not (target / name).resolve().is_relative_to(target.resolve()):
             raise UserError(f"{name!r} in {folder} is outside the folder; rename it")
+
+    def copy(name: str) -> None:
+        path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         store.get_file(f"{root}/{name}", os.fspath(path))
+
+    with ThreadPoolExecutor(_DOWNLOADS, "downloads") as pool:
+        copies = pool.map(copy, names)
+        for _ in Progress("downloading", copies, total=len(names), unit="files"):
+            pass
 
 
 def upload(folder: Path, target: epath.Path, names: list[str]) -> None:

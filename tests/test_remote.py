@@ -1,6 +1,8 @@
 """Folders of an object store on a local server."""
 
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from etils import epath
@@ -105,6 +107,47 @@ def test_a_google_checkpoint_is_copied_by_its_prefix(folder):
     assert names(copy.parent) == [".files", "bert_config.json", "bert_model.ckpt.index"]
     with pytest.raises(UserError, match="nothing does not exist"):
         local_copy(folder / "nothing", model=True)
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """A function of a function: the store calls it to download a file."""
+
+    def serve(get_file):
+        store = SimpleNamespace(get_file=get_file)
+        monkeypatch.setattr(remote.fsspec.core, "url_to_fs", lambda _: (store, "root"))
+
+    return serve
+
+
+def test_several_files_are_downloaded_at_a_time(served, tmp_path):
+    """Each download waits until all others have started."""
+    files = ["index.json", "index/a.npy", "part-0", "part-1"]
+    all_started = threading.Barrier(len(files))
+
+    def get_file(source, target):
+        all_started.wait(60)
+        Path(target).write_text(source)
+
+    served(get_file)
+    remote.download("gs://bucket/store", files, tmp_path)
+    for name in files:
+        assert (tmp_path / name).read_text() == f"root/{name}"
+
+
+def test_after_an_error_no_further_file_is_downloaded(served, tmp_path, monkeypatch):
+    started = []
+
+    def get_file(source, target):
+        started.append(source)
+        raise OSError("the network is down")
+
+    served(get_file)
+    monkeypatch.setattr(remote, "_DOWNLOADS", 1)
+    files = [f"part-{number}" for number in range(2000)]
+    with pytest.raises(OSError, match="the network is down"):
+        remote.download("gs://bucket/store", files, tmp_path)
+    assert len(started) < len(files)
 
 
 def test_names_in_a_store_cannot_escape_the_copy(folder, tmp_path):

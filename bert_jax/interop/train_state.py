@@ -323,10 +323,16 @@ def _notes(path: epath.Path) -> tuple[dict[str, tuple[list[int], int]], dict[str
 def _checksums(tree: Any) -> dict[str, int]:
     """The checksum of each array, by path.
 
-    Waits for each checksum, because programs that start together on several CPU devices
-    can block each other.
+    Each shape compiles one small program, which is called for each array. A program for all
+    arrays of a shape takes 33 ms to compile for each array, 40 s for the 1,209 of LARGE.
     """
-    return {name: int(_checksum(x)) for name, x in arrays_by_path(tree).items()}
+    sums = {}
+    for name, x in arrays_by_path(tree).items():
+        sums[name] = _checksum(x)
+        if jax.default_backend() == "cpu":
+            # Programs that start together on several CPU devices can block each other.
+            sums[name].block_until_ready()
+    return {name: int(value) for name, value in jax.device_get(sums).items()}
 
 
 @jax.jit
