@@ -10,7 +10,7 @@ from bert_jax.progress import print_line
 
 COMMANDS = (
     *("train", "finetune", "study", "vocabulary", "prepare", "predict", "evaluate"),
-    *("embed", "score", "convert", "inspect", "plot", "aot", "doctor"),
+    *("embed", "score", "convert", "inspect", "plot", "estimate", "doctor"),
 )
 # Names that a user may try, such as names of version 0.1.0, and their commands.
 OTHER_NAMES = {

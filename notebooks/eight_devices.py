@@ -35,7 +35,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.config import MeshConfig
 from bert_jax.parallel.mesh import batch_sharding, make_mesh, put_batch
 from bert_jax.parallel.sharding import partition_spec
-from bert_jax.training import aot
+from bert_jax.training import estimate
 from bert_jax.training.config import train_config
 from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.pretrain import pretraining_objective
@@ -267,8 +267,8 @@ for name in ["data=4, model=2"] if SHORT else MESHES:
 traffic = {}
 for name in ["data=8"] if SHORT else MESHES:
     config = dataclasses.replace(small, mesh=MESHES[name])
-    lowered, *_ = aot.lower_step(config, config.phases[0], make_mesh(config.mesh))
-    traffic[name] = aot.collectives(lowered.compile().as_text())
+    lowered, *_ = estimate.lower_step(config, config.phases[0], make_mesh(config.mesh))
+    traffic[name] = estimate.collectives(lowered.compile().as_text())
     for kind, found in sorted(traffic[name].items()):
         print(
             f"{name:16} {found['count']:3} x {kind:18} {found['bytes'] / 1e3:7,.0f} kB"
@@ -288,7 +288,7 @@ for name in ["data=8"] if SHORT else MESHES:
 # %%
 TOPOLOGY = "v5e:2x4"  # "v5e:16x16" is a whole pod, "v4:2x2x2", "v6e:2x4", ...
 try:
-    topology = None if SHORT else aot.named_topology(TOPOLOGY)
+    topology = None if SHORT else estimate.named_topology(TOPOLOGY)
 except UserError as error:
     topology = print(error)
 
@@ -301,7 +301,7 @@ TRIES = {
 reports = {}
 for name, changes in TRIES.items() if topology else ():
     config = bert(**changes)
-    reports[name] = aot.compile_step(config, config.phases[0], topology)
+    reports[name] = estimate.compile_step(config, config.phases[0], topology)
     answer = "fits" if reports[name]["fits"] else "does not fit"
     print(f"{name:12} {answer}, compiled in {reports[name]['compile_seconds']:.0f} s")
 
@@ -349,7 +349,7 @@ for name, report in reports.items():
 #
 # - Change `TOPOLOGY` to `"v5e:16x16"`, a pod of 256 chips, and `batch_size` to 2048.
 # - Leave `scan_layers` out: the step needs less memory and compiles more slowly.
-# - The same from a shell, for any config: `bert_jax aot --config large --topology
+# - The same from a shell, for any config: `bert_jax estimate --config large --topology
 #   v5e:4x4`.
 # - On a real slice nothing changes but the number of devices: `--mesh.fsdp=True`
 #   and `--mesh.model=2` are the settings behind this notebook's meshes.

@@ -41,8 +41,9 @@ _OWN_QUERY = "TPU_SKIP_MDS_QUERY" in os.environ
 def quiet_libtpu() -> None:
     """Keeps libtpu silent on a machine without a TPU.
 
-    If libtpu is installed, for ``aot``, JAX loads it when it looks for devices, and libtpu
-    prints five lines about a missing type and host. These variables name any type and host.
+    If libtpu is installed, for ``estimate``, JAX loads it when it looks for devices. libtpu
+    then prints five lines about a missing type and host. These variables name any type and
+    host.
     """
     import jax
 

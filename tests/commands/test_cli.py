@@ -344,7 +344,7 @@ def test_flags_with_a_file_or_folder_are_paths(command):
     names -= {"columns"} | ({"text"} if command in ("predict", "score") else set())
     names = {{"run": "runs"}.get(name, name) for name in names}
     assert names <= cli.PATHS
-    assert names or command in ("train", "finetune", "doctor", "aot")
+    assert names or command in ("train", "finetune", "doctor", "estimate")
 
 
 def test_paths_of_flags_start_with_the_home_folder(tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ COMMANDS = {
     "plot": "plot {checkpoint} --output {new}/curves.svg",
 }
 # These commands read no checkpoint, or only as init_from: see the tests of objectives.
-OTHERS = {"aot", "doctor", "study", "finetune", "prepare", "train", "vocabulary"}
+OTHERS = {"estimate", "doctor", "study", "finetune", "prepare", "train", "vocabulary"}
 # Errors of the commands that do not work.
 NO_RUN = "has no metrics.jsonl"
 NO_MLM = "has no MLM head"

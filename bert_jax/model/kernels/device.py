@@ -74,7 +74,7 @@ def drawn_by_rows(
 def capability() -> float:
     """The compute capability of an NVIDIA GPU; 0 for other devices.
 
-    GPUs of another machine, for which training.aot compiles, count as 8.0 (Ampere).
+    GPUs of another machine, for which training.estimate compiles, count as 8.0 (Ampere).
     """
     device, mesh = jax.devices()[0], jax.sharding.get_abstract_mesh()
     if not mesh.empty and mesh.abstract_device.device_kind != device.device_kind:

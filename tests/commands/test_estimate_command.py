@@ -1,4 +1,4 @@
-"""The aot command. Tests that need the TPU compiler are skipped without libtpu."""
+"""The estimate command. Tests that need the TPU compiler are skipped without libtpu."""
 
 import json
 
@@ -6,7 +6,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from bert_jax.commands import aot
+from bert_jax.commands import estimate
 from bert_jax.errors import UserError
 
 TINY = ("--config=experiments/tiny.py", "--phases[0].batch_size=32")
@@ -14,7 +14,7 @@ TINY = ("--config=experiments/tiny.py", "--phases[0].batch_size=32")
 
 def test_a_missing_topology_is_an_error():
     with pytest.raises(UserError, match="--topology is missing, such as v2:4x4"):
-        aot.main(list(TINY))
+        estimate.main(list(TINY))
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def compiler():
 
 
 def test_a_report_is_printed_as_json(compiler, capsys):
-    assert aot.main([*TINY, "--topology=v2:2x2", "--json"]) == 0
+    assert estimate.main([*TINY, "--topology=v2:2x2", "--json"]) == 0
     report, longer = map(json.loads, capsys.readouterr().out.splitlines())
     assert (report["sequence_length"], longer["sequence_length"]) == (32, 64)
     assert (report["topology"], report["chips"]) == ("v2:2x2", 4)
@@ -47,13 +47,13 @@ def test_a_topology_that_does_not_divide_the_batch_is_refused(compiler):
     with pytest.raises(
         UserError, match=r"phases\[0\].batch_size=8 is not a multiple of 32,"
     ):
-        aot.main([TINY[0], "--phases[0].batch_size=8", "--topology=v2:4x4"])
+        estimate.main([TINY[0], "--phases[0].batch_size=8", "--topology=v2:4x4"])
 
 
 def test_a_step_that_does_not_fit_names_settings(compiler, capsys):
     large = ("--config=experiments/large.py", "--compute.dtype=float32")
     scanned = "--compute.scan_layers=True"  # 24 layers compile as one
-    assert aot.main([*large, scanned, "--topology=v2:2x2"]) == 1
+    assert estimate.main([*large, scanned, "--topology=v2:2x2"]) == 1
     output = capsys.readouterr().out
     assert "v2:2x2" in output
     assert "no; try in this order: compute.dtype=bfloat16, " in output

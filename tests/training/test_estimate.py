@@ -11,9 +11,9 @@ import pytest
 from bert_jax.data.pipeline import Phase
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import make_mesh
-from bert_jax.training import aot
-from bert_jax.training.aot import CHIPS, Chip, Topology, collectives, lower_step
+from bert_jax.training import estimate
 from bert_jax.training.config import train_config
+from bert_jax.training.estimate import CHIPS, Chip, Topology, collectives, lower_step
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +113,13 @@ def report_of(config_of, monkeypatch):
         def lower(config, phase, mesh):
             sharding = jax.sharding.SingleDeviceSharding(devices[0])
             state = jax.ShapeDtypeStruct((250,), jnp.float32, sharding=sharding)
-            batch = aot.abstract_batch(config, phase, mesh)
+            batch = estimate.abstract_batch(config, phase, mesh)
             return SimpleNamespace(compile=compiler), state, batch
 
-        monkeypatch.setattr(aot, "lower_step", lower)
-        monkeypatch.setattr(aot, "peak_flops", lambda devices: 1e9)
+        monkeypatch.setattr(estimate, "lower_step", lower)
+        monkeypatch.setattr(estimate, "peak_flops", lambda devices: 1e9)
         config = config_of(phase, **settings)
-        return aot.compile_step(config, phase, Topology("v2:1", chip, devices))
+        return estimate.compile_step(config, phase, Topology("v2:1", chip, devices))
 
     return compute
 
@@ -195,7 +195,7 @@ def test_a_wrong_topology_is_a_one_line_error(name):
     with pytest.raises(
         UserError, match=f"--topology={name} failed .*expected one of v2, .*v4:2x2x4"
     ):
-        aot.named_topology(name)
+        estimate.named_topology(name)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_wrong_topology_is_a_one_line_error(name):
 )
 def test_slices_have_their_chips_and_devices(name, count, chips, devices, kind):
     pytest.importorskip("libtpu", reason="the TPU compiler: pip install libtpu")
-    topology = aot.named_topology(name, count)
+    topology = estimate.named_topology(name, count)
     assert len(topology.devices) == devices == chips * topology.chip.devices
     assert {device.device_kind for device in topology.devices} == {kind}
     slices = {getattr(device, "slice_index", 0) for device in topology.devices}
@@ -237,7 +237,7 @@ def test_a_missing_compiler_is_a_one_line_error():
     if importlib.util.find_spec("libtpu"):
         pytest.skip("the compiler is installed")
     with pytest.raises(UserError, match=r"pip install -e '\.\[tpu\]'"):
-        aot.named_topology("v2:4x4")
+        estimate.named_topology("v2:4x4")
 
 
 @pytest.mark.long
@@ -250,7 +250,7 @@ def test_each_device_draws_the_dropout_masks_of_its_rows(config_of, fsdp):
     sizes = {"hidden_size": 128, "num_heads": 2, "num_layers": 2, "max_positions": L}
     settings = {"mesh": {"fsdp": fsdp}, "compute": {"dtype": "bfloat16"}}
     config = config_of(phase, sizes, **settings)
-    topology = aot.named_topology("v5e:4x4")
+    topology = estimate.named_topology("v5e:4x4")
     lowered, _, _ = lower_step(config, phase, make_mesh(config.mesh, topology.devices))
     program = lowered.compile().as_text()
     shapes = re.findall(r"u32\[([\d,]+)\]\S*\)? rng-bit-generator\(", program)

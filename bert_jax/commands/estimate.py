@@ -4,9 +4,9 @@ Prints the memory of a device, its collectives and a roofline time. The exit
 code is 1 if a step does not fit.
 
 usage:
-  bert_jax aot --config base --topology v2:4x4
-  bert_jax aot --config large --topology v4:2x2x4,v5p:4x4x4 --mesh.fsdp=True
-  bert_jax aot --config base --topology v6e:8x8 --num_slices 2 --mesh.replica=2
+  bert_jax estimate --config base --topology v2:4x4
+  bert_jax estimate --config large --topology v4:2x2x4,v5p:4x4x4 --mesh.fsdp=True
+  bert_jax estimate --config base --topology v6e:8x8 --num_slices 2 --mesh.replica=2
 
 flags:
   --config NAME    a file, or a name such as tiny or base:lamb
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
         raise UserError("--topology is missing, such as v2:4x4")
     import jax
 
-    from bert_jax.training.aot import compile_step, named_topology
+    from bert_jax.training.estimate import compile_step, named_topology
 
     # JAX cannot read cached programs of devices that it does not have.
     jax.config.update("jax_enable_compilation_cache", False)
