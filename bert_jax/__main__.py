@@ -1,6 +1,7 @@
 """All commands as one: ``bert_jax NAME ...``, or ``python -m bert_jax NAME ...``."""
 
 import importlib
+import sys
 from pathlib import Path
 
 from bert_jax import __version__
@@ -12,6 +13,8 @@ COMMANDS = (
     *("train", "finetune", "study", "vocabulary", "prepare", "predict", "evaluate"),
     *("embed", "score", "convert", "inspect", "plot", "estimate", "doctor"),
 )
+# Names of earlier versions that still work, and their new names.
+RENAMED = {"aot": "estimate"}
 # Names that a user may try, such as names of version 0.1.0, and their commands.
 OTHER_NAMES = {
     "pretrain": "train",
@@ -42,6 +45,10 @@ def main(argv: list[str]) -> int | None:
     if name == "--version":
         print_line(__version__)
         return None
+    if name in RENAMED:
+        new_name = RENAMED[name]
+        print_line(f"the command {name} has a new name: {new_name}", sys.stderr)
+        name = new_name
     if name not in COMMANDS:
         near = hint(name, COMMANDS) or f"expected {', '.join(COMMANDS)}"
         if name in OTHER_NAMES:

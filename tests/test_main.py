@@ -38,6 +38,16 @@ def test_a_command_gets_the_arguments_after_its_name(capsys):
     assert "optimizer.name = 'lamb'" in capsys.readouterr().out
 
 
+def test_a_command_of_an_earlier_version_works_and_gives_its_new_name(capsys):
+    for old, new in umbrella.RENAMED.items():
+        with pytest.raises(SystemExit):
+            umbrella.main([old, "--help"])
+        printed = capsys.readouterr()
+        assert f"bert_jax {new} --" in printed.out
+        assert printed.err == f"the command {old} has a new name: {new}\n"
+        assert old not in umbrella.COMMANDS and new in umbrella.COMMANDS
+
+
 @pytest.mark.parametrize("name", umbrella.COMMANDS)
 def test_help_fits_on_a_screen_and_its_examples_parse(name, capsys, monkeypatch):
     main = importlib.import_module(f"bert_jax.commands.{name}").main

@@ -1,12 +1,12 @@
-"""Compiles the train step of a config for TPUs that this machine does not have.
+"""Estimates memory and time of a training step on TPUs that are not here.
 
-Prints the memory of a device, its collectives and a roofline time. The exit
-code is 1 if a step does not fit.
+Compiles the step of a config for a TPU slice, and prints the memory of a
+device, its collectives and its time. The exit code is 1 if it does not fit.
 
 usage:
   bert_jax estimate --config base --topology v2:4x4
-  bert_jax estimate --config large --topology v4:2x2x4,v5p:4x4x4 --mesh.fsdp=True
-  bert_jax estimate --config base --topology v6e:8x8 --num_slices 2 --mesh.replica=2
+  bert_jax estimate --config large --topology v4:2x2x4,v5p:4x4x4
+  bert_jax estimate --config base --topology v6e:8x8 --mesh.fsdp=True
 
 flags:
   --config NAME    a file, or a name such as tiny or base:lamb
@@ -17,9 +17,11 @@ flags:
   --num_slices N   number of slices; mesh.replica must be the same (1)
   --json           print a JSON object for each topology and phase
 
-The roofline time is the larger of two times: the model's FLOPs at the peak speed of the
-chip, and the memory traffic at the chip's bandwidth. It is unknown with scan_layers or
-accumulation, because the compiler does not count all traffic.
+A step takes at least flops_seconds, the model's FLOPs at the peak speed of the chip, and
+at least bytes_seconds, the memory traffic at the chip's bandwidth. roofline_seconds is the
+larger one. The traffic is unknown with scan_layers or accumulation, because the compiler
+does not count all of it. It includes traffic that stays inside the chip, so a step may be
+faster than bytes_seconds.
 """
 
 import json
@@ -65,10 +67,10 @@ def text(report: dict[str, Any]) -> str:
     for name, value in report.items():
         if value is None:
             shown[name] = "unknown"
-        elif "bytes" in name:
-            shown[name] = f"{value / (1 << 30):.2f} GiB"
         elif name.endswith("seconds"):
             shown[name] = f"{value:.4f} s"
+        elif "bytes" in name:
+            shown[name] = f"{value / (1 << 30):.2f} GiB"
     shown["flops"] = f"{report['flops'] / 1e12:.3g} TFLOP"
     shown["collectives"] = ", ".join(
         f"{sums['count']} {kind} {sums['bytes'] / 1e6:,.0f} MB"

@@ -10,7 +10,7 @@ from typing import SupportsIndex, TypeVar
 import numpy as np
 
 from bert_jax.data.examples import ExampleConfig, ExampleSource, Phase
-from bert_jax.data.packing import HostRows, Packing
+from bert_jax.data.packing import HostRows, Packing, row_limits
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import StalledError
@@ -102,6 +102,31 @@ class TrainingBatches:
         pairs = np.sort(np.fromiter(itertools.chain(*rows), np.int64))
         members = [np.searchsorted(pairs, row) for row in rows]
         return packing.pack(source.draw(first + pairs), members, self.vocabulary.pad_id)
+
+
+def largest_batch(
+    phase: Phase, config: ExampleConfig, *, packs: bool
+) -> dict[str, np.ndarray]:
+    """Zeros in the shapes of a batch of TrainingBatches, which need no memory.
+
+    packs: whether pairs share rows. Then the batch has a row for each pair, the largest
+    possible number. A run has fewer rows, depending on the text.
+    """
+    B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions
+    tokens = ("input_ids", "token_type_ids", "attention_mask")
+    predictions = ("mlm_positions", "mlm_ids", "mlm_weights")
+    if packs:
+        pairs, M = row_limits(L, config.mask_rate)
+        shapes = dict.fromkeys((*tokens, "segment_ids"), (B, L))
+        shapes |= dict.fromkeys(("nsp_labels", "starts", "nsp_weights"), (B, pairs))
+    else:
+        shapes = dict.fromkeys(tokens, (B, L)) | {"nsp_labels": (B,)}
+    shapes |= dict.fromkeys(predictions, (B, M))
+    batch = {}
+    for name, shape in shapes.items():
+        dtype = np.float32 if name.endswith("_weights") else np.int32
+        batch[name] = np.broadcast_to(np.zeros((), dtype), shape)
+    return batch
 
 
 def eval_batches(

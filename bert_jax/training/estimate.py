@@ -1,4 +1,4 @@
-"""Compiles the train step of a config for TPUs that this machine does not have."""
+"""Memory and time of a training step on TPUs that this machine does not have."""
 
 import math
 import os
@@ -7,11 +7,9 @@ import time
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bert_jax.data.packing import row_limits
-from bert_jax.data.pipeline import Phase
+from bert_jax.data.pipeline import Phase, largest_batch
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import batch_sharding, check_batch_size, make_mesh
 from bert_jax.training import step as training_step
@@ -96,10 +94,11 @@ def compile_step(
 
     Returns a report. Bytes and FLOPs are per device. argument_bytes: train state and batch.
     temp_bytes: all other memory. hbm_bytes: memory of the device. flops: matrix FLOPs of
-    the model. bytes_accessed: memory traffic that the compiler counts. roofline_seconds:
-    the longer of flops at the bfloat16 peak and bytes_accessed at the memory's bandwidth.
-    Both are None if the step does not fit, and with scan_layers or accumulation, because
-    the compiler counts the body of a loop once. collectives: see :func:`collectives`.
+    the model. bytes_accessed: memory traffic that the compiler counts. flops_seconds: flops
+    at the bfloat16 peak. bytes_seconds: bytes_accessed at the memory's bandwidth.
+    roofline_seconds: the longer of both. The last two and bytes_accessed are None if the
+    step does not fit, and with scan_layers or accumulation, because the compiler counts the
+    body of a loop once. collectives: see :func:`collectives`.
 
     Raises UserError if the topology does not divide the batch.
     """
@@ -128,7 +127,11 @@ def compile_step(
         cost, program = compiled.cost_analysis() or {}, compiled.as_text()
     loops = config.compute.scan_layers or config.accumulation > 1
     accessed = None if loops else cost.get("bytes accessed")
-    peak = peak_flops(devices[:1])
+    flops_seconds = flops / peak_flops(devices[:1])
+    bytes_seconds = roofline_seconds = None
+    if accessed is not None:
+        bytes_seconds = accessed / chip.bandwidth
+        roofline_seconds = max(flops_seconds, bytes_seconds)
     return {
         "topology": topology.name,
         "chips": len(devices) // chip.devices,
@@ -140,7 +143,9 @@ def compile_step(
         "fits": fits,
         "flops": flops,
         "bytes_accessed": accessed,
-        "roofline_seconds": accessed and max(flops / peak, accessed / chip.bandwidth),
+        "flops_seconds": flops_seconds,
+        "bytes_seconds": bytes_seconds,
+        "roofline_seconds": roofline_seconds,
         "collectives": collectives(program),
         "compile_seconds": round(time.perf_counter() - started, 1),
     }
@@ -164,26 +169,12 @@ def lower_step(
 def abstract_batch(
     config: TrainConfig, phase: Phase, mesh: Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes of a batch of TrainingBatches, sharded over ``mesh``.
-
-    With packing a batch has as many rows as pairs, the largest possible number. A run has
-    fewer rows, depending on the text.
-    """
-    B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions
-    shapes = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), (B, L))
-    shapes["nsp_labels"] = (B,)
-    if config.data.packing:
-        slots, M = row_limits(L, config.data.examples.mask_rate)
-        shapes["segment_ids"] = (B, L)
-        shapes |= dict.fromkeys(("nsp_labels", "starts", "nsp_weights"), (B, slots))
-    shapes |= dict.fromkeys(("mlm_positions", "mlm_ids", "mlm_weights"), (B, M))
+    """The largest batch of a run, sharded over ``mesh``; see :func:`largest_batch`."""
+    packs = config.data.packing > 0
+    batch = largest_batch(phase, config.data.examples, packs=packs)
     return {
-        name: jax.ShapeDtypeStruct(
-            shape,
-            jnp.float32 if name.endswith("_weights") else jnp.int32,
-            sharding=batch_sharding(mesh),
-        )
-        for name, shape in shapes.items()
+        name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=batch_sharding(mesh))
+        for name, x in batch.items()
     }
 
 

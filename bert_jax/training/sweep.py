@@ -25,9 +25,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-import numpy as np
 from ml_collections import ConfigDict
 
+from bert_jax.data.pipeline import largest_batch
 from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.files import (
     LOCK,
@@ -565,12 +565,7 @@ def flops(config: TrainConfig) -> float:
     """Floating point operations of a whole pretraining, without packing."""
     objective, total = pretraining_objective(config), 0.0
     for phase in config.phases:
-        B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions
-        batch = {
-            "input_ids": np.broadcast_to(0, (B, L)),
-            "mlm_ids": np.broadcast_to(0, (B, M)),
-            "nsp_labels": np.broadcast_to(0, B),
-        }
+        batch = largest_batch(phase, config.data.examples, packs=False)
         total += phase.steps * objective.flops(batch)
     return total
 

@@ -43,6 +43,24 @@ def test_a_report_is_printed_as_json(compiler, capsys):
     assert 4 * 967_170 <= sent < 4 * (967_170 + 4096 * 128) * 1.01
 
 
+def test_both_times_are_printed_in_seconds():
+    report = {
+        "fits": True,
+        "flops": 2.5e12,
+        "hbm_bytes": 1 << 34,
+        "flops_seconds": 0.0125,
+        "bytes_seconds": 0.5,
+        "roofline_seconds": None,
+        "collectives": {"all-reduce": {"count": 2, "bytes": 3_000_000}},
+    }
+    lines = dict(line.split(maxsplit=1) for line in estimate.text(report).splitlines())
+    assert lines["flops_seconds"] == "0.0125 s"
+    assert lines["bytes_seconds"] == "0.5000 s"
+    assert lines["roofline_seconds"] == "unknown"
+    assert lines["hbm_bytes"] == "16.00 GiB"
+    assert lines["collectives"] == "2 all-reduce 3 MB"
+
+
 def test_a_topology_that_does_not_divide_the_batch_is_refused(compiler):
     with pytest.raises(
         UserError, match=r"phases\[0\].batch_size=8 is not a multiple of 32,"

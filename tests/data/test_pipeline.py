@@ -10,6 +10,7 @@ from bert_jax.data.pipeline import (
     TrainingBatches,
     drawn_ahead,
     eval_batches,
+    largest_batch,
     split_documents,
 )
 from bert_jax.errors import StalledError
@@ -98,6 +99,19 @@ def test_a_host_whose_rows_are_empty_has_padding(make):
     batch, global_batch = make(last, packing=8)[7], make(packing=8)[7]
     assert batch["nsp_weights"].sum() == 0 and global_batch["nsp_weights"].sum() == 4
     assert same(batch, {name: array[-1:] for name, array in global_batch.items()})
+
+
+@pytest.mark.parametrize("packing", [0, 1])
+def test_the_largest_batch_has_the_arrays_of_a_batch(make, packing):
+    batches = make(packing=packing)
+    for t, phase in ((0, PHASES[0]), (6, PHASES[1])):
+        batch = batches[t]
+        largest = largest_batch(phase, ExampleConfig(), packs=packing > 0)
+        assert largest.keys() == batch.keys()
+        for name, array in batch.items():
+            assert largest[name].dtype == array.dtype, name
+            assert largest[name].shape == (phase.batch_size, *array.shape[1:]), name
+            assert len(array) <= phase.batch_size
 
 
 def test_packed_batches_have_the_pairs_of_unpacked_batches(make):

@@ -126,8 +126,11 @@ def report_of(config_of, monkeypatch):
 
 def test_the_roofline_is_the_longer_of_work_and_traffic(report_of):
     report = report_of(Chip(1, 2000, 1e15))
-    assert report["roofline_seconds"] == report["flops"] / 1e9 > 0
-    assert report_of(Chip(1, 2000, 1.0))["roofline_seconds"] == 8000
+    assert report["flops_seconds"] == report["flops"] / 1e9 > 0
+    assert report["bytes_seconds"] == 8000 / 1e15
+    assert report["roofline_seconds"] == report["flops_seconds"]
+    report = report_of(Chip(1, 2000, 1.0))
+    assert report["roofline_seconds"] == report["bytes_seconds"] == 8000
 
 
 def test_the_new_state_needs_no_memory(report_of):
@@ -141,6 +144,7 @@ def test_the_traffic_of_a_loop_is_unknown(report_of):
     for loop in ({"accumulation": 2}, {"compute": {"scan_layers": True}}):
         report = report_of(CHIPS["v2"], **loop)
         assert report["bytes_accessed"] is report["roofline_seconds"] is None
+        assert report["bytes_seconds"] is None and report["flops_seconds"] > 0
         assert report["collectives"]
 
 
