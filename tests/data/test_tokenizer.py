@@ -531,6 +531,7 @@ def test_cached_words_of_sentencepiece_have_the_ids_of_the_library(golden, lower
         "x" * 99 + " sea " + "sea" * 99,
         "\uff34\uff48\uff45 \ufb01sh",
         "\u0130 \u03a3",
+        "sea\x85 the \u00b4 sea\u00a0the\x85",
     ]
     for line in [*lines, *odd, *lines[:9]]:
         plain = line.encode("utf-8", "replace").decode()
