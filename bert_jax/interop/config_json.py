@@ -69,7 +69,7 @@ class Saved(TypedDict, total=False):
     features: FeatureConfig
 
 
-class _CrossEncoder(TypedDict, total=False):
+class CrossEncoder(TypedDict, total=False):
     """Values that sentence-transformers saves with a cross-encoder."""
 
     activation_fn: str | None
@@ -85,7 +85,7 @@ class ConfigJson(_Sizes, total=False):
     problem_type: str | None
     head: str | None
     bert_jax: Saved | None
-    sentence_transformers: _CrossEncoder | None
+    sentence_transformers: CrossEncoder | None
     sbert_ce_default_activation_function: str | None
 
 

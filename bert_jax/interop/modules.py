@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +20,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import read_json, write_json, write_text
 from bert_jax.interop.checkpoint import IDENTITY, SIGMOID
+from bert_jax.interop.config_json import CrossEncoder
 from bert_jax.interop.find import MODULES, list_modules
 from bert_jax.interop.weights import read_weights
 from bert_jax.model.config import BertConfig
@@ -31,19 +32,16 @@ _CONFIG = "config_sentence_transformers.json"
 # Keys of sentence-transformers before version 5.4.
 _OLD = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 ACTIVATIONS = {"Identity": lambda x: x, "Tanh": jnp.tanh}
-_TORCH = ("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh")
 _TYPES = "sentence_transformers.models"  # the package of the modules
-_INSTEAD = "to use the encoder alone, remove modules.json"
 
 
 class _Vectors(TypedDict, total=False):
-    """The form of config_sentence_transformers.json."""
+    """The form of config_sentence_transformers.json, without truncated vectors."""
 
-    truncate_dim: int | None
+    truncate_dim: None
     prompts: dict[str, str] | None
     default_prompt_name: str | None
     similarity_fn_name: str | None
-    activation_fn: str | None
 
 
 class _Length(TypedDict, total=False):
@@ -51,6 +49,7 @@ class _Length(TypedDict, total=False):
 
     max_seq_length: int | None
     do_lower_case: bool | None
+    module_output_name: Literal["token_embeddings"] | None
 
 
 class _Tokenizer(TypedDict, total=False):
@@ -69,7 +68,13 @@ class _Pooling(TypedDict, total=False):
 class _Dense(TypedDict, total=False):
     """The form of the config.json of a Dense module."""
 
-    activation_function: str | None
+    activation_function: (
+        Literal["torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"]
+        | None
+    )
+    use_residual: Literal[False] | None
+    module_input_name: Literal["sentence_embedding"] | None
+    module_output_name: Literal["sentence_embedding"] | None
 
 
 def read_modules(
@@ -80,38 +85,56 @@ def read_modules(
     Raises UserError for a module or a setting that is not supported.
     """
     modules = list_modules(folder)
-    kinds, paths = [kind for kind, _ in modules], [name for _, name in modules]
-    if not modules or kinds == ["Transformer"]:
+    if not modules or [kind for kind, _ in modules] == ["Transformer"]:
         return {}, {}
-    dense = [name for kind, name in modules if kind == "Dense"]
-    normalize = kinds[-1] == "Normalize"
+    try:
+        return _read_modules(folder, modules, config, tokenizer)
+    except UserError as error:
+        advice = "to use the encoder alone, remove modules.json"
+        raise UserError(f"{error}; {advice}") from error
+
+
+def _read_modules(
+    folder: Path,
+    modules: list[tuple[str, str]],
+    config: BertConfig,
+    tokenizer: Tokenizer | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    kinds, paths = zip(*modules, strict=True)
+    dense = [path for kind, path in modules if kind == "Dense"]
     expected = ["Transformer", "Pooling", *["Dense"] * len(dense)]
-    if kinds != [*expected, *["Normalize"] * normalize] or paths[0]:
+    normalize = kinds[-1] == "Normalize"
+    if normalize:
+        expected.append("Normalize")
+    if list(kinds) != expected or paths[0]:
         raise UserError(
             f"{folder / MODULES}: the modules are {', '.join(kinds)}; expected Transformer "
-            f"(path ''), Pooling, Dense layers and Normalize, in this order; {_INSTEAD}"
+            "(path ''), Pooling, Dense layers and Normalize, in this order"
         )
-    # A truncated vector has another width, and a prompt may be left out of the mean.
-    config_file = _settings(folder / _CONFIG, _Vectors, truncate_dim=[])
-    prompts = config_file.get("prompts") or {}
-    default = config_file.get("default_prompt_name")
+    vectors = _read_optional(folder / _CONFIG, _Vectors)
+    prompts = vectors.get("prompts") or {}
+    default = vectors.get("default_prompt_name")
     if default not in (None, *prompts):
         raise UserError(
             f"{folder / _CONFIG}: default_prompt_name={default!r}, expected one of the "
             f"prompts {[*prompts]}"
         )
-    included = [True] if prompts.get(default) else [True, False]
     pooling_file = folder / paths[1] / "config.json"
-    pooling = _settings(pooling_file, _Pooling, include_prompt=included)
+    pooling = read_json(pooling_file, "settings of a module", _Pooling)
+    include_prompt = pooling.get("include_prompt", True)
+    if prompts.get(default) and include_prompt is False:
+        raise UserError(
+            f"{pooling_file}: include_prompt=False with a default prompt is not supported"
+        )
     settings = {
-        "pooling": _pooling(folder / paths[1], pooling),
+        "pooling": _pooling(pooling_file, pooling),
         "activations": [],
         "normalize": normalize,
         "max_length": _length(folder, config.max_positions, tokenizer),
         "prompts": prompts,
         "default_prompt_name": default,
-        "similarity_fn_name": config_file.get("similarity_fn_name"),
-        "include_prompt": pooling.get("include_prompt", True),
+        "similarity_fn_name": vectors.get("similarity_fn_name"),
+        "include_prompt": include_prompt,
     }
     params, width = {}, config.hidden_size
     for i, name in enumerate(dense):
@@ -128,7 +151,7 @@ def read_activation_fn(folder: Path, config: Mapping[str, Any]) -> str:
     Logs a function that is not applied here.
     """
     names = [
-        _settings(folder / _CONFIG, _Vectors).get("activation_fn"),
+        _read_optional(folder / _CONFIG, CrossEncoder).get("activation_fn"),
         (config.get("sentence_transformers") or {}).get("activation_fn"),
         config.get("sbert_ce_default_activation_function"),  # before version 4
     ]
@@ -144,64 +167,45 @@ def read_activation_fn(folder: Path, config: Mapping[str, Any]) -> str:
     return given[0]
 
 
-def _settings(path: Path, form: type, **known: list[Any]) -> dict[str, Any]:
-    """The settings in a file. Files in the model's own folder are optional.
-
-    form: types of the settings, see read_json. known: the values that a setting may have.
-    Raises UserError for another value and for a missing config.json of a module.
-    """
-    needed = path.name == "config.json" or path.is_file()
-    config = read_json(path, "settings of a module", form) if needed else {}
-    for name, values in known.items():
-        if config.get(name) not in [None, *values]:
-            raise UserError(
-                f"{path}: {name}={config[name]!r} is not supported, expected one of "
-                f"{[None, *values]}; {_INSTEAD}"
-            )
-    return config
+def _read_optional(path: Path, form: type) -> dict[str, Any]:
+    """The settings in a file of the model's own folder. Empty without the file."""
+    if not path.is_file():
+        return {}
+    return read_json(path, "settings of a module", form)
 
 
-def _pooling(folder: Path, config: Mapping[str, Any]) -> str:
-    old = [key for key in config if key.startswith("pooling_mode_")]
-    modes = [_OLD.get(key, key) for key in old if config[key]] if old else "mean"
-    modes = config.get("pooling_mode", modes)
-    if isinstance(modes, list) and len(modes) == 1:
-        modes = modes[0]
-    if modes not in ("mean", "cls"):
-        raise UserError(
-            f"{folder}: the pooling is {modes!r}; expected 'mean' or 'cls'; {_INSTEAD}"
-        )
-    return modes
+def _pooling(path: Path, settings: Mapping[str, Any]) -> str:
+    """The pooling in the config.json of a Pooling: "mean" or "cls"."""
+    old = [key for key in settings if key.startswith("pooling_mode_")]
+    modes = "mean"
+    if "pooling_mode" in settings:
+        modes = settings["pooling_mode"]
+    elif old:
+        modes = [_OLD.get(key, key) for key in old if settings[key]]
+    for known in ("mean", "cls"):
+        if modes in (known, [known]):
+            return known
+    raise UserError(f"{path}: the pooling is {modes!r}; expected 'mean' or 'cls'")
 
 
 def _length(folder: Path, positions: int, tokenizer: Tokenizer | None) -> int:
     """Maximum number of tokens, from the settings of Transformer or of the tokenizer."""
+    path = folder / _TRANSFORMER
+    settings = _read_optional(path, _Length)
     cased = tokenizer is not None and not tokenizer.lower_case
-    config = _settings(
-        folder / _TRANSFORMER,
-        _Length,
-        module_output_name=["token_embeddings"],
-        do_lower_case=[False] if cased else [True, False],
-    )
-    other = _settings(folder / "tokenizer_config.json", _Tokenizer)
-    length = config.get("max_seq_length")
-    if length is None:
-        length = other.get("model_max_length")
-    return positions if length is None else int(min(length, positions))
+    if cased and settings.get("do_lower_case"):
+        raise UserError(f"{path}: do_lower_case=True, but the tokenizer is cased")
+    other = _read_optional(folder / "tokenizer_config.json", _Tokenizer)
+    for length in (settings.get("max_seq_length"), other.get("model_max_length")):
+        if length is not None:
+            return int(min(length, positions))
+    return positions
 
 
 def _read_dense(folder: Path, width: int) -> tuple[str, dict[str, np.ndarray]]:
     """The activation and the parameters of a Dense module. width: width of its input."""
-    vector = ["sentence_embedding"]
-    config = _settings(
-        folder / "config.json",
-        _Dense,
-        activation_function=[*_TORCH],
-        use_residual=[False],
-        module_input_name=vector,
-        module_output_name=vector,
-    )
-    name = (config.get("activation_function") or "Tanh").rpartition(".")[2]
+    config = read_json(folder / "config.json", "settings of a module", _Dense)
+    activation = config.get("activation_function") or "Tanh"
     tensors = read_weights(folder)
     shapes = {tensor: array.shape for tensor, array in tensors.items()}
     rows = shapes.get("linear.weight", (0,))[:1]
@@ -214,15 +218,16 @@ def _read_dense(folder: Path, width: int) -> tuple[str, dict[str, np.ndarray]]:
     params = {"kernel": np.asarray(tensors["linear.weight"].T, np.float32)}
     if "linear.bias" in tensors:
         params["bias"] = np.asarray(tensors["linear.bias"], np.float32)
-    return name, params
+    return activation.rpartition(".")[2], params
 
 
 def write_modules(folder: Path, settings: Mapping[str, Any], width: int) -> None:
     """Writes the modules for sentence-transformers and :func:`read_modules`."""
-    kinds = ["Transformer", "Pooling", *["Normalize"] * settings["normalize"]]
+    paths = {"Transformer": "", "Pooling": "1_Pooling"}
+    if settings["normalize"]:
+        paths["Normalize"] = "2_Normalize"
     modules = []
-    for i, kind in enumerate(kinds):
-        path = f"{i}_{kind}" if i else ""
+    for i, (kind, path) in enumerate(paths.items()):
         (folder / path).mkdir(exist_ok=True)
         kind = f"{_TYPES}.{kind}"
         modules.append({"idx": i, "name": str(i), "path": path, "type": kind})

@@ -121,9 +121,13 @@ FIRST_LAST = {"pooling_mode_first_last_avg": True, "pooling_mode_mean_tokens": F
         (POOLING, {"pooling_mode": "max"}, "the pooling is 'max'; expected 'mean' or"),
         (POOLING, {"pooling_mode": ["cls", "mean"]}, r"pooling is \['cls', 'mean'\]"),
         (POOLING, {"pooling_mode": "weightedmean"}, "the pooling is 'weightedmean'"),
-        (POOLING, {"include_prompt": False}, "include_prompt=False is not supported"),
+        (
+            POOLING,
+            {"include_prompt": False},
+            "include_prompt=False with a default prompt",
+        ),
         (DENSE, {"activation_function": "torch.nn.ReLU"}, "activation_function='torch"),
-        (DENSE, {"use_residual": True}, "use_residual=True is not supported"),
+        (DENSE, {"use_residual": True}, "use_residual=True, expected one of False"),
         (DENSE, {"module_input_name": "token_embeddings"}, "module_input_name='token"),
         ("config_sentence_transformers.json", {"truncate_dim": 4}, "truncate_dim"),
         (
@@ -166,7 +170,7 @@ def test_tensors_of_another_layer_are_refused(folder, tensors):
     ("settings", "message"),
     [
         (MAX, r"the pooling is \['pooling_mode_max_tokens', 'mean'\]; expected"),
-        (FIRST_LAST, "the pooling is 'pooling_mode_first_last_avg'; expected"),
+        (FIRST_LAST, r"the pooling is \['pooling_mode_first_last_avg'\]; expected"),
         ({"pooling_mode_mean_tokens": False}, r"the pooling is \[\]; expected"),
     ],
 )
@@ -253,7 +257,7 @@ def test_the_activation_of_a_cross_encoder_is_applied(
         ("modules.json", {}, "contains a JSON dict; expected a list of modules"),
         ("modules.json", [3], "[0]=3, expected an object"),
         (POOLING, {"pooling_mode": 3}, "pooling_mode=3, expected a text or a list"),
-        (DENSE, {"activation_function": []}, "activation_function=[], expected a text"),
+        (DENSE, {"activation_function": []}, "activation_function=[], expected one of"),
         (
             "tokenizer_config.json",
             {"model_max_length": ""},
