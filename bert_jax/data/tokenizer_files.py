@@ -106,6 +106,13 @@ def find_vocabulary(directory: Path) -> Path | None:
     return None
 
 
+def find_tokenizer(directory: Path) -> Tokenizer | None:
+    """The tokenizer in a folder. None without a vocabulary."""
+    if find_vocabulary(directory) is None:
+        return None
+    return load_tokenizer(directory)
+
+
 def load_tokenizer(path: Path | str) -> Tokenizer:
     """Reads a vocab.txt, a SentencePiece .model, a tokenizer.json, or their folder.
 

@@ -79,17 +79,25 @@ def class_names(
     """
     if head not in ("sequence", "token") or "classifier" not in params:
         return ()
-    numbers = [str(i) for i in range(params["classifier"]["bias"].shape[0])]
+    outputs = len(params["classifier"]["bias"])
     has_labels = head == "token" or problem_type == "multi_label_classification"
-    if len(numbers) == 1 and not has_labels:
+    if outputs == 1 and not has_labels:
         return ()
-    id2label = id2label or {number: f"LABEL_{number}" for number in numbers}
-    if {*id2label} != {*numbers} or len({*map(str, id2label.values())}) < len(numbers):
-        raise UserError(
-            f"id2label is {id2label!s:.200}; expected different names for the outputs '0' "
-            f"to '{len(numbers) - 1}'"
-        )
-    return tuple(str(id2label[number]) for number in numbers)
+    names = default_names(outputs)
+    if id2label:
+        names = [str(id2label.get(str(i))) for i in range(outputs)]
+        other_outputs = {*id2label} != {*map(str, range(outputs))}
+        if other_outputs or len({*names}) < outputs:
+            raise UserError(
+                f"id2label is {id2label!s:.200}; expected different names for the outputs "
+                f"'0' to '{outputs - 1}'"
+            )
+    return tuple(names)
+
+
+def default_names(outputs: int) -> list[str]:
+    """The names that transformers gives to the outputs of a classifier without names."""
+    return [f"LABEL_{i}" for i in range(outputs)]
 
 
 def check_params(
@@ -102,16 +110,25 @@ def check_params(
     """
     if "encoder" not in params.get("bert", {}):
         raise UserError("there is no encoder among the parameters; expected a BERT")
+    params = dict(params)
+    for name in ("bilstm", "dense"):
+        params.pop(name, None)
     shapes = array_shapes(with_scan(params, False))
-    shapes = {n: s for n, s in shapes.items() if part_of(n) not in ("bilstm", "dense")}
     outputs = (0, *shapes.get("classifier/bias", ()))[-1]
+    parts = set(map(part_of, shapes))
+    needed = {}
+    missing = []
     expected = parameter_shapes(config, outputs, pooled=head != "token")
-    parts = {part_of(name) for name in shapes}
-    needed = {name: s for name, s in expected.items() if part_of(name) in parts}
-    if wrong := shape_differences(shapes, needed):
+    for name, shape in expected.items():
+        part = part_of(name)
+        if part in parts:
+            needed[name] = shape
+        elif part in ("pooler", "mlm", "nsp"):
+            missing.append(name)
+    wrong = shape_differences(shapes, needed)
+    if wrong:
         raise UserError(f"the config does not fit the checkpoint: {listed(wrong)}")
-    absent = {"pooler", "mlm", "nsp"} - parts
-    return tuple(name for name in expected if part_of(name) in absent)
+    return tuple(missing)
 
 
 @functools.cache
@@ -126,16 +143,19 @@ def parameter_shapes(
     one = dataclasses.replace(config, num_layers=1)  # all layers have the same shapes
     model = pretraining_class(config)(one)
     tree = initial_shapes(model)
-    shapes = {
-        name.replace("layer_0", f"layer_{i}"): shape
-        for name, shape in array_shapes(tree).items()
-        for i in range(config.num_layers if "layer_0" in name else 1)
-    }
-    D, width = config.hidden_size, encoder_class(config).width(config)
+    shapes = {}
+    for name, shape in array_shapes(tree).items():
+        shapes[name] = shape
+        if "layer_0" in name:
+            for i in range(1, config.num_layers):
+                shapes[name.replace("layer_0", f"layer_{i}")] = shape
     if "bert/mix/weights" in shapes:
         shapes["bert/mix/weights"] = (config.num_layers + 1,)
-    heads = {"classifier": (D if pooled else width, outputs), "qa_outputs": (width, 2)}
-    for name, size in heads.items():
+    width = encoder_class(config).width(config)
+    inputs = width
+    if pooled:
+        inputs = config.hidden_size
+    for name, size in (("classifier", (inputs, outputs)), ("qa_outputs", (width, 2))):
         shapes |= {f"{name}/bias": size[1:], f"{name}/kernel": size}
     return shapes
 
@@ -152,7 +172,9 @@ def initial_shapes(model: nn.Module) -> dict[str, Any]:
 
 def part_of(name: str) -> str:
     """The part of the model to which a parameter belongs. A part is complete or absent."""
-    return "pooler" if name.startswith("bert/pooler") else name.split("/")[0]
+    if name.startswith("bert/pooler"):
+        return "pooler"
+    return name.split("/")[0]
 
 
 def check_types(token_type_ids: Iterable[np.ndarray], config: BertConfig) -> None:

@@ -11,6 +11,9 @@ from bert_jax.files import read_json
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.settings import from_settings
 
+# Settings without a name in transformers. config.json contains them if they are no
+# defaults.
+_OURS = ("encoder", "positions", "pooling", "pre_norm")
 # From our names to the names in bert_config.json and in Hugging Face's config.json.
 _JSON_NAMES = {
     "vocab_size": "vocab_size",
@@ -25,13 +28,11 @@ _JSON_NAMES = {
     "layer_norm_epsilon": "layer_norm_eps",
     "initializer_range": "initializer_range",
     "causal": "is_decoder",
+    **{name: name for name in _OURS},
 }
 # Values of model_type. PRE_NORM: a BERT of pre-LN layers in transformers. OWN: a model
 # without a class in transformers.
 BERT, PRE_NORM, OWN = "bert", "megatron-bert", "bert_jax"
-# Settings without a name in transformers. config.json contains them if they are no
-# defaults.
-_OURS = ("encoder", "positions", "pooling", "pre_norm")
 # bert_config.json has "gelu" for both forms. Hugging Face has a name for each.
 _FROM_JSON_ACTIVATION = {
     "gelu": "gelu",
@@ -44,12 +45,11 @@ _FROM_JSON_ACTIVATION = {
     "relu": "relu",
 }
 _TO_JSON_ACTIVATION = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
-_COMPUTE = tuple(field.name for field in dataclasses.fields(ComputeConfig))
+_COMPUTE = typing.get_type_hints(ComputeConfig).keys()
 _HINTS = typing.get_type_hints(BertConfig)
 _Sizes = TypedDict(
     "_Sizes",
-    {theirs: _HINTS[ours] for ours, theirs in _JSON_NAMES.items()}
-    | {name: _HINTS[name] for name in _OURS},
+    {theirs: _HINTS[ours] for ours, theirs in _JSON_NAMES.items()},
     total=False,
 )
 
@@ -117,9 +117,10 @@ class RunJson(TypedDict, total=False):
 
 def config_file(folder: Path) -> Path:
     """The file of a folder's config: config.json, or else Google's bert_config.json."""
-    google = folder / "bert_config.json"
-    path = folder / "config.json"
-    return google if google.is_file() and not path.is_file() else path
+    path, google = folder / "config.json", folder / "bert_config.json"
+    if google.is_file() and not path.is_file():
+        return google
+    return path
 
 
 def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
@@ -131,12 +132,14 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
     kind = values.get("model_type", BERT)
     if kind not in (BERT, PRE_NORM, OWN):
         raise UserError(f"model_type={kind!r}; bert_jax runs only BERT's encoder")
-    sizes = {o: values[theirs] for o, theirs in _JSON_NAMES.items() if theirs in values}
-    missing = [
-        _JSON_NAMES[field.name]
-        for field in dataclasses.fields(BertConfig)
-        if field.default is dataclasses.MISSING and field.name not in sizes
-    ]
+    sizes = {}
+    missing = []
+    for field in dataclasses.fields(BertConfig):
+        name = _JSON_NAMES.get(field.name)
+        if name in values:
+            sizes[field.name] = values[name]
+        elif field.default is dataclasses.MISSING:
+            missing.append(name)
     if missing:
         raise UserError(f"a BERT config needs {', '.join(missing)}; add them")
     activation = values.get("hidden_act", "gelu")
@@ -146,7 +149,6 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
             f"{', '.join(_FROM_JSON_ACTIVATION)}"
         )
     sizes["activation"] = _FROM_JSON_ACTIVATION[activation]
-    sizes |= {name: values[name] for name in _OURS if name in values}
     if kind == PRE_NORM:
         sizes["pre_norm"] = True
     return from_settings(BertConfig, sizes | changes, "model")
@@ -164,20 +166,27 @@ def read_config_json(path: Path) -> dict[str, Any]:
 
 def config_to_dict(config: BertConfig) -> dict[str, Any]:
     """The content of a config.json for Hugging Face's and Google's code."""
-    ours = {name: getattr(config, name) for name in _OURS}
-    return {
+    values = {
         "architectures": ["BertForPreTraining"],
-        "model_type": PRE_NORM if config.pre_norm else BERT,
+        "model_type": BERT,
         "hidden_act": _TO_JSON_ACTIVATION[config.activation],
-        **{theirs: getattr(config, ours) for ours, theirs in _JSON_NAMES.items()},
-        **{n: value for n, value in ours.items() if value != getattr(BertConfig, n)},
     }
+    if config.pre_norm:
+        values["model_type"] = PRE_NORM
+    for ours, theirs in _JSON_NAMES.items():
+        value = getattr(config, ours)
+        if ours not in _OURS or value != getattr(BertConfig, ours):
+            values[theirs] = value
+    return values
 
 
 def split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Splits changes into fields of BertConfig and fields of ComputeConfig."""
-    model = {name: value for name, value in changes.items() if name not in _COMPUTE}
-    compute = {name: value for name, value in changes.items() if name in _COMPUTE}
+    model = dict(changes)
+    compute = {}
+    for name in _COMPUTE:
+        if name in model:
+            compute[name] = model.pop(name)
     return model, compute
 
 
@@ -195,6 +204,9 @@ def with_compute(settings: Mapping[str, Any]) -> dict[str, Any]:
             settings |= {"model": model, "compute": compute}
     compute = settings.get("compute")
     if isinstance(compute, Mapping) and isinstance(compute.get("remat"), bool):
-        remat = "full" if compute["remat"] else "none"
-        settings["compute"] = {**compute, "remat": remat}
+        settings["compute"] = compute = dict(compute)
+        if compute["remat"]:
+            compute["remat"] = "full"
+        else:
+            compute["remat"] = "none"
     return settings

@@ -99,7 +99,8 @@ def find_files(
     for folder in (path / BEST, path, *_trainer_folders(path)):
         if find_weights(folder):
             return "huggingface", folder
-    if (prefix := find_prefix(path)) is not None:
+    prefix = find_prefix(path)
+    if prefix is not None:
         return "tensorflow", prefix
     if path.name.endswith((".safetensors", ".bin", INDEX)) and path.is_file():
         return "huggingface", _folder_of(path)
@@ -110,7 +111,8 @@ def _trainer_folders(path: Path) -> list[Path]:
     """The folders checkpoint-500 and so on of a Trainer, the newest first."""
     steps = {}
     for folder in path.glob("checkpoint-*"):
-        if match := _TRAINER.fullmatch(folder.name):
+        match = _TRAINER.fullmatch(folder.name)
+        if match:
             steps[folder] = int(match[1])
     return sorted(steps, key=steps.__getitem__, reverse=True)
 
@@ -161,8 +163,10 @@ def _instead(path: Path) -> str:
 
 def find_weights(folder: Path) -> Path | None:
     """The weights of a Hugging Face folder, or their index. None without weights."""
-    names = (f"{name}{end}" for name in (SAFETENSORS, TORCH) for end in ("", INDEX))
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+    for name in (SAFETENSORS, SAFETENSORS + INDEX, TORCH, TORCH + INDEX):
+        if (folder / name).is_file():
+            return folder / name
+    return None
 
 
 def find_prefix(path: Path) -> Path | None:
@@ -171,15 +175,19 @@ def find_prefix(path: Path) -> Path | None:
     ``path`` may also be one of the files. None without these files. Raises UserError for a
     folder with several prefixes.
     """
-    if (file := _GOOGLE_FILE.fullmatch(path.name)) and path.is_file():
-        path = path.with_name(file[1])
+    match = _GOOGLE_FILE.fullmatch(path.name)
+    if match and path.is_file():
+        path = path.with_name(match[1])
     if path.name and path.with_name(f"{path.name}.index").is_file():
         return path
     # An index of shards ends in .index.json.
-    prefixes = [str(file.with_suffix("")) for file in sorted(path.glob("*.index"))]
+    prefixes = [file.with_suffix("") for file in sorted(path.glob("*.index"))]
+    if not prefixes:
+        return None
     if len(prefixes) > 1:
-        raise UserError(f"{path} contains {', '.join(prefixes)}; name one of them")
-    return Path(prefixes[0]) if prefixes else None
+        names = ", ".join(map(str, prefixes))
+        raise UserError(f"{path} contains {names}; name one of them")
+    return prefixes[0]
 
 
 def check_save(folder: os.PathLike | str, *, overwrite: bool, argument: str) -> None:
@@ -191,17 +199,21 @@ def check_save(folder: os.PathLike | str, *, overwrite: bool, argument: str) -> 
         actual = f"the folder is of type {type(folder).__name__}"
         raise UserError(f"{actual}; expected a path, such as 'my_model'")
     folder = Path(expanded(folder))
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    if not names:
+    if not folder.is_dir() or not any(folder.iterdir()):
         return
     if not overwrite:
         needed = f"expected a new folder, or {argument} to replace a saved model"
         raise UserError(f"{folder} is not empty; {needed}")
+    names = sorted(path.name for path in folder.iterdir())
     others = [name for name in names if not _SAVED.fullmatch(name)]
-    if others or "config.json" not in names:
-        actual = f"it contains {listed(others)}" if others else "it has no config.json"
-        needed = f"{argument} replaces only a saved model: use another folder"
-        raise UserError(f"{folder} is not a saved model ({actual}); {needed}")
+    if others:
+        actual = f"it contains {listed(others)}"
+    elif "config.json" not in names:
+        actual = "it has no config.json"
+    else:
+        return
+    needed = f"{argument} replaces only a saved model: use another folder"
+    raise UserError(f"{folder} is not a saved model ({actual}); {needed}")
 
 
 def list_modules(folder: Path) -> list[tuple[str, str]]:
@@ -262,8 +274,10 @@ def _download(path: os.PathLike | str, files: Sequence[str]) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision, **options))
     except Exception as error:  # of no common type
-        offline = isinstance(error, errors.LocalEntryNotFoundError)
-        raise _download_error(path, error.__cause__ if offline else error) from error
+        reason: object = error
+        if isinstance(error, errors.LocalEntryNotFoundError):  # the hub did not answer
+            reason = error.__cause__
+        raise _download_error(path, reason) from error
 
 
 def _download_error(path: os.PathLike | str, reason: object) -> UserError:

@@ -10,11 +10,17 @@ import numpy as np
 from flax import traverse_util
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
+from bert_jax.data.tokenizer_files import find_tokenizer
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError, naming
 from bert_jax.files import new_file, new_folder, write_json, write_text
-from bert_jax.interop.checkpoint import Checkpoint, Head, check_params, class_names
+from bert_jax.interop.checkpoint import (
+    Checkpoint,
+    Head,
+    check_params,
+    class_names,
+    default_names,
+)
 from bert_jax.interop.config_json import (
     OWN,
     config_file,
@@ -30,7 +36,13 @@ from bert_jax.interop.modules import (
     vector_settings,
     write_modules,
 )
-from bert_jax.interop.names import HEADS, from_params, guess_head, to_params
+from bert_jax.interop.names import (
+    HEADS,
+    Converted,
+    from_params,
+    guess_head,
+    to_params,
+)
 from bert_jax.interop.weights import (
     Tensors,
     read_safetensors,
@@ -73,52 +85,62 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
     settings = read_config_json(path)
     with naming(path):
         config = config_from_dict(settings, **changes)
-    is_ours = settings.get("model_type") == OWN
     tensors = read_weights(folder)
+    source = "huggingface"
     with naming(folder):
-        read = _our_params if is_ours else _their_params
-        head, fields = read(tensors, settings, config)
-    params = fields.pop("params")
+        if settings.get("model_type") == OWN:
+            source = "bert_jax"
+            head, converted = _our_params(tensors, settings, config)
+        else:
+            head, converted = _their_params(tensors, settings, config)
+    params = converted.params
     if (folder / BILSTM).is_file():
         flat = read_safetensors(folder / BILSTM)
         params["bilstm"] = traverse_util.unflatten_dict(flat, sep="/")
         head = "features"
-    id2label, problem_type = settings.get("id2label"), settings.get("problem_type")
-    tokenizer = load_tokenizer(folder) if find_vocabulary(folder) else None
+    tokenizer = find_tokenizer(folder)
+    extra = settings.get("bert_jax") or {}
     modules, dense = read_modules(folder, config, tokenizer)
+    if modules:
+        extra = extra | {EXTRA: modules}
     if len(params) == 1:  # the encoder alone
-        head = modules.get("pooling", head if is_ours else "none")
+        if modules:
+            head = modules["pooling"]
+        elif source == "huggingface":
+            head = "none"
     if dense:
         params["dense"] = dense
-    extra = settings.get("bert_jax") or {}
+    id2label, problem_type = settings.get("id2label"), settings.get("problem_type")
     with naming(path):
-        return Checkpoint(
-            config=config,
-            params=params,
-            tokenizer=tokenizer,
-            head=head,
-            labels=class_names(params, head, id2label, problem_type),
-            problem_type=problem_type,
-            activation_fn=read_activation_fn(folder, settings),
-            extra=extra | ({EXTRA: modules} if modules else {}),
-            source="bert_jax" if is_ours else "huggingface",
-            **fields,
-        )
+        labels = class_names(params, head, id2label, problem_type)
+    return Checkpoint(
+        config=config,
+        params=params,
+        tokenizer=tokenizer,
+        head=head,
+        labels=labels,
+        problem_type=problem_type,
+        activation_fn=read_activation_fn(folder, settings),
+        extra=extra,
+        source=source,
+        missing=converted.missing,
+        unexpected=converted.unexpected,
+    )
 
 
 def _our_params(
     tensors: Tensors, settings: Mapping[str, Any], config: BertConfig
-) -> tuple[str, dict[str, Any]]:
-    """Head, parameters and missing parameters of a model under our names."""
+) -> tuple[str, Converted]:
+    """The head and the parameters of a model under our names."""
     params, head = traverse_util.unflatten_dict(tensors, sep="/"), settings.get("head")
     check(head, Head, "head")
-    return head, {"params": params, "missing": check_params(params, config, head)}
+    return head, Converted(params, check_params(params, config, head), ())
 
 
 def _their_params(
     tensors: Tensors, settings: Mapping[str, Any], config: BertConfig
-) -> tuple[str, dict[str, Any]]:
-    """Head, and the fields of Converted, of a model under transformers' names."""
+) -> tuple[str, Converted]:
+    """The head and the parameters of a model under transformers' names."""
     if config.encoder != "transformer":
         actual = f"encoder={config.encoder!r} and no model_type={OWN!r}"
         raise UserError(f"{actual}; expected the config.json that bert_jax wrote")
@@ -126,16 +148,13 @@ def _their_params(
     _take_tied(tensors)
     if config.positions != "learned":
         tensors.pop(_POSITIONS, None)  # only transformers needs this table
-    architectures = settings.get("architectures") or ()
-    names = [name.removeprefix("Megatron") for name in architectures]
-    known = [_ARCHITECTURES[name] for name in names if name in _ARCHITECTURES]
-    if known:
-        head, parts = known[0]
-    else:
-        head = guess_head(tensors)
-        parts = ("classifier",) if head == "token" else None
-    converted = to_params(tensors, config, head=head, expected=parts)
-    return head, converted._asdict()
+    for architecture in settings.get("architectures") or ():
+        known = _ARCHITECTURES.get(architecture.removeprefix("Megatron"))
+        if known:
+            head, expected = known
+            return head, to_params(tensors, config, head=head, expected=expected)
+    head = guess_head(tensors)
+    return head, to_params(tensors, config, head=head)
 
 
 def misfit(checkpoint: Checkpoint) -> str:
@@ -168,67 +187,93 @@ def save_huggingface(
     ``bert_jax.load`` reads; without ``own`` this model is a UserError. A ``directory`` that
     is not empty is a UserError unless ``overwrite``.
     """
-    config, tokenizer, head = checkpoint.config, checkpoint.tokenizer, checkpoint.head
-    params = jax.device_get(dict(checkpoint.params))
-    if "dense" in params:
+    config, head = checkpoint.config, checkpoint.head
+    if "dense" in checkpoint.params:
         raise UserError("Dense modules are only read; copy their folder")
+    params = jax.device_get(dict(checkpoint.params))
     bilstm = params.pop("bilstm", {})  # transformers has no architecture with it
     if config.causal:
         params.pop("nsp", None)  # this head is not trained
-    settings = config_to_dict(config) | {"dtype": "float32"}
-    if reason := misfit(checkpoint):
-        if not own:
-            raise UserError(
-                f"transformers has no BERT with {reason}; use convert --to bert_jax"
-            )
-        architecture = None
-        settings |= {"architectures": [], "model_type": OWN, "head": head}
+    reason = misfit(checkpoint)
+    if reason and not own:
+        raise UserError(
+            f"transformers has no BERT with {reason}; use convert --to bert_jax"
+        )
+    if reason:
+        library = architecture = OWN
         tensors = _flat(with_scan(params, scan=False))
     else:
-        params = _with_position_table(params, config)
-        architecture = _architecture_of(head if head in HEADS else "none", params)
-        tensors = from_params(params, config)
-        if config.causal and architecture == "BertForMaskedLM":
-            architecture = "BertLMHeadModel"
-        if architecture == "BertModel":
-            tensors = {name.removeprefix("bert."): a for name, a in tensors.items()}
-        if config.pre_norm:
-            norms, theirs = rf"{_LAYER}\.output\.LayerNorm\.", r"\1.ln."
-            tensors = {re.sub(norms, theirs, name): a for name, a in tensors.items()}
-            architecture = architecture.replace("BertLMHeadModel", "BertForCausalLM")
-            architecture = f"Megatron{architecture}"
-        settings["architectures"] = [architecture]
-    if head in ("sequence", "token"):
-        numbers = range(len(params["classifier"]["bias"]))
-        names = checkpoint.labels or [f"LABEL_{i}" for i in numbers]
-        settings["id2label"] = dict(enumerate(names))
-        settings["label2id"] = {name: i for i, name in enumerate(names)}
-    if checkpoint.activation_fn:
-        settings["sentence_transformers"] = {"activation_fn": checkpoint.activation_fn}
-    settings |= {
-        "problem_type": checkpoint.problem_type,
-        "pad_token_id": tokenizer and tokenizer.pad_id,
-        "bert_jax": {n: x for n, x in checkpoint.extra.items() if n != EXTRA} or None,
-    }
-    settings = {name: value for name, value in settings.items() if value is not None}
+        library = "transformers"
+        architecture, tensors = _their_tensors(head, params, config)
+    settings = _config_json(checkpoint, architecture)
     modules = vector_settings(head, checkpoint.extra, config.max_positions)
     with new_folder(Path(directory), overwrite=overwrite) as folder:
         write_safetensors(folder / SAFETENSORS, tensors, {"format": "pt"})
         if bilstm:
             write_safetensors(folder / BILSTM, _flat(bilstm))
-        if tokenizer is not None:
-            write_tokenizer(folder, tokenizer, config)
-        if modules is not None and not misfit(checkpoint):
+        if checkpoint.tokenizer is not None:
+            write_tokenizer(folder, checkpoint.tokenizer, config)
+        if modules is not None and not reason:
             write_modules(folder, modules, config.hidden_size)
         write_json(folder / "config.json", settings)
         text = _CARD.read_text("utf-8").format(
-            library="transformers" if architecture else OWN,
-            architecture=architecture or OWN,
+            library=library,
+            architecture=architecture,
             size=sum(array.size for array in tensors.values()),
             config=config,
             source=card or "Not stated.",
         )
         write_text(folder / "README.md", text)
+
+
+def _their_tensors(
+    head: str, params: dict[str, Any], config: BertConfig
+) -> tuple[str, Tensors]:
+    """The class of a model in transformers, and its tensors under transformers' names."""
+    if head not in HEADS:
+        head = "none"
+    params = _with_position_table(params, config)
+    architecture = _architecture_of(head, params)
+    tensors = from_params(params, config)
+    if architecture == "BertModel":
+        tensors = _renamed(tensors, r"^bert\.", "")
+    if config.causal and architecture == "BertForMaskedLM":
+        architecture = "BertLMHeadModel"
+    if config.pre_norm:
+        tensors = _renamed(tensors, rf"{_LAYER}\.output\.LayerNorm\.", r"\1.ln.")
+        architecture = architecture.replace("BertLMHeadModel", "BertForCausalLM")
+        architecture = f"Megatron{architecture}"
+    return architecture, tensors
+
+
+def _renamed(tensors: Tensors, pattern: str, replacement: str) -> Tensors:
+    return {re.sub(pattern, replacement, name): x for name, x in tensors.items()}
+
+
+def _config_json(checkpoint: Checkpoint, architecture: str) -> dict[str, Any]:
+    """The content of config.json. architecture: class in transformers, or OWN."""
+    head = checkpoint.head
+    settings = config_to_dict(checkpoint.config) | {"dtype": "float32"}
+    if architecture == OWN:
+        settings |= {"architectures": [], "model_type": OWN, "head": head}
+    else:
+        settings["architectures"] = [architecture]
+    if head in ("sequence", "token"):
+        outputs = len(checkpoint.params["classifier"]["bias"])
+        names = checkpoint.labels or default_names(outputs)
+        settings["id2label"] = dict(enumerate(names))
+        settings["label2id"] = dict(zip(names, range(outputs), strict=True))
+    if checkpoint.activation_fn:
+        settings["sentence_transformers"] = {"activation_fn": checkpoint.activation_fn}
+    if checkpoint.problem_type is not None:
+        settings["problem_type"] = checkpoint.problem_type
+    if checkpoint.tokenizer is not None:
+        settings["pad_token_id"] = checkpoint.tokenizer.pad_id
+    extra = dict(checkpoint.extra)
+    extra.pop(EXTRA, None)  # in the files of sentence-transformers
+    if extra:
+        settings["bert_jax"] = extra
+    return settings
 
 
 def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -251,7 +296,8 @@ def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     bare = "embeddings.word_embeddings.weight" in tensors
     result = {}
     for name, array in tensors.items():
-        name = f"bert.{name}" if bare and name.startswith(_PREFIXES) else name
+        if bare and name.startswith(_PREFIXES):
+            name = f"bert.{name}"
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         name = re.sub(rf"{_LAYER}\.ln\.", r"\1.output.LayerNorm.", name)
         if not name.endswith("embeddings.position_ids"):

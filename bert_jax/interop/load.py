@@ -9,7 +9,11 @@ from typing import Any
 from etils import epath
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
+from bert_jax.data.tokenizer_files import (
+    find_tokenizer,
+    find_vocabulary,
+    load_tokenizer,
+)
 from bert_jax.errors import UserError, naming
 from bert_jax.files import (
     ending,
@@ -81,7 +85,9 @@ def load(
         return _without_weights(path, model_changes)
     positions = model_changes.pop("max_positions", 0)
     local = _local_files(path)
-    run = epath.Path(path) if is_remote(path) else local
+    run = local
+    if is_remote(path):
+        run = epath.Path(path)
     checkpoint = _read(local, run, model_changes)
     if positions:
         checkpoint = stretched(checkpoint, positions, path)
@@ -149,9 +155,7 @@ def _without_weights(path: os.PathLike | str, changes: dict[str, Any]) -> Checkp
         else:
             check(settings, ConfigJson)
             config = config_from_dict(settings, **changes)
-    tokenizer = None
-    if find_vocabulary(folder):
-        tokenizer = load_tokenizer(folder)
+    tokenizer = find_tokenizer(folder)
     return Checkpoint(config, {}, tokenizer, "none", source=source)
 
 
@@ -200,15 +204,20 @@ def _read_workdir(
         # This head and the pooler below it learn from pairs only. Without pairs, weight
         # decay shrinks them.
         every["bert"].pop("pooler", None)
-    params = {name: every[name] for name in known if name in every}
-    others = {name: part for name, part in every.items() if name not in known}
+    params = {}
+    for name in known:
+        if name in every:
+            params[name] = every.pop(name)
     # convert of version 0.1.0 also wrote head, labels, problem_type and extra.
-    head = settings.get("head") or ("pretraining" if "mlm" in params else "none")
+    head = settings.get("head")
+    if not head and "mlm" in params:
+        head = "pretraining"
+    head = head or "none"
     with naming(path):
         check(head, Head, "head")
     with naming(workdir):
         missing = check_params(params, config, head)
-    tokenizer = load_tokenizer(workdir) if find_vocabulary(workdir) else None
+    tokenizer = find_tokenizer(workdir)
     if tokenizer and trained_with and not tokenizer.has_fingerprint(trained_with):
         needed = "copy the vocabulary of the run to it"
         raise UserError(f"{workdir} has another vocabulary than its run; {needed}")
@@ -223,5 +232,5 @@ def _read_workdir(
         extra=settings.get("extra") or {},
         source="bert_jax",
         missing=missing,
-        unexpected=tuple(array_shapes(others)),
+        unexpected=tuple(array_shapes(every)),
     )

@@ -63,8 +63,12 @@ def name_of(name: str) -> str:
     """Hugging Face's name of our parameter ``name``."""
     path, leaf = name.rsplit("/", 1)
     number, layer = re.fullmatch(r"(?:bert/encoder/layer_(\d+)/)?(.*)", path).groups()
-    place = f"bert.encoder.layer.{number}." if number else ""
-    kind = "bias" if leaf.endswith("bias") else "weight"
+    place = ""
+    if number:
+        place = f"bert.encoder.layer.{number}."
+    kind = "weight"
+    if leaf.endswith("bias"):
+        kind = "bias"
     return f"{place}{_LAYERS[layer]}.{kind}"
 
 
@@ -74,14 +78,15 @@ def guess_head(names: Collection[str]) -> str:
     A classifier counts as a classifier of sequences if there is a pooler, and otherwise of
     tokens. Both have the same names.
     """
-    pooled = "bert.pooler.dense.weight" in names
-    marks = {
-        "qa_outputs.weight": "span",
-        "classifier.weight": "sequence" if pooled else "token",
-        "cls.seq_relationship.weight": "pretraining",
-        "cls.predictions.bias": "pretraining",
-    }
-    return next((head for mark, head in marks.items() if mark in names), "none")
+    if "qa_outputs.weight" in names:
+        return "span"
+    if "classifier.weight" in names:
+        if "bert.pooler.dense.weight" in names:
+            return "sequence"
+        return "token"
+    if {"cls.seq_relationship.weight", "cls.predictions.bias"} & {*names}:
+        return "pretraining"
+    return "none"
 
 
 def to_params(
@@ -94,19 +99,25 @@ def to_params(
     """Tensors under Hugging Face's names as our parameters, with unstacked layers.
 
     head: decides which parts are read beside encoder and pooler. Tensors of other heads are
-    unexpected. expected: parts that are listed as missing if they are absent, by default
-    the pooler and the parts of the head. A part is read completely or not at all. Raises
+    unexpected. expected: parts that are listed as missing if they are absent. Default: the
+    parts of the head and, unless it reads each token, the pooler. A part is read completely or not at all. Raises
     UserError if a tensor of the encoder is missing, if the encoder has tensors that
     ``config`` does not have, or if a shape does not fit.
     """
     parts = ("bert", "pooler", *HEADS[head])
-    expected = parts if expected is None else tuple(expected)
-    bias_C = tensors.get("classifier.bias", np.zeros(0))
-    shapes = parameter_shapes(config, bias_C.shape[0] if bias_C.ndim == 1 else 0)
+    if expected is None:
+        expected = HEADS[head]
+        if head not in ("token", "span"):
+            expected = ("pooler", *expected)
+    outputs = 0
+    bias_C = tensors.get("classifier.bias")
+    if bias_C is not None and bias_C.ndim == 1:
+        outputs = len(bias_C)
     flat: dict[str, np.ndarray] = {}
-    used: set[str] = set()
     missing: list[str] = []
     wrong: list[str] = []
+    unexpected = set(tensors)
+    shapes = parameter_shapes(config, outputs)
     for part in parts:
         names = {n: name_of(n) for n in shapes if part_of(n) == part}
         absent = [name for name in names.values() if name not in tensors]
@@ -119,7 +130,7 @@ def to_params(
             if part in expected or len(absent) < len(names):
                 missing += absent
             continue
-        used.update(names.values())
+        unexpected.difference_update(names.values())
         for ours, name in names.items():
             array, shape = tensors[name], _shape_there(ours, shapes[ours], config)
             if array.shape != shape:
@@ -127,20 +138,24 @@ def to_params(
             elif not jnp.issubdtype(array.dtype, jnp.floating):
                 wrong.append(f"{name} is of {array.dtype}, expected floats")
             else:
-                array = np.asarray(array, np.float32)
-                if ours.endswith("/kernel"):
-                    array = array.T
-                if ours == _WORDS:
-                    padding = config.word_rows - config.vocab_size
-                    array = np.pad(array, ((0, padding), (0, 0)))
-                flat[ours] = array.reshape(shapes[ours])
-    unexpected = tuple(sorted(set(tensors) - used))
+                flat[ours] = _our_array(array, ours, shapes[ours])
     # More layers, cross attention or relative positions would change the results.
-    wrong += [f"{x} is unknown" for x in unexpected if x.startswith("bert.encoder.")]
+    unknown = [name for name in unexpected if name.startswith("bert.encoder.")]
+    wrong += [f"{name} is unknown" for name in sorted(unknown)]
     if wrong:
         raise UserError(f"the weights do not fit the config: {listed(wrong)}")
     params = traverse_util.unflatten_dict(flat, sep="/")
-    return Converted(params, tuple(missing), unexpected)
+    return Converted(params, tuple(missing), tuple(sorted(unexpected)))
+
+
+def _our_array(array: np.ndarray, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Hugging Face's array as our parameter ``name``, float32 of a shape."""
+    array = np.asarray(array, np.float32)
+    if name.endswith("/kernel"):
+        array = array.T
+    if name == _WORDS:
+        array = np.pad(array, ((0, shape[0] - len(array)), (0, 0)))
+    return array.reshape(shape)
 
 
 def from_params(params: Mapping[str, Any], config: BertConfig) -> dict[str, np.ndarray]:
@@ -171,4 +186,6 @@ def _shape_there(
         shape = shape[0] * shape[1], shape[2]
     elif re.search("/attention/(query|key|value)/", name):
         shape = *shape[:-2], shape[-2] * shape[-1]
-    return shape[::-1] if name.endswith("/kernel") else shape
+    if name.endswith("/kernel"):
+        return shape[::-1]
+    return shape

@@ -39,12 +39,14 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
         )
     config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)
     words = [token.removeprefix(PREFIX) for token in tokenizer.tokens[old.vocab_size :]]
-    # A word of only accents or control characters has no tokens.
-    word_ids = [ids if len(ids) else [old.unk_id] for ids in old.encode_batch(words)]
 
     def extended(rows: np.ndarray, size: int) -> np.ndarray:
-        new = [rows[ids].mean(axis=0) for ids in word_ids]
-        table = np.stack([*rows[: old.vocab_size], *new]).astype(rows.dtype)
+        table = list(rows[: old.vocab_size])
+        for ids in old.encode_batch(words):
+            if not len(ids):  # a word of only accents or control characters
+                ids = [old.unk_id]
+            table.append(rows[ids].mean(axis=0))
+        table = np.stack(table).astype(rows.dtype)
         padding = [(0, size - len(table)), *[(0, 0)] * (rows.ndim - 1)]
         return np.pad(table, padding)
 
@@ -98,6 +100,8 @@ def head_params(
     one label set. Raises UserError for a head of the same kind that does not fit.
     """
     bilstm = isinstance(model, BertWithBiLstm)
+    if bilstm:
+        head = "features"
     shapes = initial_shapes(model)
     bert = checkpoint.params["bert"]
     if not (bilstm and model.feature_config.layers):  # needs the whole encoder
@@ -112,11 +116,12 @@ def head_params(
         if "dense" in checkpoint.params or prompt:
             raise UserError("remove modules.json: only encode applies its modules")
         return params, new
-    same_kind = checkpoint.head == ("features" if bilstm else head)
+    same_kind = checkpoint.head == head
     if not same_kind or fresh_head or name not in checkpoint.params:
         return params, [*new, name]
-    trained = checkpoint.extra.get("data", {}).get("labels", ())
-    trained = tuple(trained if bilstm else checkpoint.labels)
+    trained = checkpoint.labels
+    if bilstm:
+        trained = tuple(checkpoint.extra.get("data", {}).get("labels", ()))
     if labels and {*labels} == {*trained} and tuple(labels) != trained:
         actual = f"the head has the labels {', '.join(trained)}, the task has them in"
         needed = "leave data.labels out to keep the order of the head"

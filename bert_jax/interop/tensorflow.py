@@ -16,7 +16,7 @@ import google_crc32c
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
+from bert_jax.data.tokenizer_files import find_tokenizer
 from bert_jax.errors import naming
 from bert_jax.files import reading
 from bert_jax.interop.checkpoint import Checkpoint, class_names
@@ -79,11 +79,13 @@ def read_tensorflow(prefix: Path, **changes: Any) -> Checkpoint:
     head = guess_head(tensors)
     with naming(prefix):
         converted = to_params(tensors, config, head=head)
+    if set(converted.params) == {"bert"}:
+        head = "none"
     return Checkpoint(
         config=config,
         params=converted.params,
-        tokenizer=load_tokenizer(folder) if find_vocabulary(folder) else None,
-        head=head if set(converted.params) > {"bert"} else "none",
+        tokenizer=find_tokenizer(folder),
+        head=head,
         labels=class_names(converted.params, head),
         source="tensorflow",
         missing=converted.missing,
@@ -121,8 +123,12 @@ def huggingface_names(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
             path = name
         path = path.replace("cls/squad", "qa_outputs")
         path = path.replace("/", ".").replace("layer_", "layer.")
-        kind = "bias" if leaf in ("bias", "beta", "output_bias") else "weight"
-        tensors[f"{path}.{kind}"] = array.T if leaf == "kernel" else array
+        kind = "weight"
+        if leaf in ("bias", "beta", "output_bias"):
+            kind = "bias"
+        if leaf == "kernel":
+            array = array.T
+        tensors[f"{path}.{kind}"] = array
     return tensors
 
 
@@ -143,29 +149,18 @@ def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
         if last_value(header, 2) != 0:
             raise ValueError("its numbers are big-endian")
         entries = {name.decode(): _read_entry(value) for name, value in table.items()}
-    paths = {
-        shard: Path(f"{prefix}.data-{shard:05d}-of-{shards:05d}")
-        for shard in sorted({entry.shard for entry in entries.values()})
-    }
-    data = {shard: _map(path) for shard, path in paths.items()}
-    return {
-        name: _read_variable(name, entry, paths[entry.shard], data[entry.shard])
-        for name, entry in Progress("reading", entries.items(), unit="tensors")
-        if entry.dtype in _DTYPES
-    }
+    variables = {}
+    for name, entry in Progress("reading", entries.items(), unit="tensors"):
+        if entry.dtype in _DTYPES:
+            path = Path(f"{prefix}.data-{entry.shard:05d}-of-{shards:05d}")
+            variables[name] = _read_variable(name, entry, path)
+    return variables
 
 
-def _map(path: Path) -> np.ndarray:
-    """The bytes of a file, mapped into memory."""
-    with reading(path, "the numbers of a TensorFlow checkpoint beside its .index file"):
-        return np.memmap(path, np.uint8, "r")
-
-
-def _read_variable(
-    name: str, entry: _Entry, path: Path, data: np.ndarray
-) -> np.ndarray:
+def _read_variable(name: str, entry: _Entry, path: Path) -> np.ndarray:
+    """A variable, mapped into memory. path: the file of its shard, beside the index."""
     with reading(path, f"the whole variable {name} of numbers; copy the files again"):
-        raw = data[entry.offset : entry.offset + entry.size]
+        raw = np.memmap(path, np.uint8, "r")[entry.offset : entry.offset + entry.size]
         if google_crc32c.value(raw) != _unmask(entry.masked_crc):
             raise ValueError("its bytes do not match their checksum")
         return np.frombuffer(raw, _DTYPES[entry.dtype]).reshape(entry.shape)

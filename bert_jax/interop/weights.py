@@ -43,8 +43,12 @@ def read_weights(folder: Path) -> Tensors:
     path = find_weights(folder)
     if path is None:
         raise UserError(f"{folder} has no weights; expected {SAFETENSORS} or {TORCH}")
-    read = read_safetensors if path.name.startswith(SAFETENSORS) else read_torch
-    return _read_shards(path, read) if path.name.endswith(INDEX) else read(path)
+    read = read_torch
+    if path.name.startswith(SAFETENSORS):
+        read = read_safetensors
+    if path.name.endswith(INDEX):
+        return _read_shards(path, read)
+    return read(path)
 
 
 def write_safetensors(
@@ -115,14 +119,16 @@ class _Unpickler(pickle._Unpickler):
             "collections.OrderedDict": collections.OrderedDict,
             "torch._utils._rebuild_tensor_v2": lambda *args: _view(*args[:4]),
             "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
-        } | {storage: storage for storage in _DTYPES}
+        }
+        if path in _DTYPES:
+            return path
         if path not in allowed:
             raise UserError(f"it asks for {path} and may run any code; use safetensors")
         return allowed[path]
 
     def persistent_load(self, pid: Any) -> np.ndarray:
         kind, storage_type, key, _, length, *view = pid
-        if kind != "storage" or any(part is not None for part in view):
+        if kind != "storage" or view not in ([], [None]):
             raise ValueError("an unknown kind of storage")
         return self._read(key, _DTYPES[storage_type], length)
 
@@ -153,7 +159,9 @@ def read_torch(path: Path) -> Tensors:
     """
     expected = "a whole file of tensors as torch.save writes it; copy it again"
     with reading(path, expected), naming(path):
-        return (_read_zip if zipfile.is_zipfile(path) else _read_stream)(path)
+        if zipfile.is_zipfile(path):
+            return _read_zip(path)
+        return _read_stream(path)
 
 
 def _read_zip(path: Path) -> Tensors:
@@ -179,10 +187,10 @@ def _read_stream(path: Path) -> Tensors:
         return storages.setdefault(key, np.zeros(length, dtype))
 
     with path.open("rb") as file:
-        magic, protocol, system = (_Unpickler(file, read).load() for _ in range(3))
-        if magic != _MAGIC or protocol != _PROTOCOL:
+        start = _Unpickler(file, read).load(), _Unpickler(file, read).load()
+        if start != (_MAGIC, _PROTOCOL):
             raise ValueError("it does not start with torch's magic number")
-        if not system["little_endian"]:
+        if not _Unpickler(file, read).load()["little_endian"]:
             raise ValueError("its numbers are big-endian")
         state = _Unpickler(file, read).state_dict()
         # The storages follow. Each is a count and its numbers.

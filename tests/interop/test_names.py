@@ -222,11 +222,11 @@ def test_tensors_of_another_head_are_unexpected(tensors, config):
 def test_only_expected_parts_are_missing():
     tensors = from_params(random_params(ODD, "none"), ODD)
     del tensors["bert.pooler.dense.weight"], tensors["bert.pooler.dense.bias"]
-    read = to_params(tensors, ODD, head="token")
-    assert len(read.missing) == 4
-    assert "pooler" not in read.params["bert"]
-    read = to_params(tensors, ODD, head="token", expected=["classifier"])
-    assert read.missing == ("classifier.bias", "classifier.weight")
+    assert len(to_params(tensors, ODD, head="sequence").missing) == 4
+    for head, expected in (("token", None), ("sequence", ["classifier"])):
+        read = to_params(tensors, ODD, head=head, expected=expected)
+        assert read.missing == ("classifier.bias", "classifier.weight")
+        assert "pooler" not in read.params["bert"]
 
 
 def test_tensor_names_decide_the_head():

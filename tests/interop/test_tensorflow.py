@@ -43,7 +43,7 @@ def test_all_variables_are_read(variables):
 
 def test_the_error_has_the_missing_file(copy):
     (copy / DATA).unlink()
-    with pytest.raises(UserError, match=f"{DATA} does not exist; expected the num"):
+    with pytest.raises(UserError, match=f"{DATA} does not exist; expected the whol"):
         read_checkpoint(copy / "bert_model.ckpt")
     (copy / INDEX).unlink()
     with pytest.raises(UserError, match=f"{INDEX} does not exist; expected the whole"):
