@@ -14,14 +14,13 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.files import ending, new_file
 from bert_jax.inference import evaluation as base
-from bert_jax.inference.evaluation import Answers, Done, OnDevices, Rows
+from bert_jax.inference.evaluation import Answers, Done, OnDevices, Rows, Texts
 from bert_jax.interop.modules import ACTIVATIONS, vector_settings
 from bert_jax.model.bert import BertModel
 from bert_jax.model.heads import normalized, pool_tokens, side_by_side
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.networks import encoder_class
 from bert_jax.settings import setting
-from bert_jax.tasks.rows import Texts, row_texts
 
 POOLINGS = ("none", "mean", "cls", "pooler")
 # Tokens whose vectors take as much memory as an ordinary row. 4,096 rows are 512 MiB of
@@ -119,7 +118,7 @@ def encode(model: OnDevices, rows: Rows, options: EncodeOptions) -> Iterator[Ans
     most = reading.texts
     if rows.columns:
         most = 2
-    texts = row_texts(rows.placed, rows.columns, most=most)
+    texts = base.row_texts(rows, most=most)
     return base.in_parts(
         answer,
         base.each_alone(texts),

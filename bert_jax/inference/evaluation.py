@@ -30,6 +30,7 @@ from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress
 from bert_jax.settings import check_ranges, setting
 from bert_jax.tasks.rows import Placed, count_rows, placed_rows
+from bert_jax.tasks.splits import Form, read_records
 from bert_jax.tasks.task import Task, all_scores, joined_features, tuned
 
 logger = logging.getLogger(__name__)
@@ -260,8 +261,8 @@ class Rows(NamedTuple):
     """Rows to answer.
 
     placed: each row with its place. columns: names of the columns of the text or texts in
-    dictionaries, in order; empty: as trained, otherwise see
-    :func:`bert_jax.tasks.rows.row_texts`. total: number of rows, if known.
+    dictionaries, in order; empty: as trained, otherwise see :func:`row_texts`. total:
+    number of rows, if known.
     """
 
     placed: Iterable[Placed]
@@ -272,6 +273,37 @@ class Rows(NamedTuple):
 def rows_of(data: Any, columns: Columns = (), *, tabs: bool = True) -> Rows:
     """The rows of any data; see :func:`bert_jax.tasks.rows.placed_rows`."""
     return Rows(placed_rows(data, tabs=tabs), columns, count_rows(data))
+
+
+class Texts(NamedTuple):
+    """The texts of a row. id: None for a row without id."""
+
+    where: str
+    texts: tuple[str, ...]
+    id: Any
+
+
+# Rows of one text, and rows of one text or two.
+_TEXT = Form(columns={"text": ("text",), "label": ()})
+_TEXT_OR_PAIR = Form(
+    columns={"text_a": ("text_a", "text"), "text_b": ("text_b",), "label": ()},
+    optional=("text_b",),
+)
+
+
+def row_texts(rows: Rows, *, most: int = 2) -> Iterator[Texts]:
+    """Yields the texts of each row.
+
+    Without ``rows.columns`` the column "text" is read, or if most is 2 "text_a" or "text",
+    and "text_b" if the rows have it. most: maximum number of texts in a row, 1 or 2.
+    """
+    form = _TEXT_OR_PAIR
+    if most == 1:
+        form = _TEXT
+    form = form.with_columns(rows.columns)
+    for where, values in read_records(rows.placed, form):
+        texts = form.texts_in(where, values)
+        yield Texts(where, tuple(texts), values.get("id"))
 
 
 def in_parts(

@@ -20,6 +20,7 @@ from bert_jax.inference.evaluation import (
     OnDevices,
     Options,
     collected,
+    row_texts,
     rows_of,
 )
 from bert_jax.inference.outputs import CallOptions, Output, encoder_output
@@ -43,7 +44,7 @@ from bert_jax.interop.find import check_save
 from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.settings import from_settings, setting, with_arguments
-from bert_jax.tasks.rows import is_single, placed_rows, row_texts
+from bert_jax.tasks.rows import is_single
 from bert_jax.tasks.task import Metrics, Task
 
 
@@ -214,7 +215,7 @@ class Bert(Checkpoint):
         _check_options(options, queries, corpus)
         texts = None
         if vectors_of(corpus) is None:
-            rows = row_texts(placed_rows(corpus), columns, most=1)
+            rows = row_texts(rows_of(corpus, columns), most=1)
             corpus = texts = [row.texts[0] for row in rows]
         encode = functools.partial(self.encode, **options)
         vectors = _vectors(queries, functools.partial(encode, columns=columns))

@@ -17,7 +17,6 @@ from bert_jax.model.bert import BertModel
 from bert_jax.model.layers import with_scan
 from bert_jax.objectives.networks import encoder_class
 from bert_jax.settings import setting
-from bert_jax.tasks.rows import placed_rows, row_texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +62,7 @@ def encoder_output(model: OnDevices, texts: Any, options: CallOptions) -> Output
     encoder = encoder_class(config)
     if options.attentions and encoder is not BertModel:
         raise UserError("this encoder has no attentions; leave attentions=True out")
-    rows = [row.texts for row in row_texts(placed_rows(texts))]
+    rows = [row.texts for row in base.row_texts(base.rows_of(texts))]
     if not rows:
         raise UserError("there are no texts; expected at least one")
     limit = config.max_positions

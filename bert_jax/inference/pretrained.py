@@ -27,14 +27,21 @@ from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import evaluation as base
-from bert_jax.inference.evaluation import Answers, Columns, Done, OnDevices, Rows
+from bert_jax.inference.evaluation import (
+    Answers,
+    Columns,
+    Done,
+    OnDevices,
+    Rows,
+    Texts,
+)
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.networks import pretraining_class
 from bert_jax.objectives.objective import cross_entropy
 from bert_jax.settings import setting
-from bert_jax.tasks.rows import Texts, check_texts, placed_rows, row_texts
+from bert_jax.tasks.rows import check_texts, placed_rows
 from bert_jax.tasks.task import with_id
 
 ROW = 64  # tokens of masked copies that take as much memory as an ordinary row
@@ -84,7 +91,7 @@ def _tokenized(
 
     mask: whether [MASK] in a text is the token. Then each text must contain it.
     """
-    for where, (text,), row_id in row_texts(rows.placed, rows.columns, most=1):
+    for where, (text,), row_id in base.row_texts(rows, most=1):
         token = tokenizer.special.mask
         if mask and token not in text:
             raise UserError(
@@ -252,7 +259,7 @@ def next_sentence(
 
 def _pairs(rows: Rows) -> Iterator[Texts]:
     """Yields rows of two texts. Raises UserError for a row of one text."""
-    for row in row_texts(rows.placed, rows.columns):
+    for row in base.row_texts(rows):
         if len(row.texts) != 2:
             raise UserError(f"{row.where} has 1 text; expected the two of a pair")
         yield row
@@ -441,7 +448,7 @@ def read_sets(
         for file in files:
             pairs = []
             rows = (placed for placed in placed_rows(file) if placed[1])
-            for row in row_texts(rows, columns):
+            for row in base.row_texts(Rows(rows, columns)):
                 check_texts(row.where, row.texts)
                 pairs.append(row.texts)
             if not pairs:

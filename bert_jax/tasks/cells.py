@@ -7,10 +7,8 @@ JSON writes ["a", "b"]. Python writes ['a', 'b'], ('a', 'b') and {'a', 'b'}. num
 import ast
 import json
 import re
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from bert_jax.errors import UserError
 from bert_jax.tasks.rows import plain
 
 # Functions of Python, numpy, pandas and torch around a list or a number.
@@ -116,37 +114,6 @@ def _count_parsed(value: Any) -> int:
         if items is not None:
             value = items
     return _count_items(value)
-
-
-def parse_cells(
-    where: str,
-    values: Mapping[str, Any],
-    is_list: Callable[[str, str, Mapping[str, Any]], bool],
-) -> Mapping[str, Any]:
-    """The values of a row with a list for each cell that is a printed list.
-
-    where: place of the row. is_list: function of a column, a cell that starts like a list,
-    and all values, that decides whether the cell must be a list.
-
-    Raises UserError if such a cell does not parse.
-    """
-    lists = {}
-    for name, value in values.items():
-        if not isinstance(value, str) or not opens_list(value):
-            continue
-        if not is_list(name, value, values):
-            continue
-        lists[name] = parse_list(value)
-        if lists[name] is None:
-            actual = f"{where}: column {name!r} starts like a list, but is none"
-            shown = value
-            if len(value) > 100:
-                shown = f"{value[:100]}..."
-            needed = 'write a list as JSON, such as ["a", "b"]'
-            raise UserError(f"{actual}: {shown}; {needed}")
-    if lists:
-        return {**values, **lists}
-    return values
 
 
 class _Token(NamedTuple):

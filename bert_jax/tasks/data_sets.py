@@ -1,4 +1,4 @@
-"""Published data sets of every family: files, columns, labels and metrics.
+"""Published data sets of every family: files, columns, labels, metrics and their scores.
 
 GLUE has the files of its download (Wang et al. 2019, gluebenchmark.com). Metrics are
 taken from BERT's paper, table 1; CoLA has the Matthews correlation. AX is the diagnostic
@@ -9,10 +9,15 @@ classes, and relatedness from 1 to 5. Its metrics are SemEval's.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import warnings
+from collections.abc import Mapping, Sequence
 
-from bert_jax.tasks.metrics import ERRORS, NUMBERS
+import numpy as np
 
+CORRELATIONS = ("pearson", "spearman", "pearson_spearman")
+ERRORS = ("rmse", "mae")  # in units of the label; lower is better
+NUMBERS = (*CORRELATIONS, *ERRORS)  # metrics of a table of numbers
 TABLE = "table"  # the name of the user's own tables
 SPLITS = ("train", "dev", "test")
 
@@ -26,7 +31,7 @@ class DataSet:
       has in files and data sets.
     labels: labels in the order of the outputs; empty for regression, or for the labels of
       the training rows. The second label is the positive class of F1.
-    metrics: names in :func:`metrics.scores`; the first one picks the checkpoint.
+    metrics: names in :func:`scores`; the first one picks the checkpoint.
       Correlations mean that labels are numbers.
     server: name of the file that the task's server expects, for each split without labels.
     header: columns of the files of train and dev, if they have no header line.
@@ -208,3 +213,49 @@ DATA_SETS: dict[str, dict[str, DataSet]] = {
         TABLE: DataSet(),
     },
 }
+
+
+def scores(
+    metrics: Sequence[str], truth: np.ndarray, predicted: np.ndarray
+) -> dict[str, float]:
+    """Metrics of scikit-learn and scipy in percent, errors in units of the label.
+
+    Undefined scores are 0.
+
+    truth, predicted: class ids for accuracy, matthews, f1 (of class 1) and f1_macro (over
+    the classes that occur); 0 or 1 (rows, labels) for f1_micro, f1_macro and exact_match;
+    numbers for pearson, spearman, their mean pearson_spearman, rmse (root of the mean
+    squared error) and mae (mean absolute error).
+    """
+    # Both are imported late because they take a second.
+    from scipy import stats
+    from sklearn import metrics as sklearn
+
+    f1 = functools.partial(sklearn.f1_score, average="macro", zero_division=0)
+    functions = {
+        "accuracy": sklearn.accuracy_score,
+        "exact_match": sklearn.accuracy_score,
+        "matthews": sklearn.matthews_corrcoef,
+        "f1": functools.partial(f1, labels=[1]),
+        "f1_micro": functools.partial(f1, average="micro"),
+        "f1_macro": f1,
+        "pearson": lambda *both: stats.pearsonr(*both).statistic,
+        "spearman": lambda *both: stats.spearmanr(*both).statistic,
+        "rmse": sklearn.root_mean_squared_error,
+        "mae": sklearn.mean_absolute_error,
+    }
+    found: dict[str, float] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the warning for an undefined score
+        for name in metrics:
+            parts = [name]
+            if name in CORRELATIONS:
+                parts = name.split("_")
+            defined = len(truth) > 1 or name not in CORRELATIONS
+            values = [0.0]
+            if defined:
+                values = [functions[part](truth, predicted) for part in parts]
+            found[name] = float(np.nan_to_num(values).mean())
+            if name not in ERRORS:
+                found[name] *= 100  # percent
+    return found

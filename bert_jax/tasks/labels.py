@@ -75,6 +75,17 @@ def class_of(where: str, value: Any, labels: tuple[str, ...]) -> str:
     return name
 
 
+def known_class(where: str, value: Any, labels: tuple[str, ...]) -> str:
+    """The label that a value means. Raises UserError if it means none of the labels."""
+    name = class_of(where, value, labels)
+    if name in numbers_of(labels):
+        return name
+    actual = f"{where}: label {name!r} is not in the label set {listed(labels, 10)}"
+    if re.fullmatch(r"-?\d+\.\d+", name):
+        actual += "; regression=True learns numbers"
+    raise UserError(actual)
+
+
 def spelling(name: str) -> str:
     """The name without what differs between programs.
 

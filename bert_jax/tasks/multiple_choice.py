@@ -142,6 +142,7 @@ class MultipleChoice(base.Task):
     function = "choices"
     config_class = MultipleChoiceConfig
     head = "choice"
+    gold = "label"
     main_metric = "accuracy"
 
     def __init__(self, config: MultipleChoiceConfig):

@@ -183,6 +183,7 @@ class Squad(base.Task):
     config_class = SquadConfig
     length_setting = "max_question_length"
     head = "span"
+    gold = "answers"
     main_metric = "f1"
 
     def __init__(self, config: SquadConfig):

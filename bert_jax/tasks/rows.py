@@ -19,7 +19,7 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bert_jax import files
 from bert_jax.data.corpus import open_text
@@ -506,73 +506,3 @@ def column_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(names, list | tuple) and all(isinstance(x, str) for x in names):
         return tuple(names)
     raise UserError(f"columns={columns!r:.200}, expected a name, or a list of names")
-
-
-def same_columns(
-    placed: Iterable[Placed],
-    names: Sequence[tuple[str, ...]],
-    optional: Sequence[str] = (),
-) -> Iterator[Placed]:
-    """Yields the rows. Raises UserError if a column has different names in two rows.
-
-    names: for each column a tuple of its possible names. optional: the first name of each
-    column that may be missing. It must then be missing from all rows.
-    """
-    used: dict[tuple[str, ...], str] = {}
-    for where, row in placed:
-        if isinstance(row, dict):
-            for column in names:
-                name = name_in(row, column)
-                if name or column[0] in optional:
-                    check_same_name(where, column, name, used.setdefault(column, name))
-        yield where, row
-
-
-def check_same_name(
-    where: str, column: tuple[str, ...], name: str, before: str
-) -> None:
-    """Raises UserError if a column has another name than in the rows before.
-
-    name: the column's name in this row; "" if it is missing. before: its name before.
-    """
-    if before != name:
-        raise UserError(
-            f"{where}: column {' or '.join(column)} is {name or 'missing'} here and "
-            f"{before or 'missing'} in earlier rows; name it the same in all rows"
-        )
-
-
-class Texts(NamedTuple):
-    """The texts of a row. id: None for a row without id."""
-
-    where: str
-    texts: tuple[str, ...]
-    id: Any
-
-
-def row_texts(
-    placed: Iterable[Placed], columns: str | Sequence[str] = (), most: int = 2
-) -> Iterator[Texts]:
-    """Yields the texts of each row.
-
-    columns: names of the columns that contain the texts. If it is empty, the column "text"
-      is read. If it is empty and most is 2, the columns are "text_a" or "text", and
-      "text_b" if the row has it.
-    most: maximum number of texts in a row.
-    """
-    columns = column_names(columns)
-    if len(columns) > most:
-        raise UserError(f"columns={columns}, expected at most {most}")
-    names: list[tuple[str, ...]] = [("text",)]
-    if columns:
-        names = [(column,) for column in columns]
-    elif most == 2:
-        names = [("text_a", "text"), ("text_b",)]
-    firsts = [first for first, *_ in names]
-    for where, row in same_columns(placed, names, ["text_b"]):
-        values = named_values(where, row, firsts, fewer=True)
-        found = names
-        if not columns and firsts[-1] not in values:
-            found = names[:1]
-        texts = [text_of(where, values, column) for column in found]
-        yield Texts(where, tuple(texts), values.get("id"))

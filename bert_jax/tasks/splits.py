@@ -177,6 +177,15 @@ class Form:
         names = [self.columns[key][0] for key in keys]
         return read.named_values(where, row, names, fewer=labelled)
 
+    def texts_in(self, where: str, values: Mapping[str, Any]) -> list[str]:
+        """The texts of a row, without optional texts that are missing."""
+        texts = []
+        for key in self.texts:
+            names = self.columns[key]
+            if key not in self.optional or read.name_in(values, names):
+                texts.append(read.text_of(where, values, names))
+        return texts
+
     def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
         """Whether a cell that starts like a printed list must be one.
 
@@ -315,18 +324,17 @@ def read_records(
     *,
     labelled: bool = False,
     label: bool = False,
-    fallback: bool = False,
 ) -> Iterator[Record]:
     """Yields the place and the values of each row, by the names of their columns.
 
     Only the columns of the form are kept. A value has the name of its column in the row, or
     the column's first name if the row has a usual name instead.
 
-    labelled: whether rows may have a label. label: whether they must have its column.
-    fallback: whether a row may have a usual name in place of the user's name.
+    labelled: whether rows may have a label. Other rows may have the usual name of a column
+      in place of the user's name. label: whether rows must have the column of the label.
     Raises UserError if a column is missing, or has different names in two rows.
     """
-    records = _named(placed, form, labelled, label, fallback)
+    records = _named(placed, form, labelled, label)
     return iter(form.numbered(records))
 
 
@@ -346,7 +354,7 @@ class _Column(NamedTuple):
     same: bool
 
 
-def _columns(form: Form, labelled: bool, label: bool, fallback: bool) -> list[_Column]:
+def _columns(form: Form, labelled: bool, label: bool) -> list[_Column]:
     """The columns of the form; see :func:`read_records`."""
     keys = form.texts
     if labelled and not form.one_hot:
@@ -356,7 +364,7 @@ def _columns(form: Form, labelled: bool, label: bool, fallback: bool) -> list[_C
         names, possible, setting = form.columns[key], form.columns[key], ""
         if key in form.usual:
             setting = key
-        if fallback:
+        if not labelled:
             possible = tuple(dict.fromkeys((*names, *form.usual.get(key, ()))))
         is_text = key != form.label
         needed = key not in form.optional and (is_text or label)
@@ -366,9 +374,9 @@ def _columns(form: Form, labelled: bool, label: bool, fallback: bool) -> list[_C
 
 
 def _named(
-    placed: Iterable[Placed], form: Form, labelled: bool, label: bool, fallback: bool
+    placed: Iterable[Placed], form: Form, labelled: bool, label: bool
 ) -> Iterator[Record]:
-    columns = _columns(form, labelled, label, fallback)
+    columns = _columns(form, labelled, label)
     is_other = functools.cache(re.compile(form.others).fullmatch)
     used: dict[str, str] = {}  # for each column its name in dictionaries
     for where, row in placed:
@@ -402,12 +410,26 @@ def _value(
     if key not in used and name and name in used.values():
         raise _two_uses(where, name, key, used)
     if name or column.same:
-        read.check_same_name(where, possible, name, used.setdefault(key, name))
+        _check_same_name(where, possible, name, used.setdefault(key, name))
     if not name:
         return {}
     if name in names:
         return {name: row[name]}
     return {names[0]: row[name]}
+
+
+def _check_same_name(
+    where: str, column: tuple[str, ...], name: str, before: str
+) -> None:
+    """Raises UserError if a column has another name than in the rows before.
+
+    name: the column's name in this row; "" if it is missing. before: its name before.
+    """
+    if before != name:
+        raise UserError(
+            f"{where}: column {' or '.join(column)} is {name or 'missing'} here and "
+            f"{before or 'missing'} in earlier rows; name it the same in all rows"
+        )
 
 
 def _two_uses(where: str, name: str, key: str, used: Mapping[str, str]) -> UserError:
@@ -426,8 +448,25 @@ def positioned(where: str, row: Any, form: Form, labelled: bool) -> Mapping[str,
 
 
 def with_lists(where: str, values: Mapping[str, Any], form: Form) -> Mapping[str, Any]:
-    """The values of a row with a list for each cell that is a printed list."""
-    return cells.parse_cells(where, values, form.is_list)
+    """The values of a row with a list for each cell that is a printed list.
+
+    Raises UserError for a cell that must be a list and is none.
+    """
+    lists = {}
+    for name, value in values.items():
+        if not isinstance(value, str) or not cells.opens_list(value):
+            continue
+        if not form.is_list(name, value, values):
+            continue
+        lists[name] = cells.parse_list(value)
+        if lists[name] is None:
+            actual = f"{where}: column {name!r} starts like a list, but is none"
+            shown = value
+            if len(value) > 100:
+                shown = f"{value[:100]}..."
+            needed = 'write a list as JSON, such as ["a", "b"]'
+            raise UserError(f"{actual}: {shown}; {needed}")
+    return {**values, **lists}
 
 
 def _from_one_hot(

@@ -46,9 +46,8 @@ Answers = list[Answer]
 # Function of the labels and the answers of all rows of a split.
 Metrics = Callable[[list[Any], list[Any]], Scores]
 
-# For each entry of an answer that Metrics get: the attribute of the row with the label.
-_GOLD = {"label": "label", "labels": "label", "value": "label", "choice": "label"}
-_GOLD |= {"tags": "tags", "answer": "answers"}
+# Entries of an answer that are compared with the label of its row.
+_ANSWERS = ("label", "labels", "value", "choice", "tags", "answer")
 
 
 class Outcome(NamedTuple):
@@ -81,7 +80,7 @@ class Task(abc.ABC):
     head: kind of output that the task needs from the model.
     labels: class names in the order of the outputs; empty for regression, choices and
       spans.
-    gold: attribute of a row with its label or labels, which the log counts; "" for none.
+    gold: attribute of a row with its label or labels; "" for none.
     main_metric: the score (higher is better) that picks the best checkpoint.
     thresholds: settings that are tuned on dev, with the score that has the best value.
     problem_type: name of the loss in a config.json of transformers; None if the head
@@ -210,10 +209,10 @@ class Task(abc.ABC):
         return [with_splits(self, splits.with_dev(dev)) for dev in folds]
 
     def parsed(self, split: str) -> list[Any]:
-        """The result of :meth:`row` for each row of a split. Each row is parsed once.
+        """The result of :meth:`row` for each row of a split; [] if there is no such split.
 
-        [] if there is no such split. Raises UserError with file and line for a malformed
-        row.
+        Raises UserError with file and line for a malformed row, and for a label that is not
+        in ``labels``.
         """
         if split not in self._parsed:
             labelled = split in self.splits.scored
@@ -225,29 +224,18 @@ class Task(abc.ABC):
         return self._parsed[split]
 
     def read(self, split: str) -> list[Any]:
-        """The rows of "train", or of another split of ``splits``, as they are learned.
+        """The rows of :meth:`parsed` that are learned or scored.
 
-        Raises UserError for a malformed row, for a label that is not in ``labels``, and if
-        there is no such split.
+        Raises UserError as :meth:`parsed`, and if there is no such split.
         """
         records_of(self, split)
-        if split in ("train", *self.splits.scored):
-            return [*map(self.learned, self.parsed(split))]
         return [*self.parsed(split)]
-
-    def learned(self, row: Any) -> Any:
-        """A row with labels of the task in place of labels as the row has them.
-
-        Raises UserError for a label that is none of them.
-        """
-        return row
 
     @abc.abstractmethod
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Any:
-        """The object of the family for a row. Raises UserError for wrong values.
+        """The object of the family for a row, with a label of ``labels``.
 
-        A family whose labels come from the rows leaves them as they are in the row: see
-        :meth:`learned`.
+        Raises UserError for wrong values.
 
         where: place of the row. Messages start with it.
         values: values by name. A column may have any of its names; see
@@ -308,6 +296,7 @@ def with_labels(task: TaskType, labels: Sequence[str]) -> TaskType:
     """The task with the same settings and rows, and other labels of the outputs."""
     changed = copy.copy(task)
     changed.labels = tuple(labels)
+    changed._parsed = {}  # the rows have the new labels
     return changed
 
 
@@ -367,20 +356,10 @@ def records_of(task: Task, split: str) -> list[Record]:
     return task.splits.rows[split]
 
 
-def rows_of(
-    task: Task, placed: Iterable[Placed], *, labelled: bool = False
-) -> Iterator[Any]:
-    """Yields the objects of rows that are not in a split, such as rows to predict.
-
-    placed: place and row; see :func:`splits.raw_rows`.
-    """
-    fallback = not labelled
-    options = {"labelled": labelled, "label": labelled, "fallback": fallback}
-    for where, values in read_records(placed, task.form, **options):
-        row = task.row(where, values, labelled)
-        if labelled:
-            row = task.learned(row)
-        yield row
+def rows_of(task: Task, placed: Iterable[Placed]) -> Iterator[Any]:
+    """Yields the objects of rows to predict. placed: see :func:`splits.raw_rows`."""
+    for where, values in read_records(placed, task.form):
+        yield task.row(where, values, False)
 
 
 def found(task: Task, splits: Sequence[str]) -> set[str]:
@@ -390,18 +369,27 @@ def found(task: Task, splits: Sequence[str]) -> set[str]:
         if not task.labels:
             continue
         for row in task.parsed(split):
-            names.update(golds(task, task.learned(row)))
+            names.update(golds(task, row))
     return names
 
 
 def golds(task: Task, row: Any) -> Sequence[Any]:
-    """The labels of a row, which the log counts."""
+    """The classes or the number of a row, which the log counts."""
     label = getattr(row, task.gold, None)
-    if label is None:
+    is_counted = task.labels or task.problem_type
+    if label is None or not is_counted:
         return ()
     if isinstance(label, tuple):
         return label
     return (label,)
+
+
+def answered(answer: Answer) -> Any:
+    """The label, the labels, the number, the choice, the tags or the text of an answer."""
+    for name in _ANSWERS:
+        if name in answer:
+            return answer[name]
+    return answer
 
 
 def all_scores(task: Task, rows: list[Any], answers: Answers) -> Scores:
@@ -409,14 +397,13 @@ def all_scores(task: Task, rows: list[Any], answers: Answers) -> Scores:
     scores = task.score(rows, answers)
     if not task.own_metrics:
         return scores
-    (name, *_) = (name for name in _GOLD if name in answers[0])
     gold = []
     for row in rows:
-        label = getattr(row, _GOLD[name])
+        label = getattr(row, task.gold)
         if isinstance(label, tuple):
             label = list(label)
         gold.append(label)
-    more = task.own_metrics(gold, [copy.copy(x[name]) for x in answers])
+    more = task.own_metrics(gold, [copy.copy(answered(x)) for x in answers])
     if isinstance(more, Mapping) and not more.keys() & scores.keys():
         with contextlib.suppress(TypeError, ValueError):  # a score is not a number
             more = {str(name): float(x) for name, x in more.items()}

@@ -24,26 +24,33 @@ from bert_jax.settings import Label, setting
 from bert_jax.tasks import rows as read
 from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import looks_like_list
-from bert_jax.tasks.data_sets import DATA_SETS, TABLE, DataSet
+from bert_jax.tasks.data_sets import (
+    CORRELATIONS,
+    DATA_SETS,
+    NUMBERS,
+    TABLE,
+    DataSet,
+    scores,
+)
 from bert_jax.tasks.labels import (
     class_name,
-    class_of,
     has_number,
     in_order,
+    known_class,
     numbers_of,
     warn_of_separators,
     warn_of_spellings,
     with_labels_of_dev,
     without_decimals,
 )
-from bert_jax.tasks.metrics import CORRELATIONS, NUMBERS, REGRESSION, scores
 from bert_jax.tasks.splits import DataConfig, Form
 from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
 
 _PAIR = {"text_a": ("text_a", "text"), "text_b": ("text_b",)}
 _IDS = ("index", "pair_ID")  # columns of ids in GLUE and SICK
 _LARGEST = float(np.finfo(np.float32).max)
-# The problem_type in transformers' config.json for any number of labels.
+# The problem_type in transformers' config.json for numbers, and for any number of labels.
+REGRESSION = "regression"
 SEVERAL_LABELS = "multi_label_classification"
 
 
@@ -312,29 +319,20 @@ class Classification(base.Task):
         return labels
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Row:
-        columns, texts = self.form.columns, []
-        for key in self.form.texts:
-            names = columns[key]
-            is_there = any(name in values for name in names)
-            if is_there or key not in self.form.optional:
-                texts.append(read.text_of(where, values, names, key))
+        texts = self.form.texts_in(where, values)
         label = None
         if labelled:
             read.check_texts(where, texts, gaps=self.config.task != TABLE)
-            label = _label(self, where, self.form.label_of(where, values))
+            label = _label(self, where, values)
+            if isinstance(label, str):
+                label = known_class(where, label, self.labels)
+            elif isinstance(label, tuple):
+                label = tuple(known_class(where, name, self.labels) for name in label)
         row_id = None
         for name in (self.config.id, "id", "idx", *_IDS):
             if row_id is None:
                 row_id = values.get(name)
         return Row(where, *texts, label=label, id=row_id)
-
-    def learned(self, row: Row) -> Row:
-        label = row.label
-        if isinstance(label, str):
-            label = known_class(row.where, label, self.labels)
-        elif isinstance(label, tuple):
-            label = tuple(known_class(row.where, name, self.labels) for name in label)
-        return dataclasses.replace(row, label=label)
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         config, joined, numbers, truncated = self.config, [], [], 0
@@ -382,11 +380,12 @@ class Classification(base.Task):
 
     def score(self, rows: Rows, answers: Answers) -> base.Scores:
         truth = _targets(self, [row.label for row in rows])
-        predicted = _targets(self, [*map(_label_in, answers)])
+        predicted = _targets(self, [*map(base.answered, answers)])
         return scores(self.metrics, truth, predicted)
 
     def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
-        gold, predicted, p = row.label, _label_in(answer), answer.get("probability")
+        gold, predicted = row.label, base.answered(answer)
+        p = answer.get("probability")
         classes = None
         if not self.regression:
             classes = gold, predicted
@@ -401,7 +400,7 @@ class Classification(base.Task):
         server = self.config.data_set.server.get(split)
         lines = [["index", "prediction"]]
         for number, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-            label, index = _label_in(answer), row.id
+            label, index = base.answered(answer), row.id
             if server and self.regression:
                 label = np.clip(label, 0, 5)
             if index in (None, ""):
@@ -466,14 +465,6 @@ def text_or_pair(task: Classification) -> Classification:
     return task
 
 
-def _label_in(answer: Answer) -> Any:
-    """The label, the labels or the number in an answer."""
-    for name in ("label", "labels"):
-        if name in answer:
-            return answer[name]
-    return answer["value"]
-
-
 def _shown(label: Any, config: TableConfig) -> str:
     """A label, several labels or a number as text."""
     if isinstance(label, str):
@@ -517,8 +508,9 @@ def _several(
     return [name for name, x in zip(labels, values, strict=True) if x]
 
 
-def _label(task: Classification, where: str, value: Any) -> Any:
-    """The number, the name of the class, or the names of the classes in a value."""
+def _label(task: Classification, where: str, values: Mapping[str, Any]) -> Any:
+    """The number, the class, or a tuple of the classes of a row, as the row names them."""
+    value = task.form.label_of(where, values)
     if task.problem_type == SEVERAL_LABELS:
         known, separator = declared_labels(task), task.config.separator
         names = _several(where, value, known, separator)
@@ -535,8 +527,11 @@ def _label(task: Classification, where: str, value: Any) -> Any:
 def _names(task: Classification, split: str) -> list[str]:
     """The names of the classes in the rows of a split, which may not exist."""
     names: list[str] = []
-    for row in task.parsed(split):
-        names += base.golds(task, row)
+    for where, values in task.splits.rows.get(split, ()):
+        label = _label(task, where, values)
+        if isinstance(label, str):
+            label = (label,)
+        names += label
     return without_decimals(names)
 
 
@@ -551,14 +546,3 @@ def _targets(task: Classification, labels: Sequence[Any]) -> np.ndarray:
     for row, names in zip(targets, labels, strict=True):
         row[[numbers[name] for name in names]] = 1
     return targets
-
-
-def known_class(where: str, value: Any, labels: tuple[str, ...]) -> str:
-    """The label that a value means. Raises UserError if it means none of the labels."""
-    name = class_of(where, value, labels)
-    if name in numbers_of(labels):
-        return name
-    actual = f"{where}: label {name!r} is not in the label set {listed(labels, 10)}"
-    if re.fullmatch(r"-?\d+\.\d+", name):
-        actual += "; regression=True learns numbers"
-    raise UserError(actual)

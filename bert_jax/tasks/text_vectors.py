@@ -140,7 +140,6 @@ class SentenceVectors(Classification):
     config_class = SentenceVectorsConfig
     # No comparison of labels and answers: a row may lack a label, and cosines have another
     # scale than labels.
-    gold = ""
     outcomes = base.Task.outcomes
 
     def __init__(self, config: SentenceVectorsConfig):

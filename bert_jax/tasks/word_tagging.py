@@ -11,7 +11,7 @@ import itertools
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +211,7 @@ class Tagging(base.Task):
         if known:
             return formats.recognise(known)
         tags: set[str] = set()
-        for row in sentences(self, ("train", "dev")):
+        for row in _sentences(self):
             tags.update(row.tags)
         return formats.recognise(tags)
 
@@ -231,7 +231,7 @@ class Tagging(base.Task):
         tags = self.splits.classes
         if not tags:
             found: set[str] = set()  # with iob2 instead of iob1
-            for row in sentences(self, ("train", "dev")):
+            for row in _sentences(self):
                 found.update(formats.spelled(row.tags, self.scheme, self.scheme))
             tags = formats.of_one_form(in_order(found), self.scheme)
             formats.warn_of_forms(tags, self.scheme)
@@ -252,42 +252,11 @@ class Tagging(base.Task):
             logger.warning(f"each row of {split} has one word; {advice}")
         return rows
 
-    def learned(self, row: Sentence) -> Sentence:
-        """See :func:`well_formed`."""
-        return well_formed(row, self.scheme, self.labels)
-
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Sentence:
-        """A sentence. The words are a list, or a text, which :func:`find_words` splits.
-
-        A tag may be the number of a label. "document" has the same value in sentences that
-        follow each other in a document.
-        """
-        text, offsets, tags = "", None, None
-        words = value_of(where, values, self.form.columns["words"], "words")
-        if isinstance(words, str) and labelled:
-            words = words.split()
-        elif isinstance(words, str):
-            how = self.config.splitting
-            if self.kind == "words":
-                how = "characters"
-            text, offsets = words, formats.find_words(words, how)
-            words = [text[start:end] for start, end in offsets]
-        if not is_words(words):
-            raise UserError(f'{where}: "words" is not a list of words')
+        row = _sentence(self, where, values, labelled)
         if labelled:
-            tags = value_of(where, values, self.form.columns["tags"], "tags")
-            if isinstance(tags, str):
-                tags = tags.split()
-            known = self.config.labels or self.splits.classes
-            if isinstance(tags, list) and known:
-                tags = [_tag_of(where, tag, known) for tag in tags]
-            if not is_words(tags) or "" in tags or len(tags) != len(words):
-                actual = f"{where} has {counted(len(words), 'word')} and the tags"
-                expected = "a tag for each word, or its number in data.labels"
-                raise UserError(f"{actual} {tags!r:.200}; expected {expected}")
-            tags = tuple(tags)
-        document, key = values.get("document"), values.get("id")
-        return Sentence(tuple(words), tags, document, where, text, offsets, key)
+            return well_formed(row, self.scheme, self.labels)
+        return row
 
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         """Sequences [CLS] words [SEP], all of token type 0; see Task.encode.
@@ -397,11 +366,49 @@ class Tagging(base.Task):
         return {name: "".join(f"{line}\n" for line in lines)}
 
 
-def sentences(task: Tagging, splits: Sequence[str]) -> Iterator[Sentence]:
-    """Yields the sentences of these splits. Splits other than train may not exist."""
+def _sentences(task: Tagging) -> Iterator[Sentence]:
+    """Yields the sentences of train and dev, from which the scheme and the labels come."""
     base.records_of(task, "train")  # raises UserError without rows
-    for split in splits:
-        yield from task.parsed(split)
+    for split in ("train", "dev"):
+        for where, values in task.splits.rows.get(split, ()):
+            yield _sentence(task, where, values, True)
+
+
+def _sentence(
+    task: Tagging, where: str, values: Mapping[str, Any], labelled: bool
+) -> Sentence:
+    """The sentence of a row, with the tags of the row.
+
+    The words are a list, or a text, which :func:`find_words` splits. A tag may be the
+    number of a label. "document" has the same value in sentences that follow each other in
+    a document.
+    """
+    text, offsets, tags = "", None, None
+    words = value_of(where, values, task.form.columns["words"], "words")
+    if isinstance(words, str) and labelled:
+        words = words.split()
+    elif isinstance(words, str):
+        how = task.config.splitting
+        if task.kind == "words":
+            how = "characters"
+        text, offsets = words, formats.find_words(words, how)
+        words = [text[start:end] for start, end in offsets]
+    if not is_words(words):
+        raise UserError(f'{where}: "words" is not a list of words')
+    if labelled:
+        tags = value_of(where, values, task.form.columns["tags"], "tags")
+        if isinstance(tags, str):
+            tags = tags.split()
+        known = task.config.labels or task.splits.classes
+        if isinstance(tags, list) and known:
+            tags = [_tag_of(where, tag, known) for tag in tags]
+        if not is_words(tags) or "" in tags or len(tags) != len(words):
+            actual = f"{where} has {counted(len(words), 'word')} and the tags"
+            expected = "a tag for each word, or its number in data.labels"
+            raise UserError(f"{actual} {tags!r:.200}; expected {expected}")
+        tags = tuple(tags)
+    document, key = values.get("document"), values.get("id")
+    return Sentence(tuple(words), tags, document, where, text, offsets, key)
 
 
 def tagged(task: Tagging, row: Sentence, p: np.ndarray) -> Answer:

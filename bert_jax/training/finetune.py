@@ -52,9 +52,9 @@ from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress, print_line, unwatched
 from bert_jax.runs import RESULTS
 from bert_jax.settings import from_settings, to_dict
+from bert_jax.tasks.data_sets import CORRELATIONS, ERRORS
 from bert_jax.tasks.families import FAMILIES, VERSION
 from bert_jax.tasks.labels import spelling
-from bert_jax.tasks.metrics import CORRELATIONS, ERRORS, REGRESSION
 from bert_jax.tasks.task import (
     POOLINGS,
     Scores,
@@ -69,6 +69,7 @@ from bert_jax.tasks.task import (
     with_labels,
     write_answers,
 )
+from bert_jax.tasks.text_classification import REGRESSION
 from bert_jax.training.config import FineTuneConfig
 from bert_jax.training.hooks import evaluation
 from bert_jax.training.metrics import Reporter, RunProgress

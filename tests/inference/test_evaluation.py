@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from bert_jax.data.batching import Features
-from bert_jax.inference.evaluation import run_model
+from bert_jax.errors import UserError
+from bert_jax.inference.evaluation import row_texts, rows_of, run_model
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
@@ -112,3 +113,86 @@ def test_labels_cause_no_new_compilation(setting):
 
 def features_parts(features):
     return features.input_ids, features.token_type_ids, features.row
+
+
+def texts(data, *columns, most=2):
+    return [row.texts for row in row_texts(rows_of(data, columns), most=most)]
+
+
+def test_texts_of_rows_are_found_by_column():
+    assert texts(["a", ("b", "c")]) == [("a",), ("b", "c")]
+    assert texts([{"text": "a", "title": "t"}]) == [("a",)]
+    assert texts([{"text_a": "a", "text_b": "b"}]) == [("a", "b")]
+    assert texts([{"text": "a", "text_b": "b"}]) == [("a", "b")]
+    assert texts([{"text": "c", "text_a": "a", "text_b": "b"}]) == [("a", "b")]
+    assert texts([{"title": "t", "review": "a"}], "review") == [("a",)]
+    assert texts([{"title": "t", "review": "a"}], "title", "review") == [("t", "a")]
+    assert texts([{"text": "t", "text_b": "a"}], "text_b") == [("a",)]
+    assert texts([{"text": "t", "text_b": "a"}], "text_b", most=1) == [("a",)]
+    rows = [{"text": "a", "id": 7}, {"text": "b", "id": None}, {"text": "c"}]
+    assert [row.id for row in row_texts(rows_of(rows))] == [7, None, None]
+
+
+@pytest.mark.parametrize(
+    "data, most, message",
+    [
+        (
+            [{"review": "a"}],
+            2,
+            "row 0: no column 'text_a' or 'text'; the columns are re",
+        ),
+        ([{"text": "a"}, {"text": None}], 2, 'row 1: "text" is missing'),
+        (
+            [{"text": "a"}, {"title": "b"}],
+            2,
+            "row 1: column text_a or text is missing here and text in earlier rows",
+        ),
+        (
+            [{"text": "a"}, {"text_a": "b"}],
+            2,
+            "is text_a here and text in earlier rows",
+        ),
+        (
+            [{"text": "a"}, {"text": "b", "text_b": "c"}],
+            2,
+            "text_b is text_b here and m",
+        ),
+        (
+            [{"text": "b", "text_b": "c"}, {"text": "a"}],
+            2,
+            "text_b is missing here and",
+        ),
+        ([{"text": ["a"]}], 2, 'row 0: "text" is of type list; expected text'),
+        ([("a", "b", "c")], 2, "row 0 has 3 values; expected text_a, text_b"),
+        ([("a", None)], 2, 'row 0: "text_b" is missing'),
+        ([("a", 1)], 2, 'row 0: "text_b" is of type int'),
+        ([("a", "b")], 1, r"row 0 has 2 values; expected text$"),
+        (
+            [{"text_a": "a", "text_b": "b"}],
+            1,
+            "row 0: no column 'text'; the columns are",
+        ),
+    ],
+)
+def test_rows_without_texts_are_refused(data, most, message):
+    with pytest.raises(UserError, match=message):
+        texts(data, most=most)
+
+
+def test_the_message_for_a_missing_column_names_the_columns():
+    message = r"row 0: no column '7'; the columns are 0, 1; .*--columns to predict$"
+    with pytest.raises(UserError, match=message):
+        texts([{"0": "a", "1": 1}], "7")
+    with pytest.raises(
+        UserError, match=r"columns=\('a', 'b'\), expected at most text$"
+    ):
+        texts(["a"], "a", "b", most=1)
+
+
+@pytest.mark.parametrize("header", ["Customer review", "a;b", "a film of a year"])
+def test_a_file_without_a_header_loses_no_text(tmp_path, header):
+    path = tmp_path / "texts.csv"
+    path.write_text(f"{header}\nfirst\nsecond\n")
+    with pytest.raises(UserError, match=r"texts\.csv:2: no column .* needs a header"):
+        texts(path)
+    assert texts(path, header) == [("first",), ("second",)]

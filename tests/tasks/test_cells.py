@@ -10,10 +10,11 @@ from bert_jax.tasks.cells import (
     is_list_beside,
     looks_like_list,
     opens_list,
-    parse_cells,
     parse_list,
 )
+from bert_jax.tasks.splits import Form, with_lists
 
+FORM = Form(columns={"words": ("words",), "tags": ("tags",)}, lists=("words", "tags"))
 TEXTS = ["a", "b c", "it's", 'the "d"', "e, f]", "g\\h", "é\n", "\u200d😀", "", "[i]"]
 
 
@@ -108,12 +109,11 @@ def test_answers_of_squad_are_parsed():
 )
 def test_other_cells_do_not_parse(cell):
     assert opens_list(cell) and parse_list(cell) is None
+    values = {"text": "[b]", "tags": cell}
     with pytest.raises(
-        UserError, match=r"^a\.csv:7: column 'tags' starts like a list, but"
+        UserError, match=r"^a\.csv:7: column 'tags' starts like a list,"
     ):
-        parse_cells(
-            "a.csv:7", {"text": "[b]", "tags": cell}, lambda name, *_: name == "tags"
-        )
+        with_lists("a.csv:7", values, FORM)
 
 
 @pytest.mark.parametrize("length, shown", [(100, 100), (101, 100)])
@@ -121,23 +121,13 @@ def test_a_long_cell_is_cut_in_the_message(length, shown):
     cell = "[a(1)" + "b" * (length - 5)
     dots = "..." if shown < length else ""
     with pytest.raises(UserError) as caught:
-        parse_cells("a.csv:7", {"tags": cell}, lambda *_: True)
+        with_lists("a.csv:7", {"tags": cell}, FORM)
     assert f"is none: {cell[:shown]}{dots}; write" in str(caught.value)
 
 
 def test_only_cells_of_list_columns_are_parsed():
-    values = {
-        "text": "['a']",
-        "tags": "['a']",
-        "label": "(none)",
-        "id": 7,
-        "words": ["b"],
-    }
-    parsed = parse_cells(
-        "here", values, lambda name, *_: name in ("tags", "words", "id")
-    )
-    assert parsed == {**values, "tags": ["a"]}
-    assert parse_cells("here", values, lambda *_: False) is values
+    values = {"text": "['a']", "tags": "['a']", "label": "(none)", "words": ["b"]}
+    assert with_lists("here", values, FORM) == {**values, "tags": ["a"]}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from bert_jax.inference.evaluation import Answers
 from bert_jax.inference.lines import write_answers
 from bert_jax.interop.load import load
 from bert_jax.objectives.heads import Classification
-from bert_jax.tasks.task import all_scores, found, rows_of
+from bert_jax.tasks.splits import read_records
+from bert_jax.tasks.task import all_scores, found
 from bert_jax.tasks.text_classification import MultiLabel, MultiLabelConfig
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
@@ -30,10 +31,18 @@ def task(**settings):
     return MultiLabel(MultiLabelConfig(**{"labels": LABELS} | settings))
 
 
+def labelled(task, values):
+    """The row with these values and a label."""
+    form = task.form
+    ((where, values),) = read_records(
+        [("here", values)], form, labelled=True, label=True
+    )
+    return task.row(where, values, True)
+
+
 def test_own_metrics_cannot_change_answers():
     multi_label = task()
-    given = [("row 0", ("text", ["a", "c"]))]
-    (row,) = rows_of(multi_label, given, labelled=True)
+    row = labelled(multi_label, ("text", ["a", "c"]))
     answers = [{"labels": ["a", "b"]}]
 
     def metrics(gold, predicted):
@@ -48,7 +57,7 @@ def test_own_metrics_cannot_change_answers():
 
 def test_own_metrics_that_are_nan_give_a_warning(caplog):
     multi_label = task()
-    (row,) = rows_of(multi_label, [("row 0", ("text", ["a"]))], labelled=True)
+    row = labelled(multi_label, ("text", ["a"]))
     multi_label.own_metrics = lambda *_: {"x": math.nan, "y": 1}
     scores = all_scores(multi_label, [row], [{"labels": ["a"]}])
     assert math.isnan(scores["x"]) and scores["y"] == 1
@@ -97,9 +106,7 @@ def test_the_loss_equals_transformers(golden):
     ],
 )
 def test_labels_are_lists_or_a_cell(labels, value, expected):
-    multi_label = task(labels=tuple(labels))
-    given = [("here", {"text": "good", "label": value})]
-    (row,) = rows_of(multi_label, given, labelled=True)
+    row = labelled(task(labels=tuple(labels)), {"text": "good", "label": value})
     assert row.label == tuple(expected)
 
 
@@ -118,7 +125,7 @@ def test_labels_are_lists_or_a_cell(labels, value, expected):
 def test_wrong_labels_are_refused(labels, values, message):
     multi_label = task(labels=tuple(labels))
     with pytest.raises(UserError, match=f"^here: {message}"):
-        [*rows_of(multi_label, [("here", {"text": "good"} | values)], labelled=True)]
+        labelled(multi_label, {"text": "good"} | values)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,6 @@ from bert_jax.tasks.rows import (
     placed_rows,
     plain,
     read_rows,
-    row_texts,
-    same_columns,
     text_of,
 )
 
@@ -95,13 +93,7 @@ def test_rows_of_frames_are_read():
     frame = pandas.DataFrame({"label": ["x", "y"], "text": ["a b", "c"]})
     assert rows(row for _, row in frame.iterrows()) == ROWS
     frame = pandas.DataFrame([["a b", 1], ["c", 2]])  # the column names are 0 and 1
-    assert [row.texts for row in row_texts(placed_rows(frame), ["0"])] == [
-        ("a b",),
-        ("c",),
-    ]
-    message = r"row 0: no column '7'; the columns are 0, 1; .*--columns to predict$"
-    with pytest.raises(UserError, match=message):
-        [*row_texts(placed_rows(frame), ["7"])]
+    assert rows(frame) == [{"0": "a b", "1": 1}, {"0": "c", "1": 2}]
 
 
 def test_missing_values_of_every_library_are_none():
@@ -338,101 +330,6 @@ def test_a_column_that_occurs_twice_is_refused(tmp_path):
     for data in (frame, table, tmp_path / "a.parquet"):
         with pytest.raises(UserError, match="'text' occurs twice"):
             rows(data)
-
-
-def test_a_value_is_in_the_same_column_of_all_rows():
-    names = [("topic", "label"), ("text",)]
-    good = [{"text": "a", "topic": "x", "label": "z"}, {"topic": "y", "text": "b"}]
-    placed = [(f"row {i}", row) for i, row in enumerate(good)]
-    assert list(same_columns(placed, names)) == placed
-    lacks = [*placed, ("row 2", {"topic": "x"})]
-    assert (
-        list(same_columns(lacks, names)) == lacks
-    )  # the task's error names the column
-    for row, message in (
-        (
-            {"label": "x", "text": "c"},
-            r"^row 2: column topic or label is label here and t",
-        ),
-        (
-            {"topic": "x"},
-            r"^row 2: column text is missing here and text in e",
-        ),
-    ):
-        with pytest.raises(UserError, match=message):
-            list(same_columns([*placed, ("row 2", row)], names, ["text"]))
-
-
-def texts(data, *columns, most=2):
-    return [row.texts for row in row_texts(placed_rows(data), columns, most)]
-
-
-def test_texts_of_rows_are_found_by_column():
-    assert texts(["a", ("b", "c")]) == [("a",), ("b", "c")]
-    assert texts([{"text": "a", "title": "t"}]) == [("a",)]
-    assert texts([{"text_a": "a", "text_b": "b"}]) == [("a", "b")]
-    assert texts([{"text": "a", "text_b": "b"}]) == [("a", "b")]
-    assert texts([{"text": "c", "text_a": "a", "text_b": "b"}]) == [("a", "b")]
-    assert texts([{"title": "t", "review": "a"}], "review") == [("a",)]
-    assert texts([{"title": "t", "review": "a"}], "title", "review") == [("t", "a")]
-    assert texts([{"text": "t", "text_b": "a"}], "text_b") == [("a",)]
-    assert texts([{"text": "t", "text_b": "a"}], "text_b", most=1) == [("a",)]
-    rows = [{"text": "a", "id": 7}, {"text": "b", "id": None}, {"text": "c"}]
-    assert [row.id for row in row_texts(placed_rows(rows))] == [7, None, None]
-
-
-@pytest.mark.parametrize(
-    "data, most, message",
-    [
-        (
-            [{"review": "a"}],
-            2,
-            "row 0: no column 'text_a' or 'text'; the columns are re",
-        ),
-        ([{"text": "a"}, {"text": None}], 2, 'row 1: "text" is missing'),
-        (
-            [{"text": "a"}, {"title": "b"}],
-            2,
-            "row 1: no column 'text_a' or 'text'",
-        ),
-        (
-            [{"text": "a"}, {"text_a": "b"}],
-            2,
-            "is text_a here and text in earlier rows",
-        ),
-        (
-            [{"text": "a"}, {"text": "b", "text_b": "c"}],
-            2,
-            "text_b is text_b here and m",
-        ),
-        (
-            [{"text": "b", "text_b": "c"}, {"text": "a"}],
-            2,
-            "text_b is missing here and",
-        ),
-        ([{"text": ["a"]}], 2, 'row 0: "text" is of type list; expected text'),
-        ([("a", "b", "c")], 2, "row 0 has 3 values; expected text_a, text_b"),
-        ([("a", None)], 2, 'row 0: "text_b" is missing'),
-        ([("a", 1)], 2, 'row 0: "text_b" is of type int'),
-        ([("a", "b")], 1, r"row 0 has 2 values; expected text$"),
-        (
-            [{"text_a": "a", "text_b": "b"}],
-            1,
-            "row 0: no column 'text'; the columns are",
-        ),
-    ],
-)
-def test_rows_without_texts_are_refused(data, most, message):
-    with pytest.raises(UserError, match=message):
-        texts(data, most=most)
-
-
-@pytest.mark.parametrize("header", ["Customer review", "a;b", "a film of a year"])
-def test_a_file_without_a_header_loses_no_text(file, header):
-    path = file("texts.csv", f"{header}\nfirst\nsecond\n")
-    with pytest.raises(UserError, match=r"texts\.csv:2: no column .* needs a header"):
-        texts(path)
-    assert texts(path, header) == [("first",), ("second",)]
 
 
 @pytest.mark.parametrize(

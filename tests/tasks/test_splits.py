@@ -361,3 +361,10 @@ def test_a_set_in_a_row_has_one_checksum():
     in_order = {"label": [*"abcdef"]}
     checksums.append(Splits({"train": [("", in_order)]}).checksum)
     assert len({*checksums}) == 1
+
+
+def test_a_label_has_one_column_in_all_rows():
+    rows = [{"text": "a", "label": "x"}, {"text": "b", "labels": "y"}]
+    message = "^train, row 1: column label or labels is labels here and label in earlier"
+    with pytest.raises(UserError, match=message):
+        bert_jax.tasks.multi_label().with_rows(train=rows)
