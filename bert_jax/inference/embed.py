@@ -121,7 +121,7 @@ def encode(model: OnDevices, rows: Rows, options: EncodeOptions) -> Iterator[Ans
     texts = base.row_texts(rows, most=most)
     return base.in_parts(
         answer,
-        base.each_alone(texts),
+        texts,
         options,
         total=rows.total,
         max_length=reading.max_length,
@@ -203,13 +203,12 @@ def _vectors(chosen: _Vectors, params: Any, batch: dict[str, jax.Array]) -> jax.
 def stacked(model: OnDevices, rows: Rows, options: EncodeOptions) -> base.Arrays:
     """Vectors (texts, W). Without pooling a list of (tokens of the text, W)."""
     vectors = base.collected(encode(model, rows, options))
-    pooling = _settings(model, options)[0].pooling
-    if pooling == "none":
+    if _settings(model, options)[0].pooling == "none":
         return vectors
-    if not vectors:
-        one = base.collected(encode(model, base.rows_of([""]), options))
-        return np.stack(one)[:0]  # of the same width
-    return np.stack(vectors)
+    if vectors:
+        return np.stack(vectors)
+    one = base.collected(encode(model, base.rows_of([""]), options))
+    return np.stack(one)[:0]  # of the same width
 
 
 def check_ending(path: Path) -> None:

@@ -21,7 +21,7 @@ from bert_jax.files import new_file
 from bert_jax.interop import checkpoint as checks
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bilstm import BertWithBiLstm
-from bert_jax.model.config import DTYPES, ComputeConfig
+from bert_jax.model.config import DTYPES
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.heads import jit_whole
@@ -97,59 +97,20 @@ def run_model(
     return [outputs[i] for i in range(len(outputs))]
 
 
-def outputs_of(
-    forward: Callable,
-    params: Any,
-    features: Features,
-    *,
-    checkpoint: Checkpoint,
-    mesh: Mesh,
-    batch_size: int,
-    done: Done = ignore,
-) -> list[np.ndarray]:
-    """:func:`run_model` within the limits of a checkpoint.
+def cast_kernels(params: Any, dtype: Any) -> Any:
+    """The parameters with the encoder's kernels in the dtype of the activations.
 
-    Raises UserError for pairs if the model has one token type, and for outputs that are not
-    finite.
+    The model would cast float32 kernels at every call. The numbers are equal, but for a
+    single text the cast takes as long as the matrix products.
     """
-    config = checkpoint.config
-    checks.check_types(features.token_type_ids, config)
-    outputs = run_model(
-        forward,
-        params,
-        features,
-        mesh=mesh,
-        done=done,
-        batch_size=batch_size,
-        limit=config.max_positions,
-        pad_id=checkpoint.tokenizer.pad_id,
-    )
-    for output in outputs:
-        if not np.isfinite(output).all():
-            needed = "use another checkpoint, such as an earlier one of the run"
-            raise UserError(f"the model's outputs are not finite numbers; {needed}")
-    return outputs
-
-
-def on_devices(params: Any, compute: ComputeConfig, mesh: Mesh | None = None) -> Any:
-    """The parameters on all devices, with the encoder's kernels in the compute dtype.
-
-    Arrays that are already on the devices in this dtype are not copied. The model would
-    cast float32 kernels at every call. The numbers are equal, but for a single text the
-    cast takes as long as the matrix products.
-    """
-    dtype = activation_dtype(compute.dtype)
 
     def cast(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
         keys = [entry.key for entry in path]
-        of_product = "encoder" in keys and keys[-1] == "kernel"
-        if of_product and leaf.dtype != dtype:
-            return leaf.astype(dtype)
+        if "encoder" in keys and keys[-1] == "kernel":
+            return leaf.astype(dtype, copy=False)
         return leaf
 
-    params = jax.tree.map_with_path(cast, params)
-    mesh = mesh or meshes.make_mesh(meshes.MeshConfig())
-    return jax.device_put(params, tree_shardings(params, mesh))
+    return jax.tree.map_with_path(cast, params)
 
 
 class Answers(NamedTuple):
@@ -188,13 +149,18 @@ class OnDevices:
     The functions of this folder answer rows with it. Each dtype has one copy of the
     parameters, and a program is compiled once for each shape of a batch.
 
-    name: the checkpoint in messages.
+    name: the checkpoint in messages. mesh: None: all devices.
     """
 
-    def __init__(self, checkpoint: Checkpoint, name: str = "the checkpoint"):
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        name: str = "the checkpoint",
+        mesh: Mesh | None = None,
+    ):
         self.loaded = checkpoint
         self.name = name
-        self.mesh = meshes.make_mesh(meshes.MeshConfig())
+        self.mesh = mesh or meshes.make_mesh(meshes.MeshConfig())
         self._kept: dict[Hashable, Any] = {}
 
     @property
@@ -215,7 +181,9 @@ class OnDevices:
             compute = dataclasses.replace(compute, dtype=options.dtype)
 
         def put() -> Checkpoint:
-            params = on_devices(self.loaded.params, compute, self.mesh)
+            dtype = activation_dtype(compute.dtype)
+            params = cast_kernels(self.loaded.params, dtype)
+            params = jax.device_put(params, tree_shardings(params, self.mesh))
             return dataclasses.replace(self.loaded, params=params, compute=compute)
 
         return self.keep(("checkpoint", compute.dtype), put)
@@ -245,16 +213,28 @@ class OnDevices:
         options: Options,
         done: Done = ignore,
     ) -> list[np.ndarray]:
-        """The outputs of a program for each sequence; see :func:`outputs_of`."""
-        return outputs_of(
+        """The outputs of a program for each sequence; see :func:`run_model`.
+
+        Raises UserError for pairs if the model has one token type, and for outputs that are
+        not finite.
+        """
+        config = self.loaded.config
+        checks.check_types(features.token_type_ids, config)
+        outputs = run_model(
             program,
             params,
             features,
-            checkpoint=self.loaded,
             mesh=self.mesh,
-            batch_size=options.batch_size,
             done=done,
+            batch_size=options.batch_size,
+            limit=config.max_positions,
+            pad_id=self.tokenizer.pad_id,
         )
+        for output in outputs:
+            if not np.isfinite(output).all():
+                needed = "use another checkpoint, such as an earlier one of the run"
+                raise UserError(f"the model's outputs are not finite numbers; {needed}")
+        return outputs
 
 
 class Rows(NamedTuple):
@@ -308,7 +288,7 @@ def row_texts(rows: Rows, *, most: int = 2) -> Iterator[Texts]:
 
 def in_parts(
     answer: Callable[[list[Any], Done], Answers],
-    groups: Iterable[list[Any]],
+    rows: Iterable[Any],
     options: Options,
     *,
     total: int | None,
@@ -316,22 +296,24 @@ def in_parts(
     doing: str = "predicting",
     noun: str = "text",
     cost: Callable[[Any], float] = lambda row: 1,
+    document: Callable[[Any], Any] = lambda row: None,
 ) -> Iterator[Answers]:
     """Yields the answers to rows, about CHUNK rows at a time. Memory holds one part.
 
     At the end it logs a warning with the number of truncated rows.
 
     answer: function of some rows that returns their answers. It calls its second argument
-      with the share that is finished. groups: rows that are answered together. total:
-      number of rows, if known. doing, noun: names of the work and of a row in messages.
-      cost: memory for a row and its outputs; 1 for an ordinary row.
+      with the share that is finished. total: number of rows, if known. doing, noun: names
+      of the work and of a row in messages. cost: memory for a row and its outputs; 1 for an
+      ordinary row. document: the document of a row, whose rows are answered together; None
+      for a row alone.
     """
     show = options.show_progress
     if show is None and total == 1:
         show = False  # the bar would flash, and leave a blank output in a notebook
     answered = truncated = 0
     with Progress(doing, total=total, unit=f"{noun}s", show=show) as progress:
-        for part in chunks(groups, CHUNK, cost):
+        for part in chunks(rows, CHUNK, cost, document):
             answers = answer(part, progress.part(len(part)))
             yield answers
             answered += len(part)
@@ -346,10 +328,16 @@ def warn_truncated(truncated: int, count: int, noun: str, max_length: int) -> No
         logger.warning(f"{of} truncated to max_length={max_length}")
 
 
-def each_alone(rows: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yields a group of one row for each row."""
-    for row in rows:
-        yield [row]
+def stacked(values: list[np.ndarray], empty: np.ndarray) -> Arrays:
+    """The arrays of rows as one array, or as a list if their shapes differ.
+
+    empty: the result for no rows.
+    """
+    if not values:
+        return empty
+    if len({value.shape for value in values}) > 1:
+        return values
+    return np.stack(values)
 
 
 def collected(parts: Iterable[Answers]) -> list[Any]:
@@ -361,16 +349,21 @@ def collected(parts: Iterable[Answers]) -> list[Any]:
 
 
 def chunks(
-    groups: Iterable[list[Any]], size: int, cost: Callable[[Any], float]
+    rows: Iterable[Any],
+    size: int,
+    cost: Callable[[Any], float],
+    document: Callable[[Any], Any],
 ) -> Iterator[list[Any]]:
-    """Yields whole groups of rows, joined until the costs of the rows reach ``size``."""
-    chunk, total = [], 0.0
-    for rows in groups:
-        chunk += rows
-        total += sum(map(cost, rows))
-        if total >= size:
+    """Yields lists of rows whose costs reach ``size``. A document is in one list."""
+    chunk, total, last = [], 0.0, None
+    for row in rows:
+        name = document(row)
+        if total >= size and (name is None or name != last):
             yield chunk
             chunk, total = [], 0.0
+        chunk.append(row)
+        total += cost(row)
+        last = name
     if chunk:
         yield chunk
 
@@ -443,15 +436,14 @@ def with_hidden(
     """
     features = split.features
     lengths = features.lengths_UC.ravel()
-
-    def vectors(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-        tokens = Tokens.of_batch(batch)
-        return model.apply({"params": params}, tokens, method="features")
-
-    forward = jit_whole(mesh, vectors)
-    params = {"bert": checkpoint.params["bert"]}
-    params = on_devices(params, checkpoint.compute, mesh)
-    sizes = {"checkpoint": checkpoint, "mesh": mesh, "batch_size": batch_size}
+    encoder = dataclasses.replace(
+        checkpoint, params={"bert": checkpoint.params["bert"]}
+    )
+    devices, options = OnDevices(encoder, mesh=mesh), Options(batch_size=batch_size)
+    params, program = (
+        devices.checkpoint(options).params,
+        devices.program(_hidden, model),
+    )
     path = folder / f"{split.name}-{jax.process_index()}.npy"
     shape = (int(lengths.sum()), model.width)
     parts = range(0, len(lengths), HIDDEN)
@@ -464,10 +456,17 @@ def with_hidden(
             part = slice(first, first + HIDDEN)
             ids, types = features.input_ids[part], features.token_type_ids[part]
             texts = Features(ids, types, np.arange(len(ids)))
-            for output in outputs_of(forward, params, texts, **sizes):
+            for output in devices.run(program, params, texts, options):
                 file.write(np.ascontiguousarray(output, "<f4").data)
     # Slicing a memmap takes longer than slicing a plain array.
     states = np.asarray(np.load(path, mmap_mode="r"))
     hidden = np.split(states, np.cumsum(lengths)[:-1])
     log(f"{split.name}: {shape[0]:,} vectors of {shape[1]:,} in {path}")
     return split._replace(features=dataclasses.replace(features, hidden=hidden))
+
+
+def _hidden(
+    model: BertWithBiLstm, params: Any, batch: dict[str, jax.Array]
+) -> jax.Array:
+    """The vectors of the tokens that a BiLSTM reads, float32 (R, L, W)."""
+    return model.apply({"params": params}, Tokens.of_batch(batch), method="features")

@@ -294,10 +294,7 @@ class Bert(Checkpoint):
         chosen = from_settings(PredictOptions, options, "")
         if from_settings(bool, as_frame, "as_frame"):
             return predict.frame(self._devices, rows, columns, chosen)
-        task = predict.fine_tuned(self._devices, chosen).task
-        given = predict.task_rows(task, rows, columns)
-        answers = collected(predict.predict(self._devices, given, chosen))
-        return _one_or_all(answers, predict.is_one_row(task, rows))
+        return self._of_task(predict.answers, rows, columns, chosen)
 
     @with_arguments(Options)
     def predict_proba(
@@ -318,10 +315,7 @@ class Bert(Checkpoint):
         rows, columns: see :meth:`predict`.
         """
         chosen = from_settings(Options, options, "")
-        task = predict.fine_tuned(self._devices, chosen).task
-        given = predict.task_rows(task, rows, columns)
-        values = predict.probabilities(self._devices, given, chosen)
-        return _one_or_all(values, predict.is_one_row(task, rows))
+        return self._of_task(predict.probabilities, rows, columns, chosen)
 
     @with_arguments(Options)
     def logits(self, rows: Any, *, columns: Columns = (), **options: Any) -> Arrays:
@@ -338,10 +332,16 @@ class Bert(Checkpoint):
         rows, columns: see :meth:`predict`.
         """
         chosen = from_settings(Options, options, "")
-        task = predict.fine_tuned(self._devices, chosen).task
+        return self._of_task(predict.stacked_logits, rows, columns, chosen)
+
+    def _of_task(
+        self, function: Callable, rows: Any, columns: Columns, options: Options
+    ) -> Any:
+        """The values that a function of inference/predict.py gives for rows, or a row."""
+        task = predict.fine_tuned(self._devices, options).task
         given = predict.task_rows(task, rows, columns)
-        logits = predict.stacked_logits(self._devices, given, chosen)
-        return _one_or_all(logits, predict.is_one_row(task, rows))
+        values = function(self._devices, given, options)
+        return _one_or_all(values, predict.is_one_row(task, rows))
 
     @with_arguments(Options)
     def evaluate(

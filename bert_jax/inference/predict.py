@@ -27,7 +27,6 @@ from bert_jax.tasks.labels import in_order_of
 from bert_jax.tasks.rows import count_rows, is_single
 from bert_jax.tasks.splits import (
     ROWS,
-    Form,
     positioned,
     raw_rows,
     read_splits,
@@ -145,16 +144,6 @@ def is_one_row(task: Task, data: Any) -> bool:
     return all(isinstance(word, str) for word in data[name])
 
 
-def _groups(task: Task, rows: Rows) -> Iterator[list[Any]]:
-    """Yields rows that are encoded together: a row, or the rows of a document."""
-    objects = task_objects(with_columns(task, rows.columns), rows.placed)
-    if not getattr(task.config, "document_context", False):
-        yield from base.each_alone(objects)
-        return
-    for _, group in itertools.groupby(objects, lambda row: row.document):
-        yield list(group)
-
-
 # Answers
 
 
@@ -168,12 +157,17 @@ def predict(model: OnDevices, rows: Rows, options: PredictOptions) -> Iterator[A
         raise UserError(f"{actual}; leave top out")
 
     def decode(part: list, features: Features, outputs: Outputs) -> Sequence[Answer]:
-        answers = task.decode(part, features, _activated(trained, outputs))
+        decoded = task.decode(part, features, _activated(trained, outputs))
         if options.top is None:
-            return answers
-        return [_likeliest(answer, options.top) for answer in answers]
+            return decoded
+        return [_likeliest(answer, options.top) for answer in decoded]
 
     return _decoded(model, rows, options, decode)
+
+
+def answers(model: OnDevices, rows: Rows, options: PredictOptions) -> list[Answer]:
+    """The answers of :func:`predict` to all rows."""
+    return base.collected(predict(model, rows, options))
 
 
 def logits(model: OnDevices, rows: Rows, options: base.Options) -> Iterator[Answers]:
@@ -184,17 +178,17 @@ def logits(model: OnDevices, rows: Rows, options: base.Options) -> Iterator[Answ
 
     def decode(part: list, features: Features, outputs: Outputs) -> Sequence:
         edges = np.searchsorted(features.row, np.arange(len(part) + 1))
-        answers = []
+        values = []
         for row, (start, end) in zip(part, itertools.pairwise(edges), strict=True):
             windows = outputs[start:end]
             if task.head == "sequence":
-                answers.append(np.mean(windows, axis=0))
+                values.append(np.mean(windows, axis=0))
             elif task.head == "choice":  # rows with fewer choices are padded
-                answers.append(np.concatenate(windows[: len(row.choices)]))
+                values.append(np.concatenate(windows[: len(row.choices)]))
             else:
                 none = np.zeros((0, task.outputs), np.float32)  # a text without words
-                answers.append(np.concatenate([none, *windows]))
-        return answers
+                values.append(np.concatenate([none, *windows]))
+        return values
 
     return _decoded(model, rows, options, decode)
 
@@ -208,28 +202,23 @@ def _decoded(
 
     def answer(part: list[Any], done: Done) -> Answers:
         features = task.encode(part, model.tokenizer)
-        outputs = _outputs(model, trained, features, options, done)
+        outputs = model.run(trained.program, trained.params, features, options, done)
         return Answers(features, decode(part, features, outputs))
+
+    def document(row: Any) -> Any:
+        if getattr(task.config, "document_context", False):
+            return row.document
+        return None
 
     return base.in_parts(
         answer,
-        _groups(task, rows),
+        task_objects(with_columns(task, rows.columns), rows.placed),
         options,
         total=rows.total,
         max_length=task.config.max_length,
         noun="row",
+        document=document,
     )
-
-
-def _outputs(
-    model: OnDevices,
-    trained: FineTuned,
-    features: Features,
-    options: base.Options,
-    done: Done,
-) -> list[np.ndarray]:
-    """The logits of each sequence."""
-    return model.run(trained.program, trained.params, features, options, done)
 
 
 def _activated(trained: FineTuned, outputs: Outputs) -> Outputs:
@@ -255,12 +244,9 @@ def stacked_logits(model: OnDevices, rows: Rows, options: base.Options) -> base.
     """Logits (rows, ...), or a list if the shapes of the rows differ."""
     task = fine_tuned(model, options).task
     values = base.collected(logits(model, rows, options))
-    lengths = {len(row) for row in values}
-    if task.head in ("token", "span") or len(lengths) > 1:
+    if task.head in ("token", "span"):
         return values
-    if not values:
-        return np.zeros((0, task.outputs), np.float32)
-    return np.array(values, np.float32)
+    return base.stacked(values, np.zeros((0, task.outputs), np.float32))
 
 
 def probabilities(model: OnDevices, rows: Rows, options: base.Options) -> base.Arrays:
@@ -271,17 +257,12 @@ def probabilities(model: OnDevices, rows: Rows, options: base.Options) -> base.A
         raise UserError(f"{actual}; use predict or logits")
     every = PredictOptions(**vars(options))
     values = []
-    for answer in base.collected(predict(model, rows, every)):
+    for answer in answers(model, rows, every):
         shares = answer["probabilities"]
         if task.head == "sequence":
             shares = [shares[label] for label in task.labels]
         values.append(np.array(shares, float))
-    lengths = {len(row) for row in values}
-    if len(lengths) > 1:
-        return values
-    if not values:
-        return np.zeros((0, task.outputs))
-    return np.stack(values)
+    return base.stacked(values, np.zeros((0, task.outputs)))
 
 
 # Tables
@@ -298,7 +279,7 @@ def beside(model: OnDevices, rows: Rows, options: PredictOptions) -> Iterator[An
     form = task.form.with_columns(rows.columns)
     placed, kept = itertools.tee(rows.placed)
     for part in predict(model, rows._replace(placed=placed), options):
-        answers = []
+        rows_of_part = []
         for answer, (where, row) in zip(part.answers, kept, strict=False):
             if isinstance(row, dict):
                 values = with_lists(where, row, form)
@@ -310,8 +291,8 @@ def beside(model: OnDevices, rows: Rows, options: PredictOptions) -> Iterator[An
             for name, value in answer.items():
                 if name != "id":
                     cells[f"{PREFIX}{name}"] = value
-            answers.append(cells)
-        yield part._replace(answers=answers)
+            rows_of_part.append(cells)
+        yield part._replace(answers=rows_of_part)
 
 
 def frame(
@@ -319,18 +300,14 @@ def frame(
 ) -> Any:
     """The values of :func:`beside` as a pandas data frame.
 
-    A pandas frame keeps its columns and its index, and a series its index. The frame of no
-    rows has the same columns.
+    A pandas frame keeps its columns and its index, and a series its index. Without rows
+    there are no answers, and no columns of answers.
     """
     with reading("as_frame=True", "pandas"):
         import pandas
     task = fine_tuned(model, options).task
-    answers = base.collected(beside(model, task_rows(task, data, columns), options))
-    count = len(answers)
-    if not answers:  # the answer to any row has the names of the columns
-        row = _any_row(task.form)
-        answers = base.collected(beside(model, task_rows(task, [row]), options))
-    table = pandas.DataFrame([flat(answer) for answer in answers])[:count]
+    parts = beside(model, task_rows(task, data, columns), options)
+    table = pandas.DataFrame([flat(answer) for answer in base.collected(parts)])
     if isinstance(data, pandas.Series):
         return table.set_index(data.index)
     if not isinstance(data, pandas.DataFrame):
@@ -338,17 +315,6 @@ def frame(
     kept = [name for name in data if not str(name).startswith(PREFIX)]
     new = [name for name in table if name.startswith(PREFIX)]
     return data[kept].assign(**{name: table[name].array for name in new})
-
-
-def _any_row(form: Form) -> dict[str, Any]:
-    """A row with a value in each column of a task."""
-    row: dict[str, Any] = {}
-    for key in form.texts:
-        name = form.columns[key][0]
-        row[name] = "a"
-        if name == "choices":
-            row[name] = ["a", "a"]
-    return row
 
 
 # Scores
@@ -410,7 +376,8 @@ def evaluate(
         show = options.show_progress
         with Progress(doing, total=total, unit="rows", show=show) as progress:
             done = progress.part(total)
-            outputs = _outputs(model, trained, split.features, options, done)
+            inputs = trained.params, split.features
+            outputs = model.run(trained.program, *inputs, options, done)
         length = own.config.max_length
         base.warn_truncated(split.features.truncated, total, "row", length)
         evaluation = base.evaluate(task, split, _activated(trained, outputs))

@@ -149,7 +149,7 @@ def fill_mask(
     texts = _tokenized(tokenizer, rows, head.max_length, mask=True)
     return base.in_parts(
         answer,
-        base.each_alone(texts),
+        texts,
         options,
         total=rows.total,
         max_length=head.max_length,
@@ -250,7 +250,7 @@ def next_sentence(
 
     return base.in_parts(
         answer,
-        base.each_alone(_pairs(rows)),
+        _pairs(rows),
         options,
         total=rows.total,
         max_length=max_length,
@@ -328,7 +328,7 @@ def score(model: OnDevices, rows: Rows, options: ScoreOptions) -> Iterator[Answe
     texts = _tokenized(tokenizer, rows, head.max_length, mask=False)
     return base.in_parts(
         answer,
-        base.each_alone(texts),
+        texts,
         options,
         total=rows.total,
         max_length=head.max_length,

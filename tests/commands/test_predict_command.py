@@ -384,7 +384,7 @@ def test_a_column_that_the_first_rows_lack_is_refused(
     path.write_text('{"text": "a"}\n' * 2 + '{"text": "a", "note": "b"}\n')
     chunks = functools.partial(evaluation.chunks)
     monkeypatch.setattr(
-        evaluation, "chunks", lambda rows, size, cost: chunks(rows, 2, cost)
+        evaluation, "chunks", lambda rows, size, *more: chunks(rows, 2, *more)
     )
     flags = ["--checkpoint", checkpoint("classes"), "--input", str(path)]
     predict.main([*flags, "--output", str(tmp_path / "a.jsonl")])

@@ -8,12 +8,19 @@ from bert_jax.inference.lines import csv_texts, given_rows, plain_texts, write_a
 from bert_jax.tasks.rows import read_rows
 
 
-def test_chunks_contain_every_item_once_and_split_no_group():
-    groups = [[3], [1, 4], [1], [5]]
-    assert list(chunks(groups, 2, lambda item: 1)) == [[3, 1, 4], [1, 5]]
-    assert list(chunks(groups, 4, lambda item: item)) == [[3, 1, 4], [1, 5]]
-    assert list(chunks(groups, 3, lambda item: item)) == [[3], [1, 4], [1, 5]]
-    assert list(chunks([], 4, lambda item: 1)) == []
+@pytest.mark.parametrize(
+    ("size", "cost", "expected"),
+    [
+        (2, lambda row: 1, [[3, 1, 4], [1, 5]]),
+        (4, lambda row: row, [[3, 1, 4], [1, 5]]),
+        (3, lambda row: row, [[3], [1, 4], [1, 5]]),
+    ],
+)
+def test_chunks_contain_every_row_once_and_split_no_document(size, cost, expected):
+    rows = [(3, None), (1, "a"), (4, "a"), (1, "b"), (5, None)]
+    found = chunks(rows, size, lambda row: cost(row[0]), lambda row: row[1])
+    assert [[number for number, _ in chunk] for chunk in found] == expected
+    assert list(chunks([], size, cost, cost)) == []
 
 
 def parts(*answers):

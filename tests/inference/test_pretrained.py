@@ -14,7 +14,7 @@ from bert_jax.inference.evaluation import OnDevices, rows_of
 from bert_jax.inference.model import Bert
 from bert_jax.inference.pretrained import ScoreOptions, accuracy, read_sets, score
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.model.config import BertConfig
 from bert_jax.objectives.causal import Causal
 from bert_jax.objectives.mlm_nsp import MlmNsp
 
@@ -93,9 +93,7 @@ def test_another_dtype_rounds_the_scores(checkpoint):
 
 
 def test_kernels_are_cast_once_with_equal_scores(checkpoint, monkeypatch):
-    cast_params = evaluation.on_devices(
-        checkpoint.params, ComputeConfig(dtype="bfloat16")
-    )
+    cast_params = evaluation.cast_kernels(checkpoint.params, "bfloat16")
     dtypes = jax.tree.map_with_path(
         lambda path, leaf: (path[1].key, path[-1].key, leaf.dtype.name), cast_params
     )
@@ -105,7 +103,7 @@ def test_kernels_are_cast_once_with_equal_scores(checkpoint, monkeypatch):
         cast = part == "encoder" and name == "kernel"
         assert dtype == ("bfloat16" if cast else "float32")
     once = checkpoint.score(TEXTS, dtype="bfloat16")
-    monkeypatch.setattr(evaluation, "on_devices", lambda params, *_: params)
+    monkeypatch.setattr(evaluation, "cast_kernels", lambda params, *_: params)
     at_each_call = copy.copy(checkpoint).score(TEXTS, dtype="bfloat16")
     np.testing.assert_array_equal(once, at_each_call)
 
@@ -211,15 +209,15 @@ def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_pa
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "one\ttwo\n\nthree\n", "a.txt:3: no column .sentence_bad."),
+        (
+            "a.txt",
+            "one\ttwo\n\nthree\n",
+            "a.txt:3 has 1 value; expected sentence_good, sentence_bad",
+        ),
         ("a.txt", "one\ttwo\tthree\n", "a.txt:1 has 3 values"),
         ("a.txt", "\n", r"a\.txt has no pairs"),
         ("a.jsonl", '{"sentence_good": "a"}\n', "a.jsonl:1.*sentence_bad"),
-        (
-            "a.csv",
-            "a,b\nx,y\n",
-            "a.csv:2: no column 'sentence_good'.*--columns",
-        ),
+        ("a.csv", "a,b\nx,y\n", "a.csv:2: no column 'sentence_good'.*--columns"),
         ("a.jsonl", '{"sentence_good": "a", "sentence_bad": ""}\n', "a.jsonl:1"),
         ("none.txt", None, "does not exist"),
         ("", None, "has no .jsonl file"),

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.cells import (
-    is_list_beside,
-    looks_like_list,
-    opens_list,
-    parse_list,
-)
+from bert_jax.tasks.cells import is_list_beside, looks_like_list, opens_list, parse_list
 from bert_jax.tasks.splits import Form, with_lists
 
 FORM = Form(columns={"words": ("words",), "tags": ("tags",)}, lists=("words", "tags"))

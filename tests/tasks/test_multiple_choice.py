@@ -36,10 +36,7 @@ def test_swag_is_read(tmp_path, tokenizer):
     task = build(
         tmp_path, "swag", {"train.csv": SWAG, "val.csv": SWAG, "test.csv": unlabelled}
     )
-    assert (task.splits.scored, task.splits.predicted) == (
-        ("dev",),
-        ("test",),
-    )
+    assert (task.splits.scored, task.splits.predicted) == (("dev",), ("test",))
     assert (task.head, task.outputs, task.labels) == ("choice", 1, ())
     (row,) = task.read("train")
     assert row.context == "The cat ran."

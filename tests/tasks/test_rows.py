@@ -273,11 +273,7 @@ def test_tables_may_have_no_header_and_short_rows(file, caplog):
         ),
         ("a.csv", "a;c\nx, y;1\n", r"a\.csv:2: row has 2 columns, the header has 1"),
         ("a.tsv", "a,c\nx,1\n", r"no column 'a'; .* tabs in \.tsv"),
-        (
-            "a.csv",
-            "a good old film,1\na,0\n",
-            r"good old film, 1; .* needs a hea",
-        ),
+        ("a.csv", "a good old film,1\na,0\n", r"good old film, 1; .* needs a hea"),
         ("a.csv", "a,a\n1,2\n", r"a\.csv: column 'a' occurs twice"),
         ("a.jsonl", '{"a": "a", "a": "b"}\n', "'a'.* occurs twice"),
         ("a.json", '[{"a": "a", "a": "b"}]', "'a'.* occurs twice"),

@@ -57,10 +57,7 @@ def hub(monkeypatch):
 def test_a_data_set_of_the_hub_is_read(hub):
     task = bert_jax.tasks.classification(dir="hf:org/reviews:english")
     assert task.labels == ("neg", "pos")
-    assert (task.splits.scored, task.splits.predicted) == (
-        ("dev",),
-        ("test",),
-    )
+    assert (task.splits.scored, task.splits.predicted) == (("dev",), ("test",))
     rows = [row for split in ("train", "dev", "test") for row in task.read(split)]
     assert [row.label for row in rows] == ["pos", "neg", "pos", None]
     assert rows[1].where == "hf:org/reviews:english:train, row 1"
@@ -284,10 +281,7 @@ def test_an_empty_cell_of_a_table_is_a_missing_label(tmp_path):
     task = bert_jax.tasks.classification(dir=str(tmp_path))
     assert task.labels == ("NA", "nan")
     assert [row.text_a for row in task.read("train")] == ["NA", "NaN"]
-    assert (task.splits.scored, task.splits.predicted) == (
-        ("dev",),
-        ("test",),
-    )
+    assert (task.splits.scored, task.splits.predicted) == (("dev",), ("test",))
     assert [row.label for row in task.read("test")] == [None, None]
 
 
@@ -365,6 +359,8 @@ def test_a_set_in_a_row_has_one_checksum():
 
 def test_a_label_has_one_column_in_all_rows():
     rows = [{"text": "a", "label": "x"}, {"text": "b", "labels": "y"}]
-    message = "^train, row 1: column label or labels is labels here and label in earlier"
+    message = (
+        "^train, row 1: column label or labels is labels here and label in earlier"
+    )
     with pytest.raises(UserError, match=message):
         bert_jax.tasks.multi_label().with_rows(train=rows)

@@ -186,11 +186,7 @@ TEXT = "a b c d e f g h i j"
         ({"truncation": "tail"}, ["<efghij>"], 1),
         ({"truncation": "head_tail", "head_tokens": 2}, ["<abghij>"], 1),
         ({"truncation": "head_tail"}, ["<afghij>"], 1),  # a quarter is the head
-        (
-            {"truncation": "windows", "stride": 3},
-            ["<abcdef>", "<defghi>", "<ghij>"],
-            0,
-        ),
+        ({"truncation": "windows", "stride": 3}, ["<abcdef>", "<defghi>", "<ghij>"], 0),
         ({"truncation": "windows", "stride": 99}, ["<abcdef>", "<ghij>"], 0),
         ({"truncation": "windows", "stride": 4}, ["<abcdef>", "<efghij>"], 0),
         ({"max_length": 12, "truncation": "windows"}, ["<abcdefghij>"], 0),

@@ -505,8 +505,7 @@ SENTENCES = [(["New York", "it's", "( a )"], ["B-LOC", "O", "O"]), (["a"], ["B-P
 
 
 @pytest.mark.parametrize(
-    "printed",
-    [json.dumps, str, lambda x: str((*x,)), lambda x: str(np.array(x))],
+    "printed", [json.dumps, str, lambda x: str((*x,)), lambda x: str(np.array(x))]
 )
 def test_lists_in_cells_are_words_and_tags(printed, tmp_path):
     path = tmp_path / "train.csv"
