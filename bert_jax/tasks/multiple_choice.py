@@ -82,13 +82,6 @@ class ChoiceForm(Form):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SwagForm(ChoiceForm):
-    """The files of SWAG, in which each ending is a column."""
-
-    others: str = "|".join(("id", "fold-ind", *SWAG))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class CodahForm(ChoiceForm):
     """CODAH's file of all rows. fold: number of the test fold."""
 
@@ -127,12 +120,11 @@ def choice_form(config: MultipleChoiceConfig) -> Form:
     }
     if config.task == "codah":
         return CodahForm(fold=config.fold, **settings)
-    if config.task == "table":
-        return ChoiceForm(**settings)
-    optional = ()
-    if not config.choices:
-        optional = ("choices",)  # the endings are columns of their own
-    return SwagForm(optional=optional, **settings)
+    if config.task == "swag":  # each ending is a column
+        settings["others"] = "|".join(("id", "fold-ind", *SWAG))
+        if not config.choices:
+            settings["optional"] = ("choices",)
+    return ChoiceForm(**settings)
 
 
 class MultipleChoice(base.Task):

@@ -164,17 +164,6 @@ class SquadForm(Form):
             yield where, values
 
 
-def squad_form(config: SquadConfig) -> SquadForm:
-    """The form of SQuAD's files and of tables."""
-    usual = {"question": ("question",), "context": ("context",)}
-    usual["answers"] = ("answers",)
-    columns = named_columns(config, usual)
-    optional = ("answers",)
-    if config.answers:
-        optional = ()
-    return SquadForm(columns=columns, usual=usual, optional=optional, config=config)
-
-
 class Squad(base.Task):
     """The answer to a question is a span of the tokens of its context."""
 
@@ -188,7 +177,15 @@ class Squad(base.Task):
 
     def __init__(self, config: SquadConfig):
         super().__init__(config)
-        self.form = squad_form(config)
+        usual = {"question": ("question",), "context": ("context",)}
+        usual["answers"] = ("answers",)
+        optional = ("answers",)
+        if config.answers:
+            optional = ()
+        columns = named_columns(config, usual)
+        self.form = SquadForm(
+            columns=columns, usual=usual, optional=optional, config=config
+        )
         if config.version_2:
             self.thresholds = {"null_threshold": "tuned_f1_threshold"}
 

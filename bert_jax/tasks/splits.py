@@ -14,7 +14,7 @@ import logging
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -338,54 +338,32 @@ def read_records(
     return iter(form.numbered(records))
 
 
-class _Column(NamedTuple):
-    """A column of dictionaries.
-
-    key: its key in the form. names: its names in the form. possible: all names that it may
-    have. setting: the setting that names it; "" if none. needed: whether a row must have
-    it. same: whether it must be in all rows or in none.
-    """
-
-    key: str
-    names: tuple[str, ...]
-    possible: tuple[str, ...]
-    setting: str
-    needed: bool
-    same: bool
-
-
-def _columns(form: Form, labelled: bool, label: bool) -> list[_Column]:
-    """The columns of the form; see :func:`read_records`."""
-    keys = form.texts
-    if labelled and not form.one_hot:
-        keys = [*form.columns]
-    columns = []
-    for key in keys:
-        names, possible, setting = form.columns[key], form.columns[key], ""
-        if key in form.usual:
-            setting = key
-        if not labelled:
-            possible = tuple(dict.fromkeys((*names, *form.usual.get(key, ()))))
-        is_text = key != form.label
-        needed = key not in form.optional and (is_text or label)
-        column = _Column(key, names, possible, setting, needed, needed or is_text)
-        columns.append(column)
-    return columns
-
-
 def _named(
     placed: Iterable[Placed], form: Form, labelled: bool, label: bool
 ) -> Iterator[Record]:
-    columns = _columns(form, labelled, label)
+    possible = _possible_names(form, labelled)
     is_other = functools.cache(re.compile(form.others).fullmatch)
-    used: dict[str, str] = {}  # for each column its name in dictionaries
+    first: dict[str, str] = {}  # the name of each column in the first dictionary
     for where, row in placed:
         if not isinstance(row, dict):
             yield where, positioned(where, row, form, labelled)
             continue
+        found = {key: read.name_in(row, names) for key, names in possible.items()}
+        if not first:
+            _check_names(where, row, form, found, possible, label)
+            first = found
         values: dict[str, Any] = {}
-        for column in columns:
-            values |= _value(where, row, column, used)
+        for key, name in found.items():
+            may_differ = key == form.label and (key in form.optional or not label)
+            if name != first[key] and not may_differ:
+                column = " or ".join(possible[key])
+                actual = f"{where}: column {column} is {name or 'missing'} here and "
+                actual += f"{first[key] or 'missing'} in earlier rows"
+                raise UserError(f"{actual}; name it the same in all rows")
+            if name in form.columns[key]:
+                values[name] = row[name]
+            elif name:
+                values[form.columns[key][0]] = row[name]
         if form.one_hot and labelled:
             values |= _from_one_hot(where, row, form, label)
         for name, value in row.items():
@@ -394,49 +372,47 @@ def _named(
         yield where, with_lists(where, values, form)
 
 
-def _value(
-    where: str, row: Mapping[str, Any], column: _Column, used: dict[str, str]
-) -> dict[str, Any]:
-    """The value of a column by its name in the form; {} if the row lacks the column.
-
-    used: the name of each column, by its key, in the rows before.
-    """
-    key, names, possible, *_ = column
-    name = read.name_in(row, possible)
-    if key not in used and not name and column.needed:
-        read.value_of(where, row, possible, column.setting)  # raises UserError
-    if key not in used and name and name not in names:
-        logger.warning(f"{where}: no column {names[0]!r}; {name!r} is read")
-    if key not in used and name and name in used.values():
-        raise _two_uses(where, name, key, used)
-    if name or column.same:
-        _check_same_name(where, possible, name, used.setdefault(key, name))
-    if not name:
-        return {}
-    if name in names:
-        return {name: row[name]}
-    return {names[0]: row[name]}
+def _possible_names(form: Form, labelled: bool) -> dict[str, tuple[str, ...]]:
+    """The names that each column may have in a dictionary."""
+    possible = dict(form.columns)
+    if form.one_hot or not labelled:
+        del possible[form.label]
+    if not labelled:
+        for key in possible:
+            names = possible[key] + form.usual.get(key, ())
+            possible[key] = tuple(dict.fromkeys(names))
+    return possible
 
 
-def _check_same_name(
-    where: str, column: tuple[str, ...], name: str, before: str
+def _check_names(
+    where: str,
+    row: Mapping[str, Any],
+    form: Form,
+    found: Mapping[str, str],
+    possible: Mapping[str, tuple[str, ...]],
+    label: bool,
 ) -> None:
-    """Raises UserError if a column has another name than in the rows before.
+    """Raises UserError if a column is missing, or is two columns of the form.
 
-    name: the column's name in this row; "" if it is missing. before: its name before.
+    found: the name of each column in the row; "" if the row lacks it.
     """
-    if before != name:
-        raise UserError(
-            f"{where}: column {' or '.join(column)} is {name or 'missing'} here and "
-            f"{before or 'missing'} in earlier rows; name it the same in all rows"
-        )
-
-
-def _two_uses(where: str, name: str, key: str, used: Mapping[str, str]) -> UserError:
-    """The error of a column that is read as two columns, such as the text and the label."""
-    others = [other for other, column in used.items() if column == name]
-    actual = f"{where}: column {name!r} is read as {others[0]} and as {key}"
-    return UserError(f"{actual}; name another column for one of them")
+    used: dict[str, str] = {}
+    for key, name in found.items():
+        needed = key not in form.optional and (label or key != form.label)
+        if needed and not name:
+            setting = ""
+            if key in form.usual:
+                setting = key
+            read.value_of(where, row, possible[key], setting)  # raises UserError
+        if not name:
+            continue
+        names = form.columns[key]
+        if name not in names:
+            logger.warning(f"{where}: no column {names[0]!r}; {name!r} is read")
+        if name in used:
+            actual = f"{where}: column {name!r} is read as {used[name]} and as {key}"
+            raise UserError(f"{actual}; name another column for one of them")
+        used[name] = key
 
 
 def positioned(where: str, row: Any, form: Form, labelled: bool) -> Mapping[str, Any]:

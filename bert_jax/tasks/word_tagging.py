@@ -175,14 +175,6 @@ class TaggingForm(Form):
                     document += 1
 
 
-def tagging_form(config: TaggingConfig) -> TaggingForm:
-    """The form of the settings."""
-    usual = {"words": ("words", "tokens", "text"), "tags": ("tags", "ner_tags")}
-    columns = named_columns(config, usual)
-    data_set = DATA_SETS["tagging"][config.task]
-    return TaggingForm(columns=columns, usual=usual, config=config, data_set=data_set)
-
-
 class Tagging(base.Task):
     """A tag for each word; entities are scored as conlleval scores them.
 
@@ -198,7 +190,11 @@ class Tagging(base.Task):
 
     def __init__(self, config: TaggingConfig):
         super().__init__(config)
-        self.form = tagging_form(config)
+        usual = {"words": ("words", "tokens", "text"), "tags": ("tags", "ner_tags")}
+        columns, data_set = named_columns(config, usual), DATA_SETS["tagging"]
+        self.form = TaggingForm(
+            columns=columns, usual=usual, config=config, data_set=data_set[config.task]
+        )
 
     @functools.cached_property
     def scheme(self) -> str:
