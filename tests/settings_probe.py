@@ -469,7 +469,7 @@ def tuned(
             raise _StoppedError
 
         prepared = tuning.prepare
-        note(tuning, "evaluate")
+        note(tuning, "evaluate_split")
         patch.setattr(tuning, "run", run)
         patch.setattr(tuning, "prepare", prepare)
         patch.setattr(tuning, "run_model", model)

@@ -34,7 +34,7 @@ from bert_jax.files import check_output
 from bert_jax.settings import from_settings
 
 if TYPE_CHECKING:  # imports JAX
-    from bert_jax.inference.evaluation import Answers, OnDevices
+    from bert_jax.inference.evaluation import OnDevices, Part
 
 
 def main(argv: list[str]) -> None:
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
     lines.write_answers(_answers(model, args), args.output, form)
 
 
-def _answers(model: "OnDevices", args: argparse.Namespace) -> Iterator["Answers"]:
+def _answers(model: "OnDevices", args: argparse.Namespace) -> Iterator["Part"]:
     """The answers to the rows of a command line.
 
     A model that is only pretrained fills in each [MASK]. The answer to a row of a table

@@ -13,8 +13,20 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.files import ending, new_file
-from bert_jax.inference import evaluation as base
-from bert_jax.inference.evaluation import Answers, Done, OnDevices, Rows, Texts
+from bert_jax.inference.evaluation import (
+    Arrays,
+    Done,
+    OnDevices,
+    Options,
+    Part,
+    Rows,
+    Texts,
+    collected,
+    in_parts,
+    row_texts,
+    rows_of,
+    text_features,
+)
 from bert_jax.interop.modules import ACTIVATIONS, vector_settings
 from bert_jax.model.bert import BertModel
 from bert_jax.model.heads import normalized, pool_tokens, side_by_side
@@ -29,7 +41,7 @@ ROW = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class EncodeOptions(base.Options):
+class EncodeOptions(Options):
     """The options of ``Bert.encode``."""
 
     layers: tuple[int, ...] = setting(
@@ -87,7 +99,7 @@ class _Reading(NamedTuple):
     prompt: str
 
 
-def encode(model: OnDevices, rows: Rows, options: EncodeOptions) -> Iterator[Answers]:
+def encode(model: OnDevices, rows: Rows, options: EncodeOptions) -> Iterator[Part]:
     """Vectors of texts, float32 (W,), or without pooling of tokens, (tokens, W).
 
     If a model of sentence vectors keeps its pooling, its Dense modules are applied, and its
@@ -99,14 +111,14 @@ def encode(model: OnDevices, rows: Rows, options: EncodeOptions) -> Iterator[Ans
     params = model.checkpoint(options).params
     program = model.program(_vectors, vectors)
 
-    def answer(part: list[Texts], done: Done) -> Answers:
+    def answer(part: list[Texts], done: Done) -> Part:
         texts = []
         for row in part:
             first, *others = row.texts
             texts.append((reading.prompt + first, *others))
-        features = base.text_features(model.tokenizer, texts, reading.max_length)
+        features = text_features(model.tokenizer, texts, reading.max_length)
         outputs = model.run(program, params, features, options, done)
-        return Answers(features, outputs)
+        return Part(features, outputs)
 
     def cost(row: Texts) -> float:
         if vectors.pooling != "none":
@@ -118,8 +130,8 @@ def encode(model: OnDevices, rows: Rows, options: EncodeOptions) -> Iterator[Ans
     most = reading.texts
     if rows.columns:
         most = 2
-    texts = base.row_texts(rows, most=most)
-    return base.in_parts(
+    texts = row_texts(rows, most=most)
+    return in_parts(
         answer,
         texts,
         options,
@@ -200,14 +212,14 @@ def _vectors(chosen: _Vectors, params: Any, batch: dict[str, jax.Array]) -> jax.
     return vectors
 
 
-def stacked(model: OnDevices, rows: Rows, options: EncodeOptions) -> base.Arrays:
+def stacked(model: OnDevices, rows: Rows, options: EncodeOptions) -> Arrays:
     """Vectors (texts, W). Without pooling a list of (tokens of the text, W)."""
-    vectors = base.collected(encode(model, rows, options))
+    vectors = collected(encode(model, rows, options))
     if _settings(model, options)[0].pooling == "none":
         return vectors
     if vectors:
         return np.stack(vectors)
-    one = base.collected(encode(model, base.rows_of([""]), options))
+    one = collected(encode(model, rows_of([""]), options))
     return np.stack(one)[:0]  # of the same width
 
 
@@ -242,7 +254,7 @@ def write_arrays(path: Path, parts: Iterable[dict[str, np.ndarray]]) -> dict[str
         return {name: array.shape for name, array in arrays.items()}
 
 
-def write_vectors(parts: Iterable[Answers], path: Path) -> str:
+def write_vectors(parts: Iterable[Part], path: Path) -> str:
     """Writes the parts of :func:`encode` as an npz file.
 
     With pooling the file has "embeddings" (texts, W). Without, it has "values" (tokens, W),

@@ -113,7 +113,7 @@ def cast_kernels(params: Any, dtype: Any) -> Any:
     return jax.tree.map_with_path(cast, params)
 
 
-class Answers(NamedTuple):
+class Part(NamedTuple):
     """The sequences of some rows, and an answer to each row, in order."""
 
     features: Features
@@ -287,7 +287,7 @@ def row_texts(rows: Rows, *, most: int = 2) -> Iterator[Texts]:
 
 
 def in_parts(
-    answer: Callable[[list[Any], Done], Answers],
+    answer: Callable[[list[Any], Done], Part],
     rows: Iterable[Any],
     options: Options,
     *,
@@ -297,7 +297,7 @@ def in_parts(
     noun: str = "text",
     cost: Callable[[Any], float] = lambda row: 1,
     document: Callable[[Any], Any] = lambda row: None,
-) -> Iterator[Answers]:
+) -> Iterator[Part]:
     """Yields the answers to rows, about CHUNK rows at a time. Memory holds one part.
 
     At the end it logs a warning with the number of truncated rows.
@@ -340,7 +340,7 @@ def stacked(values: list[np.ndarray], empty: np.ndarray) -> Arrays:
     return np.stack(values)
 
 
-def collected(parts: Iterable[Answers]) -> list[Any]:
+def collected(parts: Iterable[Part]) -> list[Any]:
     """The answers of all parts."""
     answers = []
     for part in parts:
@@ -401,7 +401,9 @@ class Evaluation(NamedTuple):
     scores: dict[str, float]
 
 
-def evaluate(task: Task, split: Split, outputs: Sequence[np.ndarray]) -> Evaluation:
+def evaluate_split(
+    task: Task, split: Split, outputs: Sequence[np.ndarray]
+) -> Evaluation:
     """Predictions and, if the rows have labels, their scores."""
     answers = task.decode(split.rows, split.features, outputs)
     if split.name not in task.splits.scored:
@@ -413,10 +415,10 @@ def evaluate_tuned(
     task: Task, split: Split, outputs: Sequence[np.ndarray]
 ) -> tuple[Task, Evaluation]:
     """The task with thresholds tuned on a split with labels, and its evaluation."""
-    evaluation = evaluate(task, split, outputs)
+    evaluation = evaluate_split(task, split, outputs)
     best = tuned(task, evaluation.scores)
     if best is not task:
-        evaluation = evaluate(best, split, outputs)
+        evaluation = evaluate_split(best, split, outputs)
     return best, evaluation
 
 

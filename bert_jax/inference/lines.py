@@ -12,7 +12,7 @@ from typing import Any
 
 from bert_jax.errors import UserError, printable
 from bert_jax.files import ending, new_file
-from bert_jax.inference.evaluation import CHUNK, Answers, Rows
+from bert_jax.inference.evaluation import CHUNK, Part, Rows
 from bert_jax.tasks.rows import Placed
 
 STANDARD = "-"  # stdin, or stdout
@@ -69,7 +69,7 @@ def output_format(output: str, as_json: bool = False) -> str:
     raise UserError(f"--output={output}, expected a name in {known}")
 
 
-def write_answers(parts: Iterable[Answers], output: str, form: str) -> None:
+def write_answers(parts: Iterable[Part], output: str, form: str) -> None:
     """Writes an answer to each row as soon as it is known.
 
     parts: the answers, a part at a time. output: a file that replaces an existing file when
@@ -88,7 +88,7 @@ def write_answers(parts: Iterable[Answers], output: str, form: str) -> None:
             file.flush()
 
 
-def json_texts(parts: Iterable[Answers]) -> Iterator[str]:
+def json_texts(parts: Iterable[Part]) -> Iterator[str]:
     """Yields a JSON object for each row. A date, which JSON lacks, becomes a text."""
     for part in parts:
         lines = []
@@ -98,7 +98,7 @@ def json_texts(parts: Iterable[Answers]) -> Iterator[str]:
         yield "".join(lines)
 
 
-def plain_texts(parts: Iterable[Answers]) -> Iterator[str]:
+def plain_texts(parts: Iterable[Part]) -> Iterator[str]:
     """A line for each row, such as "label: good  probability: 0.93", without "nbest"."""
     for part in parts:
         for answer in part.answers:
@@ -125,7 +125,7 @@ def _plain(value: Any) -> str:
     return " ".join(str(value).split())
 
 
-def csv_texts(parts: Iterable[Answers]) -> Iterator[str]:
+def csv_texts(parts: Iterable[Part]) -> Iterator[str]:
     """A CSV table with a header and a line for each row.
 
     A dictionary in an answer has a column for each of its values, such as

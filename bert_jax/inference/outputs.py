@@ -10,8 +10,13 @@ import numpy as np
 
 from bert_jax.data.batching import Shape, packed_rows
 from bert_jax.errors import UserError, counted
-from bert_jax.inference import evaluation as base
-from bert_jax.inference.evaluation import OnDevices
+from bert_jax.inference.evaluation import (
+    OnDevices,
+    Options,
+    row_texts,
+    rows_of,
+    text_features,
+)
 from bert_jax.interop.checkpoint import check_types
 from bert_jax.model.bert import BertModel
 from bert_jax.model.layers import with_scan
@@ -62,11 +67,11 @@ def encoder_output(model: OnDevices, texts: Any, options: CallOptions) -> Output
     encoder = encoder_class(config)
     if options.attentions and encoder is not BertModel:
         raise UserError("this encoder has no attentions; leave attentions=True out")
-    rows = [row.texts for row in base.row_texts(base.rows_of(texts))]
+    rows = [row.texts for row in row_texts(rows_of(texts))]
     if not rows:
         raise UserError("there are no texts; expected at least one")
     limit = config.max_positions
-    features = base.text_features(tokenizer, rows, limit)
+    features = text_features(tokenizer, rows, limit)
     if features.truncated:
         raise UserError(f"a text has more than {limit} tokens; shorten it")
     check_types(features.token_type_ids, config)
@@ -89,7 +94,7 @@ def encoder_output(model: OnDevices, texts: Any, options: CallOptions) -> Output
 
 def _unstacked(model: OnDevices) -> Any:
     """The encoder's parameters on the devices, with a name for each layer."""
-    params = model.checkpoint(base.Options()).params
+    params = model.checkpoint(Options()).params
     return with_scan(params, False)["bert"]
 
 

@@ -11,8 +11,22 @@ from scipy.special import expit
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError, naming
 from bert_jax.files import reading
-from bert_jax.inference import evaluation as base
-from bert_jax.inference.evaluation import Answers, Columns, Done, OnDevices, Rows
+from bert_jax.inference.evaluation import (
+    Arrays,
+    Columns,
+    Done,
+    Evaluation,
+    OnDevices,
+    Options,
+    Part,
+    Rows,
+    Split,
+    collected,
+    evaluate_split,
+    in_parts,
+    stacked,
+    warn_truncated,
+)
 from bert_jax.inference.lines import PREFIX, flat
 from bert_jax.interop.checkpoint import SIGMOID, Checkpoint, check_length
 from bert_jax.interop.modules import EXTRA as MODULES
@@ -40,13 +54,13 @@ from bert_jax.tasks.task import (
     Task,
     fitted,
     found,
+    objects_of,
     with_columns,
 )
-from bert_jax.tasks.task import rows_of as task_objects
 
 
 @dataclasses.dataclass(frozen=True)
-class PredictOptions(base.Options):
+class PredictOptions(Options):
     """The options of ``Bert.predict``."""
 
     top: int | None = setting(
@@ -70,7 +84,7 @@ class FineTuned(NamedTuple):
     sigmoid: bool
 
 
-def fine_tuned(model: OnDevices, options: base.Options) -> FineTuned:
+def fine_tuned(model: OnDevices, options: Options) -> FineTuned:
     """The model and the task of a checkpoint with a head.
 
     A run of fine-tuning has its own task. If the checkpoint was fine-trained elsewhere, the
@@ -147,7 +161,7 @@ def is_one_row(task: Task, data: Any) -> bool:
 # Answers
 
 
-def predict(model: OnDevices, rows: Rows, options: PredictOptions) -> Iterator[Answers]:
+def predict(model: OnDevices, rows: Rows, options: PredictOptions) -> Iterator[Part]:
     """Labels, tags, spans or choices with probabilities; see ``Bert.predict``."""
     trained = fine_tuned(model, options)
     task = trained.task
@@ -167,10 +181,10 @@ def predict(model: OnDevices, rows: Rows, options: PredictOptions) -> Iterator[A
 
 def answers(model: OnDevices, rows: Rows, options: PredictOptions) -> list[Answer]:
     """The answers of :func:`predict` to all rows."""
-    return base.collected(predict(model, rows, options))
+    return collected(predict(model, rows, options))
 
 
-def logits(model: OnDevices, rows: Rows, options: base.Options) -> Iterator[Answers]:
+def logits(model: OnDevices, rows: Rows, options: Options) -> Iterator[Part]:
     """The outputs of a fine-trained model's head for rows; see ``Bert.logits``."""
     task = fine_tuned(model, options).task
     if task.head in POOLINGS:
@@ -194,25 +208,25 @@ def logits(model: OnDevices, rows: Rows, options: base.Options) -> Iterator[Answ
 
 
 def _decoded(
-    model: OnDevices, rows: Rows, options: base.Options, decode: Callable
-) -> Iterator[Answers]:
+    model: OnDevices, rows: Rows, options: Options, decode: Callable
+) -> Iterator[Part]:
     """The answers that ``decode`` makes of rows, their features and their outputs."""
     trained = fine_tuned(model, options)
     task = trained.task
 
-    def answer(part: list[Any], done: Done) -> Answers:
+    def answer(part: list[Any], done: Done) -> Part:
         features = task.encode(part, model.tokenizer)
         outputs = model.run(trained.program, trained.params, features, options, done)
-        return Answers(features, decode(part, features, outputs))
+        return Part(features, decode(part, features, outputs))
 
     def document(row: Any) -> Any:
         if getattr(task.config, "document_context", False):
             return row.document
         return None
 
-    return base.in_parts(
+    return in_parts(
         answer,
-        task_objects(with_columns(task, rows.columns), rows.placed),
+        objects_of(with_columns(task, rows.columns), rows.placed),
         options,
         total=rows.total,
         max_length=task.config.max_length,
@@ -240,16 +254,16 @@ def _likeliest(answer: Answer, top: int) -> Answer:
     return answer | {"top": sorted(likely, key=lambda x: -x["probability"])[:top]}
 
 
-def stacked_logits(model: OnDevices, rows: Rows, options: base.Options) -> base.Arrays:
+def stacked_logits(model: OnDevices, rows: Rows, options: Options) -> Arrays:
     """Logits (rows, ...), or a list if the shapes of the rows differ."""
     task = fine_tuned(model, options).task
-    values = base.collected(logits(model, rows, options))
+    values = collected(logits(model, rows, options))
     if task.head in ("token", "span"):
         return values
-    return base.stacked(values, np.zeros((0, task.outputs), np.float32))
+    return stacked(values, np.zeros((0, task.outputs), np.float32))
 
 
-def probabilities(model: OnDevices, rows: Rows, options: base.Options) -> base.Arrays:
+def probabilities(model: OnDevices, rows: Rows, options: Options) -> Arrays:
     """Probabilities (rows, labels) or (rows, choices); see ``Bert.predict_proba``."""
     task = fine_tuned(model, options).task
     if task.head != "choice" and not (task.head == "sequence" and task.labels):
@@ -262,13 +276,13 @@ def probabilities(model: OnDevices, rows: Rows, options: base.Options) -> base.A
         if task.head == "sequence":
             shares = [shares[label] for label in task.labels]
         values.append(np.array(shares, float))
-    return base.stacked(values, np.zeros((0, task.outputs)))
+    return stacked(values, np.zeros((0, task.outputs)))
 
 
 # Tables
 
 
-def beside(model: OnDevices, rows: Rows, options: PredictOptions) -> Iterator[Answers]:
+def beside(model: OnDevices, rows: Rows, options: PredictOptions) -> Iterator[Part]:
     """:func:`predict` with the values of each row beside its answer.
 
     The names of the answer get a prefix, as in "predicted_label", and replace all names of
@@ -307,7 +321,7 @@ def frame(
         import pandas
     task = fine_tuned(model, options).task
     parts = beside(model, task_rows(task, data, columns), options)
-    table = pandas.DataFrame([flat(answer) for answer in base.collected(parts)])
+    table = pandas.DataFrame([flat(answer) for answer in collected(parts)])
     if isinstance(data, pandas.Series):
         return table.set_index(data.index)
     if not isinstance(data, pandas.DataFrame):
@@ -324,14 +338,14 @@ class Scored(NamedTuple):
     """A split with labels, its task, and its predictions and scores."""
 
     task: Task
-    split: base.Split
-    evaluation: base.Evaluation
+    split: Split
+    evaluation: Evaluation
 
 
 def evaluate(
     model: OnDevices,
     data: Any,
-    options: base.Options,
+    options: Options,
     *,
     task: Task | None = None,
     directory: str = "",
@@ -371,7 +385,7 @@ def evaluate(
         rows = task.read(name)
         if not rows:
             raise UserError(f"{name} has no rows; expected at least one row")
-        split = base.Split(name, rows, task.encode(rows, model.tokenizer))
+        split = Split(name, rows, task.encode(rows, model.tokenizer))
         doing, total = f"predicting {name}", len(rows)
         show = options.show_progress
         with Progress(doing, total=total, unit="rows", show=show) as progress:
@@ -379,8 +393,8 @@ def evaluate(
             inputs = trained.params, split.features
             outputs = model.run(trained.program, *inputs, options, done)
         length = own.config.max_length
-        base.warn_truncated(split.features.truncated, total, "row", length)
-        evaluation = base.evaluate(task, split, _activated(trained, outputs))
+        warn_truncated(split.features.truncated, total, "row", length)
+        evaluation = evaluate_split(task, split, _activated(trained, outputs))
         yield Scored(task, split, evaluation)
 
 

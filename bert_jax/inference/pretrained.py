@@ -26,14 +26,19 @@ from scipy.special import softmax
 from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.inference import evaluation as base
 from bert_jax.inference.evaluation import (
-    Answers,
     Columns,
     Done,
     OnDevices,
+    Options,
+    Part,
     Rows,
     Texts,
+    collected,
+    in_parts,
+    row_texts,
+    rows_of,
+    text_features,
 )
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bert import PADDING_LOGIT, BertForPreTraining
@@ -72,7 +77,7 @@ class _MlmHead(NamedTuple):
     max_length: int
 
 
-def _mlm_head(model: OnDevices, options: base.Options) -> _MlmHead:
+def _mlm_head(model: OnDevices, options: Options) -> _MlmHead:
     """Raises UserError if the checkpoint has no MLM head."""
     checkpoint = model.checkpoint(options)
     if "mlm" not in checkpoint.params:
@@ -91,7 +96,7 @@ def _tokenized(
 
     mask: whether [MASK] in a text is the token. Then each text must contain it.
     """
-    for where, (text,), row_id in base.row_texts(rows, most=1):
+    for where, (text,), row_id in row_texts(rows, most=1):
         token = tokenizer.special.mask
         if mask and token not in text:
             raise UserError(
@@ -109,7 +114,7 @@ def _tokenized(
 
 
 @dataclasses.dataclass(frozen=True)
-class FillMaskOptions(base.Options):
+class FillMaskOptions(Options):
     """The options of ``Bert.fill_mask``."""
 
     top: int = setting(5, "number of tokens for a [MASK]", least=1)
@@ -120,9 +125,7 @@ def fills_masks(checkpoint: Checkpoint) -> bool:
     return checkpoint.head == "pretraining" and "mlm" in checkpoint.params
 
 
-def fill_mask(
-    model: OnDevices, rows: Rows, options: FillMaskOptions
-) -> Iterator[Answers]:
+def fill_mask(model: OnDevices, rows: Rows, options: FillMaskOptions) -> Iterator[Part]:
     """The likeliest tokens for each [MASK] of a text, by the MLM head.
 
     An answer is {"text", "blanks": for each [MASK] a list of {"token", "probability"}},
@@ -134,7 +137,7 @@ def fill_mask(
     top = min(options.top, tokenizer.vocab_size)
     program = model.program(_top_tokens, head.model, tokenizer.vocab_size, top)
 
-    def answer(part: list[TokenizedText], done: Done) -> Answers:
+    def answer(part: list[TokenizedText], done: Done) -> Part:
         features = _at_masks(part, tokenizer.mask_id)
         outputs = model.run(program, head.params, features, options, done)
         answers = [with_id(row, {"text": row.text, "blanks": []}) for row in part]
@@ -144,10 +147,10 @@ def fill_mask(
                 name = tokenizer.tokens[token]
                 blank.append({"token": name, "probability": float(share)})
             answers[i]["blanks"].append(blank)
-        return Answers(features, answers)
+        return Part(features, answers)
 
     texts = _tokenized(tokenizer, rows, head.max_length, mask=True)
-    return base.in_parts(
+    return in_parts(
         answer,
         texts,
         options,
@@ -219,9 +222,7 @@ def mlm_logits(
 # Next sentences
 
 
-def next_sentence(
-    model: OnDevices, rows: Rows, options: base.Options
-) -> Iterator[Answers]:
+def next_sentence(model: OnDevices, rows: Rows, options: Options) -> Iterator[Part]:
     """The probability that the second of two texts follows the first, by the NSP head.
 
     An answer is {"first", "second", "probability"}, with the "id" of the row if the row has
@@ -236,9 +237,9 @@ def next_sentence(
     module = BertForPreTraining(config, checkpoint.compute)
     program = model.program(_nsp_logits, module)
 
-    def answer(part: list[Texts], done: Done) -> Answers:
+    def answer(part: list[Texts], done: Done) -> Part:
         texts = [row.texts for row in part]
-        features = base.text_features(model.tokenizer, texts, max_length)
+        features = text_features(model.tokenizer, texts, max_length)
         outputs = model.run(program, checkpoint.params, features, options, done)
         answers = []
         for row, logits_2 in zip(part, outputs, strict=True):
@@ -246,9 +247,9 @@ def next_sentence(
             probability = float(softmax(logits_2)[0])
             values = {"first": first, "second": second, "probability": probability}
             answers.append(with_id(row, values))
-        return Answers(features, answers)
+        return Part(features, answers)
 
-    return base.in_parts(
+    return in_parts(
         answer,
         _pairs(rows),
         options,
@@ -259,7 +260,7 @@ def next_sentence(
 
 def _pairs(rows: Rows) -> Iterator[Texts]:
     """Yields rows of two texts. Raises UserError for a row of one text."""
-    for row in base.row_texts(rows):
+    for row in row_texts(rows):
         if len(row.texts) != 2:
             raise UserError(f"{row.where} has 1 text; expected the two of a pair")
         yield row
@@ -281,7 +282,7 @@ def _nsp_logits(
 
 
 @dataclasses.dataclass(frozen=True)
-class ScoreOptions(base.Options):
+class ScoreOptions(Options):
     """The options of ``Bert.score``."""
 
     rest_of_word: bool = setting(
@@ -289,7 +290,7 @@ class ScoreOptions(base.Options):
     )
 
 
-def score(model: OnDevices, rows: Rows, options: ScoreOptions) -> Iterator[Answers]:
+def score(model: OnDevices, rows: Rows, options: ScoreOptions) -> Iterator[Part]:
     """Pseudo-log-likelihoods by an MLM head, or log-likelihoods.
 
     An answer has the "text", its "log_probability" (natural, summed over its tokens), the
@@ -307,7 +308,7 @@ def score(model: OnDevices, rows: Rows, options: ScoreOptions) -> Iterator[Answe
         function = _given_one_side
     program = model.program(function, head.model, tokenizer.vocab_size)
 
-    def answer(part: list[TokenizedText], done: Done) -> Answers:
+    def answer(part: list[TokenizedText], done: Done) -> Part:
         if one_sided:
             ids = [row.input_ids for row in part]
             features = single_texts(ids, np.arange(len(part)))
@@ -323,10 +324,10 @@ def score(model: OnDevices, rows: Rows, options: ScoreOptions) -> Iterator[Answe
             values = {"text": row.text, "log_probability": float(log)}
             values["tokens"] = len(row.input_ids) - 2
             answers.append(with_id(row, values))
-        return Answers(features, answers)
+        return Part(features, answers)
 
     texts = _tokenized(tokenizer, rows, head.max_length, mask=False)
-    return base.in_parts(
+    return in_parts(
         answer,
         texts,
         options,
@@ -344,8 +345,8 @@ def log_probabilities(
 
     texts, columns: see ``Bert.score``.
     """
-    rows = base.rows_of(texts, columns, tabs=False)
-    answers = base.collected(score(model, rows, options))
+    rows = rows_of(texts, columns, tabs=False)
+    answers = collected(score(model, rows, options))
     return np.array([answer["log_probability"] for answer in answers], float)
 
 
@@ -448,7 +449,7 @@ def read_sets(
         for file in files:
             pairs = []
             rows = (placed for placed in placed_rows(file) if placed[1])
-            for row in base.row_texts(Rows(rows, columns)):
+            for row in row_texts(Rows(rows, columns)):
                 check_texts(row.where, row.texts)
                 pairs.append(row.texts)
             if not pairs:

@@ -18,7 +18,6 @@ from bert_jax.data.sequences import fit
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting
-from bert_jax.tasks import task as base
 from bert_jax.tasks.data_sets import CODAH, DATA_SETS, SWAG
 from bert_jax.tasks.rows import (
     Record,
@@ -29,7 +28,17 @@ from bert_jax.tasks.rows import (
     value_of,
 )
 from bert_jax.tasks.splits import DataConfig, Form, named_columns
-from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
+from bert_jax.tasks.task import (
+    Answer,
+    Answers,
+    Features,
+    Outcome,
+    Outputs,
+    Scores,
+    Task,
+    joined_features,
+    with_id,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,7 +136,7 @@ def choice_form(config: MultipleChoiceConfig) -> Form:
     return ChoiceForm(**settings)
 
 
-class MultipleChoice(base.Task):
+class MultipleChoice(Task):
     """The right one of several texts that may follow a context; metric: accuracy."""
 
     family = "multiple_choice"
@@ -195,7 +204,7 @@ class MultipleChoice(base.Task):
                 targets["choice_mask"] = mask.astype(np.float32)
         numbers = np.repeat(np.arange(len(rows)), most)
         more = {"choices": most, "truncated": truncated}
-        return base.joined_features(joined, numbers, targets, **more)
+        return joined_features(joined, numbers, targets, **more)
 
     def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
         """{"choice": number, "text", "probability", "probabilities" of all choices}."""
@@ -209,7 +218,7 @@ class MultipleChoice(base.Task):
             answers.append(with_id(row, answer))
         return answers
 
-    def score(self, rows: Rows, answers: Answers) -> base.Scores:
+    def score(self, rows: Rows, answers: Answers) -> Scores:
         pairs = zip(rows, answers, strict=True)
         right = [row.label == answer["choice"] for row, answer in pairs]
         return {"accuracy": 100 * float(np.mean(right))}

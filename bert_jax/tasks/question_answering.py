@@ -20,7 +20,6 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json, reading
 from bert_jax.settings import setting
-from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import looks_like_list
 from bert_jax.tasks.rows import (
     Record,
@@ -32,7 +31,16 @@ from bert_jax.tasks.rows import (
 )
 from bert_jax.tasks.splits import DataConfig, Form, named_columns
 from bert_jax.tasks.squad_scores import exact_match, scores_v1, scores_v2
-from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs
+from bert_jax.tasks.task import (
+    Answer,
+    Answers,
+    Features,
+    Outcome,
+    Outputs,
+    Scores,
+    Task,
+    joined_features,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +172,7 @@ class SquadForm(Form):
             yield where, values
 
 
-class Squad(base.Task):
+class Squad(Task):
     """The answer to a question is a span of the tokens of its context."""
 
     family = "question_answering"
@@ -295,7 +303,7 @@ class Squad(base.Task):
             start, end = np.array(labels, np.int32).reshape(-1, 2).T
             targets = {"start": start, "end": end}
         cut = sum(len(ids) > longest for ids in questions)
-        return base.joined_features(joined, row_of, targets, extra=extra, truncated=cut)
+        return joined_features(joined, row_of, targets, extra=extra, truncated=cut)
 
     def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
         """The answer to each question, and the next best answers.
@@ -321,7 +329,7 @@ class Squad(base.Task):
             for row, start, stop in zip(rows, edges, edges[1:], strict=False)
         ]
 
-    def score(self, rows: Rows, answers: Answers) -> base.Scores:
+    def score(self, rows: Rows, answers: Answers) -> Scores:
         """Exact match and F1; for SQuAD 2.0 see scores_v2."""
         texts = [answer["answer"] for answer in answers]
         right = [[text for text, _ in row.answers] for row in rows]

@@ -23,10 +23,21 @@ from bert_jax.errors import UserError, listed
 from bert_jax.files import expanded, reading
 from bert_jax.settings import FilePath, check_ranges, setting
 from bert_jax.tasks import cells
-from bert_jax.tasks import rows as read
 from bert_jax.tasks.data_sets import SPLITS, DataSet
 from bert_jax.tasks.labels import in_order_of
-from bert_jax.tasks.rows import Placed, Record
+from bert_jax.tasks.rows import (
+    FORMATS,
+    Placed,
+    Record,
+    column_names,
+    is_table,
+    name_in,
+    named_values,
+    placed_rows,
+    read_rows,
+    text_of,
+    value_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +130,7 @@ class Form:
 
         Optional columns without a name are left out.
         """
-        columns = read.column_names(columns)
+        columns = column_names(columns)
         if not columns:
             return self
         texts = self.texts
@@ -140,16 +151,16 @@ class Form:
         if self.data_set.files:
             return self.data_set.files[split]
         names = []
-        for ending in read.FORMATS:
+        for ending in FORMATS:
             names += [f"{split}{ending}", f"{split}{ending}.gz"]
         return names
 
     def read_file(self, path: Path, split: str) -> Iterator[Placed]:
         """The rows of a file. Raises UserError for a name that is not a table's."""
-        if not read.is_table(path):
-            expected = f"expected {', '.join(read.FORMATS)}, with or without .gz"
+        if not is_table(path):
+            expected = f"expected {', '.join(FORMATS)}, with or without .gz"
             raise UserError(f"{path} is no table by its name; {expected}")
-        return read.read_rows(path)
+        return read_rows(path)
 
     def part(self, placed: Iterator[Placed], split: str) -> Iterator[Placed]:
         """The rows of a split, of all rows of a file that has a usual name.
@@ -175,15 +186,15 @@ class Form:
         if len(row) < len(keys):
             keys = [key for key in keys if key not in self.optional]
         names = [self.columns[key][0] for key in keys]
-        return read.named_values(where, row, names, fewer=labelled)
+        return named_values(where, row, names, fewer=labelled)
 
     def texts_in(self, where: str, values: Mapping[str, Any]) -> list[str]:
         """The texts of a row, without optional texts that are missing."""
         texts = []
         for key in self.texts:
             names = self.columns[key]
-            if key not in self.optional or read.name_in(values, names):
-                texts.append(read.text_of(where, values, names))
+            if key not in self.optional or name_in(values, names):
+                texts.append(text_of(where, values, names))
         return texts
 
     def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
@@ -288,7 +299,7 @@ def read_splits(
             if given is None and data.name in form.file_names(split):
                 placed = form.part(placed, split)
         else:
-            placed = read.placed_rows(data, place)
+            placed = placed_rows(data, place)
             column, classes = declared_classes(data, form)
             if classes and form.classes != "none":
                 placed = with_class_names(placed, column, classes, labels)
@@ -315,7 +326,7 @@ def raw_rows(data: Any, form: Form, *, tabs: bool = True) -> Iterator[Placed]:
     """
     if isinstance(data, Path) and form.is_own(data):
         return form.read_file(Path(expanded(data)), "test")
-    return read.placed_rows(data, tabs=tabs)
+    return placed_rows(data, tabs=tabs)
 
 
 def read_records(
@@ -348,7 +359,7 @@ def _named(
         if not isinstance(row, dict):
             yield where, positioned(where, row, form, labelled)
             continue
-        found = {key: read.name_in(row, names) for key, names in possible.items()}
+        found = {key: name_in(row, names) for key, names in possible.items()}
         if not first:
             _check_names(where, row, form, found, possible, label)
             first = found
@@ -403,7 +414,7 @@ def _check_names(
             setting = ""
             if key in form.usual:
                 setting = key
-            read.value_of(where, row, possible[key], setting)  # raises UserError
+            value_of(where, row, possible[key], setting)  # raises UserError
         if not name:
             continue
         names = form.columns[key]
@@ -453,7 +464,7 @@ def _from_one_hot(
         return {}
     labels = []
     for name in form.labels:
-        value = read.value_of(where, row, [name])
+        value = value_of(where, row, [name])
         if str(value).lower() in ("1", "1.0", "true"):
             labels.append(name)
         elif str(value).lower() not in ("0", "0.0", "false"):

@@ -20,8 +20,7 @@ from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, listed
 from bert_jax.files import write_text
-from bert_jax.tasks import rows as read
-from bert_jax.tasks.rows import Placed, Record
+from bert_jax.tasks.rows import Placed, Record, is_single, value_of
 from bert_jax.tasks.splits import (
     ROWS,
     Form,
@@ -183,7 +182,7 @@ class Task(abc.ABC):
         for split, data in {"train": train, "dev": dev, "test": test}.items():
             if data is None:
                 continue
-            if read.is_single(data):
+            if is_single(data):
                 actual = f"{split} is a {type(data).__name__}, which is one row"
                 raise UserError(f"{actual}; expected a list of rows, or a Path")
             given[split] = data
@@ -356,7 +355,7 @@ def records_of(task: Task, split: str) -> list[Record]:
     return task.splits.rows[split]
 
 
-def rows_of(task: Task, placed: Iterable[Placed]) -> Iterator[Any]:
+def objects_of(task: Task, placed: Iterable[Placed]) -> Iterator[Any]:
     """Yields the objects of rows to predict. placed: see :func:`splits.raw_rows`."""
     for where, values in read_records(placed, task.form):
         yield task.row(where, values, False)
@@ -452,7 +451,7 @@ def _classes(form: Form, records: Sequence[Record]) -> list[str | None]:
     if form.classes != "one":
         return [None] * len(records)
     names = form.columns[form.label]
-    return [str(read.value_of(where, values, names)) for where, values in records]
+    return [str(value_of(where, values, names)) for where, values in records]
 
 
 def joined_features(

@@ -21,8 +21,6 @@ from bert_jax.data import sequences
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted, listed
 from bert_jax.settings import Label, setting
-from bert_jax.tasks import rows as read
-from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import looks_like_list
 from bert_jax.tasks.data_sets import (
     CORRELATIONS,
@@ -43,8 +41,21 @@ from bert_jax.tasks.labels import (
     with_labels_of_dev,
     without_decimals,
 )
+from bert_jax.tasks.rows import Placed, check_texts, escaped, read_rows, value_of
 from bert_jax.tasks.splits import DataConfig, Form
-from bert_jax.tasks.task import Answer, Answers, Features, Outcome, Outputs, with_id
+from bert_jax.tasks.task import (
+    Answer,
+    Answers,
+    Features,
+    Outcome,
+    Outputs,
+    Scores,
+    Task,
+    answered,
+    joined_features,
+    records_of,
+    with_id,
+)
 
 _PAIR = {"text_a": ("text_a", "text"), "text_b": ("text_b",)}
 _IDS = ("index", "pair_ID")  # columns of ids in GLUE and SICK
@@ -185,19 +196,19 @@ Rows = list[Row]
 class TextForm(Form):
     """Tables of texts or pairs, or the files of a data set."""
 
-    def read_file(self, path: Path, split: str) -> Iterator[read.Placed]:
+    def read_file(self, path: Path, split: str) -> Iterator[Placed]:
         """The rows of a file. Published files of test have a header."""
         data_set = self.data_set
         if not data_set.files:
             return super().read_file(path, split)
         if split == "test":
-            return read.read_rows(path)
+            return read_rows(path)
         header, skip_short = data_set.header, data_set.skip_short
-        return read.read_rows(path, header=header, skip_short=skip_short)
+        return read_rows(path, header=header, skip_short=skip_short)
 
     def label_of(self, where: str, values: Mapping[str, Any]) -> Any:
         """The value of the label's column in a row."""
-        return read.value_of(where, values, self.columns["label"], "label")
+        return value_of(where, values, self.columns["label"], "label")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -260,7 +271,7 @@ def text_form(
     return kind(columns=columns, usual=usual, **settings | more)
 
 
-class Classification(base.Task):
+class Classification(Task):
     """A class or a number for a text or a pair of texts.
 
     Metrics: accuracy; f1 and accuracy for MRPC and QQP; matthews for CoLA; pearson,
@@ -299,7 +310,7 @@ class Classification(base.Task):
         known = declared_labels(self)
         if known:
             return known
-        if not base.records_of(self, "train"):
+        if not records_of(self, "train"):
             raise UserError("train has no rows; expected rows with a text and a label")
         names = _names(self, "train")
         labels = in_order(names)
@@ -322,7 +333,7 @@ class Classification(base.Task):
         texts = self.form.texts_in(where, values)
         label = None
         if labelled:
-            read.check_texts(where, texts, gaps=self.config.task != TABLE)
+            check_texts(where, texts, gaps=self.config.task != TABLE)
             label = _label(self, where, values)
             if isinstance(label, str):
                 label = known_class(where, label, self.labels)
@@ -357,7 +368,7 @@ class Classification(base.Task):
             if self.regression:
                 values = values.astype(np.float32)
             targets = {"label": values[numbers]}
-        return base.joined_features(joined, numbers, targets, truncated=truncated)
+        return joined_features(joined, numbers, targets, truncated=truncated)
 
     def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
         logits = np.zeros((len(rows), self.outputs))
@@ -378,13 +389,13 @@ class Classification(base.Task):
             "probabilities": dict(zip(self.labels, p.tolist(), strict=True)),
         }
 
-    def score(self, rows: Rows, answers: Answers) -> base.Scores:
+    def score(self, rows: Rows, answers: Answers) -> Scores:
         truth = _targets(self, [row.label for row in rows])
-        predicted = _targets(self, [*map(base.answered, answers)])
+        predicted = _targets(self, [*map(answered, answers)])
         return scores(self.metrics, truth, predicted)
 
     def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
-        gold, predicted = row.label, base.answered(answer)
+        gold, predicted = row.label, answered(answer)
         p = answer.get("probability")
         classes = None
         if not self.regression:
@@ -400,13 +411,13 @@ class Classification(base.Task):
         server = self.config.data_set.server.get(split)
         lines = [["index", "prediction"]]
         for number, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-            label, index = base.answered(answer), row.id
+            label, index = answered(answer), row.id
             if server and self.regression:
                 label = np.clip(label, 0, 5)
             if index in (None, ""):
                 index = number
             lines.append([str(index), _shown(label, self.config)])
-        text = "".join("\t".join(map(read.escaped, line)) + "\n" for line in lines)
+        text = "".join("\t".join(map(escaped, line)) + "\n" for line in lines)
         return {server or f"{split}_predictions.tsv": text}
 
 

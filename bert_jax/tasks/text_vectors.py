@@ -18,12 +18,21 @@ import numpy as np
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import setting
-from bert_jax.tasks import rows as read
-from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import looks_like_list, parse_list
 from bert_jax.tasks.data_sets import DATA_SETS, TABLE
 from bert_jax.tasks.labels import has_number
-from bert_jax.tasks.task import POOLINGS, Answers, Features, Outputs, with_id
+from bert_jax.tasks.rows import text_of, value_of
+from bert_jax.tasks.task import (
+    POOLINGS,
+    Answers,
+    Features,
+    Outputs,
+    Scores,
+    Task,
+    joined_features,
+    records_of,
+    with_id,
+)
 from bert_jax.tasks.text_classification import (
     Classification,
     Row,
@@ -140,7 +149,7 @@ class SentenceVectors(Classification):
     config_class = SentenceVectorsConfig
     # No comparison of labels and answers: a row may lack a label, and cosines have another
     # scale than labels.
-    outcomes = base.Task.outcomes
+    outcomes = Task.outcomes
 
     def __init__(self, config: SentenceVectorsConfig):
         super().__init__(config)
@@ -162,7 +171,7 @@ class SentenceVectors(Classification):
         if self.cosine:
             return "pearson"
         dev = self.splits.scored[0]
-        base.records_of(self, dev)  # raises UserError without rows
+        records_of(self, dev)  # raises UserError without rows
         if any(row.label is None for row in self.parsed(dev)):
             return "accuracy"
         return "pearson"
@@ -172,11 +181,11 @@ class SentenceVectors(Classification):
         for name in values:
             if self.cosine or not _NEGATIVES.fullmatch(name):
                 continue
-            value = read.value_of(where, values, [name])
+            value = value_of(where, values, [name])
             texts = value
             if not isinstance(value, list):
                 texts = [value]
-            negatives += [read.text_of(where, {name: x}, [name]) for x in texts]
+            negatives += [text_of(where, {name: x}, [name]) for x in texts]
         has_label = self.form.has_number(values)
         if labelled and not (self.cosine or negatives or has_label):
             needed = "give dev=rows with labels or negatives"
@@ -217,7 +226,7 @@ class SentenceVectors(Classification):
             targets = {"label": scaled.astype(np.float32)}
         more = {"choices": count, "truncated": int(long.any(axis=1).sum())}
         numbers = np.repeat(np.arange(len(rows)), count)
-        return base.joined_features(joined, numbers, targets, **more)
+        return joined_features(joined, numbers, targets, **more)
 
     def decode(self, rows: list[Row], features: Features, outputs: Outputs) -> Answers:
         """{"value": the cosine, "negatives": the cosines of text_a and negatives}."""
@@ -232,7 +241,7 @@ class SentenceVectors(Classification):
             answers.append(with_id(row, answer))
         return answers
 
-    def score(self, rows: list[Row], answers: Answers) -> base.Scores:
+    def score(self, rows: list[Row], answers: Answers) -> Scores:
         if all(row.label is not None for row in rows):
             return super().score(rows, answers)
         right = [answer["value"] > max(answer["negatives"]) for answer in answers]

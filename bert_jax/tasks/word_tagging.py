@@ -25,7 +25,6 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
 from bert_jax.settings import Label, setting
 from bert_jax.tasks import tagging_formats as formats
-from bert_jax.tasks import task as base
 from bert_jax.tasks.cells import is_list_beside, looks_like_list, parse_list
 from bert_jax.tasks.data_sets import DATA_SETS
 from bert_jax.tasks.labels import class_of, in_order, numbers_of
@@ -39,7 +38,17 @@ from bert_jax.tasks.rows import (
 )
 from bert_jax.tasks.splits import DataConfig, Form, named_columns
 from bert_jax.tasks.tagging_formats import Sentence
-from bert_jax.tasks.task import Answer, Answers, Outcome, Outputs, with_id
+from bert_jax.tasks.task import (
+    Answer,
+    Answers,
+    Outcome,
+    Outputs,
+    Scores,
+    Task,
+    joined_features,
+    records_of,
+    with_id,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -175,7 +184,7 @@ class TaggingForm(Form):
                     document += 1
 
 
-class Tagging(base.Task):
+class Tagging(Task):
     """A tag for each word; entities are scored as conlleval scores them.
 
     A sentence over max_length tokens is cut into windows. Each word is trained on and
@@ -305,7 +314,7 @@ class Tagging(base.Task):
         if labels:
             targets["labels"] = labels
         more = {"extra": extra, "truncated": truncated}
-        return base.joined_features(joined, row_of, targets, **more)
+        return joined_features(joined, row_of, targets, **more)
 
     def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
         """Words, tags and the probabilities of the tags; see Task.decode.
@@ -323,7 +332,7 @@ class Tagging(base.Task):
         pairs = zip(rows, p_of_rows, strict=True)
         return [with_id(row, tagged(self, row, p)) for row, p in pairs]
 
-    def score(self, rows: Rows, answers: Answers) -> base.Scores:
+    def score(self, rows: Rows, answers: Answers) -> Scores:
         """See tagging_formats.scores."""
         gold = [list(row.tags) for row in rows]
         predicted = [answer["tags"] for answer in answers]
@@ -364,7 +373,7 @@ class Tagging(base.Task):
 
 def _sentences(task: Tagging) -> Iterator[Sentence]:
     """Yields the sentences of train and dev, from which the scheme and the labels come."""
-    base.records_of(task, "train")  # raises UserError without rows
+    records_of(task, "train")  # raises UserError without rows
     for split in ("train", "dev"):
         for where, values in task.splits.rows.get(split, ()):
             yield _sentence(task, where, values, True)

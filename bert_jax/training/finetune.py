@@ -23,7 +23,7 @@ from bert_jax.files import read_json, write_json
 from bert_jax.inference.evaluation import (
     Evaluation,
     Split,
-    evaluate,
+    evaluate_split,
     evaluate_tuned,
     run_model,
     with_hidden,
@@ -493,7 +493,7 @@ class _FineTuning:
         task, params = tuned(self.task, best["scores"]), self._best_params()
         scores = {}
         for split in self.prepared.splits:
-            evaluation = evaluate(task, split, self._outputs(params, split))
+            evaluation = evaluate_split(task, split, self._outputs(params, split))
             if evaluation.scores:
                 scores[split.name] = evaluation.scores
                 shown = show(evaluation.scores, self.main_metric)

@@ -3,7 +3,7 @@ import csv
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.inference.evaluation import Answers, chunks
+from bert_jax.inference.evaluation import Part, chunks
 from bert_jax.inference.lines import csv_texts, given_rows, plain_texts, write_answers
 from bert_jax.tasks.rows import read_rows
 
@@ -25,7 +25,7 @@ def test_chunks_contain_every_row_once_and_split_no_document(size, cost, expecte
 
 def parts(*answers):
     """Parts of one answer each."""
-    return [Answers(None, [answer]) for answer in answers]
+    return [Part(None, [answer]) for answer in answers]
 
 
 def test_csv_keeps_texts_unchanged():

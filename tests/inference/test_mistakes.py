@@ -5,7 +5,7 @@ import json
 import pytest
 
 import bert_jax
-from bert_jax.inference.lines import Answers, json_texts
+from bert_jax.inference.lines import Part, json_texts
 from bert_jax.inference.mistakes import (
     LONGEST,
     confusion,
@@ -188,7 +188,7 @@ def test_files_of_errors_and_confusion_are_written(tmp_path):
     errors = [json.loads(line) for line in paths[0].read_text().splitlines()]
     expected = worst_errors(CLASSES, rows, answers)[:LONGEST]
     assert errors == [error | {"id": "2020-01-02"} for error in expected]
-    (line,) = json_texts([Answers(None, [{"id": day}])])
+    (line,) = json_texts([Part(None, [{"id": day}])])
     assert json.loads(line) == {"id": "2020-01-02"}
     page = paths[1].read_text()
     assert page.count("<tr>") == 1 + LONGEST

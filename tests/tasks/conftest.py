@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.tasks.rows import line_rows
-from bert_jax.tasks.task import rows_of
+from bert_jax.tasks.task import objects_of
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "cat", "dog", "sat", "ran", "good", "bad", ".", ",", "?", "'"]
@@ -35,6 +35,6 @@ def parse():
                     ((_, row),) = line_rows([row], name, tabs=task.tabs)
                 yield f"{name}:{number}", row
 
-        return list(rows_of(task, placed()))
+        return list(objects_of(task, placed()))
 
     return parse

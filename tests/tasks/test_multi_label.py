@@ -14,7 +14,7 @@ from sklearn.metrics import f1_score
 
 import bert_jax
 from bert_jax.errors import UserError
-from bert_jax.inference.evaluation import Answers
+from bert_jax.inference.evaluation import Part
 from bert_jax.inference.lines import write_answers
 from bert_jax.interop.load import load
 from bert_jax.objectives.heads import Classification
@@ -186,7 +186,7 @@ def test_predicted_labels_in_a_table_are_read_back(tmp_path):
     labels = ["a, b", "(none)", "it's"]
     answers = [{"text": "(good)", "labels": x} for x in (labels, labels[1:2], [])]
     path = tmp_path / "dev.csv"
-    write_answers([Answers(None, answers)], str(path), "csv")
+    write_answers([Part(None, answers)], str(path), "csv")
     rows = task(labels=tuple(labels)).with_rows(dev=path).read("dev")
     assert [list(row.label) for row in rows] == [x["labels"] for x in answers]
     assert rows[0].text == "(good)"

@@ -8,7 +8,7 @@ import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tasks.question_answering import Squad, SquadConfig
 from bert_jax.tasks.splits import raw_rows
-from bert_jax.tasks.task import rows_of
+from bert_jax.tasks.task import objects_of
 
 
 def read_questions(path, articles="", bad_answers="refuse"):
@@ -184,7 +184,7 @@ def test_a_squad_file_may_be_gzipped_and_is_read_for_prediction(tmp_path):
     assert [row.id for row in task.read("train")] == ["q1", "q2"]
     # Prediction ignores wrong answers.
     path = write(tmp_path, article("A", entry(answers=[("sea", 9)]), entry("q2")))
-    rows = list(rows_of(task, raw_rows(path, task.form)))
+    rows = list(objects_of(task, raw_rows(path, task.form)))
     assert [(row.id, row.answers) for row in rows] == [("q1", ()), ("q2", ())]
 
 
@@ -221,7 +221,7 @@ def test_questions_of_tables_and_lines_are_read(parse, tmp_path):
         '{"question": "Who?", "context": "A whale."}\n'
         '{"question": "Where?", "context": "The\\u2028sea."}\n\n'
     )
-    first, second = rows_of(task, raw_rows(path, task.form))
+    first, second = objects_of(task, raw_rows(path, task.form))
     assert (first.id, first.question, first.context) == ("0", "Who?", "A whale.")
     assert (second.id, second.context) == ("1", "The\u2028sea.")
     assert second.where == f"{path}:2"
@@ -246,7 +246,7 @@ def test_rows_that_are_no_question_are_refused(parse, rows, message):
 
 @pytest.mark.parametrize("pair", [("Who?", ""), ("Who?", "  "), ("", "A whale.")])
 def test_an_empty_text_to_predict_is_a_question(pair):
-    (row,) = rows_of(Squad(SquadConfig()), [("row 0", pair)])
+    (row,) = objects_of(Squad(SquadConfig()), [("row 0", pair)])
     assert (row.question, row.context) == pair
     labelled = Squad(SquadConfig()).with_rows(train=[(*pair, "whale")])
     with pytest.raises(UserError, match=r"^train, row 0: empty text"):

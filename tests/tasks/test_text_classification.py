@@ -11,7 +11,7 @@ import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tasks.data_sets import CORRELATIONS, scores
 from bert_jax.tasks.families import saved_task, task_of_head
-from bert_jax.tasks.task import found, rows_of, warnings, write_answers
+from bert_jax.tasks.task import found, objects_of, warnings, write_answers
 from bert_jax.tasks.text_classification import (
     Classification,
     ClassificationConfig,
@@ -541,13 +541,13 @@ def test_a_column_that_a_user_names_must_exist(settings, name, form, tmp_path):
 def test_a_row_to_predict_may_have_a_usual_name_and_the_log_has_it(caplog):
     task = bert_jax.tasks.classification(text_a="review", labels=("a", "b"))
     rows = [(f"row {i}", {"text": text}) for i, text in enumerate(["good", "bad"])]
-    assert [row.text_a for row in rows_of(task, rows)] == ["good", "bad"]
+    assert [row.text_a for row in objects_of(task, rows)] == ["good", "bad"]
     assert caplog.messages == ["row 0: no column 'review'; 'text' is read"]
     rows = [("row 0", {"other": "good"})]
     with pytest.raises(
         UserError, match="row 0: no column 'review' or 'text'; the columns are o"
     ):
-        [*rows_of(task, rows)]
+        [*objects_of(task, rows)]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -14,7 +14,7 @@ from bert_jax.interop.load import load
 from bert_jax.model.config import FeatureConfig
 from bert_jax.objectives.heads import PADDED_SCORE, Vectors
 from bert_jax.objectives.networks import make_model
-from bert_jax.tasks.task import fitted, rows_of, warnings
+from bert_jax.tasks.task import fitted, objects_of, warnings
 from bert_jax.tasks.text_vectors import SentenceVectors, SentenceVectorsConfig
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
@@ -148,7 +148,9 @@ def test_a_negative_that_looks_like_a_number_is_refused(loss):
     read = task_of_loss.with_rows(train=rows).read("train")
     assert [row.negatives for row in read] == [("1913",), ("1913", "never")]
     assert not any(row.label for row in read)
-    (parsed,) = rows_of(task_of_loss, [("row 0", row)])  # a row to predict has no label
+    (parsed,) = objects_of(
+        task_of_loss, [("row 0", row)]
+    )  # a row to predict has no label
     assert parsed.negatives == ("1913",)
 
 
@@ -180,7 +182,7 @@ def test_negatives_in_a_cell(tmp_path):
 def test_a_single_text_is_refused():
     task = bert_jax.tasks.sentence_vectors()
     with pytest.raises(UserError, match=r"row 0 is one text, .* use model\.encode"):
-        [*rows_of(task, [("row 0", "a man")])]
+        [*objects_of(task, [("row 0", "a man")])]
 
 
 def test_a_pair_is_two_sequences(vocabulary):

@@ -14,7 +14,7 @@ from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.tasks.splits import raw_rows
 from bert_jax.tasks.tagging_formats import Sentence
-from bert_jax.tasks.task import IGNORED, rows_of, with_columns, write_answers
+from bert_jax.tasks.task import IGNORED, objects_of, with_columns, write_answers
 from bert_jax.tasks.word_tagging import Tagging, TaggingConfig, tagged, widen
 
 LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
@@ -151,7 +151,7 @@ def test_document_context_surrounds_the_sentence(uncased):
     assert [*map(list, labelled)] == [[1, 2, 3], [3, 4], [4, 5, 6, 7], [1]]
     # Sentences of no document follow each other.
     texts = [" ".join(row.words) for row in rows[1:3]]
-    features = task.encode([*rows_of(task, raw_rows(texts, task.form))], uncased)
+    features = task.encode([*objects_of(task, raw_rows(texts, task.form))], uncased)
     text = [uncased.decode(ids[1:-1]) for ids in features.input_ids]
     assert text == ["four five six seven eight nine"] * 2
     # Without document_context a sentence has no context.
@@ -304,7 +304,7 @@ def test_words_of_rows_are_read(parse):
     assert [row.words for row in rows] == [("EU", "rejects"), brackets, ()]
     assert [row.where for row in rows] == ["in.txt:1", "in.txt:2", "in.txt:3"]
     rows = [["New York", "!"], "EU rejects.", {"tokens": ["a"], "id": 7}, (["b", "c"],)]
-    parsed = list(rows_of(task, raw_rows(rows, task.form)))
+    parsed = list(objects_of(task, raw_rows(rows, task.form)))
     words = [("New York", "!"), ("EU", "rejects", "."), ("a",), ("b", "c")]
     assert [row.words for row in parsed] == words
     assert [row.id for row in parsed] == [None, None, 7, None]
@@ -475,7 +475,7 @@ def test_an_empty_word_has_a_tag(uncased):
     assert row.words == tuple(words)
     (features,) = task.encode([row], uncased).targets["labels"]
     assert (features != IGNORED).sum() == 3
-    (parsed,) = rows_of(task, [("row 0", ("Ahab", "", "sails"))])
+    (parsed,) = objects_of(task, [("row 0", ("Ahab", "", "sails"))])
     assert parsed.words == tuple(words)
     with pytest.raises(UserError, match="row 0 has 3 words and the tags"):
         bert_jax.tasks.tagging().with_rows(
@@ -495,9 +495,9 @@ def test_the_name_of_a_file_decides_how_it_is_predicted(tmp_path):
     ):
         (tmp_path / name).write_text(text)
         assert task.form.is_own(tmp_path / name) == expected, name
-    rows = [*rows_of(task, raw_rows(tmp_path / "a.conll", task.form))]
+    rows = [*objects_of(task, raw_rows(tmp_path / "a.conll", task.form))]
     assert [(row.words, row.tags) for row in rows] == [(("in", "Rome"), None)]
-    rows = [*rows_of(task, raw_rows(tmp_path / "b.txt", task.form))]
+    rows = [*objects_of(task, raw_rows(tmp_path / "b.txt", task.form))]
     assert [row.words for row in rows] == [("blood", "type", "O"), ("in", "B-LOC")]
 
 
@@ -549,24 +549,24 @@ def test_a_text_to_predict_is_never_a_list():
     task = make_task()
     texts = ["['a', 'b'] (c)", "(c"]
     rows = [
-        *rows_of(task, raw_rows([*texts, *({"text": x} for x in texts)], task.form))
+        *objects_of(task, raw_rows([*texts, *({"text": x} for x in texts)], task.form))
     ]
     assert [row.text for row in rows] == texts * 2
     named = with_columns(task, "review")
     cells = [{"review": "[sic] a"}, {"review": '["New York", "a"]'}]
-    first, second = rows_of(named, raw_rows(cells, named.form))
+    first, second = objects_of(named, raw_rows(cells, named.form))
     assert first.text == "[sic] a" and second.words == ("New York", "a")
     rows = [{"words": "['a' 'b']"}, {"tokens": '["a", "b"]'}]
     for row in rows:
-        assert [x.words for x in rows_of(task, raw_rows([row], task.form))] == [
+        assert [x.words for x in objects_of(task, raw_rows([row], task.form))] == [
             ("a", "b")
         ]
     for text in ("( see above )", "[ 1 ]", "[sic] a"):
-        (row,) = rows_of(task, raw_rows([{"words": text}], task.form))
+        (row,) = objects_of(task, raw_rows([{"words": text}], task.form))
         assert row.text == text
     for damaged in ("[a, b]", "['a', 'b", "array(['a'"):
         with pytest.raises(UserError, match="row 0: column 'words' starts like a list"):
-            [*rows_of(task, raw_rows([{"words": damaged}], task.form))]
+            [*objects_of(task, raw_rows([{"words": damaged}], task.form))]
 
 
 def test_a_tsv_file_with_a_header_is_a_table(tmp_path):
@@ -587,7 +587,7 @@ def test_conll_u_needs_the_column_of_the_tags(tmp_path):
         task.with_rows(train=path)
     (row,) = make_task(labels=(), column=3).with_rows(train=path).read("train")
     assert row.tags == ("VERB",)
-    (row,) = rows_of(make_task(), raw_rows(path, task.form))  # tags are not needed
+    (row,) = objects_of(make_task(), raw_rows(path, task.form))  # tags are not needed
     assert row.words == ("Vamos",)
 
 
