@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,9 @@ _LOST = (
 # returns 128 plus the number of the signal, here SIGPIPE.
 _CLOSED_PIPE = 128 + 13
 
+_STOPPED = b"stopped by SIGTERM; start the same command again\n"
+_CLOSED = "error: stdout is closed; redirect it, for example with > answers.txt"
+
 _several = False  # whether this command has several processes
 _leader = True  # whether this is process 0
 
@@ -55,11 +59,14 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     """Runs ``main(argv)`` and exits. An error that a user can fix prints one line, code 2.
 
     A command exits with code 141 if the reader of its stdout closes the pipe, as `head`
-    does. With several processes it exits with code 75 after a failed collective or a lost
+    does. A SIGTERM prints one line and ends the process; a run that trains handles it, and
+    saves. With several processes it exits with code 75 after a failed collective or a lost
     process. A process that fails exits at once, because it would otherwise wait for the
     other processes.
     """
-    startup.prepare_streams()
+    is_closed = startup.prepare_streams()
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _stop)
     # Loggers without a handler print warnings of this package and errors of all packages.
     logging.lastResort = LogHandler(logging.WARNING)
     logging.lastResort.addFilter(_is_ours)
@@ -67,7 +74,7 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     failure: Exception | None = None
     try:
-        code, message = main(sys.argv[1:]) or 0, ""
+        code, message = _exit_code(main), ""
         sys.stdout.flush()
     except Preempted as stop:
         code, message = PREEMPTED, str(stop)
@@ -80,6 +87,8 @@ def run(main: Callable[[list[str]], int | None]) -> None:
         message = "stopped before the end: the reader of the output closed its pipe"
     except Exception as error:
         line, failure = _users_line(error), error
+        if is_closed and getattr(error, "errno", None) == errno.EBADF:
+            line = _CLOSED
         code, message = (1, traceback.format_exc()) if line is None else (2, line)
     _finish(sys.stdout)
     if _several:
@@ -95,6 +104,24 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     if isinstance(failure, StalledError) or code == 130:
         os._exit(code)
     sys.exit(code)
+
+
+def _exit_code(main: Callable[[list[str]], int | None]) -> int:
+    """Runs a command. --help and --print_config raise SystemExit."""
+    try:
+        return main(sys.argv[1:]) or 0
+    except SystemExit as end:
+        return end.code or 0
+
+
+def _stop(*_: object) -> NoReturn:
+    """Ends the process by SIGTERM after a line. Handles the signal before a run does."""
+    # print would fail if it is interrupted while it writes to the same stream.
+    with contextlib.suppress(OSError):
+        os.write(2, _STOPPED)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGTERM)
+    raise SystemExit(128 + signal.SIGTERM)  # the signal is blocked
 
 
 def _finish(stream: TextIO) -> None:

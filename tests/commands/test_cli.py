@@ -8,6 +8,7 @@ import pwd
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import types
@@ -250,8 +251,8 @@ def test_the_output_is_utf8_in_every_locale():
 @pytest.mark.parametrize(
     ("streams", "code", "message"),
     [
-        ("<&- >&-", 0, ""),
-        ("<&- >&- 2>&-", 0, ""),
+        ("<&- >&-", 2, "error: stdout is closed"),
+        ("<&- >&- 2>&-", 2, ""),
         (
             "| true",
             141,
@@ -276,6 +277,16 @@ def test_streams_may_be_closed_or_full(streams, code, message):
         ["bash", "-c", line], capture_output=True, text=True, stdin=subprocess.DEVNULL
     )
     assert (done.returncode, done.stderr.strip().split(";")[0]) == (code, message)
+
+
+def test_sigterm_before_a_run_handles_it_ends_with_a_line_and_the_signal():
+    program = (
+        "import signal; from bert_jax.commands import cli\n"
+        "cli.run(lambda argv: signal.raise_signal(signal.SIGTERM))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True)
+    line = b"stopped by SIGTERM; start the same command again\n"
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, line)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
