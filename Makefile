@@ -38,15 +38,15 @@ $(VENV)/.run: requirements.txt constraints.txt pyproject.toml setup.py | $(VENV)
 	$(PIP) -e .
 	touch $@
 
-$(VENV)/.test: $(VENV)/.run requirements-test.txt requirements-tfds.txt
-	$(PIP) -e .[test,tfds]
+$(VENV)/.test: $(VENV)/.run
+	$(PIP) -e .[test]
 	touch $@
 
-$(VENV)/.docs: $(VENV)/.run requirements-docs.txt
+$(VENV)/.docs: $(VENV)/.run
 	$(PIP) -e .[docs]
 	touch $@
 
-$(VENV)/.notebooks: $(VENV)/.run requirements-notebooks.txt
+$(VENV)/.notebooks: $(VENV)/.run
 	$(PIP) -e .[notebooks,tpu]
 	touch $@
 

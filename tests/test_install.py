@@ -82,20 +82,17 @@ def test_a_wheel_has_the_listed_requirements(installed):
     (path,) = installed.glob("*.dist-info/METADATA")
     metadata = email.message_from_string(path.read_text())
     needs = metadata.get_all("Requires-Dist")
-    extras = {p.stem.removeprefix("requirements-") for p in ROOT.glob("requirements-*")}
-    assert set(metadata.get_all("Provides-Extra")) == extras
-    assert extras >= {"gpu", "tpu", "gcs", "tfds", "test"}
-    required = [need for need in needs if "extra ==" not in need]
-    listed = [
-        line
-        for line in (ROOT / "requirements.txt").read_text().splitlines()
-        if line and line[0] != "#"
-    ]
-    # The list also contains the extra tfds, which the wheel does not require.
+    extras = {*("gpu", "tpu", "gcs", "tfds", "beam", "chinese", "notebooks", "docs")}
+    assert set(metadata.get_all("Provides-Extra")) == {*extras, "test"}
+    required = {re.match(r"[\w.-]+", x)[0] for x in needs if "extra ==" not in x}
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    listed = {re.match(r"[\w.-]+", line)[0] for line in lines if line[0] != "#"}
+    assert required == listed
+    assert {"jax", "flax"} <= listed
+    # A data set of tensorflow-datasets is optional, because the library is large.
+    assert "tensorflow-datasets" not in required
     tfds = [need for need in needs if 'extra == "tfds"' in need]
-    assert len(required) == len(listed) - len(tfds)
     assert len(tfds) == 2
-    assert not any(need.startswith("tensorflow") for need in required)
 
 
 def test_a_wheel_finds_its_configs_by_name_outside_the_clone(installed, tmp_path):
@@ -138,16 +135,8 @@ def test_the_folder_that_contains_the_clone_imports_the_package(tmp_path):
     assert version and file == str(clone / "bert_jax" / "__init__.py")
 
 
-def test_the_lock_file_has_hashes_of_the_pinned_versions():
-    pattern = re.compile(
-        r"(?m)^([\w.-]+)==([\w.]+)(?: *;[^\\\n]*?)?( \\\n    --hash=sha256|$)"
-    )
-    pins: dict[str, set[str]] = {}
-    for name, version, _ in pattern.findall((ROOT / "constraints.txt").read_text()):
-        pins.setdefault(name, set()).add(version)
-    locked = pattern.findall((ROOT / "requirements.lock").read_text())
-    assert len(locked) > 50
-    for name, version, its_hash in locked:
-        assert its_hash, name
-        # Libraries of other systems are not installed here.
-        assert version in pins.get(name, {version}), name
+def test_the_root_has_at_most_twelve_files():
+    """A visitor sees the README without scrolling."""
+    names = sorted(path.name for path in ROOT.iterdir() if path.is_file())
+    files = [name for name in names if name != ".git"]  # a file in a worktree
+    assert len(files) <= 12, files

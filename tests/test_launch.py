@@ -31,7 +31,7 @@ def tpu_vm(*arguments):
 def test_shellcheck_has_no_complaints(script):
     checker = shutil.which("shellcheck", path=Path(sys.executable).parent)
     if checker is None:
-        pytest.skip("shellcheck is not installed (requirements-test.txt)")
+        pytest.skip("shellcheck is not installed: pip install -e '.[test]'")
     done = subprocess.run([checker, script], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
