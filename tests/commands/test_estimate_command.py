@@ -9,7 +9,11 @@ from jax.experimental.compilation_cache import compilation_cache
 from bert_jax.commands import estimate
 from bert_jax.errors import UserError
 
-TINY = ("--config=experiments/tiny.py", "--phases[0].batch_size=32")
+# Adam has two moments of each parameter. Muon, which tiny uses, has one of a matrix.
+TINY = (
+    "--config=experiments/tiny.py",
+    *("--phases[0].batch_size=32", "--optimizer.name=adam"),
+)
 
 
 def test_a_missing_topology_is_an_error():
