@@ -30,7 +30,7 @@ from bert_jax.settings import all_settings
 from bert_jax.training import finetune as tuning
 from bert_jax.training import pretrain as pretraining_of
 from bert_jax.training import run as engine
-from bert_jax.training import sweep
+from bert_jax.training import study, sweep
 from bert_jax.training.config import finetune_config, train_config
 from bert_jax.training.hooks import Training, call_hooks
 from bert_jax.training.metrics import RunProgress
@@ -464,8 +464,8 @@ def tuned(
             logits = random_logits(seen.prepared)
             return [logits(i, ids) for i, ids in enumerate(features.input_ids)]
 
-        def list_runs(sweep, names):
-            seen.calls["runs"] = sweep.configs
+        def list_runs(runs, config, folder):
+            seen.calls["runs"] = {run.name: run.config for run in runs}
             raise _StoppedError
 
         prepared = tuning.prepare
@@ -475,7 +475,7 @@ def tuned(
         patch.setattr(tuning, "run_model", model)
         patch.setattr(tuning, "with_hidden", lambda split, *_, **options: split)
         note(tuning, "with_hidden")
-        patch.setattr(sweep._Runs, "run_all", list_runs)
+        patch.setattr(sweep, "_missing", list_runs)
         if all_devices:
             patch.setattr(tuning, "make_mesh", make_mesh)
         if until == "sweep":
@@ -548,13 +548,13 @@ def studied(config: Any, folder: Path) -> Seen:
     tuned = {"main_metric": "accuracy", "scores": {"dev": {"accuracy": 1.0}}}
     checkpoint = types.SimpleNamespace(params={"mlm": {}})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "pretrain", note("pretrain", None))
-        patch.setattr(sweep, "run_one", note("run_one", tuned))
-        patch.setattr(sweep, "_pretrained", lambda *arguments: results)
-        patch.setattr(sweep, "load", lambda path: checkpoint)
-        patch.setattr(sweep, "accuracy", accuracy)
-        patch.setattr(sweep, "finished", finished)
-        seen.study = sweep.Study(config, folder, seen.log.append)
+        patch.setattr(study, "pretrain", note("pretrain", None))
+        patch.setattr(study, "run_one", note("run_one", tuned))
+        patch.setattr(study, "_pretrained", lambda *arguments: results)
+        patch.setattr(study, "load", lambda path: checkpoint)
+        patch.setattr(study, "accuracy", accuracy)
+        patch.setattr(study, "finished", finished)
+        seen.study = study.Study(config, folder, seen.log.append)
         seen.study.run()
     return seen
 

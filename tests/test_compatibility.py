@@ -25,7 +25,8 @@ from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training import pretrain
 from bert_jax.training.config import finetune_config, train_config
-from bert_jax.training.sweep import Study, run_one, run_sweep
+from bert_jax.training.study import Study
+from bert_jax.training.sweep import run_one, run_sweep
 from bert_jax.training.workdir import RunFolder
 
 OBJECTIVES = ("mlm_nsp", "causal", "two_way", "electra")

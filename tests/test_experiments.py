@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.config import BertConfig
 from bert_jax.settings import describe, differences, to_dict
 from bert_jax.training.config import DataConfig, train_config
-from bert_jax.training.sweep import Study, flops
+from bert_jax.training.study import Study, flops
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 FILES = sorted(EXPERIMENTS.glob("*.py"))

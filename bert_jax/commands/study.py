@@ -34,13 +34,13 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     config, folder = _open(args.study)
     # Imported late: --help and a wrong command line answer at once.
-    from bert_jax.training.sweep import Study
+    from bert_jax.training.study import Study
 
     study = Study(config, Path(args.workdir or folder), seeds=args.seeds)
     if not args.table:
         cli.start()
         study.run()
-    study.write_table(study.folder / "table.json")
+    study.write_table()
 
 
 def _seeds(text: str) -> tuple[int, ...]:

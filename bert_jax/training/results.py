@@ -1,0 +1,229 @@
+"""Results of finished runs, and a table of many.
+
+A run writes a file last, which shows that it is finished: results.json of a fine-tuning,
+part.json of another run of a study. The same command runs all runs that are not finished.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from bert_jax.errors import DivergenceError, UserError, naming
+from bert_jax.files import read_json, write_json, write_text
+from bert_jax.parallel.processes import on_leader
+from bert_jax.progress import aligned
+from bert_jax.runs import RESULTS, spread
+from bert_jax.schema import check
+from bert_jax.settings import to_dict
+from bert_jax.training.config import NO_EFFECT, FineTuneConfig
+from bert_jax.training.run import Log, check_owner
+
+DIVERGED = "diverged"
+_COLUMNS = {"diverged": "{}", "flops": "{:.3g}", "seconds": "{:,.0f}"}
+
+Results = dict[str, Any]
+
+
+class _Diverged(TypedDict):
+    """The form of the last file of a run that diverged."""
+
+    diverged: str
+
+
+class _FineTuned(TypedDict):
+    """The form of a results.json: the keys that are read."""
+
+    main_metric: str
+    scores: dict[str, dict[str, float | None]]
+
+
+class _Part(TypedDict, total=False):
+    """The form of a part.json: the keys that are read."""
+
+    scores: dict[str, float]
+    tokens: float
+    flops: float
+    seconds: float
+
+
+def finished(workdir: Path, config: Any, free: tuple[str, ...] = ()) -> Results | None:
+    """The results of a run. None if it is not finished.
+
+    config: a config, or the content of config.json. free: settings that may differ from
+    ``config``. Raises UserError if the workdir belongs to a run with other settings.
+    """
+    path = workdir / _last_file(config)
+    if not path.exists():
+        return None
+    results = read_json(path, "the results of a run; delete it to run it again")
+    with naming(path):
+        _check_results(results, path.name)
+    # A run whose pretraining diverged did not start and has no config.json.
+    if DIVERGED not in results or (workdir / "config.json").exists():
+        identity = config if isinstance(config, dict) else to_dict(config)
+        check_owner(workdir, identity, (*NO_EFFECT, *free))
+    return results
+
+
+def _check_results(results: Results, name: str) -> None:
+    """Raises UserError unless the results in the file ``name`` have what is read."""
+    if DIVERGED in results:
+        check(results, _Diverged)
+    elif name != RESULTS:
+        check(results, _Part)
+    else:
+        check(results, _FineTuned)
+        metric = results["main_metric"]
+        first = next(iter(results["scores"].values()), {})
+        if first.get(metric) is None:
+            raise UserError(f"there is no score {metric}; delete it to run it again")
+
+
+def _last_file(config: Any) -> str:
+    """The file that a run writes last, which shows that the run is finished."""
+    return RESULTS if isinstance(config, FineTuneConfig) else "part.json"
+
+
+def scores_of(results: Results) -> dict[str, float]:
+    """The scores of a run by metric. A fine-tuning has one: the main metric on dev."""
+    if DIVERGED in results:
+        return {}
+    if metric := results.get("main_metric"):
+        return {metric: next(iter(results["scores"].values()))[metric]}
+    return results["scores"]
+
+
+def run_part(
+    workdir: Path, config: Any, train: Callable[[], Results], log: Log
+) -> None:
+    """Runs one of many runs, and writes its results. A run that diverges is finished.
+
+    train: function that returns the results, or raises DivergenceError.
+    """
+    try:
+        results = train()
+    except DivergenceError as error:
+        log(f"diverged: {error}")
+        results = {DIVERGED: str(error)}
+    path = workdir / _last_file(config)
+    on_leader(functools.partial(write_json, path, results))
+
+
+def table(
+    variants: Mapping[str, Sequence[tuple[str, str]]],
+    results: Mapping[str, Results | None],
+    seeds: Sequence[int],
+) -> Results:
+    """The table of the finished runs, for JSON.
+
+    variants: by variant, the task of each of its runs ("": no task) and the run's name.
+    results: by the name of a run; None if it is not finished.
+
+    "variants" contains for each variant:
+      scores: by metric, the "mean", "deviation" and "scores" of the seeds, the
+        "standard_error" of the mean, and the mean's "difference" from the mean of the
+        first variant.
+      diverged: number of runs that diverged.
+      tokens, flops: of one pretraining.
+      seconds: mean of the pretrainings.
+    """
+    summaries = {}
+    for variant, runs in variants.items():
+        summaries[variant] = _summary(
+            [(task, results[run] or {}) for task, run in runs]
+        )
+    first, *others = (summary["scores"] for summary in summaries.values())
+    for scores in others:
+        for metric in scores.keys() & first.keys():
+            difference = _difference(scores[metric], first[metric])
+            scores[metric]["difference"] = difference
+    return {
+        "parts": len(results),
+        "finished": sum(result is not None for result in results.values()),
+        "seeds": list(seeds),
+        "variants": summaries,
+    }
+
+
+def write_table(path: Path, content: Results, log: Log, folds: int = 0) -> None:
+    """Writes a table as JSON to ``path`` and as Markdown beside it, and logs it.
+
+    folds: number of folds of each variant and seed. 0: none.
+    """
+    error, over = "deviation", ""
+    if folds:
+        error, over = "standard_error", f"{folds} folds and "
+    variants = content["variants"]
+    text = "\n".join(_table_lines(variants, error)) + (
+        f"\n\nMean ± {error.replace('_', ' ')} over {over}the seeds "
+        f"{', '.join(map(str, content['seeds']))}; in brackets the difference from "
+        f"{next(iter(variants))} ± its standard error. {content['finished']} of "
+        f"{content['parts']} runs are finished."
+    )
+    write_json(path, content)
+    write_text(path.with_suffix(".md"), f"{text}\n")
+    log(text)
+
+
+def _summary(runs: Sequence[tuple[str, Results]]) -> Results:
+    """The entry of a variant in :func:`table`. runs: (task, results)."""
+    scores: dict[str, list[float]] = {}
+    counts, seconds, diverged = {}, [], 0
+    for task, results in runs:
+        if not results:
+            continue
+        if DIVERGED in results:
+            diverged += 1
+        for metric, value in scores_of(results).items():
+            scores.setdefault(f"{task} {metric}".strip(), []).append(value)
+        if "flops" in results:  # a pretraining
+            counts = {"tokens": results["tokens"], "flops": results["flops"]}
+            seconds.append(results["seconds"])
+    return counts | {
+        "seconds": spread(seconds)["mean"],
+        "diverged": diverged,
+        "scores": {metric: spread(values) for metric, values in scores.items()},
+    }
+
+
+def _difference(scores: Results, first: Results) -> Results:
+    """The difference of two means; its standard error, None with a single seed."""
+    error = None
+    if len(scores["scores"]) > 1 and len(first["scores"]) > 1:
+        error = math.hypot(scores["standard_error"], first["standard_error"])
+    return {"mean": scores["mean"] - first["mean"], "standard_error": error}
+
+
+def _table_lines(variants: Mapping[str, Results], error: str) -> Iterator[str]:
+    """The lines of a Markdown table with a row for each variant.
+
+    error: the value after ±, "deviation" or "standard_error".
+    """
+    metrics = list(dict.fromkeys(m for v in variants.values() for m in v["scores"]))
+    columns = [n for n in _COLUMNS if any(v.get(n) for v in variants.values())]
+    titles = ["", *metrics, *columns]
+    rows = [titles, ["---"] * len(titles)]
+    for name, variant in variants.items():
+        cells = [_cell(variant["scores"].get(metric), error) for metric in metrics]
+        values = ((_COLUMNS[n], variant.get(n)) for n in columns)
+        cells += [form.format(value) if value else "-" for form, value in values]
+        rows.append([name, *cells])
+    return aligned([[*(f"| {cell}" for cell in row), "|"] for row in rows])
+
+
+def _cell(scores: Results | None, error: str) -> str:
+    """Mean, error, difference and its standard error: "80.1 ± 2.0 (+1.5 ± 0.9)"."""
+    if scores is None:
+        return "-"
+    cell = f"{scores['mean']:.1f}"
+    if len(scores["scores"]) > 1:
+        cell += f" ± {scores[error]:.1f}"
+    difference = scores.get("difference")
+    if difference:
+        after = ""
+        if difference["standard_error"] is not None:
+            after = f" ± {difference['standard_error']:.1f}"
+        cell += f" ({difference['mean']:+.1f}{after})"
+    return cell
