@@ -5,6 +5,7 @@ compile as some tens of steps, so there are few shapes. The examples of a step d
 on the data, the seed, the epoch and the settings. Their rows also depend on the devices.
 """
 
+import bisect
 import dataclasses
 import functools
 import itertools
@@ -75,8 +76,8 @@ class Features:
 
         U is the number of units. A unit is a sequence, or all choices of an example.
         """
-        lengths = [len(ids) for ids in self.input_ids]
-        return np.array(lengths, np.int64).reshape(-1, self.choices)
+        lengths = np.fromiter(map(len, self.input_ids), np.int64)
+        return lengths.reshape(-1, self.choices)
 
 
 class Shape(NamedTuple):
@@ -174,13 +175,11 @@ class EpochBatches:
         batches: list[list[np.ndarray]] = []
         for units in np.split(order, np.cumsum(self._classes)[:-1] * self.batch_size):
             strata = units.reshape(self.batch_size, -1)
-            batches.append(list(random.permuted(strata, axis=1).T))
-        batches.append([rest] if len(rest) else [])
-        return [batch for batch in batches if batch]
-
-    def _place(self, units: np.ndarray, length: int, slots: int) -> list[list[int]]:
-        """Rows for the sequences of a part, which are numbered unit by unit."""
-        return best_fit(self.features.lengths_UC[units].ravel(), length, slots)
+            if strata.size:
+                batches.append(list(random.permuted(strata, axis=1).T))
+        if len(rest):
+            batches.append([rest])
+        return batches
 
     def _choose_shapes(self) -> tuple[Shape, ...]:
         """The cheapest shape for each class, ordered by cost.
@@ -188,14 +187,17 @@ class EpochBatches:
         The sample of batches does not depend on the seed of the run, so the runs of a sweep
         share their compiled programs.
         """
-        count = -(-SAMPLE // max(min(self._classes), 1))
-        epochs = [self._sorted(0, epoch) for epoch in range(count)]
-        lengths_UC, shapes = self.features.lengths_UC, set()
-        for number in range(len(self._classes)):
-            sample = list(itertools.chain(*(batches[number] for batches in epochs)))
-            # The first class must have room for any unit.
-            units = np.concatenate(sample) if number else slice(None)
-            shapes.add(self._cheapest(sample[:SAMPLE], int(lengths_UC[units].max())))
+        samples: list[list[np.ndarray]] = [[] for _ in self._classes]
+        for epoch in range(-(-SAMPLE // max(min(self._classes), 1))):
+            batches = self._sorted(0, epoch)
+            for sample, more in zip(samples, batches, strict=False):
+                sample += more
+        shapes = set()
+        for number, sample in enumerate(samples):
+            lengths_UC = self.features.lengths_UC
+            if number > 0:  # the first class must have room for any unit
+                lengths_UC = lengths_UC[np.concatenate(sample)]
+            shapes.add(self._cheapest(sample[:SAMPLE], int(lengths_UC.max())))
         return tuple(sorted(shapes, key=lambda shape: shape.cost))
 
     def _cheapest(self, sample: list[np.ndarray], longest: int) -> Shape:
@@ -203,18 +205,17 @@ class EpochBatches:
 
         longest: maximum number of tokens of a sequence. Rows are at most twice as long.
         """
+        steps = list(map(self._split, sample))
+        mean = self.features.lengths_UC[np.concatenate(sample)].mean()
+        most = max(map(len, itertools.chain(*steps))) * self.features.choices
         first = round_up(longest, MULTIPLE)
-        lengths = {min(n, self.limit) for n in range(first, 2 * first + 1, MULTIPLE)}
-        parts = [part for units in sample for part in self._split(units)]
-        mean = np.mean([self.features.lengths_UC[part].mean() for part in parts])
-        most = max(map(len, parts)) * self.features.choices
+        lengths = np.arange(first, 2 * first + 1, MULTIPLE)
         candidates = []
-        for length in sorted(lengths):
+        for length in np.unique(np.minimum(lengths, self.limit)).tolist():
             # Twice the average of a row, because best fit puts the short sequences into
             # the last rows. Each slot costs the last layer one more position.
             slots = min(most, math.ceil(2 * length / mean))
-            needed = max(len(self._place(part, length, slots)) for part in parts)
-            rows = round_up(needed, self._multiple) * self.accumulation
+            rows = max(self._fit(step, length, slots)[1] for step in steps)
             candidates.append(Shape(rows, length, slots))
         return min(candidates, key=lambda shape: shape.cost)
 
@@ -222,27 +223,39 @@ class EpochBatches:
         """The units of each part."""
         return [units[part :: self.accumulation] for part in range(self.accumulation)]
 
+    def _fit(
+        self, parts: list[np.ndarray], length: int, slots: int
+    ) -> tuple[list[list[list[int]]], int]:
+        """The rows of each part of a step, and the number of rows of the step.
+
+        The sequences of a part are numbered unit by unit.
+        """
+        rows = []
+        for units in parts:
+            lengths = self.features.lengths_UC[units].ravel()
+            rows.append(best_fit(lengths, length, slots))
+        count = round_up(max(map(len, rows)), self._multiple)
+        return rows, count * self.accumulation
+
     def _arrays(self, units: np.ndarray) -> dict[str, np.ndarray]:
         """The arrays of a step, of all processes."""
-        groups = self._split(units)
+        parts = self._split(units)
         longest = self.features.lengths_UC[units].max()
         for shape in self.shapes:
-            if shape.length < longest:
-                continue
-            chosen = shape
-            places = [self._place(part, shape.length, shape.slots) for part in groups]
-            needed = round_up(max(map(len, places)), self._multiple)
-            if needed * self.accumulation <= shape.rows:
-                needed = shape.rows // self.accumulation
-                break
-        # Without a break the batch needs more rows than all batches of the sample.
-        chosen = chosen._replace(rows=needed)
-        parts = [
-            self._fill(part, chosen, rows)
-            for part, rows in zip(groups, places, strict=True)
-        ]
-        stacked = {name: np.stack([a[name] for a in parts], 1) for name in parts[0]}
-        return {k: v.reshape(-1, *v.shape[2:]) for k, v in stacked.items()}
+            if shape.length >= longest:
+                chosen = shape
+                rows, count = self._fit(parts, shape.length, shape.slots)
+                if count <= shape.rows:
+                    break
+        # A batch may need more rows than all batches of the sample.
+        count = max(count, chosen.rows)
+        chosen = chosen._replace(rows=count // self.accumulation)  # of a part
+        arrays = list(map(self._fill, parts, itertools.repeat(chosen), rows))
+        step = {}
+        for name in arrays[0]:
+            array = np.stack([part[name] for part in arrays], axis=1)
+            step[name] = array.reshape(-1, *array.shape[2:])
+        return step
 
     def _fill(
         self, units: np.ndarray, shape: Shape, rows: list[list[int]]
@@ -257,11 +270,10 @@ class EpochBatches:
             for r, members in enumerate(rows):
                 slots[members] = r * shape.slots + np.arange(len(members))
             U = round_up(-(-self.batch_size // self.accumulation), self._multiple)
-            values = {name: array[units] for name, array in features.targets.items()}
-            values["slots"] = slots.reshape(-1, C)
-            for name, array in values.items():
+            arrays["slots"] = placed((U, C), np.s_[: len(units)], slots.reshape(-1, C))
+            for name, array in features.targets.items():
                 full, used = (U, *array.shape[1:]), np.s_[: len(units)]
-                arrays[name] = placed(full, used, array, dtype=array.dtype)
+                arrays[name] = placed(full, used, array[units], dtype=array.dtype)
         return arrays
 
 
@@ -303,15 +315,16 @@ def packed_rows(
     values = {
         "input_ids": features.input_ids,
         "token_type_ids": features.token_type_ids,
-        **({} if features.hidden is None else {"hidden": features.hidden}),
         **features.inputs,
         **features.targets,
     }
+    if features.hidden is not None:
+        values["hidden"] = features.hidden
     padding = {"input_ids": pad_id, "token_type_ids": 0, "hidden": 0}
     for name, value in values.items():
         if not isinstance(value, np.ndarray):  # an array for each sequence
             none = value[0][:0]  # a part of a small batch may have no sequence
-            flat = np.concatenate([none, *(value[i] for i in places.sequences)])
+            flat = np.concatenate([none, *map(value.__getitem__, places.sequences)])
             full, empty = (*used_RL.shape, *flat.shape[1:]), padding.get(name, IGNORED)
             arrays[name] = placed(full, used_RL, flat, empty, flat.dtype)
         elif features.choices == 1:
@@ -337,19 +350,22 @@ def inference_batches(
     """
     features = dataclasses.replace(features, targets={})
     lengths = features.lengths_UC.ravel()
-    choices = [*(n for n in LENGTHS if n < limit), limit]
+    bounds = [0, *LENGTHS[: bisect.bisect_left(LENGTHS, limit)], limit]
     if lengths.sum() <= SHORT <= limit:
-        choices = [SHORT]
+        bounds = [0, SHORT]
     left = np.arange(len(lengths))
-    for shorter, length in zip([0, *choices][-2::-1], choices[::-1], strict=True):
+    for shorter, length in reversed([*itertools.pairwise(bounds)]):
         slots = max(length // SLOT, 1)
-        fitted = best_fit(lengths[left], length, slots)
-        # Shorter sequences fill only rows that longer sequences need.
-        fitted = [row for row in fitted if lengths[left[row[0]]] > shorter]
-        if not fitted:
+        rows = []
+        placed_here: list[int] = []
+        for row in best_fit(lengths[left], length, slots):
+            # Shorter sequences fill only rows that longer sequences need.
+            if lengths[left[row[0]]] > shorter:
+                rows.append(left[row].tolist())
+                placed_here += row
+        if not rows:
             continue
-        rows = [left[row].tolist() for row in fitted]
-        left = np.delete(left, np.concatenate(fitted))
+        left = np.delete(left, placed_here)
         count = max(batch_size * LENGTHS[0] // length, 1)
         count = round_up(min(count, 1 << (len(rows) - 1).bit_length()), multiple)
         for first in range(0, len(rows), count):

@@ -100,9 +100,9 @@ def to_params(
 
     head: decides which parts are read beside encoder and pooler. Tensors of other heads are
     unexpected. expected: parts that are listed as missing if they are absent. Default: the
-    parts of the head and, unless it reads each token, the pooler. A part is read completely or not at all. Raises
-    UserError if a tensor of the encoder is missing, if the encoder has tensors that
-    ``config`` does not have, or if a shape does not fit.
+    parts of the head and, unless it reads each token, the pooler. A part is read completely
+    or not at all. Raises UserError if a tensor of the encoder is missing, if the encoder
+    has tensors that ``config`` does not have, or if a shape does not fit.
     """
     parts = ("bert", "pooler", *HEADS[head])
     if expected is None:

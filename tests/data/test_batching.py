@@ -400,3 +400,10 @@ def test_short_sequences_cause_no_extra_long_rows():
 def test_small_inputs_have_small_batches(lengths, settings, shape):
     for _, arrays in batches_of(lengths, **settings):
         assert arrays["input_ids"].shape == shape
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+def test_a_step_may_have_fewer_examples_than_parts(choices):
+    features = labelled(random_lengths(3 * choices), choices)
+    (arrays,) = make_batches(features, accumulation=4, multiple=4, epochs=1)
+    assert units_of(arrays) == [0, 1, 2]
