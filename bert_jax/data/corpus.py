@@ -13,14 +13,13 @@ import contextlib
 import glob
 import hashlib
 import io
-import itertools
 import logging
 import lzma
 import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import fsspec
@@ -32,6 +31,7 @@ from bert_jax.data.corpus_formats import (
     Documents,
     Reading,
     detect_format,
+    file_suffixes,
     text_sentences,
 )
 from bert_jax.data.sentences import check_language, split_sentences
@@ -98,7 +98,9 @@ def find_sources(inputs: Sequence[str], reading: Reading) -> list[Source]:
     Skips empty and hidden files in folders and globs. Logs the formats of the files.
     """
     check_language(reading.language)
-    sources = [source for text in inputs for source in _expand(text, reading)]
+    sources = []
+    for text in inputs:
+        sources += _expand(text, reading)
     formats = collections.Counter(source.format for source in sources)
     chosen = ", ".join(f"{counted(n, 'file')} as {name}" for name, n in formats.items())
     logger.info("reading %s (--input_format %s)", chosen, reading.format)
@@ -111,8 +113,8 @@ def _warn_of_markup(sources: Iterable[Source]) -> None:
     """Warns of tables and of files with tags, which are read as plain text."""
     names = []
     for source in sources:
-        suffixes = {suffix.lower() for suffix in PurePath(source.name).suffixes[-2:]}
-        if source.format in ("lines", "paragraphs") and suffixes & _MARKUP:
+        is_plain = source.format in ("lines", "paragraphs")
+        if is_plain and file_suffixes(source.name) & _MARKUP:
             names.append(source.name)
     if names:
         logger.warning(
@@ -140,10 +142,13 @@ def _expand(text: str, reading: Reading) -> list[Source]:
     if not paths and glob.has_magic(text):
         folder = re.split(r"[*?[]", path)[0].rpartition("/")[0]
         paths = filter(store.isfile, store.glob(path))
-    shown = [p for p in paths if "/." not in p.removeprefix(folder)]
-    shown.sort(key=lambda path: path.split("/"))
-    names = [store.unstrip_protocol(p) if is_remote(text) else p for p in shown]
-    sources = [source for name in names for source in _file_sources(name, reading)]
+    sources: list[Source] = []
+    for name in sorted(paths, key=lambda path: path.split("/")):
+        if "/." in name.removeprefix(folder):  # hidden
+            continue
+        if is_remote(text):
+            name = store.unstrip_protocol(name)
+        sources += _file_sources(name, reading)
     if not sources:
         raise UserError(f"{text:.200} does not exist or has no text; check the path")
     return sources
@@ -153,15 +158,18 @@ def _file_sources(name: str, reading: Reading) -> Iterator[Source]:
     """Yields the source of a file, or nothing if the file is empty. Reads its start."""
     with open_text(name) as file:
         head = file.read(_HEAD)
+    if not head:
+        return
     text, format = decode(head, name, cut=True), reading.format
     if format == "auto":
         format = detect_format(name, text, reading.language)
     store, path = fsspec.core.url_to_fs(name)
-    compressed = bool(fsspec.utils.infer_compression(name))
-    size = store.size(path) * (_COMPRESSION_RATIO if compressed else 1)
-    splittable = not compressed and FORMATS[format].boundary is not None
-    if head:
-        yield Source(name, format, size, splittable)
+    size = store.size(path)
+    splittable = FORMATS[format].boundary is not None
+    if fsspec.utils.infer_compression(name):
+        size *= _COMPRESSION_RATIO
+        splittable = False
+    yield Source(name, format, size, splittable)
 
 
 def fingerprint(source: Source) -> str:
@@ -259,10 +267,14 @@ def open_text(name: str | Path) -> Iterator[BinaryIO]:
 
 def _locate(source: Source, offset: int) -> str:
     """The file and the line number, counted from 1, of a byte offset."""
+    number = 1
     with open_text(source.name) as file:
-        ends = itertools.accumulate(map(len, file))
-        before = sum(1 for _ in itertools.takewhile(lambda end: end <= offset, ends))
-    return f"{source.name}:{before + 1}"
+        for line in file:
+            offset -= len(line)
+            if offset < 0:
+                break
+            number += 1
+    return f"{source.name}:{number}"
 
 
 def find_dataset(text: str) -> Sequence[dict[str, Any]]:
@@ -300,7 +312,8 @@ def _read_dataset(
         text = rows[row][reading.text_field]
         if isinstance(text, bytes):
             text = decode(text, f"{source.name}, row {row}")
-        if sentences := article_sentences(text, reading):
+        sentences = article_sentences(text, reading)
+        if sentences:
             yield row * source.size // len(rows), sentences
 
 
@@ -310,6 +323,7 @@ def article_sentences(text: str, reading: Reading) -> list[str]:
         return text_sentences(text, reading)
     text, headings = re.subn(_WIKI40B_HEADING, "", text)
     reading.dropped[PASSAGES] += headings
-    lines = re.split(r"_START_PARAGRAPH_|_NEWLINE_|\n", text)
-    paragraphs = (" ".join(line.split()) for line in lines)
-    return [s for p in paragraphs for s in split_sentences(p, reading.language)]
+    sentences = []
+    for paragraph in re.split(r"_START_PARAGRAPH_|_NEWLINE_|\n", text):
+        sentences += split_sentences(" ".join(paragraph.split()), reading.language)
+    return sentences

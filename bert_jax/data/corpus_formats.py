@@ -107,8 +107,13 @@ def _prose_documents(lines: Lines, reading: Reading) -> Documents:
 def _has_marks(texts: Sequence[str]) -> bool:
     """Whether the sentences of a document end with known marks. Thai has no marks."""
     marks = (*_SENTENCE_MARKS, ":", ";")
-    marked = sum(len(t) for t in texts if t.rstrip(_CLOSING).endswith(marks))
+    marked = sum(len(text) for text in texts if _ends_with(text, marks))
     return marked >= _MARKED * sum(map(len, texts))
+
+
+def _ends_with(text: str, marks: tuple[str, ...]) -> bool:
+    """Whether a text ends with one of these marks and perhaps quotation marks."""
+    return text.rstrip(_CLOSING).endswith(marks)
 
 
 def _width(text: str) -> int:
@@ -127,7 +132,9 @@ def _prose(texts: Sequence[str]) -> Sequence[str]:
     Nothing is a heading in a document of a language without known marks.
     """
     kept = [t for t in texts if t.endswith(_END_MARKS) or _width(t) >= HEADING]
-    return kept if len(kept) == len(texts) or _has_marks(texts) else texts
+    if len(kept) < len(texts) and not _has_marks(texts):
+        return texts
+    return kept
 
 
 def read_lines_format(lines: Lines, reading: Reading) -> Documents:
@@ -151,7 +158,9 @@ def _plain_lines(lines: Lines) -> Iterator[str]:
         if line.startswith("\f") or (blank >= 2 and text):
             yield _CHAPTER
         yield text
-        blank = 0 if text else blank + 1
+        blank += 1
+        if text:
+            blank = 0
 
 
 # An element with attributes or without, or an address of the web or of mail, but not text
@@ -180,12 +189,14 @@ def _wiki_lines(lines: Lines, dropped: Counter[str]) -> Iterator[str]:
     for line in lines:
         if line.startswith(("<doc ", "</doc>")):
             yield ""
-            match = _TITLE.search(line)
-            title = html.unescape(match[1]) if match else ""
+            title = "".join(map(html.unescape, _TITLE.findall(line)))
             continue
         # Tags are removed before characters are decoded, because &lt;int&gt; is text.
-        text = html.unescape(re.sub(_TAG, " ", line) if "<" in line else line)
-        text = " ".join(_EMPTY_PARENTHESES.sub("", text).split())
+        text = line
+        if "<" in line:  # a search takes long
+            text = re.sub(_TAG, " ", line)
+        text = _EMPTY_PARENTHESES.sub("", html.unescape(text))
+        text = " ".join(text.split())
         if text and text == title:
             dropped[PASSAGES] += 1
         elif text:
@@ -194,13 +205,11 @@ def _wiki_lines(lines: Lines, dropped: Counter[str]) -> Iterator[str]:
 
 def _passages(lines: Sequence[str]) -> Sequence[str]:
     texts = [
-        line
-        for line in lines
-        if _width(line) >= HEADING or not line.rstrip(_CLOSING).endswith(_ASCII_MARKS)
+        t for t in lines if _width(t) >= HEADING or not _ends_with(t, _ASCII_MARKS)
     ]
     if not _has_marks(texts):
         return texts
-    return [t for t in texts if t.rstrip(_CLOSING).endswith(_SENTENCE_MARKS)]
+    return [text for text in texts if _ends_with(text, _SENTENCE_MARKS)]
 
 
 # Widths of wrapped lines. Shorter lines end a paragraph, longer lines are paragraphs.
@@ -238,7 +247,8 @@ def read_jsonl_format(lines: Lines, reading: Reading) -> Documents:
         if not isinstance(text, str):
             actual = f"found a value of type {type(text).__name__} there"
             raise UserError(f"expected {expected}, {actual}; drop the row")
-        if sentences := text_sentences(text, reading):
+        sentences = text_sentences(text, reading)
+        if sentences:
             yield sentences
 
 
@@ -275,20 +285,24 @@ def read_markdown_format(lines: Lines, reading: Reading) -> Documents:
         reading.dropped[PASSAGES] += count
     for pattern, replacement in _MARKS:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
-    lines = text.split("\n")
-    plain = (
-        line if line == _CHAPTER else " ".join(html.unescape(line).split())
-        for line in lines
-    )
-    return _prose_documents(plain, reading)
+    return _prose_documents(map(_plain, text.split("\n")), reading)
+
+
+def _plain(line: str) -> str:
+    """A line with decoded characters and single spaces, or _CHAPTER."""
+    if line == _CHAPTER:
+        return line
+    return " ".join(html.unescape(line).split())
 
 
 def _has_sentence_lines(head: str, language: str) -> bool:
     """Whether nearly every line is one sentence and some blocks have several lines."""
-    lines = [line.strip() for line in head.split("\n")]
-    filled = [line for line in lines[:-1] or lines if line][:2000]
-    ended = sum(line.endswith(_END_MARKS) for line in filled)
-    sentences = sum(len(split_sentences(line, language)) for line in filled)
+    lines = list(map(str.strip, head.split("\n")))
+    filled = list(filter(None, lines[:-1] or lines))[:2000]
+    ended = sentences = 0
+    for line in filled:
+        ended += line.endswith(_END_MARKS)
+        sentences += len(split_sentences(line, language))
     followed = any(map(all, itertools.pairwise(lines))) or len(filled) == 1
     return followed and ended > 0.7 * len(filled) and sentences < 1.3 * len(filled)
 
@@ -321,10 +335,16 @@ FORMATS: dict[str, TextFormat] = {
 
 def detect_format(name: str, head: str, language: str = "en") -> str:
     """The format of a file from the suffix of its name, or from the start of its text."""
-    suffixes = {suffix.lower() for suffix in PurePath(name).suffixes[-2:]}
     head = head.lstrip()
     for format, how in FORMATS.items():
         starts = how.start and head.startswith(how.start)
-        if starts or suffixes.intersection(how.suffixes):
+        if starts or file_suffixes(name).intersection(how.suffixes):
             return format
-    return "lines" if _has_sentence_lines(head, language) else "paragraphs"
+    if _has_sentence_lines(head, language):
+        return "lines"
+    return "paragraphs"
+
+
+def file_suffixes(name: str) -> set[str]:
+    """The last two suffixes of a file name in lower case, such as ".txt" and ".gz"."""
+    return set(map(str.lower, PurePath(name).suffixes[-2:]))

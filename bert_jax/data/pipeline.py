@@ -61,8 +61,10 @@ class TrainingBatches:
 
     def __post_init__(self):
         self._ends = np.cumsum([phase.steps for phase in self.phases])
-        self.sources = [
-            ExampleSource(
+        self.sources: list[ExampleSource] = []
+        self._packings: list[Packing] = []
+        for number, phase in enumerate(self.phases):
+            source = ExampleSource(
                 self.store,
                 self.vocabulary,
                 self.config,
@@ -72,19 +74,16 @@ class TrainingBatches:
                 stream=self.stream + number,
                 documents=self.documents,
             )
-            for number, phase in enumerate(self.phases)
-        ]
-        self._packings = [
-            Packing.of(
-                source.lengths(range(_SAMPLE)),
-                phase.batch_size,
-                phase.sequence_length,
-                mask_rate=self.config.mask_rate,
-                multiple=self.packing,
-            )
-            for source, phase in zip(self.sources, self.phases, strict=True)
-            if self.packing
-        ]
+            self.sources.append(source)
+            if self.packing:
+                packing = Packing.of(
+                    source.lengths(range(_SAMPLE)),
+                    phase.batch_size,
+                    phase.sequence_length,
+                    mask_rate=self.config.mask_rate,
+                    multiple=self.packing,
+                )
+                self._packings.append(packing)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -159,16 +158,14 @@ def drawn_ahead(
     seconds to wait for a batch before StalledError; 0: no limit.
     """
     pool = ThreadPoolExecutor(threads, "batches")
-    numbers = iter(range(first, len(batches)))
-    futures = collections.deque(
-        pool.submit(batches.__getitem__, n) for n in itertools.islice(numbers, prefetch)
-    )
+    futures: collections.deque = collections.deque()
     try:
+        for number in range(first, len(batches)):
+            futures.append(pool.submit(batches.__getitem__, number))
+            if len(futures) > prefetch:
+                yield futures.popleft().result(timeout or None)
         while futures:
-            batch = futures.popleft().result(timeout or None)
-            for number in itertools.islice(numbers, 1):
-                futures.append(pool.submit(batches.__getitem__, number))
-            yield batch
+            yield futures.popleft().result(timeout or None)
     except TimeoutError as error:
         raise StalledError(
             f"no batch for {timeout:g} s: a thread hangs; start the run again, or raise "

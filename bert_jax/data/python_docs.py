@@ -8,7 +8,6 @@ versions of Python.
 
 import ast
 import functools
-import itertools
 import platform
 import re
 import sysconfig
@@ -55,28 +54,42 @@ def read_documents() -> list[list[str]]:
 
     The docstrings of a module with fewer than _LONG sentences form one document.
     """
-    files: list[Iterable[str]] = [[text] for _, text in sorted(topics.topics.items())]
-    library = Path(sysconfig.get_path("stdlib"))
-    for path in sorted(library.rglob("*.py")):
-        if not any(map(_LEFT_OUT.fullmatch, path.relative_to(library).parts)):
-            files += [_docstrings(ast.parse(path.read_bytes()))]
     documents = []
     seen: set[str] = set()  # topics quote each other, and methods repeat docstrings
-    for texts in files:
-        read = [prose_sentences(text) for text in texts]
-        rest = itertools.chain(*(s for s in read if len(s) < _LONG))
-        for sentences in [*(s for s in read if len(s) >= _LONG), rest]:
-            new = [s for s in dict.fromkeys(sentences) if s not in seen]
-            seen.update(new)
+    for texts in _files():
+        files: list[list[str]] = []
+        rest: list[str] = []
+        for text in texts:
+            sentences = prose_sentences(text)
+            if len(sentences) >= _LONG:
+                files.append(sentences)
+            else:
+                rest += sentences
+        for sentences in (*files, rest):
+            new = []
+            for sentence in sentences:
+                if sentence not in seen:
+                    seen.add(sentence)
+                    new.append(sentence)
             if len(new) >= 2:
                 documents.append(new)
     return documents
 
 
+def _files() -> Iterator[Iterable[str]]:
+    """The texts of each topic and of each module."""
+    for _, text in sorted(topics.topics.items()):
+        yield [text]
+    library = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(library.rglob("*.py")):
+        if not any(map(_LEFT_OUT.fullmatch, path.relative_to(library).parts)):
+            yield _docstrings(ast.parse(path.read_bytes()))
+
+
 def _docstrings(node: ast.AST) -> Iterator[str]:
     """The docstrings in a syntax tree, in order."""
-    if isinstance(node, _SCOPES) and (text := ast.get_docstring(node)):
-        yield text
+    if isinstance(node, _SCOPES):
+        yield ast.get_docstring(node) or ""
     for field in ("body", "orelse", "handlers", "finalbody"):
         for child in getattr(node, field, ()):
             yield from _docstrings(child)
@@ -93,10 +106,15 @@ def prose_sentences(text: str) -> list[str]:
             plain = re.sub(pattern, replacement, plain)
         words = plain.split()
         common = sum(word.strip(",.;:()").lower() in _COMMON for word in words)
-        if common >= 0.15 * len(words) and _is_plain(words, 5, 0.7):
-            split = (s.rstrip(":;,") for s in split_sentences(" ".join(words)))
-            sentences += [s for s in split if _is_sentence(s)]
-    return [s if _END.search(s) else f"{s}." for s in sentences]
+        if common < 0.15 * len(words) or not _is_plain(words, 5, 0.7):
+            continue
+        for sentence in split_sentences(" ".join(words)):
+            sentence = sentence.rstrip(":;,")
+            if _is_sentence(sentence):
+                if not _END.search(sentence):
+                    sentence += "."
+                sentences.append(sentence)
+    return sentences
 
 
 def _is_sentence(sentence: str) -> bool:
@@ -110,5 +128,5 @@ def _is_sentence(sentence: str) -> bool:
 
 
 def _is_plain(words: list[str], least: int, share: float) -> bool:
-    plain = sum(bool(_WORD.match(word)) for word in words)
-    return len(words) >= least and plain >= share * len(words)
+    plain = list(filter(_WORD.match, words))
+    return len(words) >= least and len(plain) >= share * len(words)

@@ -64,12 +64,13 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
         if not sentence:
             continue
         if sentences and _continues(sentences[-1][-1], sentence):
-            gap = " " if paragraph[start].isspace() else ""
-            sentences[-1].append(gap + sentence)
+            if paragraph[start].isspace():
+                sentence = f" {sentence}"
+            sentences[-1].append(sentence)
         else:
             sentences.append([sentence])
         start = cut
-    return ["".join(pieces) for pieces in sentences]
+    return list(map("".join, sentences))
 
 
 # Characters in one call of sentencex. It searches the rest of the text for each unpaired
@@ -94,7 +95,9 @@ def _segment(text: str, language: str) -> list[str]:
         if len(rest) >= _AT_ONCE:  # too long for a sentence
             parts.append(rest)
             rest = ""
-    return [*parts, rest] if rest else parts
+    if rest:
+        parts.append(rest)
+    return parts
 
 
 def _continues(before: str, sentence: str) -> bool:
