@@ -284,7 +284,7 @@ class ExampleSource:
         # Unsigned, because a damaged id of four bytes may have the bit of the sign.
         ids_BL = (input_ids_BL & ~self.store.word_bit).view(np.uint32)
         if ids_BL.max(initial=0) >= limit:
-            raise self.store.damaged(spans.reshape(-1, 2), limit)
+            self.store.check_ids(spans.reshape(-1, 2), limit)
         totals_B = self._totals(lengths_B2)
         in_text_BL = np.arange(L) < totals_B[:, None]
         return {

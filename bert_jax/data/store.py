@@ -77,9 +77,12 @@ class StoreInfo:
 
 def stored_type(vocab_size: int, *, words: bool) -> tuple[np.dtype, int]:
     """The dtype of stored tokens, and the bit of tokens that continue a word, or 0."""
-    dtype = token_dtype(2 * vocab_size if words else vocab_size)
-    # Not bit 31, which is the sign of an int32.
-    return dtype, ((1 << 15) if dtype.itemsize == 2 else (1 << 30)) * words
+    if not words:
+        return token_dtype(vocab_size), 0
+    dtype = token_dtype(2 * vocab_size)
+    if dtype.itemsize == 2:
+        return dtype, 1 << 15
+    return dtype, 1 << 30  # not bit 31, which is the sign of an int32
 
 
 def shard_path(directory: Path, shard: int, shards: int) -> Path:
@@ -135,9 +138,6 @@ def finish_store(
     identity: "vocabulary_fingerprint" and "settings" of StoreInfo. Tokens have the bit of
     :func:`stored_type` if "words" is among the settings. Empty shards are not listed in
     index.json. Raises UserError if all shards are empty.
-
-    A preparation that version 0.2.0 started has shards without checksums. Then the store
-    has none.
     """
     settings = identity["settings"]
     shards = settings["shards"]
@@ -153,8 +153,7 @@ def finish_store(
         if count:
             name = shard_path(directory, shard, shards).name
             filled.append([name, count])
-            checksums |= _shard_checksum(parts[shard], name)
-    complete = len(checksums) == len(filled)
+            checksums[name] = int(_part(parts[shard], "checksum")[0])
     checksums |= {OFFSETS: offsets.checksum, SENTENCES: bounds.checksum}
     info = StoreInfo(
         documents=bounds.count,
@@ -164,7 +163,7 @@ def finish_store(
         vocab_size=vocab_size,
         shards=filled,
         word_bit=word_bit,
-        checksums=checksums if complete else {},
+        checksums=checksums,
         **identity,
     )
     write_info(directory, info)
@@ -200,21 +199,18 @@ def _write_sums(parts: Sequence[Path], key: str, path: Path) -> _Sums:
             sums = totals[-1] + np.cumsum(_part(part, key))
             file.write(sums)
             checksum = zlib.crc32(sums, checksum)
-            totals.append(int(sums[-1]) if len(sums) else totals[-1])
+            totals.append(totals[-1])
+            if len(sums):
+                totals[-1] = int(sums[-1])
     return _Sums(count, np.diff(totals).tolist(), checksum)
 
 
 def _part(path: Path, key: str) -> np.ndarray:
+    # Version 0.2.0 wrote parts without a checksum.
+    expected = "a part of an index of this version; delete the folder and prepare again"
     # NumPy does not close a damaged file that it has opened.
-    with reading(path, "a part of an index"), path.open("rb") as file:
+    with reading(path, expected), path.open("rb") as file:
         return np.load(file)[key]
-
-
-def _shard_checksum(path: Path, name: str) -> dict[str, int]:
-    """The checksum of a shard by its name. Empty for a part of version 0.2.0."""
-    with reading(path, "a part of an index"), path.open("rb") as file:
-        arrays = np.load(file)
-        return {name: int(arrays["checksum"][0])} if "checksum" in arrays else {}
 
 
 def write_info(directory: Path, info: StoreInfo) -> None:
@@ -286,17 +282,6 @@ class TokenStore:
         _check_ascending(
             self.directory / SENTENCES, self.document_sentences, info.sentences
         )
-        self._check_ends()
-
-    def _check_ends(self) -> None:
-        """Raises UserError unless each shard ends with the end of a document."""
-        offsets, bounds = self.sentence_offsets, self.document_sentences
-        sentences = np.searchsorted(offsets, self._ends)
-        documents = np.searchsorted(bounds, sentences)
-        expected = f"shards of whole documents; {AGAIN}"
-        with reading(self.directory / "index", expected):
-            if not np.array_equal(offsets[bounds[documents]], self._ends):
-                raise ValueError("a document is in two shards")
 
     def read_sentences(self, ranges: np.ndarray) -> list[np.ndarray]:
         """An array of token ids for each range [start, stop) of sentences.
@@ -311,22 +296,21 @@ class TokenStore:
         places = zip(shards.tolist(), offsets.tolist(), strict=True)
         return [self._shards[shard][start:stop] for shard, (start, stop) in places]
 
-    def damaged(self, ranges: np.ndarray, limit: int) -> UserError:
-        """The error that names the shard of the first token id of ``limit`` or more.
+    def check_ids(self, ranges: np.ndarray, limit: int) -> None:
+        """Raises UserError that names the shard of the first token id of ``limit`` or more.
 
-        ranges: sentences that contain such an id, see :meth:`read_sentences`.
+        ranges: see :meth:`read_sentences`.
         """
-        largest = [
-            int((ids.astype(np.int64) & ~self.word_bit).max(initial=0))
-            for ids in self.read_sentences(ranges)
-        ]
-        first = next(i for i, token_id in enumerate(largest) if token_id >= limit)
-        start = self.sentence_offsets[ranges[first, 0]]
-        name, _ = self.info.shards[np.searchsorted(self._ends[:-1], start, "right")]
-        return UserError(
-            f"{self.directory / name} is damaged (a token has the id {largest[first]:,}); "
-            f"expected ids below {limit:,}; {AGAIN}"
-        )
+        for (start, _), ids in zip(ranges, self.read_sentences(ranges), strict=True):
+            largest = (ids.astype(np.int64) & ~self.word_bit).max(initial=0)
+            if largest < limit:
+                continue
+            place = self.sentence_offsets[start]
+            name, _ = self.info.shards[np.searchsorted(self._ends[:-1], place, "right")]
+            raise UserError(
+                f"{self.directory / name} is damaged (a token has the id {largest:,}); "
+                f"expected ids below {limit:,}; {AGAIN}"
+            )
 
 
 def _map(path: Path, dtype: np.dtype | type, count: int) -> np.ndarray:

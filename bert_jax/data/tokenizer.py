@@ -217,21 +217,14 @@ class Tokenizer:
         rows = np.atleast_1d(np.array(ids, object))  # rows may differ in length
         if any(map(np.ndim, rows[:1])):
             return [self.decode(row, skip_special_tokens) for row in rows]
-        return self.join(known_ids(self, rows, skip_special_tokens))
-
-    def convert_ids_to_tokens(
-        self, ids: Any, skip_special_tokens: bool = False
-    ) -> str | list[str]:
-        """The token of an id, or the tokens of several ids."""
-        if np.ndim(ids) == 0:
-            return self.tokens[known_ids(self, [ids])[0]]
-        return [self.tokens[i] for i in known_ids(self, ids, skip_special_tokens)]
-
-    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int]:
-        """The id of a token, or the ids of several tokens. Unknown tokens become [UNK]."""
-        if isinstance(tokens, str):
-            return self.ids.get(tokens, self.unk_id)
-        return [self.ids.get(token, self.unk_id) for token in tokens]
+        known = []
+        for i in rows:
+            if not (hasattr(i, "__index__") and 0 <= i < len(self)):
+                raise UserError(f"{i!r} is no token id; expected 0 to {len(self) - 1}")
+            is_special = self.tokens[i] in self.special
+            if not (skip_special_tokens and is_special):
+                known.append(int(i))
+        return self.join(known)
 
     def tokenize(self, text: str) -> list[str]:
         """The tokens of a text."""
@@ -276,22 +269,6 @@ def save_vocabulary(tokenizer: Tokenizer, path: str | os.PathLike) -> None:
     write_json(config_path(path), tokenizer.config())
     with new_file(path) as file:
         file.write(tokenizer.content)
-
-
-def known_ids(
-    tokenizer: Tokenizer, ids: Iterable, skip_special_tokens: bool = False
-) -> list[int]:
-    """The ids as integers. Raises UserError for an id without a token."""
-    skipped = set()
-    if skip_special_tokens:
-        skipped = {tokenizer.ids[token] for token in tokenizer.special}
-    known = []
-    for i in ids:
-        if not (hasattr(i, "__index__") and 0 <= i < len(tokenizer)):
-            raise UserError(f"{i!r} is no token id; expected 0 to {len(tokenizer) - 1}")
-        if int(i) not in skipped:
-            known.append(int(i))
-    return known
 
 
 def continuations(tokens: Sequence[str], prefix: str) -> list[bool]:

@@ -141,7 +141,11 @@ def test_an_id_outside_the_vocabulary_is_damage(
     store = numbered(array_store, 4, 25)
     store._ids = store._ids.astype(np.uint32) | word_bit
     store.word_bit = word_bit
-    store.damaged = lambda ranges, limit: UserError(f"expected ids below {limit}")
+
+    def check_ids(ranges, limit):
+        raise UserError(f"expected ids below {limit}")
+
+    store.check_ids = check_ids
     draw(store)
     store._ids[:] = damage | word_bit
     message = f"expected ids below {uncased.vocab_size}"
