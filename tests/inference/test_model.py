@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import evaluation
 from bert_jax.inference.embed import EncodeOptions
@@ -22,34 +21,19 @@ from bert_jax.inference.model import Bert, DuplicateOptions, SearchOptions
 from bert_jax.inference.outputs import CallOptions
 from bert_jax.inference.predict import PredictOptions
 from bert_jax.inference.pretrained import FillMaskOptions, ScoreOptions
-from bert_jax.interop.checkpoint import Checkpoint
-from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.model.config import BertConfig
-from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.sharding import arrays_by_path
 from bert_jax.training.from_python import Trained
+from tests.words import PARTS_CONFIG as CONFIG
+from tests.words import PARTS_TOKENIZER as TOKENIZER
 
-TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the ship sail ##or ##s see ."
-TOKENIZER = WordPieceTokenizer(TOKENS.split(), True)
-CONFIG = BertConfig(
-    vocab_size=TOKENIZER.vocab_size,
-    hidden_size=32,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=64,
-    max_positions=24,
-    initializer_range=0.5,
-)
 TEXTS = ["the sailors see ships .", "ship", ("the sailor sees", "the ship .")]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    params = jax.jit(MlmNsp(BertForPreTraining(CONFIG)).init)(jax.random.key(0))
+def folder(pretrained, tmp_path_factory):
     path = tmp_path_factory.mktemp("bert") / "model"
-    checkpoint = Checkpoint(CONFIG, jax.device_get(params), TOKENIZER, "pretraining")
-    save_huggingface(path, checkpoint)
+    pretrained.save(path)
     return path
 
 
@@ -277,7 +261,7 @@ def test_an_empty_text_is_encoded_as_cls_and_sep(model):
 
 
 def test_errors_name_the_arguments_of_python(model):
-    with pytest.raises(UserError, match=r"^max_length=99 .*24"):
+    with pytest.raises(UserError, match=r"^max_length=99 .*48"):
         model.encode("ship", max_length=99)
     with pytest.raises(UserError, match=r"^top_k is not a setting; did you mean top"):
         model.predict(["ship"], top_k=3)
@@ -362,11 +346,6 @@ def test_options_may_be_values_of_numpy(model):
     options = {"layers": np.array([0, -1]), "batch_size": np.int64(1)}
     vectors = model.encode(texts, normalize=np.bool_(True), **options)
     np.testing.assert_array_equal(vectors, expected)
-    # A word table may have rows without a token, which are never predicted.
-    fewer = WordPieceTokenizer(TOKENS.split()[:-1], True)
-    padded = dataclasses.replace(model, tokenizer=fewer)
-    blank = padded.fill_mask("[MASK]", top=np.int32(50))[0]
-    assert sorted(token for token, _ in blank) == sorted(fewer.tokens)
 
 
 def test_one_row_has_no_progress_bar(model, monkeypatch):
@@ -487,8 +466,8 @@ def test_unsuitable_texts_are_refused(model):
         bare.fill_mask("[MASK]")
     with pytest.raises(UserError, match="no NSP head"):
         bare.next_sentence("a", "b")
-    with pytest.raises(UserError, match="more than 24 tokens"):
-        model("ship " * 40)
+    with pytest.raises(UserError, match="more than 48 tokens"):
+        model("ship " * 60)
     with pytest.raises(UserError, match="is of type list; expected text"):
         model.next_sentence(
             ["the ship", "ships"], "it"
@@ -497,8 +476,6 @@ def test_unsuitable_texts_are_refused(model):
         UserError, match=r"row 1 has 1 text; expected the two of a pair"
     ):
         model.next_sentence([("the ship", "."), "ships"])
-    with pytest.raises(UserError, match=r"top=2\.5, expected a value of type int"):
-        model.fill_mask("[MASK]", top=2.5)
     with pytest.raises(UserError, match="there are no texts; expected at least one"):
         model([])
     with pytest.raises(UserError, match=r"row 0: no \[MASK\] .* is not fine-tuned"):

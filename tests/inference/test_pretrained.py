@@ -7,40 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import evaluation
 from bert_jax.inference.evaluation import OnDevices, rows_of
 from bert_jax.inference.model import Bert
 from bert_jax.inference.pretrained import ScoreOptions, accuracy, read_sets, score
 from bert_jax.model.bert import BertForPreTraining
-from bert_jax.model.config import BertConfig
 from bert_jax.objectives.causal import Causal
-from bert_jax.objectives.mlm_nsp import MlmNsp
+from tests.words import PARTS_CONFIG as CONFIG
+from tests.words import PARTS_TOKENIZER as TOKENIZER
 
-TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the ship sail ##or ##s see un ##known ."
-TOKENIZER = WordPieceTokenizer(TOKENS.split(), True)
-CONFIG = BertConfig(
-    vocab_size=TOKENIZER.vocab_size,
-    hidden_size=32,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=64,
-    max_positions=48,
-    initializer_range=0.5,
-)
 TEXTS = [
     "the sailors see unknown ships .",
     "ship",
     "the sailor sees the ship. " * 5,
     "unknown sailors.",
 ]
-
-
-@pytest.fixture(scope="module")
-def checkpoint():
-    params = jax.jit(MlmNsp(BertForPreTraining(CONFIG)).init)(jax.random.key(0))
-    return Bert(CONFIG, jax.device_get(params), TOKENIZER, head="pretraining")
 
 
 @jax.jit
@@ -56,7 +38,7 @@ def _logits(params, ids_BL, length, position):
     return output.mlm_logits_BMW[0, 0]
 
 
-def one_by_one(checkpoint, text, *, rest_of_word):
+def one_by_one(pretrained, text, *, rest_of_word):
     """The score as a sum over masked copies, one by one and without packing."""
     tokens = TOKENIZER.tokenize(text)
     ids = [TOKENIZER.cls_id, *(TOKENIZER.ids[t] for t in tokens), TOKENIZER.sep_id]
@@ -70,7 +52,7 @@ def one_by_one(checkpoint, text, *, rest_of_word):
             after += 1
         padding = [TOKENIZER.pad_id] * (CONFIG.max_positions - len(ids))
         logits_V = _logits(
-            checkpoint.params, jnp.array([masked + padding]), len(ids), i
+            pretrained.params, jnp.array([masked + padding]), len(ids), i
         )
         total += jax.nn.log_softmax(logits_V)[ids[i]]
     return float(total)
@@ -78,22 +60,22 @@ def one_by_one(checkpoint, text, *, rest_of_word):
 
 @pytest.mark.parametrize("rest_of_word", [False, True])
 def test_scores_equal_the_sum_over_single_masked_copies(
-    checkpoint, rest_of_word, caplog
+    pretrained, rest_of_word, caplog
 ):
-    scores = checkpoint.score(TEXTS, rest_of_word=rest_of_word, batch_size=8)
-    expected = [one_by_one(checkpoint, t, rest_of_word=rest_of_word) for t in TEXTS]
+    scores = pretrained.score(TEXTS, rest_of_word=rest_of_word, batch_size=8)
+    expected = [one_by_one(pretrained, t, rest_of_word=rest_of_word) for t in TEXTS]
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-4)
     assert not caplog.messages  # no text is truncated
 
 
-def test_another_dtype_rounds_the_scores(checkpoint):
-    exact, rounded = (checkpoint.score(TEXTS, dtype=d) for d in (None, "bfloat16"))
+def test_another_dtype_rounds_the_scores(pretrained):
+    exact, rounded = (pretrained.score(TEXTS, dtype=d) for d in (None, "bfloat16"))
     np.testing.assert_allclose(exact, rounded, rtol=0.02)
     assert np.abs(exact - rounded).max() > 1e-4
 
 
-def test_kernels_are_cast_once_with_equal_scores(checkpoint, monkeypatch):
-    cast_params = evaluation.cast_kernels(checkpoint.params, "bfloat16")
+def test_kernels_are_cast_once_with_equal_scores(pretrained, monkeypatch):
+    cast_params = evaluation.cast_kernels(pretrained.params, "bfloat16")
     dtypes = jax.tree.map_with_path(
         lambda path, leaf: (path[1].key, path[-1].key, leaf.dtype.name), cast_params
     )
@@ -102,20 +84,20 @@ def test_kernels_are_cast_once_with_equal_scores(checkpoint, monkeypatch):
     ):
         cast = part == "encoder" and name == "kernel"
         assert dtype == ("bfloat16" if cast else "float32")
-    once = checkpoint.score(TEXTS, dtype="bfloat16")
+    once = pretrained.score(TEXTS, dtype="bfloat16")
     monkeypatch.setattr(evaluation, "cast_kernels", lambda params, *_: params)
-    at_each_call = copy.copy(checkpoint).score(TEXTS, dtype="bfloat16")
+    at_each_call = copy.copy(pretrained).score(TEXTS, dtype="bfloat16")
     np.testing.assert_array_equal(once, at_each_call)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_an_empty_text_has_no_tokens_and_the_score_0(checkpoint, causal):
+def test_an_empty_text_has_no_tokens_and_the_score_0(pretrained, causal):
     config = dataclasses.replace(CONFIG, causal=causal)
-    checkpoint = dataclasses.replace(checkpoint, config=config)
-    alone = checkpoint.score(["ship"])
-    np.testing.assert_array_equal(checkpoint.score(["", " "]), [0, 0])
+    model = dataclasses.replace(pretrained, config=config)
+    alone = model.score(["ship"])
+    np.testing.assert_array_equal(model.score(["", " "]), [0, 0])
     rows = rows_of(["", "ship", ""], tabs=False)
-    (part,) = score(OnDevices(checkpoint), rows, ScoreOptions(batch_size=8))
+    (part,) = score(OnDevices(model), rows, ScoreOptions(batch_size=8))
     part_answers = part.answers
     assert [(x["text"], x["tokens"]) for x in part_answers] == [
         ("", 0),
@@ -127,24 +109,24 @@ def test_an_empty_text_has_no_tokens_and_the_score_0(checkpoint, causal):
         pytest.approx(alone[0]),
         0,
     ]
-    assert checkpoint.score([]).shape == (0,)
+    assert model.score([]).shape == (0,)
 
 
-def test_rows_of_the_word_table_without_a_token_are_never_answers(checkpoint):
+def test_rows_of_the_word_table_without_a_token_are_never_answers(pretrained):
     """A top above the number of tokens gives each token once."""
     tokens = TOKENIZER.tokens[:-2]
-    padded = dataclasses.replace(checkpoint, tokenizer=TOKENIZER.with_tokens(tokens))
+    padded = dataclasses.replace(pretrained, tokenizer=TOKENIZER.with_tokens(tokens))
     (blank,) = padded.fill_mask("the [MASK] sail", top=100)
     assert sorted(token for token, _ in blank) == sorted(tokens)
     assert sum(probability for _, probability in blank) == pytest.approx(1, abs=1e-5)
 
 
-def test_texts_that_cannot_be_scored_are_refused(checkpoint):
+def test_texts_that_cannot_be_scored_are_refused(pretrained):
     with pytest.raises(UserError, match="row 0 has 102 tokens, at most 48 fit"):
-        checkpoint.score(["ship " * 100])
+        pretrained.score(["ship " * 100])
     with pytest.raises(UserError, match="batch_size=0, expected at least 1"):
-        checkpoint.score(["ship"], batch_size=0)
-    params = {"bert": checkpoint.params["bert"]}
+        pretrained.score(["ship"], batch_size=0)
+    params = {"bert": pretrained.params["bert"]}
     with pytest.raises(UserError, match="no MLM head"):
         Bert(CONFIG, params, TOKENIZER, head="none").score(["ship"])
 
@@ -235,8 +217,8 @@ def test_a_left_to_right_model_scores_the_log_likelihood():
     config = dataclasses.replace(CONFIG, causal=True)
     model = BertForPreTraining(config)
     params = jax.device_get(jax.jit(Causal(model).init)(jax.random.key(0)))
-    checkpoint = Bert(config, params, TOKENIZER, head="pretraining")
-    scores = checkpoint.score(TEXTS)
+    one_sided = Bert(config, params, TOKENIZER, head="pretraining")
+    scores = one_sided.score(TEXTS)
 
     @jax.jit
     def logits(ids_BL, length):
@@ -261,4 +243,4 @@ def test_a_left_to_right_model_scores_the_log_likelihood():
             total += float(logits(row, i)[i - 1, token])
         assert actual == pytest.approx(total, abs=1e-4)
     with pytest.raises(UserError, match="never sees the rest of a word"):
-        checkpoint.score(TEXTS, rest_of_word=True)
+        one_sided.score(TEXTS, rest_of_word=True)

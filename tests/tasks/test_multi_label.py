@@ -19,7 +19,7 @@ from bert_jax.inference.lines import write_answers
 from bert_jax.interop.load import load
 from bert_jax.objectives.heads import Classification
 from bert_jax.tasks.splits import read_records
-from bert_jax.tasks.task import all_scores, found
+from bert_jax.tasks.task import all_scores
 from bert_jax.tasks.text_classification import MultiLabel, MultiLabelConfig
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
@@ -220,17 +220,6 @@ def test_a_run_learns_predicts_and_is_saved_for_transformers(settings, tmp_path)
     assert model.predict("sea good ship")["labels"] == ["yes"]
     rows = [("it is good", ["yes"]), ("it is", []), ("bad and good", "no,yes")]
     assert model.evaluate(rows)["exact_match"] == 100
-
-
-def test_labels_in_rows_have_their_names():
-    rows = [("x", [0, 1, 1]), ("y", "a"), ("z", [])]
-    multi_label = task().with_rows(train=rows, dev=[("x", "a, c")])
-    read = multi_label.read("train") + multi_label.read("dev")
-    assert [row.label for row in read] == [("b", "c"), ("a",), (), ("a", "c")]
-    assert found(multi_label, ("dev",)) == {"a", "c"}
-    one = bert_jax.tasks.classification(labels=("no", "yes"))
-    read = one.with_rows(train=[("x", 1), ("y", "no")]).read("train")
-    assert [row.label for row in read] == ["yes", "no"]
 
 
 @pytest.mark.parametrize("seed", range(10))

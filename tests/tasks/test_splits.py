@@ -123,10 +123,10 @@ def test_classes_have_the_names_of_their_data_set(hub):
     assert [row.label for row in glue.read("dev")] == ["1"]
 
 
-def test_a_frame_may_have_a_column_called_features():
-    pandas = pytest.importorskip("pandas")
-    rows = {"text": ["good", "bad"], "label": ["b", "a"], "features": [1, 2]}
-    task = bert_jax.tasks.classification().with_rows(train=pandas.DataFrame(rows))
+@pytest.mark.parametrize("name", ["features", "dataset_info"])
+def test_a_frame_may_have_a_column_with_the_name_of_an_attribute(name):
+    frame = pandas.DataFrame({"text": ["good", "bad"], "label": ["b", "a"], name: 1})
+    task = bert_jax.tasks.classification().with_rows(train=frame)
     assert [row.label for row in task.read("train")] == ["b", "a"]
 
 
@@ -298,13 +298,6 @@ def test_members_of_an_enum_and_decimals_are_labels():
     rows = [("a", decimal.Decimal("2")), ("b", decimal.Decimal("10"))] * 3
     task = bert_jax.tasks.classification().with_rows(train=rows)
     assert task.labels == ("2", "10")
-
-
-def test_a_frame_may_have_a_column_called_dataset_info():
-    frame = pandas.DataFrame({"text": ["a", "b"], "dataset_info": [1, 2]})
-    frame["label"] = ["x", "y"]
-    task = bert_jax.tasks.classification(labels=("x", "y"))
-    assert [row.label for row in task.with_rows(dev=frame).read("dev")] == ["x", "y"]
 
 
 def test_rows_of_tuples_may_have_features():

@@ -188,21 +188,6 @@ def test_a_squad_file_may_be_gzipped_and_is_read_for_prediction(tmp_path):
     assert [(row.id, row.answers) for row in rows] == [("q1", ()), ("q2", ())]
 
 
-FORMS = [
-    "sea",
-    ["sea"],
-    [{"text": "sea", "answer_start": 4}],
-    {"text": ["sea"], "answer_start": [4]},
-]
-
-
-@pytest.mark.parametrize("answers", FORMS)
-def test_every_form_of_an_answer_is_read(answers):
-    row = {"question": "Where?", "context": "the sea", "answers": answers}
-    (question,) = Squad(SquadConfig()).with_rows(train=[row]).read("train")
-    assert question.answers == (("sea", 4),)
-
-
 def test_a_question_without_an_id_gets_its_number(tmp_path):
     """pandas writes a missing id as None, and CSV as an empty cell."""
     row = {"question": "Who?", "context": "The sea.", "answers": "sea"}
