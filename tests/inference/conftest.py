@@ -6,7 +6,7 @@ import pytest
 from bert_jax.inference.model import Bert
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from tests.words import PARTS_CONFIG, PARTS_TOKENIZER
+from tests.word_tokenizer import PARTS_CONFIG, PARTS_TOKENIZER
 
 
 @pytest.fixture(scope="session")

@@ -24,8 +24,8 @@ from bert_jax.inference.pretrained import FillMaskOptions, ScoreOptions
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.sharding import arrays_by_path
 from bert_jax.training.from_python import Trained
-from tests.words import PARTS_CONFIG as CONFIG
-from tests.words import PARTS_TOKENIZER as TOKENIZER
+from tests.word_tokenizer import PARTS_CONFIG as CONFIG
+from tests.word_tokenizer import PARTS_TOKENIZER as TOKENIZER
 
 TEXTS = ["the sailors see ships .", "ship", ("the sailor sees", "the ship .")]
 

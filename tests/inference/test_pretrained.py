@@ -14,8 +14,8 @@ from bert_jax.inference.model import Bert
 from bert_jax.inference.pretrained import ScoreOptions, accuracy, read_sets, score
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.causal import Causal
-from tests.words import PARTS_CONFIG as CONFIG
-from tests.words import PARTS_TOKENIZER as TOKENIZER
+from tests.word_tokenizer import PARTS_CONFIG as CONFIG
+from tests.word_tokenizer import PARTS_TOKENIZER as TOKENIZER
 
 TEXTS = [
     "the sailors see unknown ships .",
