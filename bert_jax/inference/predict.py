@@ -402,8 +402,7 @@ def _matched(own: Task, task: Task) -> Task:
     """A task of the user with the labels and the length of the checkpoint's task."""
     longest = own.config.max_length
     task = fitted(task, longest, own.head)
-    declared = getattr(task.config, "labels", ()) or task.form.labels
-    is_open = task.head == own.head and own.labels and not declared
+    is_open = task.head == own.head and own.labels and not task.form.labels
     if is_open and _has_labels_of(task, own.labels):
         task = type(task)(task.changed(labels=own.labels).config)
     if (task.head, task.outputs) != (own.head, own.outputs):

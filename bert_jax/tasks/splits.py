@@ -88,7 +88,7 @@ class Form:
     optional: columns that rows may lack. All rows of a split must then lack a text.
     others: pattern of the names of all other values that the family reads.
     lists: columns whose cells may be printed lists.
-    labels: labels that are known without rows.
+    labels: labels that are known without rows, from the settings or the data set.
     one_hot: whether dictionaries have a column with a 0 or 1 for each of the labels.
     classes: whether a row has "one" class, "many" classes, or "none" but numbers. The class
       numbers of a data set become names. One class keeps its share of the rows in dev.
@@ -279,7 +279,6 @@ def read_splits(
     Raises UserError for a malformed row and for a file that the config names and that does
     not exist.
     """
-    labels = tuple(getattr(config, "labels", ())) or form.labels
     names, unscored = form.splits, form.unscored
     if given is not None:
         names, unscored = SPLITS, ()
@@ -302,7 +301,7 @@ def read_splits(
             placed = placed_rows(data, place)
             column, classes = declared_classes(data, form)
             if classes and form.classes != "none":
-                placed = with_class_names(placed, column, classes, labels)
+                placed = with_class_names(placed, column, classes, form.labels)
                 declared = declared or classes
         needed = split not in (*unscored, "test")
         records = read_records(placed, form, labelled=True, label=needed)

@@ -141,7 +141,8 @@ class Task(abc.ABC):
         Names of columns and files have no effect on rows that are given or were read.
         """
         task = type(self)(dataclasses.replace(self.config, **settings))
-        task.form, task.own_metrics = self.form, self.own_metrics
+        task.form = dataclasses.replace(self.form, labels=task.form.labels)
+        task.own_metrics = self.own_metrics
         state = vars(self)
         if "splits" in state:
             task.splits = state["splits"]
@@ -304,9 +305,8 @@ def labels_of_0_2(task: Task) -> tuple[str, ...]:
 
     An unfinished run of 0.2 keeps the order, which its classifier has.
     """
-    declared = getattr(task.config, "labels", ()) or task.form.labels
     names = found(task, ("train",))
-    if declared or not names or getattr(task, "scheme", "") == "bmes":
+    if task.form.labels or not names or getattr(task, "scheme", "") == "bmes":
         return tuple(task.labels)
     return tuple(sorted(names))
 

@@ -41,7 +41,14 @@ from bert_jax.tasks.labels import (
     with_labels_of_dev,
     without_decimals,
 )
-from bert_jax.tasks.rows import Placed, check_texts, escaped, read_rows, value_of
+from bert_jax.tasks.rows import (
+    Placed,
+    check_texts,
+    escaped,
+    name_in,
+    read_rows,
+    value_of,
+)
 from bert_jax.tasks.splits import DataConfig, Form
 from bert_jax.tasks.task import (
     Answer,
@@ -206,34 +213,22 @@ class TextForm(Form):
         header, skip_short = data_set.header, data_set.skip_short
         return read_rows(path, header=header, skip_short=skip_short)
 
-    def label_of(self, where: str, values: Mapping[str, Any]) -> Any:
-        """The value of the label's column in a row."""
-        return value_of(where, values, self.columns["label"], "label")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelsForm(TextForm):
-    """Texts with lists of labels. named: the labels in the settings."""
+    """Texts with lists of labels."""
 
-    named: tuple[str, ...]
     lists: tuple[str, ...] = ("label",)
 
     def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
         """Whether labels must be a list.
 
-        A label may have brackets, such as "(none)". A label in the settings may even look
-        like a list, such as "[1, 2]".
+        A label may have brackets, such as "(none)". A label that is known without rows may
+        even look like a list, such as "[1, 2]".
         """
-        if not super().is_list(name, cell, values) or cell in self.named:
+        if not super().is_list(name, cell, values) or cell in self.labels:
             return False
         return looks_like_list(cell) or _ITEMS.match(cell) is not None
-
-    def label_of(self, where: str, values: Mapping[str, Any]) -> Any:
-        """The value as in the other families. A missing value means no labels."""
-        for name in self.columns["label"]:
-            if name in values and values[name] is None:
-                return ""
-        return super().label_of(where, values)
 
 
 # Items without quotation marks, which may lack the closing bracket.
@@ -266,7 +261,8 @@ def text_form(
         others.append(config.id)
     if data_set.files:
         others += _IDS
-    settings: dict[str, Any] = {"data_set": data_set, "labels": data_set.labels}
+    labels = getattr(config, "labels", ()) or data_set.labels
+    settings: dict[str, Any] = {"data_set": data_set, "labels": tuple(labels)}
     settings["others"] = "|".join(map(re.escape, others))
     return kind(columns=columns, usual=usual, **settings | more)
 
@@ -445,12 +441,14 @@ class MultiLabel(Classification):
         if "" in one_hot or len({*one_hot}) < len(one_hot):
             expected = "expected a different column for each label"
             raise UserError(f"data.label={one_hot}, {expected}")
-        if one_hot and {*config.labels} - {*one_hot}:
+        if one_hot and config.labels and {*config.labels} != {*one_hot}:
             actual = f"data.labels={config.labels}, but data.label names {one_hot}"
             raise UserError(f"{actual}; leave labels out: they are the columns' names")
         config = dataclasses.replace(config, label=label)
         names = ("label", "labels")
-        more = {"one_hot": bool(one_hot), "labels": one_hot, "named": config.labels}
+        more = {}
+        if one_hot:
+            more = {"one_hot": True, "labels": config.labels or one_hot}
         self.form = text_form(config, LabelsForm, names, **more)
 
     def _answer(self, logits: np.ndarray) -> Answer:
@@ -486,8 +484,8 @@ def _shown(label: Any, config: TableConfig) -> str:
 
 
 def declared_labels(task: Classification) -> tuple[str, ...]:
-    """The labels of the settings, of the data set's layout, or of a data set, if any."""
-    return tuple(task.config.labels or task.form.labels or task.splits.classes)
+    """The labels that are known without rows, or the classes of a data set, if any."""
+    return task.form.labels or task.splits.classes
 
 
 def _several(
@@ -521,8 +519,13 @@ def _several(
 
 def _label(task: Classification, where: str, values: Mapping[str, Any]) -> Any:
     """The number, the class, or a tuple of the classes of a row, as the row names them."""
-    value = task.form.label_of(where, values)
-    if task.problem_type == SEVERAL_LABELS:
+    columns = task.form.columns["label"]
+    has_several = task.problem_type == SEVERAL_LABELS
+    name = name_in(values, columns)
+    if has_several and name and values[name] is None:
+        return ()  # a missing value means no labels
+    value = value_of(where, values, columns, "label")
+    if has_several:
         known, separator = declared_labels(task), task.config.separator
         names = _several(where, value, known, separator)
         return tuple(class_name(where, name) for name in names)

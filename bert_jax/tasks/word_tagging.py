@@ -202,7 +202,11 @@ class Tagging(Task):
         usual = {"words": ("words", "tokens", "text"), "tags": ("tags", "ner_tags")}
         columns, data_set = named_columns(config, usual), DATA_SETS["tagging"]
         self.form = TaggingForm(
-            columns=columns, usual=usual, config=config, data_set=data_set[config.task]
+            columns=columns,
+            usual=usual,
+            labels=tuple(config.labels),
+            config=config,
+            data_set=data_set[config.task],
         )
 
     @functools.cached_property
