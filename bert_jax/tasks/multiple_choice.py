@@ -153,20 +153,20 @@ class MultipleChoice(Task):
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> ChoiceRow:
         """A row with the columns of a table, or of SWAG."""
         columns = self.form.columns
-        context = text_of(where, values, columns["context"], "context")
+        context = text_of(where, values, columns["context"])
         has_choices = any(name in values for name in columns["choices"])
         if self.config.task == "swag" and not has_choices:
             start, *ends = (text_of(where, values, [name]) for name in SWAG)
             choices = [f"{start} {end}".strip() for end in ends]
         else:
-            choices = value_of(where, values, columns["choices"], "choices")
+            choices = value_of(where, values, columns["choices"])
         is_list = isinstance(choices, list | tuple) and len(choices) > 1
         if not is_list or not all(isinstance(text, str) for text in choices):
             raise UserError(f"{where}: 'choices' are no list of two or more texts")
         label = None
         if labelled:
             check_texts(where, [context, *choices])
-            value = value_of(where, values, columns["label"], "label")
+            value = value_of(where, values, columns["label"])
             last = len(choices) - 1
             label = str(value).removesuffix(".0")  # pandas writes 1 as 1.0
             if label not in map(str, range(last + 1)):

@@ -226,8 +226,8 @@ class Squad(Task):
         missing value means that the context has no answer.
         """
         columns = self.form.columns
-        question = text_of(where, values, columns["question"], "question")
-        context = text_of(where, values, columns["context"], "context")
+        question = text_of(where, values, columns["question"])
+        context = text_of(where, values, columns["context"])
         impossible = _truth(where, values.get("is_impossible"))
         value = None
         for name in columns["answers"]:

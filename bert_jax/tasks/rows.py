@@ -450,11 +450,9 @@ def value_of(
     )
 
 
-def text_of(
-    where: str, values: Mapping[str, Any], names: Sequence[str], setting: str = ""
-) -> str:
+def text_of(where: str, values: Mapping[str, Any], names: Sequence[str]) -> str:
     """The value of a column as :func:`value_of`. Raises UserError if it is not a text."""
-    text = value_of(where, values, names, setting)
+    text = value_of(where, values, names)
     if isinstance(text, str):
         return text
     name, kind = name_in(values, names), type(text).__name__

@@ -67,6 +67,8 @@ from bert_jax.tasks.task import (
 _PAIR = {"text_a": ("text_a", "text"), "text_b": ("text_b",)}
 _IDS = ("index", "pair_ID")  # columns of ids in GLUE and SICK
 _LARGEST = float(np.finfo(np.float32).max)
+# Items without quotation marks, which may lack the closing bracket.
+_ITEMS = re.compile(r"\s*[\[({][^\])}]*(?:,|\.\.\.)")
 # The problem_type in transformers' config.json for numbers, and for any number of labels.
 REGRESSION = "regression"
 SEVERAL_LABELS = "multi_label_classification"
@@ -229,10 +231,6 @@ class LabelsForm(TextForm):
         if not super().is_list(name, cell, values) or cell in self.labels:
             return False
         return looks_like_list(cell) or _ITEMS.match(cell) is not None
-
-
-# Items without quotation marks, which may lack the closing bracket.
-_ITEMS = re.compile(r"\s*[\[({][^\])}]*(?:,|\.\.\.)")
 
 
 def text_form(

@@ -393,7 +393,7 @@ def _sentence(
     a document.
     """
     text, offsets, tags = "", None, None
-    words = value_of(where, values, task.form.columns["words"], "words")
+    words = value_of(where, values, task.form.columns["words"])
     if isinstance(words, str) and labelled:
         words = words.split()
     elif isinstance(words, str):
@@ -405,7 +405,7 @@ def _sentence(
     if not is_words(words):
         raise UserError(f'{where}: "words" is not a list of words')
     if labelled:
-        tags = value_of(where, values, task.form.columns["tags"], "tags")
+        tags = value_of(where, values, task.form.columns["tags"])
         if isinstance(tags, str):
             tags = tags.split()
         known = task.config.labels or task.splits.classes
