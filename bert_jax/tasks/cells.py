@@ -167,22 +167,26 @@ class _Printed:
         if token.text == "(":
             return self.items(")")
         if token.text == "{":
-            return self.set_or_dictionary()
+            return self.items("}")
         if token.text in _CONSTANTS:
             return _CONSTANTS[token.text]
         if re.fullmatch(_CALL, token.text):
             return self.call()
         raise ValueError(f"unexpected {token.text!r}")
 
-    def items(self, closing: str, *, gaps: bool = False) -> list[Any]:
+    def items(self, closing: str, *, gaps: bool = False) -> list[Any] | dict[str, Any]:
         """The items up to a closing bracket, with commas between them.
 
-        gaps: whether the items may have blanks between them instead, as numpy prints them.
+        The items of a dictionary are pairs with a colon. gaps: whether items may have
+        blanks between them instead of commas, as numpy prints them.
         """
-        items = []
+        names, items = [], []
         has_comma = has_gap = False
         while not self.take(closing):
             items.append(self.value())
+            if closing == "}" and self.take(":"):
+                names.append(str(items.pop()))
+                items.append(self.value())
             if self.take(","):
                 has_comma = True
             elif not self.at(closing):
@@ -194,29 +198,10 @@ class _Printed:
         # Python prints a tuple of one value as ('a',). The value of ('a') is a text.
         if closing == ")" and len(items) == 1 and not has_comma:
             raise ValueError("expected a comma")
+        is_empty_dictionary = closing == "}" and not items
+        if names or is_empty_dictionary:
+            return dict(zip(names, items, strict=True))
         return items
-
-    def set_or_dictionary(self) -> list[Any] | dict[str, Any]:
-        """The items or the pairs up to the closing bracket."""
-        if self.take("}"):
-            return {}
-        first = self.value()
-        if self.take(":"):
-            return self.pairs(first)
-        if self.take(","):
-            return [first, *self.items("}")]
-        self.expect("}")
-        return [first]
-
-    def pairs(self, name: Any) -> dict[str, Any]:
-        """The rest of a dictionary after its first name and colon."""
-        pairs = {str(name): self.value()}
-        while self.take(","):
-            name = self.value()
-            self.expect(":")
-            pairs[str(name)] = self.value()
-        self.expect("}")
-        return pairs
 
     def call(self) -> Any:
         """The first argument of a function. Named arguments, such as dtype, are skipped."""
