@@ -451,7 +451,9 @@ def test_all_pairs_are_read_before_scoring(tmp_path, capsys):
         (tmp_path / name).write_text(line)
     files = [str(tmp_path / name) for name in ("good.txt", "bad.txt")]
     flags = ["--checkpoint", str(MODEL), "--pairs", *files]
-    with pytest.raises(UserError, match=r"bad\.txt:1 has 1 value; expected sentence_good"):
+    with pytest.raises(
+        UserError, match=r"bad\.txt:1 has 1 value; expected sentence_good"
+    ):
         score.main(flags)
     assert capsys.readouterr().out == ""
 

@@ -18,7 +18,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from bert_jax import progress, tasks
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.inference import evaluation
-from bert_jax.inference.evaluation import Split, evaluate, run_model
+from bert_jax.inference.evaluation import Split, evaluate_split, run_model
 from bert_jax.interop.load import load
 from bert_jax.model.config import FeatureConfig
 from bert_jax.objectives.heads import jit_forward
@@ -104,7 +104,7 @@ def test_a_run_learns_and_its_best_model_predicts_like_the_run(
             pad_id=checkpoint.tokenizer.pad_id,
             mesh=mesh,
         )
-        evaluation = evaluate(task, split, outputs)
+        evaluation = evaluate_split(task, split, outputs)
         assert evaluation.scores == results["scores"].get(name, {})
         for path in write_answers(
             task, split.rows, evaluation.predictions, name, tmp_path
