@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -249,6 +250,19 @@ def bucket(storage_server, monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return f"gs://bucket/{tmp_path.name}"
+
+
+@pytest.fixture
+def port():
+    """A port for process 0 of a job, which no other program gets during the test.
+
+    JAX's server can listen on it, because both sockets allow to share the port.
+    """
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(("", 0))
+        yield reserved.getsockname()[1]
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -73,10 +72,8 @@ def start(processes, logs, *arguments, devices=4, command="train"):
     )
 
 
-def start_each(command, *arguments, processes=2, started=(0, 1)):
+def start_each(port, command, *arguments, processes=2, started=(0, 1)):
     """Starts processes of a command without a launcher."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     command = [sys.executable, "-m", "bert_jax", command, *map(str, arguments)]
     command += [f"--num_processes={processes}"]
     command += [f"--coordinator_address=127.0.0.1:{port}"]
@@ -128,14 +125,39 @@ def check_equal(one_phase, metric_lines, tmp_path):
     return check
 
 
-def kill_process_1(workdir):
-    processes = subprocess.run(
-        ["pgrep", "-f", f"process_id 1 .*{workdir}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    os.kill(int(processes.stdout.split()[0]), signal.SIGKILL)
+SIGNAL = """
+import itertools
+import os
+import signal
+import sys
+from bert_jax.training import pretrain, run
+
+def interrupt(module, name, call):
+    original, calls = getattr(module, name), itertools.count(1)
+
+    def interrupted(*args, **kwargs):
+        if next(calls) == call:
+            os.kill(os.getpid(), signal.{number})
+        return original(*args, **kwargs)
+
+    setattr(module, name, interrupted)
+
+if sys.argv[sys.argv.index("--process_id") + 1] == "1":
+    interrupt({function}, {call})
+"""
+
+
+def with_signal(config, path, number, function, call):
+    """A copy of a config whose process 1 sends itself a signal at a call of a function."""
+    prelude = SIGNAL.format(number=number, function=function, call=call)
+    path.write_text(prelude + config.read_text())
+    return path
+
+
+def killed_after(step, config, path):
+    """A copy of a config whose process 1 is killed after a step and before its save."""
+    # The first call is before the first step.
+    return with_signal(config, path, "SIGKILL", 'run, "call_hooks"', step + 1)
 
 
 def check_lost(code, output):
@@ -168,17 +190,16 @@ def test_a_killed_or_stopped_run_resumes_with_other_hosts(
     The workdir is gs://, and no process reads a file of another process's disk.
     """
     logs = tmp_path / "logs"
-    arguments = ("--config", one_phase, "--workdir", bucket, *LONG)
-    job = start(2, logs, *arguments)
+    arguments = ("--workdir", bucket, *LONG)
     # The save at step 8 has waited for the save at step 4.
-    printed = wait_for_step(job, 10)
-    assert "preparing" in printed
-    kill_process_1(bucket)
-    check_lost(*finish(job, logs))
+    killed = killed_after(10, one_phase, tmp_path / "killed.py")
+    code, output = finish(start(2, logs, "--config", killed, *arguments), logs)
+    assert "preparing" in output
+    check_lost(code, output)
 
     # Checkpoints are so rare that the next one is due to the signal.
     shutil.rmtree(tmp_path / "caches")
-    arguments = (*arguments, "--change_settings")
+    arguments = ("--config", one_phase, *arguments, "--change_settings")
     seldom = (*arguments, "--checkpoint_every=1000")
     job = start(4, logs, *seldom, devices=8)
     printed = wait_for_step(job, 16)
@@ -224,13 +245,12 @@ def test_fine_tuning_resumes_with_other_hosts(
     code, output = finish(job, logs)
     assert code == 0, output
 
-    arguments = (*arguments, "--workdir", bucket)
-    job = fine_tune(2, logs, *arguments)
-    wait_for_step(job, 7)
-    kill_process_1(bucket)
-    check_lost(*finish(job, logs))
+    killed = killed_after(7, finetune_folder / "config.py", tmp_path / "killed.py")
+    arguments = (*FINE_TUNING, "--workdir", bucket)
+    check_lost(*finish(fine_tune(2, logs, "--config", killed, *arguments), logs))
 
     shutil.rmtree(tmp_path / "caches")
+    arguments = ("--config", finetune_folder / "config.py", *arguments)
     code, output = finish(fine_tune(4, logs, *arguments), logs)
     assert code == 0, output
     assert re.search(r"resuming at step [46]\b", output), output
@@ -259,15 +279,16 @@ def test_fine_tuning_resumes_with_other_hosts(
 def test_two_processes_stop_early_together(finetune_folder, tmp_path):
     """Dev scores stay equal at a tiny learning rate. A killed run keeps its count."""
     logs, workdir = tmp_path / "logs", tmp_path / "run"
-    arguments = ("--config", finetune_folder / "config.py", "--workdir", workdir)
-    arguments += ("--epochs=6", "--patience=3", "--optimizer.learning_rate=1e-9")
-    job = start(2, logs, *arguments, command="finetune")
-    wait_for_step(job, 5)  # two steps per epoch: one evaluation was not better
-    kill_process_1(workdir)
-    check_lost(*finish(job, logs))
-    code, output = finish(start(2, logs, *arguments, command="finetune"), logs)
+    config = finetune_folder / "config.py"
+    arguments = ("--workdir", workdir, "--epochs=6", "--patience=3")
+    arguments += ("--optimizer.learning_rate=1e-9",)
+    fine_tune = functools.partial(start, command="finetune")
+    # There are two steps in an epoch, and one evaluation was not better.
+    killed = killed_after(5, config, tmp_path / "killed.py")
+    check_lost(*finish(fine_tune(2, logs, "--config", killed, *arguments), logs))
+    code, output = finish(fine_tune(2, logs, "--config", config, *arguments), logs)
     assert code == 0, output
-    assert re.search(r"resuming at step [246]\b", output), output
+    assert re.search(r"resuming at step [24]\b", output), output
     assert "stopped early after step 8 of 12: 3 evaluations without" in output
     assert json.loads((workdir / "results.json").read_text())["stopped_at"] == 8
 
@@ -332,10 +353,10 @@ if "--process_id=1" in sys.argv:
 
 
 @pytest.mark.long
-def test_damaged_rows_of_one_process_end_all(one_phase_of, tmp_path):
+def test_damaged_rows_of_one_process_end_all(one_phase_of, port, tmp_path):
     config = tmp_path / "config.py"
     config.write_text(DAMAGED_ROWS + one_phase_of(0).read_text())
-    jobs = start_each("train", "--config", config, "--workdir", tmp_path / "run")
+    jobs = start_each(port, "train", "--config", config, "--workdir", tmp_path / "run")
     first, other = (job.communicate()[1] for job in jobs)
     assert "error: shard-0 is damaged" in other.splitlines()
     # A launcher stops at code 2, and starts the other codes again.
@@ -370,7 +391,7 @@ def another_run(workdir):
     ids=["another run", "first files", "predictions"],
 )
 def test_an_error_of_process_0_is_one_line_in_each(
-    command, prepare, line, one_phase_of, finetune_folder, tmp_path
+    command, prepare, line, one_phase_of, finetune_folder, port, tmp_path
 ):
     config = {
         "train": one_phase_of(0),
@@ -379,7 +400,7 @@ def test_an_error_of_process_0_is_one_line_in_each(
     workdir = tmp_path / "run"
     workdir.mkdir()
     prepare(workdir)
-    jobs = start_each(command, "--config", config, "--workdir", workdir)
+    jobs = start_each(port, command, "--config", config, "--workdir", workdir)
     first, other = (job.communicate()[1] for job in jobs)
     assert [job.returncode for job in jobs] == [2, 2], first + other
     errors = [x for x in first.splitlines() if x.startswith("error: ")]
@@ -389,28 +410,6 @@ def test_an_error_of_process_0_is_one_line_in_each(
         "command again"
     ], other
     assert "Traceback" not in first + other
-
-
-SIGTERM_WHILE = """
-import itertools
-import os
-import signal
-import sys
-from bert_jax.training import pretrain, run
-
-def interrupt(module, name, call=1):
-    original, calls = getattr(module, name), itertools.count(1)
-
-    def interrupted(*args, **kwargs):
-        if next(calls) == call:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return original(*args, **kwargs)
-
-    setattr(module, name, interrupted)
-
-if sys.argv[sys.argv.index("--process_id") + 1] == "1":
-    interrupt({module}, "{name}", {call})
-"""
 
 
 @pytest.mark.long
@@ -426,23 +425,12 @@ def test_sigterm_takes_effect_at_the_next_step(
     one_phase, module, name, call, earliest, tmp_path
 ):
     """JAX needs several of the short steps of this run to agree on the last step."""
-    config, logs = tmp_path / "config.py", tmp_path / "logs"
-    config.write_text(
-        SIGTERM_WHILE.format(module=module, name=name, call=call)
-        + one_phase.read_text()
-    )
-    arguments = ("--phases[0].steps=3000", "--checkpoint_every=3000")
-    job = start(
-        2,
-        logs,
-        "--config",
-        config,
-        "--workdir",
-        tmp_path / "run",
-        *arguments,
-        devices=2,
-    )
-    code, output = finish(job, logs)
+    logs = tmp_path / "logs"
+    function = f'{module}, "{name}"'
+    config = with_signal(one_phase, tmp_path / "c.py", "SIGTERM", function, call)
+    arguments = ("--config", config, "--workdir", tmp_path / "run")
+    arguments += ("--phases[0].steps=3000", "--checkpoint_every=3000")
+    code, output = finish(start(2, logs, *arguments, devices=2), logs)
     assert code == 75, output
     stopped = re.findall(r"asked to stop after step (\d+) of 3000; saved", output)
     assert len(stopped) == 2 and stopped[0] == stopped[1], output
@@ -466,10 +454,10 @@ def test_the_doctor_finds_two_processes_ready(tmp_path):
 
 
 @pytest.mark.long
-def test_a_missing_process_ends_the_other_processes(config_file, tmp_path):
+def test_a_missing_process_ends_the_other_processes(config_file, port, tmp_path):
     """JAX ends the processes with its own error, in which RegisterTask names the step."""
     arguments = ("--config", config_file, "--workdir", tmp_path, "--join_timeout=5")
-    jobs = start_each("train", *arguments, processes=3, started=(0, 2))
+    jobs = start_each(port, "train", *arguments, processes=3, started=(0, 2))
     errors = [job.communicate()[1] for job in jobs]
     assert [job.returncode for job in jobs] == [-signal.SIGABRT] * 2, errors
     assert "RegisterTask" in errors[0] + errors[1]

@@ -108,7 +108,7 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     reader.start()
     with new_file(path, "w") as file:
         file.write("through")
-    reader.join(timeout=10)
+    reader.join()
     assert received == ["through"]
     assert path.is_fifo()
 

@@ -116,7 +116,6 @@ def start_again(folder, stand_in, *options):
         capture_output=True,
         text=True,
         env={"PATH": "/usr/bin:/bin", "PYTHON": str(stand_in)},
-        timeout=60,
     )
 
 

@@ -205,14 +205,13 @@ def test_an_error_of_a_thread_is_raised():
 def test_a_thread_that_hangs_is_noticed_and_ends_with_the_iterator():
     before = set(threading.enumerate())  # threads of earlier tests may still run
     go_on = threading.Event()
-    items = drawn_ahead(Reads(go_on.wait), timeout=0.05)
-    assert next(items) == 0
-    (thread,) = set(threading.enumerate()) - before
+    items = drawn_ahead(Reads(go_on.wait), first=1, timeout=0.05)
     with pytest.raises(StalledError, match=r"no batch for 0\.05 s: a thread"):
         next(items)
+    started = set(threading.enumerate()) - before
     go_on.set()
-    thread.join(10)
-    assert not thread.is_alive()
+    for thread in started:
+        thread.join()
 
 
 @pytest.mark.parametrize(("threads", "prefetch"), [(1, 1), (2, 3), (3, 1)])

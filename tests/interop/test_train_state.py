@@ -2,7 +2,6 @@ import dataclasses
 import errno
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -327,10 +326,8 @@ cli.run(main)
 """
 
 
-def test_a_failed_save_in_one_process_ends_all_processes(tmp_path):
+def test_a_failed_save_in_one_process_ends_all_processes(port, tmp_path):
     """The process prints one line and exits with 2. JAX ends the other process."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     jobs = [
         subprocess.Popen(
             [sys.executable, "-c", SAVE, str(number), str(port), str(tmp_path)],

@@ -87,12 +87,6 @@ def start_two(body, *arguments, devices=1, environments=({}, {})):
     ]
 
 
-@pytest.fixture
-def port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 def slurm(job, process):
     return {
         "SLURM_JOB_ID": f"{job}",
@@ -392,6 +386,18 @@ def test_a_missing_cluster_is_a_one_line_error():
         (line,) = job.communicate()[1].splitlines()
         assert "expected --distributed in a job of Cloud TPU, GKE, Slurm or" in line
         assert job.returncode == 2
+
+
+def test_the_flags_reach_jax(monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        jax.distributed,
+        "initialize",
+        lambda *args, **names: calls.append((args, names)),
+    )
+    connect(distributed=True, join_timeout=41, heartbeat_timeout=7)
+    timeouts = {"initialization_timeout": 41, "heartbeat_timeout_seconds": 7}
+    assert calls == [((), timeouts)]
 
 
 def test_a_port_in_use_is_a_one_line_error():

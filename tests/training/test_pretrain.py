@@ -201,6 +201,12 @@ def test_new_words_start_as_the_mean_of_their_tokens(start, tmp_path, with_head)
             pretraining._initial_params(config, other, print)
 
 
+def open_ports():
+    """The ports on which this process listens."""
+    connections = psutil.Process().net_connections(kind="inet")
+    return {x.laddr.port for x in connections if x.status == psutil.CONN_LISTEN}
+
+
 def test_a_missing_head_is_initialised_and_logged(start, one_step, tmp_path):
     _, tokenizer, _, params = start
     first = {"layer_0": params["bert"]["encoder"]["layer_0"]}
@@ -208,12 +214,10 @@ def test_a_missing_head_is_initialised_and_logged(start, one_step, tmp_path):
     bare = Checkpoint(one_step().model, bare, tokenizer, "none")
     save_huggingface(tmp_path / "bare", bare)
     config = dataclasses.replace(one_step(), init_from=str(tmp_path / "bare"))
-    lines = []
+    lines, before = [], open_ports()
     pretrain(config, tmp_path / "run", lines.append)
     assert "initialised at random: mlm, nsp" in lines
-    # A single process opens no port.
-    opened = psutil.Process().net_connections(kind="inet")
-    assert [c.laddr for c in opened if c.status == psutil.CONN_LISTEN] == []
+    assert open_ports() <= before  # a single process opens no port
     # A resumed run does not read the initial checkpoint again.
     shutil.rmtree(tmp_path / "bare")
     phases = (dataclasses.replace(config.phases[0], steps=2),)
