@@ -23,7 +23,8 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.data.examples import ExampleConfig
+from bert_jax.data.examples import ExampleConfig, Phase
+from bert_jax.data.pipeline import largest_batch
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote
 from bert_jax.interop.train_state import CheckpointStore
@@ -241,17 +242,17 @@ def tiny_step(dtype: str) -> tuple[float, float]:
     optimizer = bert_optimizer(settings)
     abstract = abstract_state(objective, optimizer, mesh)
     random = np.random.RandomState(0)  # NumPy keeps its numbers in all versions
-    rows = {
-        "input_ids": random.randint(0, 96, (2, 512)),
-        "token_type_ids": random.randint(0, 2, (2, 512)),
-        "attention_mask": np.arange(512) < [[512], [300]],
-        "mlm_positions": random.randint(0, 300, (2, 20)),
-        "mlm_ids": random.randint(0, 96, (2, 20)),
-        "nsp_labels": random.randint(0, 2, 2),
-    }
+    # Two different rows with the arrays of a run. The values are below these limits.
+    limits = {"input_ids": 96, "token_type_ids": 2, "mlm_positions": 300}
+    limits |= {"mlm_ids": 96, "nsp_labels": 2}
+    phase = Phase(steps=1, sequence_length=512, batch_size=2, max_predictions=20)
+    rows = largest_batch(phase, ExampleConfig(), packs=False)
+    for name, limit in limits.items():
+        rows[name] = np.int32(random.randint(0, limit, rows[name].shape))
+    rows["attention_mask"] = np.int32(np.arange(512) < [[512], [300]])
+    rows["mlm_weights"] = np.ones_like(rows["mlm_weights"])
     local = process_rows(mesh, 2 * mesh.size) % 2
-    batch = {name: np.int32(array)[local] for name, array in rows.items()}
-    batch["mlm_weights"] = np.ones((len(local), 20), np.float32)
+    batch = {name: array[local] for name, array in rows.items()}
     params = jax.tree.map(
         lambda x: np.float32(random.normal(0, 0.2, x.shape)), abstract.params
     )

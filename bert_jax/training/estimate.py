@@ -108,25 +108,14 @@ def compile_step(
     check_batch_size(phase.batch_size, mesh, setting, config.accumulation)
     lowered, state, batch = lower_step(config, phase, mesh)
     flops = pretraining_objective(config).flops(batch) / len(devices)
-    started, cost, program = time.perf_counter(), {}, ""
-    try:
-        compiled = lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        arguments = sum(
-            leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))
-            for leaf in jax.tree.leaves(state)
-        )
-        temporaries, fits = _temporaries(error, arguments), False
-    else:
-        memory = compiled.memory_analysis()
-        arguments = memory.argument_size_in_bytes
-        # The new state overwrites the donated state: these outputs need no memory.
-        outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
-        temporaries = memory.temp_size_in_bytes + outputs
-        fits = arguments + temporaries <= chip.memory
-        cost, program = compiled.cost_analysis() or {}, compiled.as_text()
-    loops = config.compute.scan_layers or config.accumulation > 1
-    accessed = None if loops else cost.get("bytes accessed")
+    started = time.perf_counter()
+    program = _compile(lowered, state)
+    accessed = program.bytes_accessed
+    if config.compute.scan_layers or config.accumulation > 1:
+        accessed = None
+    # The compiler refuses a step although a device has a little more memory.
+    compiled = program.text != ""
+    fits = compiled and program.arguments + program.temporaries <= chip.memory
     flops_seconds = flops / peak_flops(devices[:1])
     bytes_seconds = roofline_seconds = None
     if accessed is not None:
@@ -137,8 +126,8 @@ def compile_step(
         "chips": len(devices) // chip.devices,
         "sequence_length": phase.sequence_length,
         "batch_size": phase.batch_size,
-        "argument_bytes": arguments,
-        "temp_bytes": temporaries,
+        "argument_bytes": program.arguments,
+        "temp_bytes": program.temporaries,
         "hbm_bytes": chip.memory,
         "fits": fits,
         "flops": flops,
@@ -146,9 +135,45 @@ def compile_step(
         "flops_seconds": flops_seconds,
         "bytes_seconds": bytes_seconds,
         "roofline_seconds": roofline_seconds,
-        "collectives": collectives(program),
+        "collectives": collectives(program.text),
         "compile_seconds": round(time.perf_counter() - started, 1),
     }
+
+
+class _Program(NamedTuple):
+    """A compiled step. Bytes are of a device.
+
+    arguments: bytes of state and batch. temporaries: all other bytes. bytes_accessed:
+    memory traffic; None if the compiler does not count it. text: HLO; "" if the step does
+    not fit.
+    """
+
+    arguments: int
+    temporaries: int
+    bytes_accessed: float | None
+    text: str
+
+
+def _compile(lowered: jax.stages.Lowered, state: TrainState) -> _Program:
+    """Compiles a step. Of a step that does not fit, only the bytes are known."""
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        arguments = sum(
+            leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))
+            for leaf in jax.tree.leaves(state)
+        )
+        return _Program(arguments, _temporaries(error, arguments), None, "")
+    memory = compiled.memory_analysis()
+    # The new state overwrites the donated state: these outputs need no memory.
+    outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    cost = compiled.cost_analysis() or {}
+    return _Program(
+        memory.argument_size_in_bytes,
+        memory.temp_size_in_bytes + outputs,
+        cost.get("bytes accessed"),
+        compiled.as_text(),
+    )
 
 
 def lower_step(

@@ -157,6 +157,8 @@ def test_a_step_that_does_not_fit_has_its_size_reported(report_of):
         assert (report["fits"], report["argument_bytes"]) == (False, 1000)
         assert report["temp_bytes"] == temporaries
         assert report["roofline_seconds"] is None
+    used = "Ran out of memory in hbm. Used 2.50K of 2.40K hbm. Exceeded"
+    assert not report_of(Chip(1, 4096, 1.0), used)["fits"]
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
         report_of(Chip(1, 2048, 1.0), "INTERNAL: Used 3 of it")
 
