@@ -22,6 +22,7 @@ from bert_jax.errors import DivergenceError, Preempted, UserError
 from bert_jax.interop.train_state import CheckpointStore, newest_step
 from bert_jax.model.config import ComputeConfig
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.runs import read_metrics
 from bert_jax.training import hooks, metrics
 from bert_jax.training import run as engine
 from bert_jax.training.config import RunConfig
@@ -90,6 +91,24 @@ def every_fourth(step):
     return step % 4 == 0
 
 
+def never(step):
+    return False
+
+
+def stops_at(at):
+    """The arguments of a job that is interrupted after a step."""
+
+    def evaluate(step, params, reporter):
+        raise KeyboardInterrupt
+
+    return dict(evaluates=lambda step: step == at, evaluate=evaluate)
+
+
+def same(state, expected):
+    """Whether two trees are equal bit for bit."""
+    return jax.tree.all(jax.tree.map(np.array_equal, state, expected))
+
+
 class Batches:
     """Batches of eight rows of consecutive numbers with different lengths."""
 
@@ -142,14 +161,13 @@ def test_a_new_objective_trains_logs_evaluates_and_saves(make_job, tmp_path):
     assert int(state.step) == STEPS
     assert [*progress.evaluation.values()] == [0, 4, 8]
     # Every token is the token before it plus one.
-    text = (tmp_path / "metrics.jsonl").read_text()
-    metrics = [json.loads(line) for line in text.splitlines()]
-    assert [line["step"] for line in metrics] == [3, 6, 9]
-    assert metrics[-1]["loss"] < metrics[0]["loss"]
-    assert metrics[-1]["accuracy"] > metrics[0]["accuracy"]
+    first, second, last = read_metrics(tmp_path / "metrics.jsonl")
+    assert [first["step"], second["step"], last["step"]] == [3, 6, 9]
+    assert last["loss"] < first["loss"]
+    assert last["accuracy"] > first["accuracy"]
     batches = [Batches()[step] for step in range(3)]
     share = np.mean([batch["attention_mask"].mean() for batch in batches])
-    assert metrics[0]["padding"] == pytest.approx(1 - share, abs=1e-6)
+    assert first["padding"] == pytest.approx(1 - share, abs=1e-6)
     assert "accuracy" in lines[-1]
     assert progress.tokens == sum(
         Batches()[step]["attention_mask"].sum() for step in range(STEPS)
@@ -236,8 +254,7 @@ def test_a_line_has_the_means_of_its_steps_and_the_last_learning_rate(
     for every in (1, 3):
         folder = RunFolder(tmp_path / str(every))
         run(make_job({"log_every": every}), folder, lambda line: None)
-        text = (tmp_path / str(every) / "metrics.jsonl").read_text()
-        lines[every] = [json.loads(line) for line in text.splitlines()]
+        lines[every] = read_metrics(folder.local / "metrics.jsonl")
     for name in ("loss", "grad_norm"):
         means = np.reshape([line[name] for line in lines[1]], (3, 3)).mean(axis=1)
         assert [line[name] for line in lines[3]] == pytest.approx(means, rel=1e-5)
@@ -275,8 +292,7 @@ def test_each_shape_is_compiled_once_and_each_batch_read_once(make_job, tmp_path
     assert progress.shapes == {"8x6": 6, "8x8": 3}
     assert batches.drawn == dict.fromkeys(range(STEPS), 1)
     # A step that compiles has no rates.
-    text = (tmp_path / "metrics.jsonl").read_text()
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = read_metrics(tmp_path / "metrics.jsonl")
     for name in ("tokens_per_second", "data_wait", "seconds_left"):
         without = [line["step"] for line in lines if line[name] is None]
         assert without == [1, 3], name
@@ -299,17 +315,13 @@ def test_an_interrupted_run_resumes_bit_for_bit(make_job, metric_lines, tmp_path
         job = dataclasses.replace(job, hooks=[(1, interrupt), *job.hooks])
         run(job, folder, lambda line: None)
     state, progress, _ = run(make_job(), folder, lambda line: None)
-    same = jax.tree.map(np.array_equal, state.params, expected.params)
-    assert jax.tree.all(same)
-    assert jax.tree.all(
-        jax.tree.map(np.array_equal, state.opt_state, expected.opt_state)
-    )
+    assert same(state.params, expected.params)
+    assert same(state.opt_state, expected.opt_state)
     assert metric_lines(tmp_path / "parts") == metric_lines(tmp_path / "whole")
     for name in ("evaluation", "tokens", "computed_tokens", "shapes"):
         assert getattr(progress, name) == getattr(expected_progress, name), name
-    text = (tmp_path / "parts/metrics.jsonl").read_text()
-    seconds = [json.loads(line)["seconds"] for line in text.splitlines()]
-    seconds.append(progress.seconds)
+    lines = read_metrics(tmp_path / "parts/metrics.jsonl")
+    seconds = [*(line["seconds"] for line in lines), progress.seconds]
     assert seconds == sorted(seconds) and seconds[0] > 0
 
 
@@ -349,26 +361,22 @@ def test_a_batch_without_a_finite_loss_is_skipped_on_request(
     expected, *_ = run(job, RunFolder(tmp_path / "whole"), lines.append)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(expected.params))
     resumed, *_ = run(job, RunFolder(tmp_path / "a"), print)
-    assert jax.tree.all(jax.tree.map(np.array_equal, resumed.params, expected.params))
+    assert same(resumed.params, expected.params)
     (line,) = [line for line in lines if "warning" in line]
     assert line.startswith("warning: skipped 1 of 3 batches before step 6, whose loss")
     expected_metrics = metric_lines(tmp_path / "whole")
     assert [line["skipped"] for line in expected_metrics] == [0, 1, 0]
 
-    def interrupt(step, *rest):
-        raise KeyboardInterrupt
-
     folder = RunFolder(tmp_path / "parts")
-    stops = dict(evaluates=lambda step: step == 5, evaluate=interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run(make_job(skipping(), batches=OneEmpty(), **stops), folder, print)
+        run(make_job(skipping(), batches=OneEmpty(), **stops_at(5)), folder, print)
     state, *_ = run(job, folder, print)
     assert metric_lines(tmp_path / "parts") == expected_metrics
-    assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
+    assert same(state.params, expected.params)
     # If all numbers are finite, nothing changes.
     plain, *_ = run(make_job(), RunFolder(tmp_path / "plain"), print)
     guarded, *_ = run(make_job(skipping()), RunFolder(tmp_path / "guarded"), print)
-    assert jax.tree.all(jax.tree.map(np.array_equal, plain.params, guarded.params))
+    assert same(plain.params, guarded.params)
 
 
 def test_a_spike_or_too_many_skipped_batches_stop_the_run(make_job, tmp_path):
@@ -403,10 +411,6 @@ def saved_steps(monkeypatch):
 
     monkeypatch.setattr(CheckpointStore, "save", noted)
     return steps
-
-
-def never(step):
-    return False
 
 
 def test_a_run_that_skips_to_its_end_keeps_the_checkpoints_before(
@@ -536,7 +540,7 @@ def test_a_signal_saves_the_step_and_the_run_resumes_bit_for_bit(
     assert newest_step(folder.checkpoints) == stop
     state, *_ = run(make_job(), folder, print)
     assert int(state.step) == STEPS
-    assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
+    assert same(state.params, expected.params)
 
 
 def test_a_signal_during_the_last_save_ends_the_run_after_the_save(
@@ -593,7 +597,7 @@ def test_clocks_that_jump_change_nothing(make_job, metric_lines, tmp_path, monke
     with folder.held():
         state, *_ = run(make_job(), folder, print)
     assert metric_lines(tmp_path / "jumps") == metric_lines(tmp_path / "plain")
-    assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
+    assert same(state.params, expected.params)
     monkeypatch.undo()
     again, *_ = run(make_job(), folder, print)
     assert int(again.step) == STEPS
@@ -601,13 +605,6 @@ def test_clocks_that_jump_change_nothing(make_job, metric_lines, tmp_path, monke
 
 def test_an_unfinished_run_accepts_changed_settings_only_on_request(make_job, tmp_path):
     """config.json has the settings of the newest start, and every change."""
-
-    def stops(at):
-        def evaluate(step, *rest):
-            if step == at:
-                raise KeyboardInterrupt
-
-        return dict(evaluates=lambda step: step == at, evaluate=evaluate)
 
     def job(rate, **changes):
         return make_job(identity={"mesh": rate}, **changes)
@@ -617,7 +614,7 @@ def test_an_unfinished_run_accepts_changed_settings_only_on_request(make_job, tm
 
     folder, lines = RunFolder(tmp_path), []
     with pytest.raises(KeyboardInterrupt):
-        run(job(0.1, **stops(5)), folder, print)
+        run(job(0.1, **stops_at(5)), folder, print)
     message = r"holds another run \(mesh: 0.1 -> 0.2\); .*change_settings"
     with pytest.raises(UserError, match=message):
         run(job(0.2), folder, print)
@@ -625,19 +622,19 @@ def test_an_unfinished_run_accepts_changed_settings_only_on_request(make_job, tm
     # The change is recorded although no step with the new setting is saved.
     first = {"step": 4, "settings": {"mesh": {"from": 0.1, "to": 0.2}}}
     with pytest.raises(KeyboardInterrupt):
-        run(job(0.2, change_settings=True, **stops(5)), folder, print)
+        run(job(0.2, change_settings=True, **stops_at(5)), folder, print)
     assert config() == {"mesh": 0.2, "changes": [first]}
     message = r"holds another run \(mesh: 0.2 -> 0.1\); .*change_settings"
     with pytest.raises(UserError, match=message):
         run(job(0.1), folder, print)
     with pytest.raises(KeyboardInterrupt):
-        run(job(0.1, change_settings=True, **stops(5)), folder, print)
+        run(job(0.1, change_settings=True, **stops_at(5)), folder, print)
     assert config() == {"mesh": 0.1}
     with pytest.raises(KeyboardInterrupt):
-        run(job(0.2, change_settings=True, **stops(5)), folder, print)
+        run(job(0.2, change_settings=True, **stops_at(5)), folder, print)
     # The same command resumes without change_settings.
     with pytest.raises(KeyboardInterrupt):
-        run(job(0.2, **stops(7)), folder, lines.append)
+        run(job(0.2, **stops_at(7)), folder, lines.append)
     assert "settings change after step 4: mesh: 0.1 -> 0.2; " in "\n".join(lines)
     assert config() == {"mesh": 0.2, "changes": [first]}
     run(job(0.3, change_settings=True), folder, print)
@@ -662,13 +659,9 @@ def test_a_run_keeps_its_vocabulary_and_its_rows(make_job, tmp_path, name):
         identity = {group: {leaf: value}} if group else {leaf: value}
         return make_job(identity=identity, **changes)
 
-    def stop(step, *rest):
-        if step == 5:
-            raise KeyboardInterrupt
-
     folder = RunFolder(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        run(job(1, evaluates=lambda step: True, evaluate=stop), folder, print)
+        run(job(1, **stops_at(5)), folder, print)
     with pytest.raises(
         UserError, match=rf"^{name}: 1 -> 2: a run keeps its vocabulary and rows"
     ):
@@ -700,15 +693,9 @@ def test_a_run_draws_its_curves_or_logs_the_reason(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("steps", "count"), [("3:6", 0), ("7:50", 1), ("20:30", 0)])
 def test_a_profile_contains_the_steps_that_run(make_job, tmp_path, steps, count):
     """The run of 9 steps resumes after step 4, which is within the steps 3 to 6."""
-
-    def stop(step, *rest):
-        if step == 5:
-            raise KeyboardInterrupt
-
-    stops = dict(evaluates=lambda step: True, evaluate=stop)
     folder = RunFolder(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        run(make_job(**stops), folder, print)
+        run(make_job(**stops_at(5)), folder, print)
     run(make_job(dict(profile_steps=steps), change_settings=True), folder, print)
     profiles = tmp_path / "tensorboard" / "plugins" / "profile"  # TensorBoard's folder
     traces = list(profiles.rglob("*.xplane.pb"))
@@ -724,17 +711,11 @@ def test_a_tracker_resumes_its_run(make_job, tmp_path, monkeypatch, name):
     library.init = lambda **settings: opened.append(settings[key])
     library.log = library.finish = lambda *args, **settings: None
     monkeypatch.setitem(sys.modules, name, library)
-
-    def stop(step, *rest):
-        if step == 5:
-            raise KeyboardInterrupt
-
     config = dict(tracker=name)
     for workdir in ("a/base", "b/base"):
         folder = RunFolder(tmp_path / workdir)
         with pytest.raises(KeyboardInterrupt):
-            job = make_job(config, evaluates=lambda step: True, evaluate=stop)
-            run(job, folder, print)
+            run(make_job(config, **stops_at(5)), folder, print)
         run(make_job(config), folder, print)
     assert opened[0] == opened[1] != opened[2] == opened[3]
 
