@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from etils import epath
 from tqdm import tqdm
 
 from bert_jax.errors import UserError, listed, naming
@@ -79,7 +80,19 @@ def check_checkpoint(path: os.PathLike | str, setting: str = "checkpoint") -> No
     if not os.fspath(path):
         raise UserError(f"there is no checkpoint; set {setting}: {_EXPECTED}")
     if not hub_name(path) and not is_remote(path):
-        find_files(Path(path))
+        workdir, _ = split_step(path)
+        find_files(Path(workdir))
+
+
+def split_step(path: os.PathLike | str) -> tuple[str, int | None]:
+    """The workdir and the step of a path such as runs/base/checkpoints/20000.
+
+    The step of any other path is None.
+    """
+    place = epath.Path(path)
+    if place.parent.name == CHECKPOINTS and place.name.isdecimal():
+        return os.fspath(place.parent.parent), int(place.name)
+    return os.fspath(path), None
 
 
 def find_files(

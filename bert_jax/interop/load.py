@@ -37,7 +37,14 @@ from bert_jax.interop.config_json import (
     split_changes,
     with_compute,
 )
-from bert_jax.interop.find import BEST, CHECKPOINTS, find_files, from_hub, hub_name
+from bert_jax.interop.find import (
+    BEST,
+    CHECKPOINTS,
+    find_files,
+    from_hub,
+    hub_name,
+    split_step,
+)
 from bert_jax.interop.surgery import stretched
 from bert_jax.interop.train_state import read_params
 from bert_jax.model.config import BertConfig, ComputeConfig
@@ -59,9 +66,10 @@ def load(
 
     path: a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, the file of
       their weights, the output_dir of transformers' Trainer (its newest checkpoint), or a
-      workdir (newest checkpoint of a pretraining, best model of a fine-tuning). It may be
-      a URL such as gs://bucket/folder, or the name of a model on the Hugging Face Hub,
-      such as google-bert/bert-base-uncased, with @REVISION or without. A local path takes
+      workdir (newest checkpoint of a pretraining, best model of a fine-tuning), or one
+      checkpoint of a run, such as runs/base/checkpoints/20000. It may be a URL such as
+      gs://bucket/folder, or the name of a model on the Hugging Face Hub, such as
+      google-bert/bert-base-uncased, with @REVISION or without. A local path takes
       precedence over a model of the same name on the hub.
     weights: False reads only the config and the tokenizer, and downloads no weights. Then
       ``params`` is empty, and the head and its labels are not known.
@@ -79,7 +87,7 @@ def load(
             f"the checkpoint is of type {type(path).__name__}; expected the path of a "
             "folder or a file, or the name of a model on the hub"
         )
-    path = expanded(path)
+    path, step = split_step(expanded(path))
     model_changes, compute_changes = split_changes(changes)
     if not weights:
         return _without_weights(path, model_changes)
@@ -88,7 +96,7 @@ def load(
     run = local
     if is_remote(path):
         run = epath.Path(path)
-    checkpoint = _read(local, run, model_changes)
+    checkpoint = _read(local, run, model_changes, step)
     if positions:
         checkpoint = stretched(checkpoint, positions, path)
     compute = dataclasses.replace(checkpoint.compute, **compute_changes)
@@ -169,11 +177,19 @@ def _local_files(path: os.PathLike | str) -> Path:
         return from_hub(path)
 
 
-def _read(local: Path, run: os.PathLike, changes: dict[str, Any]) -> Checkpoint:
-    """run: ``local``, or the remote workdir if ``local`` is a copy of its small files."""
+def _read(
+    local: Path, run: os.PathLike, changes: dict[str, Any], step: int | None
+) -> Checkpoint:
+    """Reads a checkpoint in any format.
+
+    run: ``local``, or the remote workdir if ``local`` is a copy of its small files. step:
+    the step of a run's checkpoint. None: the newest.
+    """
+    if step is not None:
+        return _read_workdir(local, run / CHECKPOINTS, changes, step)
     source, path = find_files(local, run)
     if source == "bert_jax":
-        return _read_workdir(path, run / CHECKPOINTS, changes)
+        return _read_workdir(path, run / CHECKPOINTS, changes, step)
     if path.parent == local and path.name != BEST and source == "huggingface":
         _logger.warning(f"{local} has no weights; reads its newest, {path.name}")
     # Imported late, because workdirs need no table of Hugging Face's names.
@@ -187,7 +203,7 @@ def _read(local: Path, run: os.PathLike, changes: dict[str, Any]) -> Checkpoint:
 
 
 def _read_workdir(
-    workdir: Path, checkpoints: Path, changes: dict[str, Any]
+    workdir: Path, checkpoints: Path, changes: dict[str, Any], step: int | None
 ) -> Checkpoint:
     path = workdir / "config.json"
     expected = "the config of a run of bert_jax; copy it from the run"
@@ -199,7 +215,7 @@ def _read_workdir(
         compute = from_settings(ComputeConfig, settings.get("compute", {}), "compute")
     # An objective may train more than a BERT, such as another head or a generator.
     known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm", "dense")
-    every = read_params(checkpoints)
+    every = read_params(checkpoints, step)
     if not pairs and every.pop("nsp", None):
         # This head and the pooler below it learn from pairs only. Without pairs, weight
         # decay shrinks them.

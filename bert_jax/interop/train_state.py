@@ -130,7 +130,7 @@ class CheckpointStore:
         UserError if all checkpoints are damaged, or if an array has another shape. Errors
         of the machine or of the store, such as TimeoutError, are raised.
         """
-        loaded = _load_newest(self._directory, abstract, log)
+        loaded = _load_newest(_complete(self._directory), abstract, log)
         if loaded is None:
             return None
         on_leader(functools.partial(self._set_damaged_aside, loaded[0]))
@@ -220,11 +220,14 @@ def _complete(directory: epath.Path) -> list[epath.Path]:
 
 
 def _load_newest(
-    directory: epath.Path, abstract: Any, log: Log
+    paths: list[epath.Path], abstract: Any, log: Log
 ) -> tuple[int, Any, dict[str, Any]] | None:
-    """Step, state and notes of the newest undamaged checkpoint; see _load."""
+    """Step, state and notes of the newest undamaged checkpoint; see _load.
+
+    paths: complete checkpoints, newest first.
+    """
     damaged: list[str] = []
-    for path in _complete(directory):
+    for path in paths:
         try:
             state, notes = _load(path, abstract)
         except Exception as error:
@@ -289,14 +292,23 @@ def _load(path: epath.Path, abstract: Any) -> tuple[Any, dict[str, Any]]:
     return state, notes
 
 
-def read_params(directory: Path) -> dict[str, Any]:
-    """The parameters of the newest undamaged checkpoint, as numpy arrays.
+def read_params(directory: Path, step: int | None = None) -> dict[str, Any]:
+    """The parameters of a checkpoint, as numpy arrays.
+
+    step: of the checkpoint. None: the newest undamaged checkpoint.
 
     Does not load the optimizer state, so it needs no config. Raises UserError without an
     undamaged checkpoint.
     """
     folder = epath.Path(directory if is_remote(directory) else directory.absolute())
-    loaded = _load_newest(folder, None, logging.getLogger(__name__).warning)
+    paths = _complete(folder)
+    if step is not None:
+        steps = ", ".join(path.name for path in reversed(paths))
+        paths = [path for path in paths if int(path.name) == step]
+        if not paths:
+            known = f"its checkpoints: {steps or 'none'}"
+            raise UserError(f"{directory} has no checkpoint of step {step}; {known}")
+    loaded = _load_newest(paths, None, logging.getLogger(__name__).warning)
     if loaded is None:
         raise UserError(f"{directory} contains no complete checkpoint; wait for one")
     return loaded[1]["params"]

@@ -15,6 +15,7 @@ import bert_jax
 from bert_jax.data.library import LibraryTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop.find import check_checkpoint
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
 from bert_jax.interop.surgery import head_params, with_new_words
 from bert_jax.interop.train_state import CheckpointStore, read_params
@@ -351,6 +352,24 @@ def test_a_single_host_reads_the_weights_of_a_sharded_run(small_model_config, tm
     checkpoint = bert_jax.load(tmp_path)
     assert (checkpoint.head, checkpoint.tokenizer) == ("pretraining", None)
     same(checkpoint.params, jax.device_get(state.params))
+
+
+def test_one_of_the_checkpoints_of_a_run_is_read(workdir):
+    first = bert_jax.load(workdir)
+    ones = jax.tree.map(np.ones_like, first.params)
+    with CheckpointStore(workdir / "checkpoints", keep=2) as store:
+        store.save(7, {"params": ones}, {})
+    same(bert_jax.load(workdir).params, ones)
+    same(bert_jax.load(workdir / "checkpoints/7").params, ones)
+    old = workdir / "checkpoints/0"
+    check_checkpoint(old)
+    checkpoint = bert_jax.load(f"{old}/")
+    same(checkpoint.params, first.params)
+    assert checkpoint.tokenizer.tokens == first.tokenizer.tokens
+    assert bert_jax.tokenizer(old).tokens == first.tokenizer.tokens
+    message = r"checkpoints has no checkpoint of step 5; its checkpoints: 0, 7$"
+    with pytest.raises(UserError, match=message):
+        bert_jax.load(workdir / "checkpoints/5")
 
 
 def test_googles_checkpoint_may_lack_heads(golden, tmp_path, monkeypatch):
