@@ -158,8 +158,11 @@ class SentenceVectors(Classification):
         self.head, self.cosine = config.pooling or "mean", config.loss == "cosine"
         self.learns_labels = self.cosine or bool(config.positive_from)
         self.whole_batch = config.loss == "contrastive"
-        names = ("loss", "margin", "matryoshka")
-        self.loss_settings = {name: getattr(config, name) for name in names}
+        self.loss_settings = {
+            "loss": config.loss,
+            "margin": config.margin,
+            "matryoshka": config.matryoshka,
+        }
         self.form = text_form(config, VectorsForm)
         if not self.cosine:  # rows may have negatives in place of a label
             others = f"{self.form.others}|{_NEGATIVES.pattern}"
@@ -210,21 +213,27 @@ class SentenceVectors(Classification):
     def encode(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
         """One sequence for each text of a row: its two texts and its negatives."""
         room = self.config.max_length - tokenizer.overhead(1)
-        counts = {2 + len(row.negatives): row.where for row in rows} or {2: ""}
-        if len(counts) > 1:
-            first, other = (f"{n - 2} ({where})" for n, where in [*counts.items()][:2])
-            actual = f"rows have {first} and {other} negatives"
-            raise UserError(f"{actual}; expected the same number in all rows")
-        texts = [text for row in rows for text in (*row.texts, *row.negatives)]
-        parts, (count,) = tokenizer.encode_batch(texts), counts
+        texts: list[str] = []
+        count = 2
+        for row in rows:
+            texts += (*row.texts, *row.negatives)
+            count, first = 2 + len(row.negatives), rows[0]
+            if len(row.negatives) != len(first.negatives):
+                raise UserError(
+                    f"rows have {len(first.negatives)} ({first.where}) and "
+                    f"{len(row.negatives)} ({row.where}) negatives; expected the same "
+                    "number in all rows"
+                )
+        parts = tokenizer.encode_batch(texts)
         joined = [tokenizer.build(part[:room]) for part in parts]
-        long = np.array([len(part) > room for part in parts]).reshape(-1, count)
+        lengths = np.array([*map(len, parts)]).reshape(-1, count)
+        truncated = (lengths > room).any(axis=1).sum()
         labels, targets = [row.label for row in rows], {}
         if rows and self.cosine and None not in labels:
             low, high = min(labels), max(labels)
             scaled = (np.array(labels) - low) / max(high - low, 1e-9)
             targets = {"label": scaled.astype(np.float32)}
-        more = {"choices": count, "truncated": int(long.any(axis=1).sum())}
+        more = {"choices": count, "truncated": int(truncated)}
         numbers = np.repeat(np.arange(len(rows)), count)
         return joined_features(joined, numbers, targets, **more)
 
