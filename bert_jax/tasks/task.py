@@ -398,7 +398,7 @@ def all_scores(task: Task, rows: list[Any], answers: Answers) -> Scores:
         return scores
     gold = []
     for row in rows:
-        label = getattr(row, task.gold)
+        label = getattr(row, task.gold, row)
         if isinstance(label, tuple):
             label = list(label)
         gold.append(label)
