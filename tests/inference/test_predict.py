@@ -193,19 +193,6 @@ def test_an_empty_text_has_no_tags(tagger, rows):
     assert empty == dict(words=[], tags=[], probabilities=[], entities=[])
 
 
-def test_truncated_texts_are_counted(sentiment, parts, caplog):
-    model = sentiment[0]
-    texts = ["a man " * 60, "a man", "the " * 94, "the " * 95]
-    in_parts = parts(model, placed_rows(texts), 2)
-    assert [part.features.truncated for part in in_parts] == [1, 1]
-    caplog.clear()
-    with caplog.at_level("WARNING", "bert_jax"):
-        model.predict(texts[1:3])
-        assert not caplog.messages
-        model.predict(texts)
-    assert caplog.messages == ["2 of 4 rows truncated to max_length=96"]
-
-
 def test_a_regression_head_predicts_a_number(tmp_path):
     logits = tiny(tmp_path / "m", "sequence", 1, problem_type="regression")
     texts = sentences(3)
@@ -474,18 +461,6 @@ def test_questions_keep_their_numbers_and_squad_files_are_read(reader, parts, tm
     answers = model.predict(tmp_path / "questions.json")
     assert [answer["id"] for answer in answers] == ["q0", "q1", "q2", "q3", "q4"]
     assert len({json.dumps(answer["nbest"][0]["text"]) for answer in answers}) == 1
-
-
-def test_multi_labels_are_independent_and_two_numbers_are_refused(tmp_path):
-    kind = "multi_label_classification"
-    tiny(tmp_path / "m", "sequence", 2, labels=("x", "y"), problem_type=kind)
-    model = bert_jax.load(tmp_path / "m")
-    (answer,) = model.predict(["the man eats"])
-    assert task_of(model).family == "multi_label"
-    assert set(answer) == {"labels", "probabilities"}
-    tiny(tmp_path / "n", "sequence", 2, labels=("x", "y"), problem_type="regression")
-    with pytest.raises(UserError, match=r"the head gives 2 numbers \(regression\)"):
-        bert_jax.load(tmp_path / "n").predict(["a"])
 
 
 def test_a_task_of_another_kind_is_refused(tmp_path):
