@@ -130,7 +130,7 @@ def choice_form(config: MultipleChoiceConfig) -> Form:
     if config.task == "codah":
         return CodahForm(fold=config.fold, **settings)
     if config.task == "swag":  # each ending is a column
-        settings["others"] = "|".join(("id", "fold-ind", *SWAG))
+        settings["others"] = ("id", "fold-ind", *SWAG)
         if not config.choices:
             settings["optional"] = ("choices",)
     return ChoiceForm(**settings)

@@ -122,7 +122,7 @@ class SquadForm(Form):
     """SQuAD's files, and tables of questions."""
 
     config: SquadConfig
-    others: str = "id|is_impossible"
+    others: tuple[str, ...] = ("id", "is_impossible")
     lists: tuple[str, ...] = ("answers",)
 
     def file_names(self, split: str) -> Sequence[str]:

@@ -11,7 +11,6 @@ import functools
 import hashlib
 import json
 import logging
-import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -86,7 +85,7 @@ class Form:
       name.
     usual: names of columns that a row to predict may have in place of the user's names.
     optional: columns that rows may lack. All rows of a split must then lack a text.
-    others: pattern of the names of all other values that the family reads.
+    others: names of all other values that the family reads.
     lists: columns whose cells may be printed lists.
     labels: labels that are known without rows, from the settings or the data set.
     one_hot: whether dictionaries have a column with a 0 or 1 for each of the labels.
@@ -98,7 +97,7 @@ class Form:
     columns: Mapping[str, tuple[str, ...]]
     usual: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     optional: tuple[str, ...] = ()
-    others: str = "id"
+    others: tuple[str, ...] = ("id",)
     lists: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     one_hot: bool = False
@@ -196,6 +195,10 @@ class Form:
             if key not in self.optional or name_in(values, names):
                 texts.append(text_of(where, values, names))
         return texts
+
+    def is_other(self, name: str) -> bool:
+        """Whether the family reads a value that has no column in the form."""
+        return name in self.others
 
     def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
         """Whether a cell that starts like a printed list must be one.
@@ -352,7 +355,6 @@ def _named(
     placed: Iterable[Placed], form: Form, labelled: bool, label: bool
 ) -> Iterator[Record]:
     possible = _possible_names(form, labelled)
-    is_other = functools.cache(re.compile(form.others).fullmatch)
     first: dict[str, str] = {}  # the name of each column in the first dictionary
     for where, row in placed:
         if not isinstance(row, dict):
@@ -377,7 +379,7 @@ def _named(
         if form.one_hot and labelled:
             values |= _from_one_hot(where, row, form, label)
         for name, value in row.items():
-            if is_other(name):
+            if form.is_other(name):
                 values.setdefault(name, value)
         yield where, with_lists(where, values, form)
 

@@ -49,7 +49,7 @@ from bert_jax.tasks.rows import (
     read_rows,
     value_of,
 )
-from bert_jax.tasks.splits import DataConfig, Form
+from bert_jax.tasks.splits import DataConfig, Form, named_columns
 from bert_jax.tasks.task import (
     Answer,
     Answers,
@@ -250,10 +250,7 @@ def text_form(
     usual["label"] = label_names
     columns = {}
     for key, names in usual.items():
-        chosen = getattr(config, key)
         columns[key] = tuple(dict.fromkeys((*data_set.columns.get(key, ()), *names)))
-        if chosen and isinstance(chosen, str):  # a tuple has columns of 0 and 1
-            columns[key] = (chosen,)
     others = ["id", "idx"]
     if config.id:
         others.append(config.id)
@@ -261,8 +258,8 @@ def text_form(
         others += _IDS
     labels = getattr(config, "labels", ()) or data_set.labels
     settings: dict[str, Any] = {"data_set": data_set, "labels": tuple(labels)}
-    settings["others"] = "|".join(map(re.escape, others))
-    return kind(columns=columns, usual=usual, **settings | more)
+    settings |= {"usual": usual, "others": tuple(others)}
+    return kind(columns=named_columns(config, columns), **settings | more)
 
 
 class Classification(Task):
@@ -430,12 +427,11 @@ class MultiLabel(Classification):
     def __init__(self, config: MultiLabelConfig):
         super().__init__(config)
         self.problem_type = SEVERAL_LABELS
-        label = config.label
+        label, one_hot = config.label, ()
         if isinstance(label, str) and "," in label:
-            label = tuple(name.strip() for name in label.split(","))
-        one_hot = ()
+            label = [name.strip() for name in label.split(",")]
         if not isinstance(label, str):
-            one_hot = label
+            label, one_hot = "", tuple(label)
         if "" in one_hot or len({*one_hot}) < len(one_hot):
             expected = "expected a different column for each label"
             raise UserError(f"data.label={one_hot}, {expected}")

@@ -112,6 +112,9 @@ class NegativesForm(VectorsForm):
 
     optional: tuple[str, ...] = ("label",)
 
+    def is_other(self, name: str) -> bool:
+        return super().is_other(name) or _NEGATIVES.fullmatch(name) is not None
+
     def by_position(self, where: str, row: Any, labelled: bool) -> dict[str, Any]:
         """The values of a tuple by name.
 
@@ -163,10 +166,10 @@ class SentenceVectors(Classification):
             "margin": config.margin,
             "matryoshka": config.matryoshka,
         }
-        self.form = text_form(config, VectorsForm)
+        kind = VectorsForm
         if not self.cosine:  # rows may have negatives in place of a label
-            others = f"{self.form.others}|{_NEGATIVES.pattern}"
-            self.form = text_form(config, NegativesForm, others=others)
+            kind = NegativesForm
+        self.form = text_form(config, kind)
 
     @property
     def main_metric(self) -> str:

@@ -110,7 +110,7 @@ class TaggingForm(Form):
     """Sentences in tables, in columns of words and tags, or segmented text."""
 
     config: TaggingConfig
-    others: str = "id|document"
+    others: tuple[str, ...] = ("id", "document")
     lists: tuple[str, ...] = ("words", "tags")
 
     def read_file(self, path: Path, split: str) -> Iterator[Placed]:
