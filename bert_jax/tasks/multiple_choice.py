@@ -23,6 +23,7 @@ from bert_jax.tasks.rows import (
     Record,
     check_texts,
     ending,
+    name_in,
     read_rows,
     text_of,
     value_of,
@@ -154,7 +155,7 @@ class MultipleChoice(Task):
         """A row with the columns of a table, or of SWAG."""
         columns = self.form.columns
         context = text_of(where, values, columns["context"])
-        has_choices = any(name in values for name in columns["choices"])
+        has_choices = name_in(values, columns["choices"])
         if self.config.task == "swag" and not has_choices:
             start, *ends = (text_of(where, values, [name]) for name in SWAG)
             choices = [f"{start} {end}".strip() for end in ends]

@@ -212,10 +212,8 @@ class Squad(Task):
                 needed = "set version_2=True for SQuAD 2.0"
                 raise UserError(f"{row.where} has no answer; {needed}")
             else:
-                _skip(
-                    self.config,
-                    f"{row.where} has no answer and is_impossible is not true",
-                )
+                problem = "has no answer and is_impossible is not true"
+                _skip(self.config, f"{row.where} {problem}")
         return rows
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Question:
@@ -229,23 +227,19 @@ class Squad(Task):
         question = text_of(where, values, columns["question"])
         context = text_of(where, values, columns["context"])
         impossible = _truth(where, values.get("is_impossible"))
-        value = None
-        for name in columns["answers"]:
-            value = values.get(name, value)
+        (name,) = columns["answers"]
+        value, has_column = values.get(name), name in values
         if impossible is None and isinstance(value, Mapping):
             impossible = not value.get("text", True)  # as in Hugging Face's squad_v2
-        has_column = any(name in values for name in columns["answers"])
         is_empty = has_column and value in (None, "", [])
         if impossible is None and is_empty and self.config.version_2:
             impossible = True
         right = []
         if labelled:
             check_texts(where, [question, context])
-            if not impossible and not has_column:
-                value_of(
-                    where, values, columns["answers"], "answers"
-                )  # raises UserError
         if labelled and not impossible:
+            if not has_column:
+                value_of(where, values, [name], "answers")  # raises UserError
             right = self._right_answers(where, value or [], context)
         row_id = str(values["id"])
         return Question(row_id, question, context, where, tuple(right), impossible)
