@@ -88,7 +88,6 @@ class Form:
     others: names of all other values that the family reads.
     lists: columns whose cells may be printed lists.
     labels: labels that are known without rows, from the settings or the data set.
-    one_hot: whether dictionaries have a column with a 0 or 1 for each of the labels.
     classes: whether a row has "one" class, "many" classes, or "none" but numbers. The class
       numbers of a data set become names. One class keeps its share of the rows in dev.
     data_set: names of its splits and files.
@@ -100,7 +99,6 @@ class Form:
     others: tuple[str, ...] = ("id",)
     lists: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
-    one_hot: bool = False
     classes: Literal["none", "one", "many"] = "many"
     data_set: DataSet = dataclasses.field(default_factory=DataSet)
 
@@ -376,8 +374,6 @@ def _named(
                 values[name] = row[name]
             elif name:
                 values[form.columns[key][0]] = row[name]
-        if form.one_hot and labelled:
-            values |= _from_one_hot(where, row, form, label)
         for name, value in row.items():
             if form.is_other(name):
                 values.setdefault(name, value)
@@ -387,9 +383,8 @@ def _named(
 def _possible_names(form: Form, labelled: bool) -> dict[str, tuple[str, ...]]:
     """The names that each column may have in a dictionary."""
     possible = dict(form.columns)
-    if form.one_hot or not labelled:
-        del possible[form.label]
     if not labelled:
+        del possible[form.label]
         for key in possible:
             names = possible[key] + form.usual.get(key, ())
             possible[key] = tuple(dict.fromkeys(names))
@@ -455,22 +450,6 @@ def with_lists(where: str, values: Mapping[str, Any], form: Form) -> Mapping[str
             needed = 'write a list as JSON, such as ["a", "b"]'
             raise UserError(f"{actual}: {shown}; {needed}")
     return {**values, **lists}
-
-
-def _from_one_hot(
-    where: str, row: Mapping[str, Any], form: Form, needed: bool
-) -> dict[str, Any]:
-    """The labels of a row with a column of 0 or 1 for each label."""
-    if not needed and form.labels[0] not in row:
-        return {}
-    labels = []
-    for name in form.labels:
-        value = value_of(where, row, [name])
-        if str(value).lower() in ("1", "1.0", "true"):
-            labels.append(name)
-        elif str(value).lower() not in ("0", "0.0", "false"):
-            raise UserError(f"{where}: {name!r} is {value!r}, expected 0 or 1")
-    return {form.columns[form.label][0]: labels}
 
 
 # Files and data sets

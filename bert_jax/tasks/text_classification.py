@@ -218,9 +218,16 @@ class TextForm(Form):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelsForm(TextForm):
-    """Texts with lists of labels."""
+    """Texts with lists of labels. one_hot: names of columns with a 0 or 1 for a label."""
 
     lists: tuple[str, ...] = ("label",)
+    one_hot: tuple[str, ...] = ()
+
+    def is_other(self, name: str) -> bool:
+        return name in self.one_hot or super().is_other(name)
+
+    def is_labelled(self, values: Mapping[str, Any]) -> bool:
+        return bool(name_in(values, self.one_hot)) or super().is_labelled(values)
 
     def is_list(self, name: str, cell: str, values: Mapping[str, Any]) -> bool:
         """Whether labels must be a list.
@@ -442,7 +449,8 @@ class MultiLabel(Classification):
         names = ("label", "labels")
         more = {}
         if one_hot:
-            more = {"one_hot": True, "labels": config.labels or one_hot}
+            more = {"one_hot": one_hot, "optional": ("label",)}
+            more["labels"] = config.labels or one_hot
         self.form = text_form(config, LabelsForm, names, **more)
 
     def _answer(self, logits: np.ndarray) -> Answer:
@@ -513,16 +521,9 @@ def _several(
 
 def _label(task: Classification, where: str, values: Mapping[str, Any]) -> Any:
     """The number, the class, or a tuple of the classes of a row, as the row names them."""
-    columns = task.form.columns["label"]
-    has_several = task.problem_type == SEVERAL_LABELS
-    name = name_in(values, columns)
-    if has_several and name and values[name] is None:
-        return ()  # a missing value means no labels
-    value = value_of(where, values, columns, "label")
-    if has_several:
-        known, separator = declared_labels(task), task.config.separator
-        names = _several(where, value, known, separator)
-        return tuple(class_name(where, name) for name in names)
+    if isinstance(task.form, LabelsForm):
+        return _labels(task, where, values)
+    value = value_of(where, values, task.form.columns["label"], "label")
     if not task.regression:
         return class_name(where, value)
     with contextlib.suppress(TypeError, ValueError, OverflowError):
@@ -530,6 +531,32 @@ def _label(task: Classification, where: str, values: Mapping[str, Any]) -> Any:
             return float(value)
     needed = "expected a number of float32 for regression"
     raise UserError(f"{where}: label {value!r}; {needed}")
+
+
+def _labels(
+    task: Classification, where: str, values: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The labels of a row: in one column, or in a column of 0 or 1 for each label."""
+    columns, one_hot = task.form.columns["label"], task.form.one_hot
+    name = name_in(values, columns)
+    if name_in(values, one_hot) or (one_hot and not name):
+        return tuple(label for label in one_hot if _is_one(where, values, label))
+    if name and values[name] is None:
+        return ()  # a missing value means no labels
+    value = value_of(where, values, columns, "label")
+    known, separator = declared_labels(task), task.config.separator
+    names = _several(where, value, known, separator)
+    return tuple(class_name(where, name) for name in names)
+
+
+def _is_one(where: str, values: Mapping[str, Any], name: str) -> bool:
+    """Whether the column of a label has a 1. Raises UserError unless it has a 0 or 1."""
+    value = value_of(where, values, [name])
+    if str(value).lower() in ("1", "1.0", "true"):
+        return True
+    if str(value).lower() in ("0", "0.0", "false"):
+        return False
+    raise UserError(f"{where}: {name!r} is {value!r}, expected 0 or 1")
 
 
 def _names(task: Classification, split: str) -> list[str]:

@@ -283,11 +283,11 @@ def test_wrong_columns_of_zero_and_one_are_refused():
         ({"food": None}, '^train, row 0: "food" is missing'),
     ):
         with pytest.raises(UserError, match=message):
-            multi_label.with_rows(train=[ONE_HOT[0] | change])
+            multi_label.with_rows(train=[ONE_HOT[0] | change]).read("train")
     with pytest.raises(
         UserError, match="no column 'service'; the columns are text, fo"
     ):
-        multi_label.with_rows(train=[{"text": "a", "food": 1}])
+        multi_label.with_rows(train=[{"text": "a", "food": 1}]).read("train")
     with pytest.raises(UserError, match="leave labels out"):
         bert_jax.tasks.multi_label(label=["food", "service"], labels=["x"])
 
