@@ -135,7 +135,7 @@ def task_rows(task: Task, data: Any, columns: Columns = ()) -> Rows:
     total = count_rows(data)
     if is_one_row(task, data) and not is_single(data):
         data, total = [data], 1  # lists of words, not columns
-    return Rows(raw_rows(data, task.form, tabs=task.tabs), columns, total)
+    return Rows(raw_rows(data, task.form), columns, total)
 
 
 def is_one_row(task: Task, data: Any) -> bool:

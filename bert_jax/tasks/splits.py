@@ -91,6 +91,7 @@ class Form:
     classes: whether a row has "one" class, "many" classes, or "none" but numbers. The class
       numbers of a data set become names. One class keeps its share of the rows in dev.
     data_set: names of its splits and files.
+    tabs: whether a line of text with tabs is a row of several texts.
     """
 
     columns: Mapping[str, tuple[str, ...]]
@@ -101,6 +102,7 @@ class Form:
     labels: tuple[str, ...] = ()
     classes: Literal["none", "one", "many"] = "many"
     data_set: DataSet = dataclasses.field(default_factory=DataSet)
+    tabs: bool = True
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -319,14 +321,14 @@ def read_splits(
 # Rows
 
 
-def raw_rows(data: Any, form: Form, *, tabs: bool = True) -> Iterator[Placed]:
+def raw_rows(data: Any, form: Form) -> Iterator[Placed]:
     """Yields the rows of any data to predict; see :func:`rows.placed_rows`.
 
     Also reads files in a form of the family.
     """
     if isinstance(data, Path) and form.is_own(data):
         return form.read_file(Path(expanded(data)), "test")
-    return placed_rows(data, tabs=tabs)
+    return placed_rows(data, tabs=form.tabs)
 
 
 def read_records(

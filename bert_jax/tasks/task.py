@@ -75,7 +75,6 @@ class Task(abc.ABC):
       family with labels, ``labels``.
     form: the columns and the files of the rows.
     length_setting: name of the setting that limits how many tokens of a row are used.
-    tabs: whether a line of text with tabs is a row of several texts.
     head: kind of output that the task needs from the model.
     labels: class names in the order of the outputs; empty for regression, choices and
       spans.
@@ -94,7 +93,6 @@ class Task(abc.ABC):
     function: ClassVar[str] = ""
     config_class: ClassVar[type]
     length_setting: ClassVar[str] = "max_length"
-    tabs: ClassVar[bool] = True
     gold: ClassVar[str] = ""
     form: Form
     head: Head

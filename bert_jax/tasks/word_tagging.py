@@ -112,6 +112,7 @@ class TaggingForm(Form):
     config: TaggingConfig
     others: tuple[str, ...] = ("id", "document")
     lists: tuple[str, ...] = ("words", "tags")
+    tabs: bool = False
 
     def read_file(self, path: Path, split: str) -> Iterator[Placed]:
         if is_table(path) and (ending(path) != ".tsv" or self._has_header(path)):
@@ -194,7 +195,6 @@ class Tagging(Task):
     family = "tagging"
     config_class = TaggingConfig
     head = "token"
-    tabs = False
     gold = "tags"
 
     def __init__(self, config: TaggingConfig):

@@ -78,7 +78,7 @@ def sentences(count, seed=0):
 
 def placed(model, lines):
     """Rows parsed from lines of a file, as in the command."""
-    return line_rows(lines, "texts.txt", tabs=task_of(model).tabs)
+    return line_rows(lines, "texts.txt", tabs=task_of(model).form.tabs)
 
 
 def task_of(model, **options):

@@ -32,7 +32,7 @@ def parse():
         def placed():
             for number, row in enumerate(rows, 1):
                 if isinstance(row, str):
-                    ((_, row),) = line_rows([row], name, tabs=task.tabs)
+                    ((_, row),) = line_rows([row], name, tabs=task.form.tabs)
                 yield f"{name}:{number}", row
 
         return list(objects_of(task, placed()))
