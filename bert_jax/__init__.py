@@ -1,7 +1,8 @@
 """BERT (Devlin et al., 2019) in JAX and Flax.
 
-load reads a checkpoint, and tokenizer only its tokenizer. pretrain and finetune train,
-tasks describes fine-tuning tasks, and figures draws runs and models.
+load reads a checkpoint, and tokenizer only its tokenizer. vocabulary and prepare make a
+vocabulary and a store from text. pretrain and finetune train, tasks describes fine-tuning
+tasks, and figures draws runs and models.
 """
 
 import importlib
@@ -10,19 +11,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bert_jax import figures as figures
     from bert_jax import tasks as tasks
+    from bert_jax.data.from_python import prepare as prepare
+    from bert_jax.data.from_python import vocabulary as vocabulary
     from bert_jax.inference.model import load as load
     from bert_jax.interop.load import tokenizer as tokenizer
     from bert_jax.training.from_python import finetune as finetune
     from bert_jax.training.from_python import pretrain as pretrain
 
 __version__ = "0.2.0"
-__all__ = ["figures", "finetune", "load", "pretrain", "tasks", "tokenizer"]
+__all__ = [
+    "figures",
+    "finetune",
+    "load",
+    "prepare",
+    "pretrain",
+    "tasks",
+    "tokenizer",
+    "vocabulary",
+]
 
 _FUNCTIONS = {
     "finetune": "bert_jax.training.from_python",
     "load": "bert_jax.inference.model",
+    "prepare": "bert_jax.data.from_python",
     "pretrain": "bert_jax.training.from_python",
     "tokenizer": "bert_jax.interop.load",
+    "vocabulary": "bert_jax.data.from_python",
 }
 
 

@@ -5,14 +5,12 @@ the page docs/settings.md read it.
 """
 
 import dataclasses
-import inspect
 import json
 import math
 import operator
-import textwrap
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from bert_jax.errors import UserError, hint
@@ -23,7 +21,6 @@ T = TypeVar("T")
 # label_name. A path may start with ~.
 Label = typing.NewType("Label", str)
 FilePath = typing.NewType("FilePath", str)
-Function = TypeVar("Function", bound=Callable)
 REQUIRED = dataclasses.MISSING
 
 
@@ -144,56 +141,6 @@ def setting_like(kind: Any, name: str, default: Any) -> Any:
     return dataclasses.field(default=default, metadata=field.metadata)
 
 
-def with_arguments(
-    *kinds: type,
-    leave_out: Collection[str] = (),
-    first: Sequence[str] = (),
-    given: bool = True,
-) -> Callable[[Function], Function]:
-    """Decorates a function that takes settings as ``**settings``, for help and completion.
-
-    Adds the settings of dataclasses to its signature and docstring, each with its type,
-    default and meaning. A group of settings is a dictionary.
-
-    leave_out: names that are no arguments. first: names that come first. Groups come last.
-    given: False if each default is None, which means the value from elsewhere.
-    """
-
-    def decorate(function: Function) -> Function:
-        signature, shown = inspect.signature(function), {}
-        named = [x for x in signature.parameters.values() if x.kind != x.VAR_KEYWORD]
-        left_out = {*leave_out, *(x.name for x in named)}
-        for kind, field in ((k, f) for k in kinds for f in dataclasses.fields(k)):
-            if (name := field.name) in left_out | shown.keys():
-                continue
-            annotation, default = typing.get_type_hints(kind)[name], field.default
-            meaning = field.metadata.get("doc")
-            if is_group := dataclasses.is_dataclass(annotation):
-                keys = ", ".join(x.name for x in dataclasses.fields(annotation))
-                annotation, default, meaning = dict, {}, f"a dictionary of {keys}"
-            elif field.default_factory is not REQUIRED:
-                default = field.default_factory()
-            if not given:
-                annotation, default = annotation | None, None
-            parameter = inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=default,
-                annotation=annotation,
-            )
-            lines = textwrap.wrap(f"{name}: {meaning}.", 80, break_on_hyphens=False)
-            rank = first.index(name) if name in first else len(first)
-            shown[name] = (is_group, rank), parameter, "\n  ".join(lines)
-        order = sorted(shown.values(), key=operator.itemgetter(0))
-        parameters = [*named, *(parameter for _, parameter, _ in order)]
-        function.__signature__ = signature.replace(parameters=parameters)
-        page = [f"{inspect.getdoc(function)}\n\nSettings:\n", *(x for *_, x in order)]
-        function.__doc__ = "\n".join(page)
-        return function
-
-    return decorate
-
-
 def python_value(value: Any) -> Any:
     """The number, text or list in a value of numpy, pandas, polars, Arrow or JAX.
 
@@ -282,8 +229,19 @@ def to_dict(config: Any) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
+def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings with changes. A group keeps the settings that are not changed."""
+    result = dict(settings)
+    for name, value in changes.items():
+        before = result.get(name)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            value = merged(before, value)
+        result[name] = value
+    return result
+
+
 def plain(node: Any) -> Any:
-    """Replaces each dataclass and each ConfigDict by a dictionary, also in tuples."""
+    """Replaces each dataclass and each mapping by a dictionary, also in tuples."""
     if dataclasses.is_dataclass(node):
         return to_dict(node)
     if hasattr(node, "items"):

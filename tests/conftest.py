@@ -41,10 +41,8 @@ TIMES = ("tokens_per_second", "mfu", "data_wait", "seconds_left", "seconds")
 # A run of 14 steps in two phases, which needs seconds. Its numbers differ from the defaults
 # and from each other, so that a test notices if one takes the place of another.
 SMALL = """
-from ml_collections import ConfigDict
-
 def get_config():
-    return ConfigDict(dict(
+    return dict(
         model=dict(vocab_size={vocab_size}, hidden_size=40, num_layers=1, num_heads=10,
                    intermediate_size=56, max_positions=64, hidden_dropout=0.2,
                    attention_dropout=0.3, layer_norm_epsilon=1e-5,
@@ -56,15 +54,13 @@ def get_config():
         optimizer=dict(learning_rate=1e-3, warmup=0.27, beta1=0.85, beta2=0.95,
                        epsilon=1e-4, weight_decay=0.03, clip_norm=0.6),
         phases=(
-            ConfigDict(dict(steps=9, sequence_length=24, batch_size=8,
-                            max_predictions=12)),
-            ConfigDict(dict(steps=5, sequence_length=48, batch_size=16,
-                            max_predictions=14)),
+            dict(steps=9, sequence_length=24, batch_size=8, max_predictions=12),
+            dict(steps=5, sequence_length=48, batch_size=16, max_predictions=14),
         ),
         mesh=dict(data=-1, model=1, fsdp=False),
         seed=13, log_every=2, eval_every=6, eval_batches=7, checkpoint_every=4,
         eval_mask_rate=0.28, keep_checkpoints=2, prompts=("the [MASK] of the sea",),
-    ))
+    )
 """
 
 # No name is looked up on a hub, also in processes that tests start.
@@ -698,10 +694,8 @@ def make_batch():
 
 # Tests of dropout set its rates.
 FINETUNE = """
-from ml_collections import ConfigDict
-
 def get_config():
-    return ConfigDict(dict(
+    return dict(
         family="classification", init_from="{folder}/checkpoint",
         data=dict(task="table", dir="{folder}/data", max_length=14),
         model=dict(hidden_dropout=0.0, attention_dropout=0.0),
@@ -710,7 +704,7 @@ def get_config():
         sweep=dict(batch_size=(4,), learning_rate=(1e-3,), epochs=(1,), seeds=(5, 6)),
         batch_size=4, eval_batch_size=8, epochs=1, buckets=1, log_every=1, seed=7,
         checkpoint_every=2, mesh=dict(data=-1, model=1, fsdp=False),
-    ))
+    )
 """
 
 

@@ -25,6 +25,7 @@ from bert_jax.settings import (
     describe,
     differences,
     from_settings,
+    merged,
     setting,
     setting_like,
 )
@@ -298,17 +299,35 @@ def test_functions_show_their_settings_with_types_defaults_and_meanings():
     page = inspect.getdoc(bert_jax.finetune)
     meaning = FineTuneConfig.__dataclass_fields__["epochs"].metadata["doc"]
     assert f"\nepochs: {meaning}.\n" in page
-    # Common settings are first, and groups with their keys are last.
+    # A class's own settings are before its parents', and groups with keys are last.
     names = [*shown]
-    assert names.index("epochs") < names.index("batch_size") < names.index("tracker")
-    assert names[-4:] == ["compute", "mesh", "model", "features"]
+    order = [
+        "epochs",
+        "learning_rate",
+        "warmup_steps",
+        "evaluations",
+        "tracker",
+        "mesh",
+    ]
+    assert sorted(order, key=names.index) == order
+    assert [*names[-5:]] == ["optimizer", "model", "features", "compute", "mesh"]
     keys = (
         "dtype, attention_impl, dropout_impl, remat,\n  scan_layers, float32_gradients."
     )
     assert f"\ncompute: a dictionary of {keys}\n" in page
     pretrain = inspect.signature(bert_jax.pretrain).parameters
     assert (pretrain["beta2"].default, pretrain["log_every"].default) == (0.999, 100)
-    assert [*pretrain][-4:] == ["compute", "mesh", "model", "data"]
+    assert {"phases", "optimizer", "compute", "mesh", "model", "data"} <= {*pretrain}
     # Without an argument load keeps the value of the files.
     dtype = inspect.signature(bert_jax.load).parameters["dtype"]
     assert (dtype.annotation, dtype.default) == (str | None, None)
+
+
+def test_groups_of_settings_are_merged():
+    settings = {"seed": 1, "data": {"path": "a", "examples": {"mask_rate": 0.2}}}
+    changes = {"data": {"examples": {"mask_share": 1}}, "phases": [{"steps": 3}]}
+    expected = {"path": "a", "examples": {"mask_rate": 0.2, "mask_share": 1}}
+    result = merged(settings, changes)
+    assert result == {"seed": 1, "data": expected, "phases": [{"steps": 3}]}
+    assert settings["data"]["examples"] == {"mask_rate": 0.2}
+    assert merged({"weights": {"a.b": 1}}, {"weights": 2}) == {"weights": 2}

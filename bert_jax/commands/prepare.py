@@ -22,15 +22,8 @@ flags:
 [Text and data](data.md) describes the formats.
 """
 
-import shlex
-from pathlib import Path
-
 from bert_jax.commands import cli
-from bert_jax.data.beam import prepare_with_beam
-from bert_jax.data.preparation import prepare
-from bert_jax.data.tokenizer_files import load_tokenizer
-from bert_jax.errors import UserError
-from bert_jax.files import is_remote
+from bert_jax.data import from_python
 from bert_jax.progress import print_line
 
 
@@ -39,17 +32,9 @@ def main(argv: list[str]) -> None:
     defaults = {"vocabulary": str, "output": str, "workers": 0, "shards": 0}
     flags = cli.CORPUS_FLAGS | defaults | {"segmenter": "", "beam": {}}
     settings = vars(cli.argument_parser(__doc__, flags).parse_args(argv))
-    inputs, output, beam = (settings.pop(name) for name in ("input", "output", "beam"))
-    settings["format"] = settings.pop("input_format")
     cli.log_to_screen()
-    tokenizer = load_tokenizer(settings.pop("vocabulary"))
-    if beam is not None:
-        options = shlex.split(beam)
-        report = prepare_with_beam(inputs, tokenizer, output, options, **settings)
-    elif is_remote(output):
-        raise UserError(f"--output={output} is in an object store, which needs --beam")
-    else:
-        report = prepare(inputs, tokenizer, Path(output), **settings)
+    report = from_python.prepare(**settings)
+    output = settings["output"]
     print_line(f"{output}: {report}")
-    size = f"--model.vocab_size={tokenizer.vocab_size}"
+    size = f"--model.vocab_size={report.info.vocab_size}"
     cli.print_next(("train", "--config", "mini", f"--data.path={output}", size))

@@ -26,23 +26,13 @@ the vocabulary splits into several tokens, or does not know, are added to it. On
 vocabularies can be extended.
 """
 
-import argparse
-import itertools
-from pathlib import Path
-
 from bert_jax.commands import cli
-from bert_jax.data.corpus import left_out, read_documents
-from bert_jax.data.corpus_formats import Reading
-from bert_jax.data.tokenizer import save_vocabulary
-from bert_jax.data.tokenizer_files import load_tokenizer
-from bert_jax.data.vocabulary_training import KINDS, extend_vocabulary, train_vocabulary
-from bert_jax.errors import UserError
-from bert_jax.files import check_output, ending
+from bert_jax.data import from_python
+from bert_jax.data.vocabulary_training import KINDS
 from bert_jax.progress import print_line
 
-_ENDINGS = {"wordpiece": ".txt", "sentencepiece": ".model"}
 _FLAGS = cli.CORPUS_FLAGS | {
-    "output": Path,
+    "output": str,
     "size": 30522,
     "kind": KINDS,
     "cased": False,
@@ -55,43 +45,13 @@ _FLAGS = cli.CORPUS_FLAGS | {
 def main(argv: list[str]) -> None:
     """Parses the command line, trains and writes."""
     parser = cli.argument_parser(__doc__, _FLAGS)
-    args = parser.parse_args(argv)
-    _check(args, parser)
+    settings = vars(parser.parse_args(argv))
     cli.log_to_screen()
-    reading = Reading(args.input_format, args.text_field, args.language)
-    documents = read_documents(args.input, reading)
-    sentences = itertools.chain.from_iterable(documents)
-    if args.extend:
-        old = load_tokenizer(args.extend)
-        tokenizer = extend_vocabulary(old, sentences, args.words)
-    else:
-        tokenizer = train_vocabulary(
-            sentences,
-            args.size,
-            kind=args.kind,
-            lower_case=not args.cased,
-            keep_accents=args.keep_accents,
-        )
-    save_vocabulary(tokenizer, args.output)
-    print_line(
-        f"wrote {tokenizer.vocab_size:,} tokens to {args.output}; "
-        f"{left_out(reading.dropped)}"
-    )
-    given, flags = vars(args), ("input_format", "text_field", "language")
-    changed = [x for x in flags if given[x] != parser.get_default(x)]
-    same = [f"--{x}={given[x]}" for x in changed]
-    made = "--vocabulary", str(args.output), "--output", "data/text"
-    cli.print_next(("prepare", "--input", *args.input, *made, *same))
-
-
-def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Raises UserError for a flag without effect, and for a wrong --output."""
-    unused = {"size", "kind", "cased", "keep_accents"} if args.extend else {"words"}
-    if args.cased or args.kind == "sentencepiece":
-        unused.add("keep_accents")
-    cli.check_unused(parser, args, *unused)
-    if ending(args.output) != _ENDINGS[args.kind]:
-        raise UserError(
-            f"--output={args.output}, expected a {_ENDINGS[args.kind]} file for {args.kind}"
-        )
-    check_output(args.output, *args.input, args.extend)
+    tokenizer = from_python.vocabulary(**settings)
+    output = settings["output"]
+    print_line(f"wrote {tokenizer.vocab_size:,} tokens to {output}")
+    flags = ("input_format", "text_field", "language")
+    changed = [name for name in flags if settings[name] != parser.get_default(name)]
+    same = [f"--{name}={settings[name]}" for name in changed]
+    made = "--vocabulary", output, "--output", "data/text"
+    cli.print_next(("prepare", "--input", *settings["input"], *made, *same))

@@ -7,6 +7,7 @@ other examples of a batch.
 
 import dataclasses
 import functools
+import math
 import threading
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -32,6 +33,7 @@ _CUT_WORDS = 8
 # Number of sentences of the documents that are planned together. It limits the memory of
 # temporary arrays.
 _GROUP_SENTENCES = 1 << 21
+_LENGTH = 128  # tokens of a sequence, if a phase names no other number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +41,23 @@ class Phase:
     """Steps at one batch size and sequence length. All phases share one schedule."""
 
     steps: int = setting(doc="number of training steps", least=1)
-    batch_size: int = setting(doc="sequences of a step, over all devices", least=1)
+    batch_size: int = setting(32, "sequences of a step, over all devices", least=1)
     sequence_length: int = setting(
-        doc="maximum number of tokens of a sequence, with [CLS] and two [SEP]", least=5
+        0,
+        "maximum number of tokens of a sequence, with [CLS] and two [SEP], at least 5; 0: "
+        "128, or all positions of a model with fewer",
+        least=0,
     )
-    max_predictions: int = setting(doc="maximum masked tokens of a sequence", least=1)
+    max_predictions: int = setting(
+        0, "maximum masked tokens of a sequence; 0: mask_rate of its tokens", least=0
+    )
+
+    def completed(self, max_positions: int, mask_rate: float) -> "Phase":
+        """The phase with numbers in place of zeros."""
+        length = self.sequence_length or min(_LENGTH, max_positions)
+        masked = math.ceil(round(mask_rate * length, 6))
+        most = self.max_predictions or max(1, min(masked, length - 3))
+        return dataclasses.replace(self, sequence_length=length, max_predictions=most)
 
 
 @dataclasses.dataclass(frozen=True)

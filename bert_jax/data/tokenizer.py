@@ -8,11 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from bert_jax.arguments import accepts
 from bert_jax.data.sequences import fit
 from bert_jax.data.text_arrays import CallOptions, padded_arrays, paired_texts
 from bert_jax.errors import UserError
 from bert_jax.files import new_file, write_json
-from bert_jax.settings import from_settings, with_arguments
+from bert_jax.settings import from_settings
 
 
 class SpecialTokens(NamedTuple):
@@ -122,7 +123,7 @@ class Tokenizer:
             parts += [mask, part]
         return np.concatenate(parts)
 
-    @with_arguments(CallOptions)
+    @accepts(CallOptions)
     def __call__(
         self,
         texts: str | Iterable[str],

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
+from bert_jax.arguments import accepts
 from bert_jax.data.text_arrays import paired_texts
 from bert_jax.errors import UserError, counted, listed
 from bert_jax.inference import predict
@@ -43,7 +44,7 @@ from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.find import check_save
 from bert_jax.interop.load import load as load_checkpoint
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.settings import from_settings, setting, with_arguments
+from bert_jax.settings import from_settings, setting
 from bert_jax.tasks.rows import is_single
 from bert_jax.tasks.task import Metrics, Task
 
@@ -62,8 +63,6 @@ class DuplicateOptions(EncodeOptions):
     threshold: float = setting(0.9, "minimum cosine of a pair", least=-1)
 
 
-# Options of encode that its help shows before the options of all methods.
-_OF_ENCODE = ("layers", "pooling", "normalize", "dimensions")
 # The task of a model by its head, if it has no family of tasks.
 _TASKS = {"none": "encoder without a head", "sequence": "classification"}
 _TASKS |= {"token": "tagging", "choice": "multiple choice"}
@@ -106,7 +105,7 @@ class Bert(Checkpoint):
             f"{parameters:,} parameters in the encoder)"
         )
 
-    @with_arguments(FillMaskOptions, first=("top",))
+    @accepts(FillMaskOptions)
     def fill_mask(
         self, texts: Any, *, columns: Columns = (), **options: Any
     ) -> list[list[Any]]:
@@ -128,7 +127,7 @@ class Bert(Checkpoint):
             answers.append(blanks)
         return _one_or_all(answers, is_single(texts))
 
-    @with_arguments(Options)
+    @accepts(Options)
     def next_sentence(
         self, first: Any, second: Any = None, *, columns: Columns = (), **options: Any
     ) -> float | np.ndarray:
@@ -156,7 +155,7 @@ class Bert(Checkpoint):
         probabilities = np.array([x["probability"] for x in answers], float)
         return _number_or_array(probabilities, is_single(rows))
 
-    @with_arguments(EncodeOptions, first=_OF_ENCODE)
+    @accepts(EncodeOptions)
     def encode(self, texts: Any, *, columns: Columns = (), **options: Any) -> Arrays:
         """Vectors of texts, float32 (texts, W), or (W,) of a single text.
 
@@ -168,7 +167,7 @@ class Bert(Checkpoint):
         vectors = stacked(self._devices, rows_of(texts, columns), chosen)
         return _one_or_all(vectors, is_single(texts))
 
-    @with_arguments(EncodeOptions, first=_OF_ENCODE)
+    @accepts(EncodeOptions)
     def similarity(
         self, a: Any, b: Any, *, columns: Columns = (), **options: Any
     ) -> float | np.ndarray:
@@ -189,7 +188,7 @@ class Bert(Checkpoint):
             return float(values)
         return values
 
-    @with_arguments(SearchOptions, first=_OF_ENCODE)
+    @accepts(SearchOptions)
     def search(
         self,
         queries: Any,
@@ -232,7 +231,7 @@ class Bert(Checkpoint):
             answers.append(found)
         return _one_or_all(answers, vectors.ndim == 1)
 
-    @with_arguments(DuplicateOptions, first=_OF_ENCODE)
+    @accepts(DuplicateOptions)
     def duplicates(
         self,
         texts: Any,
@@ -253,7 +252,7 @@ class Bert(Checkpoint):
         encode = functools.partial(self.encode, columns=columns, **options)
         return near_pairs(_vectors(texts, encode, least=2), threshold)
 
-    @with_arguments(ScoreOptions, first=("rest_of_word",))
+    @accepts(ScoreOptions)
     def score(
         self, texts: Any, *, columns: Columns = (), **options: Any
     ) -> float | np.ndarray:
@@ -266,7 +265,7 @@ class Bert(Checkpoint):
         scores = log_probabilities(self._devices, chosen, texts, columns)
         return _number_or_array(scores, is_single(texts))
 
-    @with_arguments(PredictOptions, first=("top",))
+    @accepts(PredictOptions)
     def predict(
         self,
         rows: Any,
@@ -296,7 +295,7 @@ class Bert(Checkpoint):
             return predict.frame(self._devices, rows, columns, chosen)
         return self._of_task(predict.answers, rows, columns, chosen)
 
-    @with_arguments(Options)
+    @accepts(Options)
     def predict_proba(
         self, rows: Any, *, columns: Columns = (), **options: Any
     ) -> Arrays:
@@ -317,7 +316,7 @@ class Bert(Checkpoint):
         chosen = from_settings(Options, options, "")
         return self._of_task(predict.probabilities, rows, columns, chosen)
 
-    @with_arguments(Options)
+    @accepts(Options)
     def logits(self, rows: Any, *, columns: Columns = (), **options: Any) -> Arrays:
         """The outputs of a fine-tuned model's head before softmax, float32.
 
@@ -343,7 +342,7 @@ class Bert(Checkpoint):
         values = function(self._devices, given, options)
         return _one_or_all(values, predict.is_one_row(task, rows))
 
-    @with_arguments(Options)
+    @accepts(Options)
     def evaluate(
         self,
         data: Any,
@@ -372,7 +371,7 @@ class Bert(Checkpoint):
         )
         return scored.evaluation.scores
 
-    @with_arguments(CallOptions)
+    @accepts(CallOptions)
     def __call__(self, texts: Any, **options: Any) -> Output:
         """The encoder's output for texts or pairs, all in one batch.
 
@@ -428,12 +427,7 @@ class Bert(Checkpoint):
         return OnDevices(Checkpoint(**{name: getattr(self, name) for name in names}))
 
 
-@with_arguments(
-    BertConfig,
-    ComputeConfig,
-    first=("dtype", "max_positions", "activation", "pooling"),
-    given=False,
-)
+@accepts(ComputeConfig, BertConfig, optional=True)
 def load(path: os.PathLike | str, **changes: Any) -> Bert:
     """Loads a BERT and its tokenizer. ``Bert`` has methods to predict, encode, score, save.
 

@@ -6,8 +6,9 @@ A new family is a file with its Task, a name in FAMILIES, and a function here.
 from collections.abc import Mapping
 from typing import Any
 
+from bert_jax.arguments import accepts
 from bert_jax.errors import UserError
-from bert_jax.settings import from_settings, with_arguments
+from bert_jax.settings import from_settings
 from bert_jax.tasks.data_sets import TABLE
 from bert_jax.tasks.multiple_choice import MultipleChoice
 from bert_jax.tasks.question_answering import Squad, SquadConfig
@@ -28,25 +29,25 @@ FAMILIES: dict[str, type[Task]] = {task.family: task for task in _TASKS}
 # Functions of bert_jax.tasks
 
 
-@with_arguments(Classification.config_class, leave_out=("task",))
+@accepts(Classification.config_class, leave_out=("task",))
 def glue(name: str, **settings: Any) -> Classification:
     """A task of GLUE: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli."""
     return _task(Classification, settings, task=name)
 
 
-@with_arguments(Classification.config_class, leave_out=("task",))
+@accepts(Classification.config_class, leave_out=("task",))
 def sick(name: str, **settings: Any) -> Classification:
     """A task of SICK: "entailment" or "relatedness"."""
     return _task(Classification, settings, task=f"sick_{name}")
 
 
-@with_arguments(Classification.config_class, leave_out=("task",))
+@accepts(Classification.config_class, leave_out=("task",))
 def classification(**settings: Any) -> Classification:
     """A class for each text, or a number with ``regression=True``."""
     return _task(Classification, settings, task="table")
 
 
-@with_arguments(Classification.config_class, leave_out=("task",))
+@accepts(Classification.config_class, leave_out=("task",))
 def pairs(
     *, text_a: str = "", text_b: str = "text_b", **settings: Any
 ) -> Classification:
@@ -58,7 +59,7 @@ def pairs(
     return _task(Classification, settings, task="table", text_a=text_a, text_b=text_b)
 
 
-@with_arguments(MultiLabel.config_class, leave_out=("task",))
+@accepts(MultiLabel.config_class, leave_out=("task",))
 def multi_label(**settings: Any) -> MultiLabel:
     """Any number of classes for a text.
 
@@ -67,7 +68,7 @@ def multi_label(**settings: Any) -> MultiLabel:
     return _task(MultiLabel, settings)
 
 
-@with_arguments(SentenceVectors.config_class, leave_out=("task",))
+@accepts(SentenceVectors.config_class, leave_out=("task",))
 def sentence_vectors(name: str = "table", **settings: Any) -> SentenceVectors:
     """Vectors of texts. The cosine of two vectors measures how close the texts are.
 
@@ -76,19 +77,19 @@ def sentence_vectors(name: str = "table", **settings: Any) -> SentenceVectors:
     return _task(SentenceVectors, settings, task=name)
 
 
-@with_arguments(Tagging.config_class)
+@accepts(Tagging.config_class)
 def tagging(**settings: Any) -> Tagging:
     """A tag for each word, such as the names of people and places."""
     return _task(Tagging, settings)
 
 
-@with_arguments(MultipleChoice.config_class)
+@accepts(MultipleChoice.config_class)
 def choices(**settings: Any) -> MultipleChoice:
     """The right text of two or more texts that may follow a context."""
     return _task(MultipleChoice, settings)
 
 
-@with_arguments(Squad.config_class)
+@accepts(Squad.config_class)
 def squad(**settings: Any) -> Squad:
     """The part of a context that answers a question.
 

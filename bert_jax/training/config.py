@@ -33,6 +33,7 @@ from bert_jax.settings import (
     to_dict,
 )
 
+_SHORTEST = 5  # [CLS], two [SEP] and a token of each text
 _SEED = {"least": 0, "below": 1 << 32}  # jax.random.key uses 32 bits
 
 
@@ -168,7 +169,9 @@ class TrainConfig(RunConfig):
 
     model: BertConfig
     data: DataConfig
-    phases: tuple[Phase, ...]
+    phases: tuple[Phase, ...] = setting(
+        doc="dictionaries of steps, batch_size, sequence_length and max_predictions"
+    )
     objective: str = setting(
         "bert_jax.objectives.mlm_nsp", "Python module that defines the loss"
     )
@@ -193,11 +196,19 @@ class TrainConfig(RunConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        limit, mask_rate = self.model.max_positions, self.data.examples.mask_rate
+        completed = []
         for i, phase in enumerate(self.phases):
-            length, limit = phase.sequence_length, self.model.max_positions
-            if length > limit:
-                most = f"expected at most model.max_positions={limit}"
-                raise UserError(f"phases[{i}].sequence_length={length}, {most}")
+            phase = phase.completed(limit, mask_rate)
+            actual = f"phases[{i}].sequence_length={phase.sequence_length}"
+            if phase.sequence_length < _SHORTEST:
+                raise UserError(f"{actual}, expected at least {_SHORTEST}")
+            if phase.sequence_length > limit:
+                raise UserError(
+                    f"{actual}, expected at most model.max_positions={limit}"
+                )
+            completed.append(phase)
+        object.__setattr__(self, "phases", tuple(completed))
 
     @property
     def total_steps(self) -> int:
@@ -263,26 +274,9 @@ class FineTuneConfig(RunConfig):
     longest_interval: ClassVar[int] = 500
     family: str = setting(doc="kind of task, such as classification or tagging")
     data: Any  # the config of the family
-    optimizer: FineTuneOptimizer = setting(factory=FineTuneOptimizer)
-    fresh_head: bool = setting(False, "start with a new head, not the checkpoint's")
-    freeze: bool = setting(False, "train the head and the pooler, not the encoder")
-    freeze_layers: int = setting(
-        -1, "freeze the embeddings and this many first layers; -1: nothing", least=-1
-    )
-    class_weights: dict[str, float] | str = setting(
-        factory=dict, doc="weight of each label in the loss (default 1), or balanced"
-    )
-    label_smoothing: float = setting(
-        0.0, "share of the target spread evenly over all labels", least=0, below=1
-    )
-    model: ModelSettings = setting(factory=ModelSettings)
-    features: FeatureConfig = setting(factory=FeatureConfig)
-    sweep: SweepConfig = setting(factory=SweepConfig)
-    batch_size: int = setting(32, "number of sequences of a step", least=1)
-    eval_batch_size: int = setting(
-        64, "batch size of evaluation at length 32; smaller at longer lengths", least=1
-    )
     epochs: int = setting(3, "number of passes over the training rows", least=1)
+    batch_size: int = setting(32, "number of sequences of a step", least=1)
+    optimizer: FineTuneOptimizer = setting(factory=FineTuneOptimizer)
     evaluations: int = setting(1, "evaluations on dev in each epoch", least=1)
     patience: int = setting(
         0, "stop after this many evaluations without a better score; 0: never", least=0
@@ -290,14 +284,31 @@ class FineTuneConfig(RunConfig):
     main_metric: str = setting(
         "", "dev score that picks the best model; empty: the task's main score"
     )
+    class_weights: dict[str, float] | str = setting(
+        factory=dict, doc="weight of each label in the loss (default 1), or balanced"
+    )
+    label_smoothing: float = setting(
+        0.0, "share of the target spread evenly over all labels", least=0, below=1
+    )
+    freeze: bool = setting(False, "train the head and the pooler, not the encoder")
+    freeze_layers: int = setting(
+        -1, "freeze the embeddings and this many first layers; -1: nothing", least=-1
+    )
+    fresh_head: bool = setting(False, "start with a new head, not the checkpoint's")
+    train_rows: int = setting(0, "number of training rows to use; 0: all", least=0)
+    eval_batch_size: int = setting(
+        64, "batch size of evaluation at length 32; smaller at longer lengths", least=1
+    )
     buckets: int = setting(
         2, "maximum number of lengths to pad to. Each compiles a program", least=1
     )
-    train_rows: int = setting(0, "number of training rows to use; 0: all", least=0)
     log_every: int = setting_like(RunConfig, "log_every", 50)
     checkpoint_every: int = setting(
         0, "steps between checkpoints; 0: a tenth of the run, at most 500", least=0
     )
+    model: ModelSettings = setting(factory=ModelSettings)
+    features: FeatureConfig = setting(factory=FeatureConfig)
+    sweep: SweepConfig = setting(factory=SweepConfig)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,22 +5,21 @@ import copy
 import dataclasses
 import inspect
 import logging
-import math
 import numbers
 import os
 import pickle
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 from etils import epath
-from ml_collections import ConfigDict
 
-from bert_jax.data.examples import Phase
-from bert_jax.errors import UserError, counted, hint
+from bert_jax.arguments import accepts, in_groups
+from bert_jax.data.from_python import Files, file_names
+from bert_jax.errors import UserError
 from bert_jax.files import expanded, is_remote
 from bert_jax.inference.model import Bert, load
 from bert_jax.interop.checkpoint import Checkpoint, check_vocabulary
@@ -29,14 +28,12 @@ from bert_jax.objectives.objective import eval_summary
 from bert_jax.parallel.processes import is_leader
 from bert_jax.progress import hidden_bars, print_line
 from bert_jax.runs import NO_SCORES, read_runs
-from bert_jax.settings import from_settings, plain, python_value, with_arguments
+from bert_jax.settings import from_settings, merged, plain
 from bert_jax.tasks.splits import HUB, read_hub
 from bert_jax.tasks.task import Metrics, Task
 from bert_jax.training import pretrain as pretraining
 from bert_jax.training.config import (
     FineTuneConfig,
-    FineTuneOptimizer,
-    OptimizerConfig,
     TrainConfig,
     finetune_config,
     train_config,
@@ -46,9 +43,9 @@ from bert_jax.training.run import Log
 from bert_jax.training.sweep import run_one
 
 DEV_SHARE = 0.1  # share of the training rows that become dev, if dev is not given
-# Defaults of a pretraining without config. Google used these learning rates, the first
-# for a new model, the second for a checkpoint.
-RATES, WARMUP, BATCH_SIZE, LENGTH = (1e-4, 2e-5), 0.1, 32, 128
+# Defaults of a pretraining without config. Google used these learning rates for a new model
+# and for a checkpoint.
+NEW_RATE, CONTINUED_RATE, WARMUP = 1e-4, 2e-5, 0.1
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
@@ -87,12 +84,12 @@ class Trained(Bert):
         return ", ".join([super().__repr__(), *scores, f"in {self.workdir}"])
 
 
-@with_arguments(TrainConfig, OptimizerConfig, leave_out=("optimizer", "phases"))
+@accepts(TrainConfig, flat="optimizer")
 def pretrain(
     config: TrainConfig | Mapping[str, Any] | None = None,
     workdir: os.PathLike | str | None = None,
     *,
-    text: os.PathLike | str | Iterable[os.PathLike | str] = (),
+    text: Files = (),
     init_from: os.PathLike | str | Checkpoint = "",
     steps: int | None = None,
     batch_size: int | None = None,
@@ -123,13 +120,9 @@ def pretrain(
       copied into the workdir. The run starts with its parameters, sizes and vocabulary.
       Without a checkpoint ``model`` needs the sizes of a new model, and the vocabulary is
       trained on the text.
-    steps: number of steps. With steps, batch_size or sequence_length the run has one phase,
-      with the other values of the first phase of ``config``. For several lengths give
-      ``phases``, a list of dictionaries with steps, batch_size, sequence_length and
-      max_predictions.
-    batch_size: sequences of a step, over all devices. None: 32 without ``config``.
-    sequence_length: tokens of a sequence, at most. None without ``config``: 128, or fewer
-      if the model has fewer positions.
+    steps, batch_size, sequence_length: settings of the only phase of the run. None: as in
+      the first phase of ``config``; without ``config`` the defaults are 32, and 128 or all
+      positions of a model with fewer. For several lengths give ``phases``.
     learning_rate: highest learning rate. None: 2e-5 with init_from, otherwise 1e-4.
     warmup: share of all steps for warmup. None: 0.1.
     log: function that receives each line of the log, in process 0.
@@ -143,28 +136,29 @@ def pretrain(
     if isinstance(config, str | os.PathLike):
         raise UserError(f"config={config!r}, expected a dictionary; files are text=")
     workdir = _folder(workdir)
-    settings |= _without_none(learning_rate=learning_rate, warmup=warmup)
+    given = _without_none(learning_rate=learning_rate, warmup=warmup)
+    changes = in_groups(pretrain, plain(settings) | given)
     if init_from:
-        settings["init_from"] = _path(init_from, workdir)
-    changes = _grouped(pretrain, plain(settings), TrainConfig, OptimizerConfig)
-    if inputs := _inputs(text):
+        changes["init_from"] = _path(init_from, workdir)
+    if inputs := file_names(text, "text"):
         source = {"corpus": inputs, "path": ""}
         if len(inputs) == 1 and _is_prepared(inputs[0]):
             source = {"path": inputs[0], "corpus": ()}
         changes["data"] = changes.get("data", {}) | source
-    settings = plain(config or {})
-    rate = RATES[bool(init_from or settings.get("init_from"))]
-    defaults = {"optimizer": {"learning_rate": rate, "warmup": WARMUP}}
-    merged = ConfigDict(
-        {"data": {}, "phases": ()} | defaults | settings, type_safe=False
+    base = plain(config or {})
+    phase = _without_none(
+        steps=steps, batch_size=batch_size, sequence_length=sequence_length
     )
-    merged.update(changes)
-    phase = {"steps": steps, "batch_size": batch_size}
-    phase["sequence_length"] = sequence_length
-    merged = _with_phase(train_config(plain(merged), workdir), **phase)
+    phases = changes.get("phases") or base.get("phases") or ()
+    if phase or not phases:
+        changes["phases"] = [_only_phase(phase, phases)]
+    is_continued = init_from or base.get("init_from")
+    rate = CONTINUED_RATE if is_continued else NEW_RATE
+    defaults = {"optimizer": {"learning_rate": rate, "warmup": WARMUP}, "data": {}}
+    chosen = train_config(merged(defaults | base, changes), workdir)
     workdir = epath.Path(workdir)
     with _output(log, verbose) as log:
-        pretraining.pretrain(merged, workdir, log, change_settings=change_settings)
+        pretraining.pretrain(chosen, workdir, log, change_settings=change_settings)
         model = load(workdir)
         log(
             "next: model.fill_mask('The [MASK] is here.'), or "
@@ -174,27 +168,6 @@ def pretrain(
     last = lines[-1].items() if lines else ()
     scores = {name: x for name, x in last if name not in NO_SCORES}
     return Trained(**vars(model), scores=scores, workdir=workdir)
-
-
-def _inputs(text: Any) -> list[str]:
-    """The files, folders and patterns of ``text``. Raises UserError for other values."""
-    is_table = isinstance(text, Mapping) or hasattr(text, "columns")
-    if is_table or hasattr(text, "column_names"):
-        names = [*getattr(text, "column_names", getattr(text, "columns", text))]
-        if len(names) != 1:
-            actual = f"text is a table with {counted(len(names), 'column')}"
-            raise UserError(f"{actual}; expected one column, with the names of files")
-        text = text[names[0]]
-    text = python_value(text)
-    if text is None or isinstance(text, str | os.PathLike):
-        text = [text] if text else []
-    if not isinstance(text, Iterable) or isinstance(text, bytes):
-        raise UserError(f"text={text!r:.80}, expected the names of files")
-    inputs = [*text]
-    for i, item in enumerate(inputs):
-        if not isinstance(item, str | os.PathLike):
-            raise UserError(f"text[{i}]={item!r:.80}, expected the name of a file")
-    return [*map(expanded, inputs)]
 
 
 def _is_prepared(path: str) -> bool:
@@ -244,33 +217,18 @@ def _without_none(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _with_phase(config: TrainConfig, **values: int | None) -> TrainConfig:
-    """A config with one phase of these values, or ``config`` without any value."""
-    values = _without_none(**values)
-    if config.phases and not values:
-        return config
-    length = values.get("sequence_length", min(LENGTH, config.model.max_positions))
-    masked = math.ceil(round(config.data.examples.mask_rate * length, 6))
-    sizes = {"sequence_length": length, "max_predictions": min(masked, length - 3)}
-    phase = {"batch_size": BATCH_SIZE} | sizes
-    if config.phases:
-        phase = vars(config.phases[0]) | (sizes if "sequence_length" in values else {})
-    if "steps" not in phase | values:
+def _only_phase(given: Mapping[str, Any], phases: Any) -> dict[str, Any]:
+    """The first of ``phases`` with the given values, or a phase of these values."""
+    first, *_ = [*from_settings(tuple[dict[str, Any], ...], phases, "phases"), {}]
+    phase = {**first, **given}
+    if "steps" not in phase:
         raise UserError("steps is missing; give the number of steps, such as 1000")
-    phase = from_settings(Phase, phase | values, "phases[0]")
-    return dataclasses.replace(config, phases=(phase,))
+    if "sequence_length" in given:
+        phase.pop("max_predictions", None)  # follows from the length
+    return phase
 
 
-@with_arguments(
-    FineTuneConfig,
-    FineTuneOptimizer,
-    leave_out=("family", "data", "optimizer", "sweep"),
-    first=(
-        *("epochs", "batch_size", "learning_rate", "warmup", "seed", "evaluations"),
-        *("patience", "main_metric", "class_weights", "label_smoothing"),
-        *("freeze", "freeze_layers", "layer_decay", "train_rows"),
-    ),
-)
+@accepts(FineTuneConfig, flat="optimizer", leave_out=("family", "data", "sweep"))
 def finetune(
     task: Task,
     *,
@@ -329,7 +287,8 @@ def finetune(
     if not (callback is None or callable(callback)):
         expected = "a function of the step and the scores"
         raise UserError(f"callback={callback!r:.60}, expected {expected}")
-    settings = _grouped(finetune, settings, FineTuneConfig, FineTuneOptimizer, task)
+    _check_names(settings, task)
+    settings = in_groups(finetune, settings)
     if train is None and not (task.config.dir and dev is test is None):
         needed = "give train=rows (dev and test need it), or the task a dir of files"
         raise UserError(f"there is nothing to learn from; {needed}")
@@ -383,31 +342,11 @@ def _from_hub(rows: Any, split: str) -> Any:
     return rows
 
 
-def _grouped(
-    function: Callable,
-    settings: dict[str, Any],
-    config: type,
-    optimizer: type,
-    task: Task | None = None,
-) -> dict[str, Any]:
-    """Settings with the optimizer's in their group.
-
-    Raises UserError for other names. A setting of the ``task`` is named as its argument.
-    """
-    names = optimizer.__dataclass_fields__
-    for name in settings:
-        if name in {*names, *config.__dataclass_fields__}:
-            continue
-        actual = f"{name} is not an argument of {function.__name__}"
-        if task is not None and hasattr(task.config, name):
+def _check_names(settings: Mapping[str, Any], task: Task) -> None:
+    """Raises UserError for a setting of the task, with the call that takes it."""
+    known = inspect.signature(finetune).parameters
+    for name, value in settings.items():
+        if name not in known and hasattr(task.config, name):
+            actual = f"{name} is not an argument of finetune, but of the task"
             called = task.function or task.family
-            example = f"bert_jax.tasks.{called}({name}={settings[name]!r:.40})"
-            raise UserError(f"{actual}, but of the task: {example}")
-        known = sorted(inspect.signature(function).parameters)
-        near = hint(name, known) or f"expected one of {', '.join(known)}"
-        raise UserError(f"{actual}; {near}")
-    group = {name: settings.pop(name) for name in names if name in settings}
-    given = settings.get("optimizer", {})
-    if not isinstance(given, Mapping):
-        raise UserError(f"optimizer={given!r:.60}, expected a group of settings")
-    return settings | {"optimizer": {**given, **group}}
+            raise UserError(f"{actual}: bert_jax.tasks.{called}({name}={value!r:.40})")

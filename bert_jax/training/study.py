@@ -16,8 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from bert_jax.data.pipeline import largest_batch
 from bert_jax.errors import DivergenceError, naming
 from bert_jax.files import LOCK, delete_folder, locked, write_json
@@ -31,7 +29,7 @@ from bert_jax.inference.pretrained import (
 from bert_jax.interop.load import load
 from bert_jax.progress import Progress, print_line
 from bert_jax.runs import read_runs
-from bert_jax.settings import to_dict
+from bert_jax.settings import merged, to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.splits import check_splits
 from bert_jax.training import finetune as tuning
@@ -97,13 +95,11 @@ class Study:
         self.configs[pretraining] = replace(own, seed=seed)
         runs.append(("", pretraining))
         for task, settings in self.config.tasks.items():
-            merged = ConfigDict(settings, type_safe=False)
-            merged.update(self.config.variants[variant].finetune)
-            start = str(self.folder / pretraining)
-            merged.update({"init_from": start, "seed": seed})
+            changed = merged(settings, self.config.variants[variant].finetune)
+            changed |= {"init_from": str(self.folder / pretraining), "seed": seed}
             run = f"finetune/{variant}-{task}-seed{seed}"
             with naming(f"{variant}, {task}"):
-                self.configs[run] = finetune_config(merged.to_dict())
+                self.configs[run] = finetune_config(changed)
             runs.append((task, run))
             self.pretraining[run] = pretraining
         if self.config.pairs:

@@ -99,15 +99,16 @@ def test_settings_missing_in_the_file_can_be_changed(config):
     assert not config(FILE, "--packing", "False").packing
 
 
-def test_a_file_may_return_a_config_dict_and_import_its_neighbours(config, tmp_path):
+def test_a_file_may_return_any_mapping_and_import_its_neighbours(config, tmp_path):
+    """Such as a ConfigDict of ml_collections, which is not a dictionary."""
     (tmp_path / "neighbour_of_config.py").write_text("STEPS = 5\n")
     text = """
-from ml_collections import ConfigDict
+from collections import UserDict
 from neighbour_of_config import STEPS
 
 def get_config(name):
-    phase = ConfigDict(dict(steps=STEPS, learning_rate=1))
-    return ConfigDict(dict(phases=(phase,), name=name))
+    phase = UserDict(dict(steps=STEPS, learning_rate=1))
+    return UserDict(dict(phases=(phase,), name=name))
 """
     path = list(sys.path)
     settings = config(text, "--config.phases[0].learning_rate=0.5", argument="x:y")

@@ -142,7 +142,7 @@ def test_the_command_names_the_missing_requirement(text, tmp_path, monkeypatch):
     folder, tokenizer = text
     tokenizer.save(tmp_path)
     line = ["--input", str(folder), "--vocabulary", str(tmp_path)]
-    with pytest.raises(UserError, match="in an object store, which needs --beam"):
+    with pytest.raises(UserError, match="in an object store, which needs beam"):
         command.main([*line, "--output", "gs://bucket/store"])
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(UserError, match=r"pip install -e '\.\[beam\]'"):

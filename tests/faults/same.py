@@ -53,29 +53,25 @@ VARIANTS: dict[str, dict[str, str]] = {
 }
 
 CONFIG = """
-from ml_collections import ConfigDict
-
 def get_config():
-    return ConfigDict(dict(
+    return dict(
         model=dict(vocab_size=600, hidden_size=64, num_layers={layers}, num_heads=2,
                    intermediate_size=256, max_positions=64),
         data=dict(path="store", holdout=0.2, threads={threads}, prefetch=2),
         optimizer=dict(learning_rate=1e-3, warmup_steps=4),
-        phases=(ConfigDict(dict(steps={steps}, sequence_length=64, batch_size=16,
-                                max_predictions=9)),),
+        phases=(dict(steps={steps}, sequence_length=64, batch_size=16,
+                     max_predictions=9),),
         seed=3, log_every=2, eval_every=6, eval_batches=2, checkpoint_every=5,
         keep_checkpoints=2, prompts=("the [MASK] of the sea",),
-    ))
+    )
 """
 TASK = """
-from ml_collections import ConfigDict
-
 def get_config():
-    return ConfigDict(dict(
+    return dict(
         family="classification", init_from="run",
         data=dict(dir="data", task="table", max_length=64),
         epochs=2, batch_size=8, seed=1,
-    ))
+    )
 """
 
 

@@ -11,9 +11,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 
 import bert_jax
@@ -451,42 +448,6 @@ def test_a_setting_of_a_task_is_named_with_its_function(checkpoint_dir):
     task, _ = squad()
     with pytest.raises(UserError, match=r"bert_jax\.tasks\.squad\(n_best=4\)"):
         bert_jax.finetune(task, init_from=checkpoint_dir, n_best=4)
-
-
-def test_the_text_of_a_pretraining_is_a_list_of_files(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    names, expected = ["~/a.txt", "b/*.txt"], [f"{tmp_path}/a.txt", "b/*.txt"]
-    for text in (
-        names,
-        tuple(names),
-        iter(names),
-        [Path(name) for name in names],
-        np.array(names),
-        pd.Series(names),
-        pl.Series(names),
-        pa.array(names),
-        pd.DataFrame({"file": names}),
-        pl.DataFrame({"file": names}),
-        pa.table({"file": names}),
-        {"file": names},
-    ):
-        assert from_python._inputs(text) == expected
-    for text in ("~/a.txt", Path("~/a.txt"), np.array("~/a.txt")):
-        assert from_python._inputs(text) == expected[:1]
-    for text in (None, "", (), np.array([]), pd.Series([], dtype=object)):
-        assert from_python._inputs(text) == []
-    for text, message in (
-        (
-            pd.DataFrame({"a": names, "b": names}),
-            "a table with 2 columns; expected one",
-        ),
-        (["a.txt", None], r"text\[1\]=None, expected the name of a file"),
-        (pd.Series([1.5]), r"text\[0\]=1.5, expected the name of a file"),
-        (5, "text=5, expected the names of files"),
-        (b"a", "text=b'a', expected the names of files"),
-    ):
-        with pytest.raises(UserError, match=message):
-            from_python._inputs(text)
 
 
 def test_paths_of_a_run_may_start_with_the_home_folder(

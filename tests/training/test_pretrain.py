@@ -671,17 +671,26 @@ def test_the_number_of_masked_tokens_follows_from_the_length(
 ):
     """The first two cases are the original's."""
     flags = f"--data.examples.mask_rate={rate}", "--model.max_positions=512"
-    config = dataclasses.replace(configure(*flags), phases=())
-    with_phase = from_python._with_phase(config, steps=1, sequence_length=length)
-    assert with_phase.phases == (Phase(1, 32, length, most),)
+    config = dataclasses.replace(configure(*flags), phases=(Phase(1, 8, length),))
+    assert config.phases == (Phase(1, 8, length, most),)
 
 
-def test_missing_arguments_come_from_the_first_phase_of_the_config(configure):
-    config = configure()
-    first = dataclasses.replace(config.phases[0], batch_size=6, max_predictions=7)
-    config = dataclasses.replace(config, phases=(first, *config.phases))
-    changed = dataclasses.replace(first, steps=3)
-    assert from_python._with_phase(config, steps=3, batch_size=None).phases == (
-        changed,
-    )
-    assert from_python._with_phase(config, steps=None) is config
+def test_a_phase_without_length_has_128_tokens_or_all_positions(configure):
+    for positions, length, most in ((512, 128, 20), (40, 40, 6)):
+        flags = f"--model.max_positions={positions}", "--data.examples.mask_rate=0.15"
+        config = configure(*flags)
+        config = dataclasses.replace(config, phases=(Phase(2),))
+        assert config.phases == (Phase(2, 32, length, most),)
+    with pytest.raises(UserError, match=r"phases\[0\]\.sequence_length=4, .* least 5"):
+        dataclasses.replace(config, phases=(Phase(2, 32, 4),))
+
+
+def test_missing_arguments_come_from_the_first_phase_of_the_config():
+    first = dict(steps=9, batch_size=6, sequence_length=64, max_predictions=7)
+    phases = [first, first | {"steps": 2}]
+    changed = from_python._only_phase({"steps": 3}, phases)
+    assert changed == first | {"steps": 3}
+    changed = from_python._only_phase({"sequence_length": 128}, phases)
+    assert changed == dict(steps=9, batch_size=6, sequence_length=128)
+    with pytest.raises(UserError, match=r"phases\[0\]=3, expected a group"):
+        from_python._only_phase({"steps": 3}, [3])

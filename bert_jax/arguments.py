@@ -1,0 +1,133 @@
+"""Settings as arguments of Python functions.
+
+A setting is declared once, as a field of a config or of options. :func:`accepts` adds it to
+the signature and the help of each function that takes it.
+"""
+
+import dataclasses
+import inspect
+import textwrap
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from bert_jax.errors import UserError, hint
+from bert_jax.settings import REQUIRED
+
+Function = TypeVar("Function", bound=Callable)
+
+
+class _Argument(NamedTuple):
+    """An argument for a setting, or for a group of settings, which is a dictionary.
+
+    group: name of the group whose setting it is; "" for a setting without a group.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    meaning: str
+    is_group: bool
+    group: str
+
+
+def accepts(
+    *kinds: type,
+    flat: str = "",
+    leave_out: Collection[str] = (),
+    optional: bool = False,
+) -> Callable[[Function], Function]:
+    """Decorates a function that takes the fields of dataclasses as ``**settings``.
+
+    Adds each field to its signature and its docstring, with type, default and meaning. The
+    fields of a class are before the fields of its parents, and groups are last.
+
+    flat: name of a group whose settings are also arguments of their own. leave_out: names
+    of fields that are not arguments. optional: whether each default is None, which means
+    that the value comes from elsewhere.
+    """
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        named = signature.parameters.values()
+        parameters = [x for x in named if x.kind != x.VAR_KEYWORD]
+        hidden = {*leave_out, *(parameter.name for parameter in parameters)}
+        arguments: dict[str, _Argument] = {}
+        for kind in kinds:
+            for argument in _arguments(kind, flat):
+                if argument.name not in hidden:
+                    arguments.setdefault(argument.name, argument)
+        page = [f"{inspect.getdoc(function)}\n\nSettings:\n"]
+        for argument in sorted(arguments.values(), key=lambda x: x.is_group):
+            parameters.append(_parameter(argument, optional))
+            text = f"{argument.name}: {argument.meaning}."
+            page.append("\n  ".join(textwrap.wrap(text, 80, break_on_hyphens=False)))
+        function.__signature__ = signature.replace(parameters=parameters)
+        function.__doc__ = "\n".join(page)
+        function.groups = {name: x.group for name, x in arguments.items() if x.group}
+        return function
+
+    return decorate
+
+
+def in_groups(function: Callable, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a call, with the settings of a flat group in their group.
+
+    function: a function with :func:`accepts`. Raises UserError for a name that is not one
+    of its arguments.
+    """
+    known = inspect.signature(function).parameters
+    grouped: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name not in known:
+            actual = f"{name} is not an argument of {function.__name__}"
+            near = hint(name, sorted(known)) or f"expected one of {', '.join(known)}"
+            raise UserError(f"{actual}; {near}")
+        if name not in function.groups:
+            grouped[name] = value
+    for group in {*function.groups.values()}:
+        given = settings.get(group, {})
+        if not isinstance(given, Mapping):
+            raise UserError(f"{group}={given!r:.60}, expected a group of settings")
+        changed = dict(given)
+        for name, owner in function.groups.items():
+            if owner == group and name in settings:
+                changed[name] = settings[name]
+        if changed:
+            grouped[group] = changed
+    return grouped
+
+
+def _arguments(kind: type, flat: str = "", group: str = "") -> Iterator[_Argument]:
+    """The arguments for the fields of a dataclass."""
+    hints = typing.get_type_hints(kind)
+    for field in _fields(kind):
+        annotation, default = hints[field.name], field.default
+        meaning, keys = field.metadata.get("doc"), ""
+        if field.default_factory is not REQUIRED:
+            default = field.default_factory()
+        if field.name == flat:
+            yield from _arguments(annotation, group=flat)
+        if dataclasses.is_dataclass(annotation):
+            keys = ", ".join(x.name for x in dataclasses.fields(annotation))
+            annotation, default, meaning = dict, {}, f"a dictionary of {keys}"
+        yield _Argument(field.name, annotation, default, meaning, bool(keys), group)
+
+
+def _fields(kind: type) -> list[dataclasses.Field]:
+    """The fields of a dataclass: its own, then those of its parents."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    ordered = {}
+    for parent in kind.__mro__:
+        for name in inspect.get_annotations(parent):
+            if name in fields:
+                ordered[name] = fields.pop(name)
+    return [*ordered.values()]
+
+
+def _parameter(argument: _Argument, optional: bool) -> inspect.Parameter:
+    kind, default = argument.kind, argument.default
+    if optional or default is REQUIRED:
+        kind, default = kind | None, None
+    place = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(argument.name, place, default=default, annotation=kind)

@@ -1,0 +1,191 @@
+"""bert_jax.vocabulary and bert_jax.prepare."""
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import bert_jax
+from bert_jax.commands import prepare, vocabulary
+from bert_jax.data import from_python
+from bert_jax.data.from_python import file_names
+from bert_jax.data.store import TokenStore
+from bert_jax.data.wordpiece import WordPieceTokenizer
+from bert_jax.errors import UserError
+
+LINES = ["Das Meer ist ruhig.", "Der Wal schläft bzw. taucht.", "", "Ein Café am Meer."]
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def word_tokenizer(words):
+    return WordPieceTokenizer([*SPECIALS, *words], True)
+
+
+@pytest.fixture
+def text(tmp_path):
+    """JSON lines whose texts are in the field "body"."""
+    path = tmp_path / "notes.jsonl"
+    lines = [f'{{"body": "{line} {line}"}}\n' for line in LINES if line]
+    path.write_text("".join(lines) * 9)
+    return path
+
+
+def test_text_is_a_list_of_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    names, expected = ["~/a.txt", "b/*.txt"], [f"{tmp_path}/a.txt", "b/*.txt"]
+    for text in (
+        names,
+        tuple(names),
+        iter(names),
+        [Path(name) for name in names],
+        np.array(names),
+        pd.Series(names),
+        pl.Series(names),
+        pa.array(names),
+        pd.DataFrame({"file": names}),
+        pl.DataFrame({"file": names}),
+        pa.table({"file": names}),
+        {"file": names},
+    ):
+        assert file_names(text, "text") == expected
+    for text in ("~/a.txt", Path("~/a.txt"), np.array("~/a.txt")):
+        assert file_names(text, "text") == expected[:1]
+    for text in (None, "", (), np.array([]), pd.Series([], dtype=object)):
+        assert file_names(text, "text") == []
+    for text, message in (
+        (
+            pd.DataFrame({"a": names, "b": names}),
+            "a table with 2 columns; expected one",
+        ),
+        (["a.txt", None], r"text\[1\]=None, expected the name of a file"),
+        (pd.Series([1.5]), r"text\[0\]=1.5, expected the name of a file"),
+        (5, "text=5, expected the names of files"),
+        (b"a", "text=b'a', expected the names of files"),
+    ):
+        with pytest.raises(UserError, match=message):
+            file_names(text, "text")
+
+
+def defaults(function):
+    parameters = inspect.signature(function).parameters.values()
+    return {x.name: x.default for x in parameters}
+
+
+def of_command(command, monkeypatch, function, *line):
+    """The arguments of ``function`` that a command gives it."""
+    seen = {}
+
+    def called(**settings):
+        seen.update(settings)
+        raise UserError("seen")
+
+    monkeypatch.setattr(from_python, function, called)
+    with pytest.raises(UserError, match="seen"):
+        command.main([*line, "--input", "a.txt", "--output", "b.txt"])
+    return seen
+
+
+@pytest.mark.parametrize("name", ["vocabulary", "prepare"])
+def test_a_command_has_the_arguments_and_defaults_of_its_function(name, monkeypatch):
+    command = {"vocabulary": vocabulary, "prepare": prepare}[name]
+    line = ["--vocabulary", "v.txt"] if name == "prepare" else []
+    expected = defaults(getattr(bert_jax, name))
+    given = {"input": ["a.txt"], "output": "b.txt"}
+    if line:
+        given["vocabulary"] = "v.txt"
+    assert of_command(command, monkeypatch, name, *line) == expected | given
+
+
+def test_a_vocabulary_is_written_and_returned(text, tmp_path):
+    settings = dict(input_format="jsonl", text_field="body", language="de")
+    output = tmp_path / "new" / "words.txt"
+    cased = bert_jax.vocabulary(text, output, size=70, cased=True, **settings)
+    assert cased.tokenize("Meer") == ["Meer"] and not cased.lower_case
+    assert bert_jax.tokenizer(output).fingerprint() == cased.fingerprint()
+    accents = bert_jax.vocabulary([text], output, keep_accents=True, **settings)
+    assert "café" in accents.tokens and accents.lower_case
+    output = tmp_path / "spiece.model"
+    sentencepiece = bert_jax.vocabulary(
+        text, output, size=30, kind="sentencepiece", **settings
+    )
+    assert (sentencepiece.kind, sentencepiece.vocab_size) == ("sentencepiece", 30)
+
+
+def test_a_vocabulary_is_extended(text, tmp_path):
+    old = word_tokenizer(["das", "meer", "w", "##al"])
+    settings = dict(words=2, input_format="jsonl", text_field="body")
+    output = tmp_path / "more.txt"
+    more = bert_jax.vocabulary(text, output, extend=old, **settings)
+    assert more.tokens[: len(old)] == old.tokens and len(more) == len(old) + 2
+    again = bert_jax.vocabulary(text, tmp_path / "x.txt", extend=output, **settings)
+    assert again.tokens[: len(more)] == more.tokens and len(again) == len(more) + 2
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (
+            dict(output="v.model"),
+            r"output=v\.model, expected a \.txt file for wordpiece",
+        ),
+        (dict(kind="bpe"), "kind='bpe', expected one of wordpiece, sentencepiece"),
+        (
+            dict(extend=3, words=1),
+            "extend is of type int; expected a file, a tokenizer",
+        ),
+        (dict(extend="v.txt", size=9), "^size has no effect with the other arguments"),
+        (dict(input=[]), "^input names no files"),
+    ],
+)
+def test_a_wrong_argument_of_a_vocabulary_is_one_line(settings, message, text):
+    settings = {"input": text, "output": "v.txt"} | settings
+    with pytest.raises(UserError, match=message):
+        bert_jax.vocabulary(**settings)
+
+
+def test_text_is_prepared_with_all_settings(text, tmp_path, monkeypatch):
+    tokenizer = word_tokenizer(["das", "meer", "ist", "ruhig", ".", "der", "wal"])
+    settings = dict(input_format="jsonl", text_field="body", language="de", shards=3)
+    settings["segmenter"] = "tests.data.test_from_python:segment"
+    store = tmp_path / "store"
+    report = bert_jax.prepare(text, tokenizer, store, workers=1, **settings)
+    written = TokenStore(store).info
+    assert report.info == written and len(written.shards) == 3
+    kept = {
+        name: written.settings[name] for name in ("text_field", "language", "words")
+    }
+    assert kept == {
+        "text_field": "body",
+        "language": "de",
+        "words": settings["segmenter"],
+    }
+    assert written.settings["format"] == "jsonl"
+    assert written.vocabulary_fingerprint == tokenizer.fingerprint()
+    again = bert_jax.prepare([text], store, store, workers=1, **settings)
+    assert str(again).endswith("was already prepared")
+    seen = {}
+    beam = lambda *_, **more: seen.update(more, options=_[3])  # noqa: E731
+    monkeypatch.setattr(from_python, "prepare_with_beam", beam)
+    settings |= dict(workers=5, beam="--runner=Direct --x 1")
+    bert_jax.prepare(text, tokenizer, "gs://bucket/store", **settings)
+    assert (seen["workers"], seen["options"]) == (5, ["--runner=Direct", "--x", "1"])
+
+
+def segment(text):
+    """A segmenter: the words of a text."""
+    return text.split()
+
+
+def test_a_model_gives_its_vocabulary(text, tmp_path):
+    class Model:
+        tokenizer = word_tokenizer(["das", "meer"])
+
+    bert_jax.prepare(text, Model(), tmp_path / "store", text_field="body")
+    found = TokenStore(tmp_path / "store").info.vocabulary_fingerprint
+    assert found == Model.tokenizer.fingerprint()
+    with pytest.raises(UserError, match=r"vocabulary is of type int; expected a file"):
+        bert_jax.prepare(text, 3, tmp_path / "other")
