@@ -1,8 +1,8 @@
 """BERT (Devlin et al., 2019) in JAX and Flax.
 
 load reads a checkpoint, and tokenizer only its tokenizer. vocabulary and prepare make a
-vocabulary and a store from text. pretrain and finetune train, tasks describes fine-tuning
-tasks, and figures draws runs and models.
+vocabulary and a store from text. pretrain and finetune train, and cross_validate trains on
+folds. tasks describes fine-tuning tasks, and figures draws runs and models.
 """
 
 import importlib
@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bert_jax import figures as figures
     from bert_jax import tasks as tasks
-    from bert_jax.data.from_python import prepare as prepare
-    from bert_jax.data.from_python import vocabulary as vocabulary
+    from bert_jax.data.text_functions import prepare as prepare
+    from bert_jax.data.text_functions import vocabulary as vocabulary
     from bert_jax.inference.model import load as load
     from bert_jax.interop.load import tokenizer as tokenizer
+    from bert_jax.training.from_python import cross_validate as cross_validate
     from bert_jax.training.from_python import finetune as finetune
     from bert_jax.training.from_python import pretrain as pretrain
 
 __version__ = "0.2.0"
 __all__ = [
+    "cross_validate",
     "figures",
     "finetune",
     "load",
@@ -31,12 +33,13 @@ __all__ = [
 ]
 
 _FUNCTIONS = {
+    "cross_validate": "bert_jax.training.from_python",
     "finetune": "bert_jax.training.from_python",
     "load": "bert_jax.inference.model",
-    "prepare": "bert_jax.data.from_python",
+    "prepare": "bert_jax.data.text_functions",
     "pretrain": "bert_jax.training.from_python",
     "tokenizer": "bert_jax.interop.load",
-    "vocabulary": "bert_jax.data.from_python",
+    "vocabulary": "bert_jax.data.text_functions",
 }
 
 

@@ -1,6 +1,6 @@
 """Imports point one way: commands -> training -> inference -> interop -> objectives ->
 tasks, model, data, parallel -> arguments, errors, files, progress, protobuf, remote,
-schema, settings, unstable. Private and experimental parts of JAX are imported in one file."""
+schema, settings, unstable. Private and experimental parts of JAX are in one file."""
 
 import ast
 import graphlib

@@ -23,7 +23,7 @@ flags:
 """
 
 from bert_jax.commands import cli
-from bert_jax.data import from_python
+from bert_jax.data import text_functions
 from bert_jax.progress import print_line
 
 
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
     flags = cli.CORPUS_FLAGS | defaults | {"segmenter": "", "beam": {}}
     settings = vars(cli.argument_parser(__doc__, flags).parse_args(argv))
     cli.log_to_screen()
-    report = from_python.prepare(**settings)
+    report = text_functions.prepare(**settings)
     output = settings["output"]
     print_line(f"{output}: {report}")
     size = f"--model.vocab_size={report.info.vocab_size}"

@@ -27,7 +27,7 @@ vocabularies can be extended.
 """
 
 from bert_jax.commands import cli
-from bert_jax.data import from_python
+from bert_jax.data import text_functions
 from bert_jax.data.vocabulary_training import KINDS
 from bert_jax.progress import print_line
 
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> None:
     parser = cli.argument_parser(__doc__, _FLAGS)
     settings = vars(parser.parse_args(argv))
     cli.log_to_screen()
-    tokenizer = from_python.vocabulary(**settings)
+    tokenizer = text_functions.vocabulary(**settings)
     output = settings["output"]
     print_line(f"wrote {tokenizer.vocab_size:,} tokens to {output}")
     flags = ("input_format", "text_field", "language")

@@ -194,17 +194,29 @@ class Task(abc.ABC):
     def folds(self, count: int, seed: int = 0) -> list[Self]:
         """A task for each fold of the training rows: the fold is dev, the rest is train.
 
+        There is no test split. count, seed: see :meth:`fold_numbers`.
+        """
+        train = records_of(self, "train")
+        changes = {"rows": {"train": train}, "scored": ("dev",), "predicted": ()}
+        splits = dataclasses.replace(self.splits, **changes)
+        tasks = []
+        for numbers_of_fold in self.fold_numbers(count, seed):
+            task = with_splits(self, splits.with_dev({*numbers_of_fold}))
+            task.own_metrics = self.own_metrics
+            tasks.append(task)
+        return tasks
+
+    def fold_numbers(self, count: int, seed: int = 0) -> list[list[int]]:
+        """The numbers of the training rows of each fold, in their order.
+
         Each class of a classification keeps its share in every fold. ``seed`` decides the
-        folds. There is no test split. count: 2 or more.
+        folds. count: 2 or more.
         """
         if not isinstance(count, numbers.Integral) or count < 2:
             raise UserError(f"there are {count!r} folds, expected at least 2")
         _check_seed(seed)
-        train = records_of(self, "train")
-        changes = {"rows": {"train": train}, "scored": ("dev",), "predicted": ()}
-        splits = dataclasses.replace(self.splits, **changes)
-        folds = fold_rows(_classes(self.form, train), count, seed)
-        return [with_splits(self, splits.with_dev(dev)) for dev in folds]
+        classes = _classes(self.form, records_of(self, "train"))
+        return [sorted(fold) for fold in fold_rows(classes, count, seed)]
 
     def parsed(self, split: str) -> list[Any]:
         """The result of :meth:`row` for each row of a split; [] if there is no such split.

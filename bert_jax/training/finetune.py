@@ -79,6 +79,7 @@ from bert_jax.unstable import multihost_utils
 
 BEST = "best"  # the folder of the best model, which bert_jax.load finds
 PREDICTIONS = "predictions"  # the folder of answers in the task's official form
+ANSWERS = "{}.answers.json"  # the answer to each row of a split, in PREDICTIONS
 FEATURES = "features"  # the folder of a frozen encoder's vectors, deleted after the run
 
 Callback = Callable[[int, Scores], bool | None]  # of a step and its dev scores
@@ -251,13 +252,16 @@ def finetune(
     log: Log = print_line,
     change_settings: bool = False,
     callback: Callback | None = None,
+    *,
+    keep_answers: bool = False,
 ) -> dict[str, Any]:
     """Trains, saves the model with the best dev score in best/, and returns the results.
 
     results.json is written last. Then the checkpoints are deleted.
-    callback: see ``bert_jax.finetune``. Only process 0 calls it.
+    callback: see ``bert_jax.finetune``. Only process 0 calls it. keep_answers: whether
+    predictions/dev.answers.json gets a list with the answer to each row.
     """
-    fine_tuning = _FineTuning(config, prepared, folder, log, callback)
+    fine_tuning = _FineTuning(config, prepared, folder, log, callback, keep_answers)
     _, progress, _ = run(fine_tuning.job(change_settings), folder, log)
     results = fine_tuning.results(progress)
 
@@ -308,6 +312,7 @@ class _FineTuning:
     folder: RunFolder
     log: Log
     callback: Callback | None = None
+    keep_answers: bool = False
 
     def __post_init__(self):
         config, prepared = self.config, self.prepared
@@ -519,6 +524,8 @@ class _FineTuning:
         folder = self.folder.local / PREDICTIONS
         content = split.rows, evaluation.predictions
         write_answers(task, *content, split.name, folder)
+        if self.keep_answers:
+            write_json(folder / ANSWERS.format(split.name), evaluation.predictions)
         self.log(f"predictions of {split.name}: {folder}")
         if evaluation.scores:
             write_mistakes(folder, task, split.name, *content)

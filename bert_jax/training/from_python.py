@@ -4,21 +4,22 @@ import contextlib
 import copy
 import dataclasses
 import inspect
+import json
 import logging
 import numbers
 import os
 import pickle
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from etils import epath
 
 from bert_jax.arguments import accepts, in_groups
-from bert_jax.data.from_python import Files, file_names
+from bert_jax.data.text_functions import Files, file_names
 from bert_jax.errors import UserError
 from bert_jax.files import expanded, is_remote
 from bert_jax.inference.model import Bert, load
@@ -27,20 +28,28 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.objectives.objective import eval_summary
 from bert_jax.parallel.processes import is_leader
 from bert_jax.progress import hidden_bars, print_line
-from bert_jax.runs import NO_SCORES, read_runs
+from bert_jax.runs import NO_SCORES, RESULTS, read_runs, spread
 from bert_jax.settings import from_settings, merged, plain
 from bert_jax.tasks.splits import HUB, read_hub
 from bert_jax.tasks.task import Metrics, Task
 from bert_jax.training import pretrain as pretraining
 from bert_jax.training.config import (
     FineTuneConfig,
+    SweepConfig,
     TrainConfig,
     finetune_config,
     train_config,
 )
-from bert_jax.training.finetune import Callback, params_checksum, show
+from bert_jax.training.finetune import (
+    ANSWERS,
+    PREDICTIONS,
+    Callback,
+    params_checksum,
+    show,
+)
+from bert_jax.training.results import DIVERGED
 from bert_jax.training.run import Log
-from bert_jax.training.sweep import run_one
+from bert_jax.training.sweep import SWEEP, run_names, run_one, run_sweep
 
 DEV_SHARE = 0.1  # share of the training rows that become dev, if dev is not given
 # Defaults of a pretraining without config. Google used these learning rates for a new model
@@ -278,16 +287,10 @@ def finetune(
 
     Raises UserError for wrong rows, settings or files.
     """
-    if not isinstance(task, Task):
-        expected = "one of bert_jax.tasks, such as bert_jax.tasks.classification()"
-        raise UserError(f"the task is {task!r}; expected {expected}")
-    if not (metrics is None or callable(metrics)):
-        expected = "a function of labels and answers; see main_metric for other scores"
-        raise UserError(f"metrics={metrics!r:.60}, expected {expected}")
+    _check_call(finetune, task, metrics, settings)
     if not (callback is None or callable(callback)):
         expected = "a function of the step and the scores"
         raise UserError(f"callback={callback!r:.60}, expected {expected}")
-    _check_names(settings, task)
     settings = in_groups(finetune, settings)
     if train is None and not (task.config.dir and dev is test is None):
         needed = "give train=rows (dev and test need it), or the task a dir of files"
@@ -298,19 +301,7 @@ def finetune(
     workdir = epath.Path(workdir)
     with _output(log, verbose) as log:
         if train is not None:
-            share = 0.0
-            if dev is None or isinstance(dev, numbers.Real):
-                share, dev = DEV_SHARE if dev is None else float(dev), None
-                if not 0 < share < 1:
-                    expected = (
-                        "rows, or a share of the training rows above 0 and below 1"
-                    )
-                    raise UserError(f"dev={share}, expected {expected}")
-                rows = "training rows, which are not learned from"
-                log(f"dev: {share:.0%} of the {rows}")
-            rows = _without_none(train=train, dev=dev, test=test)
-            splits = {name: _from_hub(rows, name) for name, rows in rows.items()}
-            task = task.with_rows(held_out=share, seed=config.seed, **splits)
+            task = _with_rows(task, train, dev, test, config.seed, log)
             config = dataclasses.replace(config, data=task.config)
         task = copy.copy(task)
         task.own_metrics = metrics
@@ -320,6 +311,111 @@ def finetune(
         log("next: model.predict(rows), model.evaluate(rows), or model.save(folder)")
     more = {"scores": results["scores"], "workdir": workdir, "metrics": metrics}
     return Trained(**vars(model), **more)
+
+
+class CrossValidation(NamedTuple):
+    """The result of :func:`cross_validate`.
+
+    mean, deviation: mean of each score over the folds, and the standard deviation of the
+      folds (of a sample: divided by the number of folds - 1), in percent.
+    scores: the scores of each fold.
+    answers: an answer to each training row, in the order of the rows, as ``predict`` gives
+      it, from the model that did not learn from the row. None for a row in no fold: the
+      only row of its class.
+    workdir: folder of the runs.
+    """
+
+    mean: dict[str, float]
+    deviation: dict[str, float]
+    scores: list[dict[str, float]]
+    answers: list[dict[str, Any] | None]
+    workdir: epath.Path
+
+
+@accepts(FineTuneConfig, flat="optimizer", leave_out=("family", "data", "sweep"))
+def cross_validate(
+    task: Task,
+    *,
+    init_from: os.PathLike | str | Checkpoint,
+    train: Any = None,
+    folds: int = 5,
+    workdir: os.PathLike | str | None = None,
+    log: Log = print_line,
+    verbose: int = 1,
+    change_settings: bool = False,
+    metrics: Metrics | None = None,
+    **settings: Any,
+) -> CrossValidation:
+    """Fine-tunes a checkpoint once for each fold of the rows, and scores it on the fold.
+
+    >>> result = bert_jax.cross_validate(
+    ...     bert_jax.tasks.classification(), init_from="all-MiniLM-L6-v2", train=rows
+    ... )
+    >>> result.mean["accuracy"], result.deviation["accuracy"]
+    (90.4, 1.7)
+    >>> result.answers[0]
+    {'label': 'good', 'probability': 0.97, ...}
+
+    task, init_from, metrics, log, verbose: see ``bert_jax.finetune``.
+    train: the rows; see ``bert_jax.finetune``. Without ``train`` the training file in the
+      task's ``dir`` is read.
+    folds: number of folds. Each class of a classification keeps its share in every fold,
+      and ``seed`` decides the folds.
+    workdir: folder of the runs, which are in sweep/. The same call runs what is not
+      finished. best/ is the model of the best fold. None: a new temporary folder.
+    change_settings: resume an unfinished fold with other settings than before.
+    settings: see below.
+
+    Raises UserError for wrong rows, settings or files, and if a fold diverged.
+    """
+    _check_call(cross_validate, task, metrics, settings)
+    settings = in_groups(cross_validate, settings)
+    if train is None and not task.config.dir:
+        raise UserError(
+            "there is nothing to learn from; give train=rows, or the task a dir of files"
+        )
+    settings |= {"family": task.family, "data": task.config}
+    workdir = _folder(workdir)
+    config = finetune_config(settings | {"init_from": _path(init_from, workdir)})
+    with _output(log, verbose) as log:
+        if train is not None:
+            task = task.with_rows(train=_from_hub(train, "train"))
+        task = copy.copy(task)
+        task.own_metrics = metrics
+        rows_of_folds = task.fold_numbers(folds, config.seed)
+        grid = SweepConfig(
+            batch_size=(config.batch_size,),
+            learning_rate=(config.optimizer.learning_rate,),
+            epochs=(config.epochs,),
+            seeds=(config.seed,),
+            folds=folds,
+        )
+        config = dataclasses.replace(config, data=task.config, sweep=grid)
+        run_sweep(config, workdir, log, task, change_settings=change_settings)
+    return _of_folds(task, rows_of_folds, run_names(config, task), epath.Path(workdir))
+
+
+def _of_folds(
+    task: Task, rows: list[list[int]], names: list[str], workdir: epath.Path
+) -> CrossValidation:
+    """Reads the results of finished folds. rows: numbers of each fold's rows."""
+    answers: list[Any] = [None] * len(task.splits.rows["train"])
+    scores = []
+    for numbers_of_fold, name in zip(rows, names, strict=True):
+        folder = workdir / SWEEP / name
+        results = json.loads((folder / RESULTS).read_text())
+        if DIVERGED in results:
+            raise UserError(f"{folder}: {results[DIVERGED]}")
+        scores.append(results["scores"]["dev"])
+        file = folder / PREDICTIONS / ANSWERS.format("dev")
+        of_fold = json.loads(file.read_text())
+        for number, answer in zip(numbers_of_fold, of_fold, strict=True):
+            answers[number] = answer
+    mean, deviation = {}, {}
+    for metric in scores[0]:
+        values = spread([of_fold[metric] for of_fold in scores])
+        mean[metric], deviation[metric] = values["mean"], values["deviation"]
+    return CrossValidation(mean, deviation, scores, answers, workdir)
 
 
 @contextlib.contextmanager
@@ -342,11 +438,38 @@ def _from_hub(rows: Any, split: str) -> Any:
     return rows
 
 
-def _check_names(settings: Mapping[str, Any], task: Task) -> None:
-    """Raises UserError for a setting of the task, with the call that takes it."""
-    known = inspect.signature(finetune).parameters
+def _with_rows(
+    task: Task, train: Any, dev: Any, test: Any, seed: int, log: Log
+) -> Task:
+    """The task with rows of Python. Without rows of dev, a share of train becomes dev."""
+    share = 0.0
+    if dev is None:
+        dev = DEV_SHARE
+    if isinstance(dev, numbers.Real):
+        share, dev = float(dev), None
+        if not 0 < share < 1:
+            expected = "rows, or a share of the training rows above 0 and below 1"
+            raise UserError(f"dev={share}, expected {expected}")
+        log(f"dev: {share:.0%} of the training rows, which are not learned from")
+    rows = _without_none(train=train, dev=dev, test=test)
+    splits = {name: _from_hub(rows, name) for name, rows in rows.items()}
+    return task.with_rows(held_out=share, seed=seed, **splits)
+
+
+def _check_call(
+    function: Callable, task: Any, metrics: Any, settings: Mapping[str, Any]
+) -> None:
+    """Raises UserError for a wrong task or wrong metrics, and for a setting of the task."""
+    if not isinstance(task, Task):
+        expected = "one of bert_jax.tasks, such as bert_jax.tasks.classification()"
+        raise UserError(f"the task is {task!r}; expected {expected}")
+    if not (metrics is None or callable(metrics)):
+        expected = "a function of labels and answers; see main_metric for other scores"
+        raise UserError(f"metrics={metrics!r:.60}, expected {expected}")
+    known = inspect.signature(function).parameters
     for name, value in settings.items():
         if name not in known and hasattr(task.config, name):
-            actual = f"{name} is not an argument of finetune, but of the task"
+            actual = f"{name} is not an argument of {function.__name__}"
             called = task.function or task.family
-            raise UserError(f"{actual}: bert_jax.tasks.{called}({name}={value!r:.40})")
+            example = f"bert_jax.tasks.{called}({name}={value!r:.40})"
+            raise UserError(f"{actual}, but of the task: {example}")

@@ -101,6 +101,7 @@ def run_sweep(
     config: FineTuneConfig,
     workdir: Path | str,
     log: Log = print_line,
+    task: Task | None = None,
     *,
     change_settings: bool = False,
 ) -> Results:
@@ -108,10 +109,11 @@ def run_sweep(
 
     ``workdir``/best is the best model of all runs there, also of runs of earlier grids. A
     run that diverges is counted and not run again.
+    task: replaces the task of ``config.data``, for rows from Python. It needs folds.
     change_settings: resume an unfinished run with other settings than before.
     """
     with open_workdir(workdir, log) as (folder, log):
-        runs = _expand(config)
+        runs = _expand(config, task)
         missing = from_leader(lambda: _missing(runs, config, folder))
         prepared, shared = None, None  # runs on the same rows share what is prepared
         left = [run for run in runs if run.name in missing]
@@ -123,7 +125,13 @@ def run_sweep(
                 arguments = config, folder.local, log, run.fold, own
                 prepared, shared = tuning.prepare(*arguments), rows
             train = functools.partial(
-                tuning.finetune, run.config, prepared, own, log, change_settings
+                tuning.finetune,
+                run.config,
+                prepared,
+                own,
+                log,
+                change_settings,
+                keep_answers=run.fold is not None,
             )
             run_part(own.local, run.config, train, log)
             on_leader(lambda: _keep_best(config, folder))
@@ -133,9 +141,14 @@ def run_sweep(
         return content
 
 
-def _expand(config: FineTuneConfig) -> list[_Run]:
+def run_names(config: FineTuneConfig, task: Task | None = None) -> list[str]:
+    """The names of all runs of a sweep, which are folders in sweep/, in their order."""
+    return [run.name for run in _expand(config, task)]
+
+
+def _expand(config: FineTuneConfig, task: Task | None) -> list[_Run]:
     """All runs of the grid. Runs on the same fold follow each other."""
-    grid, task = config.sweep, FAMILIES[config.family](config.data)
+    grid, task = config.sweep, task or FAMILIES[config.family](config.data)
     runs = []
     for seed in grid.seeds:
         folds = task.folds(grid.folds, seed) if grid.folds else [None]

@@ -16,6 +16,7 @@ import pytest
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.interop.load import load
+from bert_jax.training import finetune as tuning
 from bert_jax.training import from_python
 
 WORDS = [f"w{i}" for i in range(40)]
@@ -588,3 +589,61 @@ def test_a_run_starts_from_a_model_in_memory(checkpoint_dir, tmp_path):
         bert_jax.finetune(task, init_from=loaded, **arguments)
     with pytest.raises(UserError, match="on one machine only; save the model with"):
         bert_jax.finetune(task, init_from=start, **arguments | {"workdir": "gs://x/y"})
+
+
+def test_cross_validation_answers_each_row_once_and_resumes(
+    checkpoint_dir, tmp_path, monkeypatch
+):
+    """The last row is the only one of its class, and is in no fold."""
+    _, frame = classification()
+    rows = [*frame.to_dict("records")[:14], {"text": "w1 so so", "label": "perhaps"}]
+    arguments = dict(init_from=checkpoint_dir, train=rows, folds=3, seed=4)
+    arguments |= dict(workdir=tmp_path / "run", log=[].append)
+    arguments |= SETTINGS | {"epochs": 2, "batch_size": 6}
+    task = bert_jax.tasks.classification(max_length=24)
+
+    def share(gold, predicted):
+        return {"share": 100 * np.mean(np.array(gold) == np.array(predicted))}
+
+    result = bert_jax.cross_validate(task, metrics=share, **arguments)
+    assert len(result.scores) == 3 and result.answers[14] is None
+    folds = task.with_rows(train=rows).fold_numbers(3, seed=4)
+    assert sorted(number for fold in folds for number in fold) == [*range(14)]
+    for fold, scores in zip(folds, result.scores, strict=True):
+        right = [result.answers[i]["label"] == rows[i]["label"] for i in fold]
+        assert 100 * np.mean(right) == pytest.approx(scores["accuracy"])
+        assert scores["share"] == pytest.approx(scores["accuracy"])
+    values = [scores["accuracy"] for scores in result.scores]
+    assert result.mean["accuracy"] == pytest.approx(np.mean(values))
+    assert result.deviation["accuracy"] == pytest.approx(np.std(values, ddof=1))
+    assert {*result.answers[0]} >= {"label", "probability"}
+    # The same call runs only what is missing, and gives the same result.
+    ran, train = [], tuning.finetune
+    monkeypatch.setattr(
+        tuning, "finetune", lambda *a, **k: ran.append(a[0]) or train(*a, **k)
+    )
+    shutil.rmtree(next((tmp_path / "run/sweep").glob("*-fold1")))
+    assert bert_jax.cross_validate(task, metrics=share, **arguments) == result
+    assert len(ran) == 1
+    other = arguments | {"train": rows[1:], "metrics": share}
+    with pytest.raises(UserError, match="another run"):
+        bert_jax.cross_validate(task, **other)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({}, "nothing to learn from; give train=rows"),
+        ({"train": [("a", "b")] * 4, "folds": 1}, "there are 1 folds, expected at"),
+        ({"train": [("a", "b")] * 4, "folds": 9}, "train has too few rows to use some"),
+        ({"dev": []}, "dev is not an argument of cross_validate"),
+        ({"max_length": 9}, r"of cross_validate, but of the task: .*max_length=9\)"),
+    ],
+)
+def test_a_wrong_argument_of_cross_validation_is_one_line(
+    arguments, message, checkpoint_dir, tmp_path
+):
+    task, _ = classification()
+    arguments |= dict(init_from=checkpoint_dir, workdir=tmp_path, log=[].append)
+    with pytest.raises(UserError, match=message):
+        bert_jax.cross_validate(task, **arguments)

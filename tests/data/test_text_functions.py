@@ -11,9 +11,9 @@ import pytest
 
 import bert_jax
 from bert_jax.commands import prepare, vocabulary
-from bert_jax.data import from_python
-from bert_jax.data.from_python import file_names
+from bert_jax.data import text_functions
 from bert_jax.data.store import TokenStore
+from bert_jax.data.text_functions import file_names
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 
@@ -83,7 +83,7 @@ def of_command(command, monkeypatch, function, *line):
         seen.update(settings)
         raise UserError("seen")
 
-    monkeypatch.setattr(from_python, function, called)
+    monkeypatch.setattr(text_functions, function, called)
     with pytest.raises(UserError, match="seen"):
         command.main([*line, "--input", "a.txt", "--output", "b.txt"])
     return seen
@@ -150,7 +150,7 @@ def test_a_wrong_argument_of_a_vocabulary_is_one_line(settings, message, text):
 def test_text_is_prepared_with_all_settings(text, tmp_path, monkeypatch):
     tokenizer = word_tokenizer(["das", "meer", "ist", "ruhig", ".", "der", "wal"])
     settings = dict(input_format="jsonl", text_field="body", language="de", shards=3)
-    settings["segmenter"] = "tests.data.test_from_python:segment"
+    settings["segmenter"] = "tests.data.test_text_functions:segment"
     store = tmp_path / "store"
     report = bert_jax.prepare(text, tokenizer, store, workers=1, **settings)
     written = TokenStore(store).info
@@ -169,7 +169,7 @@ def test_text_is_prepared_with_all_settings(text, tmp_path, monkeypatch):
     assert str(again).endswith("was already prepared")
     seen = {}
     beam = lambda *_, **more: seen.update(more, options=_[3])  # noqa: E731
-    monkeypatch.setattr(from_python, "prepare_with_beam", beam)
+    monkeypatch.setattr(text_functions, "prepare_with_beam", beam)
     settings |= dict(workers=5, beam="--runner=Direct --x 1")
     bert_jax.prepare(text, tokenizer, "gs://bucket/store", **settings)
     assert (seen["workers"], seen["options"]) == (5, ["--runner=Direct", "--x", "1"])
