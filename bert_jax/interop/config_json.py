@@ -190,23 +190,15 @@ def split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     return model, compute
 
 
-def with_compute(settings: Mapping[str, Any]) -> dict[str, Any]:
+def with_remat(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings in the form of this version.
 
-    Config files and workdirs of version 0.1.0 have the settings of ComputeConfig in the
-    group "model". Up to version 0.3.0 compute.remat was True or False.
+    Up to version 0.3.0 compute.remat was True or False.
     """
-    settings, model = dict(settings), settings.get("model")
-    if isinstance(model, Mapping):
-        model, moved = split_changes(model)
-        if moved:
-            compute = {**moved, **settings.get("compute", {})}
-            settings |= {"model": model, "compute": compute}
-    compute = settings.get("compute")
+    settings, compute = dict(settings), settings.get("compute")
     if isinstance(compute, Mapping) and isinstance(compute.get("remat"), bool):
-        settings["compute"] = compute = dict(compute)
+        remat = "none"
         if compute["remat"]:
-            compute["remat"] = "full"
-        else:
-            compute["remat"] = "none"
+            remat = "full"
+        settings["compute"] = {**compute, "remat": remat}
     return settings

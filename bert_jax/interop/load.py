@@ -35,7 +35,7 @@ from bert_jax.interop.config_json import (
     config_file,
     config_from_dict,
     split_changes,
-    with_compute,
+    with_remat,
 )
 from bert_jax.interop.find import (
     BEST,
@@ -45,7 +45,9 @@ from bert_jax.interop.find import (
     hub_name,
     split_step,
 )
+from bert_jax.interop.huggingface import read_huggingface
 from bert_jax.interop.surgery import stretched
+from bert_jax.interop.tensorflow import read_tensorflow
 from bert_jax.interop.train_state import read_params
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.layers import with_scan
@@ -158,8 +160,7 @@ def _without_weights(path: os.PathLike | str, changes: dict[str, Any]) -> Checkp
     with naming(file):
         if "model" in settings:  # a workdir
             check(settings, RunJson)
-            sizes = with_compute(settings)["model"] | changes
-            config = from_settings(BertConfig, sizes, "model")
+            config = from_settings(BertConfig, settings["model"] | changes, "model")
         else:
             check(settings, ConfigJson)
             config = config_from_dict(settings, **changes)
@@ -192,13 +193,8 @@ def _read(
         return _read_workdir(path, run / CHECKPOINTS, changes, step)
     if path.parent == local and path.name != BEST and source == "huggingface":
         _logger.warning(f"{local} has no weights; reads its newest, {path.name}")
-    # Imported late, because workdirs need no table of Hugging Face's names.
     if source == "tensorflow":
-        from bert_jax.interop.tensorflow import read_tensorflow
-
         return read_tensorflow(path, **changes)
-    from bert_jax.interop.huggingface import read_huggingface
-
     return read_huggingface(path, **changes)
 
 
@@ -207,7 +203,7 @@ def _read_workdir(
 ) -> Checkpoint:
     path = workdir / "config.json"
     expected = "the config of a run of bert_jax; copy it from the run"
-    settings = with_compute(read_json(path, expected, RunJson))
+    settings = with_remat(read_json(path, expected, RunJson))
     with naming(path), reading(path, expected):
         pairs = settings.get("data", {}).get("examples", {}).get("next_sentence", True)
         trained_with = settings.get("text", {}).get("vocabulary")

@@ -13,7 +13,7 @@ from bert_jax.data.examples import ExampleConfig, Phase
 from bert_jax.data.store import read_info
 from bert_jax.errors import UserError
 from bert_jax.files import expanded, is_remote, open_remote, parse_json
-from bert_jax.interop.config_json import RunJson, with_compute
+from bert_jax.interop.config_json import RunJson, with_remat
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.model.config import (
     POOLINGS,
@@ -427,7 +427,7 @@ def train_config(
     data.corpus: one that is not given has the value of the other. workdir: see
     :func:`with_architecture`.
     """
-    settings = with_architecture(with_compute(settings), workdir)
+    settings = with_architecture(with_remat(settings), workdir)
     model, data = settings.get("model"), settings.get("data")
     if isinstance(model, Mapping) and isinstance(data, Mapping) and data.get("corpus"):
         size = data.get("vocabulary_size", DataConfig.vocabulary_size)
@@ -444,7 +444,7 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
     # Imported late: pretraining has no tasks.
     from bert_jax.tasks.families import FAMILIES
 
-    settings = with_compute(settings)
+    settings = with_remat(settings)
     family = settings.get("family")
     if family not in FAMILIES:
         raise UserError(f"family={family!r}, expected one of {', '.join(FAMILIES)}")

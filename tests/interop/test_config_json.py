@@ -8,7 +8,7 @@ from bert_jax.interop.config_json import (
     config_from_dict,
     config_to_dict,
     read_config,
-    with_compute,
+    with_remat,
 )
 from bert_jax.model.config import BertConfig
 
@@ -123,17 +123,11 @@ def test_a_decoder_is_a_causal_model():
     assert config_to_dict(config)["is_decoder"] is True
 
 
-def test_compute_settings_move_to_their_own_group():
-    """Older workdirs and config files keep the settings of "compute" in "model"."""
-    old = {"model": {"num_layers": 2, "dtype": "bfloat16", "remat": True}, "seed": 1}
-    new = {
-        "model": {"num_layers": 2},
-        "compute": {"dtype": "bfloat16", "remat": "full"},
-        "seed": 1,
-    }
-    assert with_compute(old) == with_compute(new) == new
-    # The command line changes the group "compute" of an older config file.
-    changed = with_compute(old | {"compute": {"dtype": "float32"}})
-    assert changed["compute"] == {"dtype": "float32", "remat": "full"}
-    assert with_compute({"seed": 1}) == {"seed": 1}
-    assert with_compute({"compute": {"remat": False}}) == {"compute": {"remat": "none"}}
+@pytest.mark.parametrize(("old", "new"), [(True, "full"), (False, "none")])
+def test_remat_of_older_versions_is_read(old, new):
+    settings = {"model": {"num_layers": 2}, "compute": {"dtype": "float32"}}
+    compute = {"dtype": "float32", "remat": old}
+    expected = settings | {"compute": compute | {"remat": new}}
+    assert with_remat(settings | {"compute": compute}) == expected
+    assert with_remat(settings) == settings
+    assert with_remat({}) == {}

@@ -2,8 +2,6 @@ import dataclasses
 import gc
 import json
 import shutil
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -21,7 +19,7 @@ from bert_jax.interop.surgery import head_params, with_new_words
 from bert_jax.interop.train_state import CheckpointStore, read_params
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.heads import BertForSequence
-from bert_jax.model.layers import stack_layers, with_scan
+from bert_jax.model.layers import stack_layers
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
@@ -504,39 +502,6 @@ def test_the_error_of_a_wrong_config_has_the_tensor(workdir):
         UserError, match=r"config.json: model is missing, expected an object$"
     ):
         bert_jax.load(workdir)
-
-
-def test_a_workdir_of_an_earlier_version_loads(workdir, golden):
-    """Its group "model" also contains the settings of "compute"."""
-    before = bert_jax.load(workdir)
-    old = json.loads((golden / "workdir/config.json").read_text())
-    assert old["model"]["dtype"] == "bfloat16"
-    assert old["model"]["scan_layers"]
-    (workdir / "config.json").write_text(json.dumps(old))
-    (workdir / "vocab.txt").unlink()
-    checkpoint = bert_jax.load(workdir)
-    assert (checkpoint.source, checkpoint.head) == ("bert_jax", "pretraining")
-    assert checkpoint.config == before.config
-    assert (checkpoint.compute.dtype, checkpoint.compute.scan_layers) == (
-        "bfloat16",
-        True,
-    )
-    same(checkpoint.params, with_scan(before.params, True))
-    same(bert_jax.load(workdir, scan_layers=False).params, before.params)
-
-
-@pytest.mark.long
-def test_a_workdir_loads_without_the_table_of_names(workdir):
-    """Model variants without names in other formats load from their workdirs."""
-    code = f"import sys, bert_jax; bert_jax.load({str(workdir)!r}); print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    loaded = {name for name in done.stdout.split() if name.startswith("bert_jax.")}
-    assert "bert_jax.interop.load" in loaded
-    assert not loaded & {
-        f"bert_jax.interop.{name}" for name in ("names", "huggingface", "tensorflow")
-    }
 
 
 def test_a_workdir_that_convert_of_0_1_0_wrote_has_its_head(folders, tmp_path):
