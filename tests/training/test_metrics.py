@@ -51,10 +51,16 @@ def test_only_the_damaged_line_is_dropped(damage, tmp_path, caplog):
 
 
 @pytest.fixture
-def run_steps(monkeypatch):
+def clock(monkeypatch):
+    """A list with the time in seconds, which a test sets."""
+    seconds = [0.0]
+    monkeypatch.setattr(metrics.time, "perf_counter", lambda: seconds[0])
+    return seconds
+
+
+@pytest.fixture
+def run_steps(clock):
     """A function of a number of steps: the log of a run of 100 steps of 3 seconds."""
-    clock = [0.0]
-    monkeypatch.setattr(metrics.time, "perf_counter", lambda: clock[0])
     optimizer = OptimizerConfig(learning_rate=1e-3)
     config = types.SimpleNamespace(optimizer=optimizer)
     objective = types.SimpleNamespace(flops=lambda batch: 1.0)
@@ -77,6 +83,39 @@ def run_steps(monkeypatch):
 def test_the_time_left_is_logged_after_ten_steps(run_steps):
     assert run_steps(9) == []
     assert run_steps(10) == run_steps(25) == ["step 11/100  about 04:27 left"]
+
+
+def test_the_rates_of_a_line_are_of_its_window(clock, monkeypatch):
+    """Compilations, evaluations and other windows are not counted."""
+    monkeypatch.setattr(metrics, "peak_flops", lambda devices: 1e6)
+    optimizer = OptimizerConfig(learning_rate=1e-3)
+    config = types.SimpleNamespace(optimizer=optimizer, mesh=None, accumulation=1)
+    objective = types.SimpleNamespace(
+        flops=lambda batch: 3e5, metrics=lambda sums: {}, summary=lambda metrics: ""
+    )
+    lines = []
+    writer = types.SimpleNamespace(write=lambda *line: lines.append(line))
+    log, schedule = lambda line: None, make_schedule(optimizer, 100)
+    progress = RunProgress(seconds=40.0)
+    reporter = metrics.Reporter(
+        config, objective, schedule, writer, log, progress, first=6
+    )
+    batch = {"input_ids": jnp.zeros((8, 16), jnp.int32)}
+    names = ("steps", "step_loss", "grad_norm", "skipped", "tokens", "computed_tokens")
+    sums = dict.fromkeys(names, 1.0) | {"skipped": 0.0}
+    clock[0] += 9
+    reporter.start_window()
+    for step, count, wait in ((8, 2, 0.6), (12, 4, 1.2)):
+        for _ in range(count):
+            clock[0] += 3
+            reporter.add_step(step, batch, wait, {})
+        reporter.report(step, sums)
+    reporter.bar.close()
+    both = {"tokens_per_second": 128 / 3, "mfu": 0.1}
+    first = both | {"data_wait": 0.2, "seconds_left": 92 * 3, "seconds": 55}
+    second = both | {"data_wait": 0.4, "seconds_left": 88 * 3, "seconds": 67}
+    for (_, _, line), rates in zip(lines, (first, second), strict=True):
+        assert {name: line[name] for name in rates} == pytest.approx(rates)
 
 
 def test_peaks_are_those_of_dense_bfloat16_products():
