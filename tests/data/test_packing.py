@@ -90,15 +90,6 @@ def test_padding_is_a_few_percent(batch, packed, uncased):
     assert packed["nsp_weights"].dtype == packed["mlm_weights"].dtype == np.float32
 
 
-def test_a_batch_too_large_for_every_row_count_gets_more_rows(batch, uncased):
-    packing = Packing((4, 8), 4, LENGTH, max_pairs=3, max_predictions=13)
-    rows = packing.rows(batch["attention_mask"].sum(axis=1))
-    packed = packing.pack(batch, rows, uncased.pad_id)
-    assert packed["nsp_weights"].sum() == 96
-    assert 8 < len(packed["input_ids"]) <= 96
-    assert len(packed["input_ids"]) % 4 == 0
-
-
 def test_large_batches_share_a_few_row_counts():
     """Each number of rows compiles a program. Batches of 300 pairs need 100 to 300 rows."""
     packing = Packing((210, 240), 2, 128, max_pairs=3, max_predictions=22)

@@ -192,16 +192,6 @@ def test_an_untied_decoder_is_refused_with_its_tensor(copy, leaf):
         bert_jax.load(copy)
 
 
-def test_an_unknown_prefix_is_in_the_error(copy):
-    prefix = "module."
-    tensors = load_file(copy / "model.safetensors")
-    renamed = {f"{prefix}{name}": array for name, array in tensors.items()}
-    save_file(renamed, copy / "model.safetensors")
-    message = r"copy: the weights lack 37 of 37 tensors .* found module\.bert\."
-    with pytest.raises(UserError, match=message):
-        bert_jax.load(copy)
-
-
 def test_shards_of_bfloat16_become_float32(folder):
     unsharded = read_huggingface(folder / "pretraining").params
     half = read_huggingface(folder / "sharded").params
@@ -220,13 +210,6 @@ def test_pickles_contain_the_same_tensors(folder, copy, form):
     pickled, safe = read_huggingface(copy), read_huggingface(folder / "pretraining")
     jax.tree.map(np.testing.assert_array_equal, pickled.params, safe.params)
     assert (pickled.missing, pickled.unexpected) == ((), ())
-
-
-def test_without_architectures_tensor_names_decide_the_head(copy):
-    settings = json.loads((copy / "config.json").read_text())
-    del settings["architectures"]
-    (copy / "config.json").write_text(json.dumps(settings))
-    assert read_huggingface(copy).head == "pretraining"
 
 
 @pytest.mark.parametrize("architectures", [["BertForNER"], None])
@@ -426,24 +409,16 @@ NAMES = {str(i): name for i, name in enumerate("abcde")}
     ("name", "changes", "message"),
     [
         ("span", {"architectures": 3}, "architectures=3, expected a list or null"),
-        ("span", {"architectures": [None]}, "architectures[0]=None, expected a text"),
         ("span", {"architectures": [[]]}, "architectures[0]=[], expected a text"),
         ("span", {"model_type": ["bert"]}, "model_type=['bert'], expected a text"),
         ("span", {"hidden_act": {}}, "hidden_act={}, expected a text"),
         ("span", {"num_hidden_layers": 2.0}, "num_hidden_layers=2.0, expected a whole"),
         ("span", {"layer_norm_eps": "1e-12"}, "layer_norm_eps='1e-12', expected a num"),
         ("span", {"is_decoder": 0}, "is_decoder=0, expected true or false"),
-        ("token", {"id2label": True}, "id2label=True, expected an object or null"),
         ("token", {"id2label": float("nan")}, "id2label=nan, expected an object or"),
         ("token", {"id2label": {"0": []}}, "id2label.0=[], expected a text, a number"),
         ("token", {"problem_type": 1}, "problem_type=1, expected a text or null"),
-        ("span", {"bert_jax": "x"}, "bert_jax='x', expected an object or null"),
         ("span", {"bert_jax": 1}, "bert_jax=1, expected an object or null"),
-        (
-            "span",
-            {"bert_jax": float("inf")},
-            "bert_jax=inf, expected an object or null",
-        ),
         (
             "span",
             {"bert_jax": {"family": ["a"]}},

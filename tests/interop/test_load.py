@@ -13,6 +13,7 @@ import bert_jax
 from bert_jax.data.library import LibraryTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop import tensorflow
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
 from bert_jax.interop.surgery import head_params, with_new_words
@@ -370,38 +371,23 @@ def test_one_of_the_checkpoints_of_a_run_is_read(workdir):
         bert_jax.load(workdir / "checkpoints/5")
 
 
-def test_googles_checkpoint_may_lack_heads(golden, tmp_path, monkeypatch):
-    from bert_jax.interop import tensorflow
-    from bert_jax.interop.tensorflow import read_checkpoint
-
-    def without_heads(prefix):
-        variables = read_checkpoint(prefix)
-        return {n: a for n, a in variables.items() if not n.startswith("cls/")}
-
-    monkeypatch.setattr(tensorflow, "read_checkpoint", without_heads)
+def test_googles_checkpoint_has_no_head_or_that_of_run_classifier(golden, monkeypatch):
+    """run_classifier.py names its head output_weights and output_bias, without a scope."""
+    kernel = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
+    head = {"output_weights": kernel, "output_bias": np.zeros(3, np.float32)}
+    encoder = {
+        name: array
+        for name, array in tensorflow.read_checkpoint(
+            golden / "google_bert/bert_model.ckpt"
+        ).items()
+        if not name.startswith("cls/")
+    }
+    variables = dict(encoder)
+    monkeypatch.setattr(tensorflow, "read_checkpoint", lambda prefix: variables)
     checkpoint = bert_jax.load(golden / "google_bert")
     assert (checkpoint.head, list(checkpoint.params)) == ("none", ["bert"])
     assert (checkpoint.missing, checkpoint.unexpected) == ((), ())
-
-
-def test_a_fine_tuned_classifier_of_google_is_read(golden, monkeypatch):
-    """run_classifier.py names the head output_weights and output_bias, without a scope."""
-    from bert_jax.interop import tensorflow
-    from bert_jax.interop.tensorflow import read_checkpoint
-
-    kernel = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
-
-    def fine_tuned(prefix):
-        variables = read_checkpoint(prefix)
-        kept = {n: a for n, a in variables.items() if not n.startswith("cls/")}
-        bias = np.zeros(3, np.float32)
-        return kept | {
-            "output_weights": kernel,
-            "output_weights/adam_m": kernel,
-            "output_bias": bias,
-        }
-
-    monkeypatch.setattr(tensorflow, "read_checkpoint", fine_tuned)
+    variables |= head | {"output_weights/adam_m": kernel}
     checkpoint = bert_jax.load(golden / "google_bert")
     assert checkpoint.head == "sequence"
     assert checkpoint.labels == ("LABEL_0", "LABEL_1", "LABEL_2")

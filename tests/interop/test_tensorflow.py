@@ -1,3 +1,4 @@
+import os
 import shutil
 
 import numpy as np
@@ -41,37 +42,42 @@ def test_all_variables_are_read(variables):
             assert array.shape == variables[name.rpartition("/")[0]].shape
 
 
-def test_the_error_has_the_missing_file(copy):
-    (copy / DATA).unlink()
-    with pytest.raises(UserError, match=f"{DATA} does not exist; expected the whol"):
+WHOLE = rf"{INDEX} .*expected the whole index"
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [
+        *[(INDEX, size, WHOLE) for size in (None, 0, 10, 47, 48, 1000, 4855)],
+        (DATA, None, f"{DATA} does not exist; expected the whole variable"),
+        *[
+            (DATA, size, f"{DATA} is damaged.*expected the ")
+            for size in (0, 1, 1_000_000, 2_339_935)
+        ],
+    ],
+)
+def test_a_missing_or_truncated_file_is_refused(copy, name, size, message):
+    if size is None:
+        (copy / name).unlink()
+    else:
+        os.truncate(copy / name, size)
+    with pytest.raises(UserError, match=message) as error:
         read_checkpoint(copy / "bert_model.ckpt")
-    (copy / INDEX).unlink()
-    with pytest.raises(UserError, match=f"{INDEX} does not exist; expected the whole"):
-        read_checkpoint(copy / "bert_model.ckpt")
+    assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("size", [0, 1, 1_000_000, 2_339_935])
-def test_truncated_data_is_refused(copy, size):
-    with (copy / DATA).open("r+b") as file:
-        file.truncate(size)
-    with pytest.raises(UserError, match=f"{DATA} is damaged.*expected the ") as e:
-        read_checkpoint(copy / "bert_model.ckpt")
-    assert "\n" not in str(e.value)
-
-
-@pytest.mark.parametrize("size", [0, 10, 47, 48, 1000, 4855])
-def test_a_truncated_index_is_refused(copy, size):
-    with (copy / INDEX).open("r+b") as file:
-        file.truncate(size)
-    with pytest.raises(UserError, match="expected the whole index") as e:
-        read_checkpoint(copy / "bert_model.ckpt")
-    assert "\n" not in str(e.value)
-
-
-@pytest.mark.parametrize("position", [0, 700, 4600, 4790, 4811, 4850])
-def test_a_changed_byte_of_the_index_is_refused(copy, position):
-    flip(copy / INDEX, position)
-    with pytest.raises(UserError, match="expected the whole index"):
+@pytest.mark.parametrize(
+    ("name", "position", "message"),
+    [
+        *[(INDEX, position, WHOLE) for position in (0, 700, 4600, 4790, 4811, 4850)],
+        (DATA, 123_457, r"not match their checksum.*embeddings of num"),
+    ],
+)
+def test_a_changed_byte_is_refused(copy, name, position, message):
+    content = bytearray((copy / name).read_bytes())
+    content[position] ^= 16
+    (copy / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
         read_checkpoint(copy / "bert_model.ckpt")
 
 
@@ -81,18 +87,6 @@ def test_big_endian_numbers_are_refused(copy, monkeypatch):
     monkeypatch.setattr(tensorflow, "_read_table", lambda _: header)
     with pytest.raises(UserError, match=f"{INDEX} is damaged.*big-endian"):
         read_checkpoint(copy / "bert_model.ckpt")
-
-
-def test_a_changed_byte_of_the_data_is_refused(copy):
-    flip(copy / DATA, 123_457)
-    with pytest.raises(UserError, match=r"not match their checksum.*embeddings of num"):
-        read_checkpoint(copy / "bert_model.ckpt")
-
-
-def flip(path, position):
-    data = bytearray(path.read_bytes())
-    data[position] ^= 16
-    path.write_bytes(data)
 
 
 def test_an_ambiguous_gelu_is_a_warning_that_names_the_flag(golden, caplog):
