@@ -17,6 +17,7 @@ import numpy as np
 from bert_jax.data import masking
 from bert_jax.data.sequences import pair_lengths
 from bert_jax.data.store import TokenStore
+from bert_jax.data.text_arrays import padded_arrays
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
@@ -185,17 +186,14 @@ class ExampleSource:
     def lengths(self, samples: Sequence[int]) -> np.ndarray:
         """Number of tokens of samples, int64, without reading the tokens."""
         parts = [self._spans(*part)[0] for part in self._by_epoch(samples)]
-        return self._totals(self._tokens(np.concatenate(parts)))
+        lengths_B2 = self._tokens(np.concatenate(parts))
+        tokens_B = np.minimum(lengths_B2.sum(1), self._room)
+        overhead = self.vocabulary.overhead
+        return tokens_B + np.where(lengths_B2[:, 1] > 0, overhead(2), overhead(1))
 
     def _tokens(self, spans: np.ndarray) -> np.ndarray:
         """Number of tokens of each span of sentences."""
         return np.diff(self.store.sentence_offsets[spans])[..., 0]
-
-    def _totals(self, lengths_B2: np.ndarray) -> np.ndarray:
-        """Number of tokens of sequences, from the lengths of A and B (0 without B)."""
-        tokens_B = np.minimum(lengths_B2.sum(1), self._room)
-        overhead = self.vocabulary.overhead
-        return tokens_B + np.where(lengths_B2[:, 1] > 0, overhead(2), overhead(1))
 
     def _by_epoch(self, samples: Sequence[int]) -> list[tuple[int, np.ndarray]]:
         """The epochs of ascending samples, and the examples of each epoch."""
@@ -281,32 +279,23 @@ class ExampleSource:
         fronts = binomial_half((lengths_B2 - sizes_B2).ravel(), words_BW)
         texts = self.store.read_sentences(spans.reshape(-1, 2))
 
-        input_ids_BL = np.full((B, L), self.vocabulary.pad_id, np.int32)
-        token_type_ids_BL = np.zeros((B, L), np.int32)
         stops = (fronts + sizes_B2.ravel()).tolist()
         fronts = fronts.tolist()
         has_b = (sizes_B2[:, 1] > 0).tolist()
+        rows = []
         for i in range(B):
             a, b = 2 * i, 2 * i + 1
             parts = [texts[a][fronts[a] : stops[a]]]
             if has_b[i]:
                 parts.append(texts[b][fronts[b] : stops[b]])
-            input_ids, token_type_ids = self.vocabulary.build(*parts)
-            input_ids_BL[i, : len(input_ids)] = input_ids
-            token_type_ids_BL[i, : len(input_ids)] = token_type_ids
+            rows.append(self.vocabulary.build(*parts))
+        batch = padded_arrays(rows, L, self.vocabulary.pad_id)
         limit = self.vocabulary.vocab_size
         # Unsigned, because a damaged id of four bytes may have the bit of the sign.
-        ids_BL = (input_ids_BL & ~self.store.word_bit).view(np.uint32)
+        ids_BL = (batch["input_ids"] & ~self.store.word_bit).view(np.uint32)
         if ids_BL.max(initial=0) >= limit:
             self.store.check_ids(spans.reshape(-1, 2), limit)
-        totals_B = self._totals(lengths_B2)
-        in_text_BL = np.arange(L) < totals_B[:, None]
-        return {
-            "input_ids": input_ids_BL,
-            "token_type_ids": token_type_ids_BL,
-            "attention_mask": in_text_BL.astype(np.int32),
-            "nsp_labels": random_next.astype(np.int32),
-        }
+        return batch | {"nsp_labels": random_next.astype(np.int32)}
 
     def _mask(
         self, batch: dict[str, np.ndarray], keys_BL: np.ndarray, words_BM2: np.ndarray

@@ -57,32 +57,35 @@ class CallOptions:
             return self.padding
         return model_max_length
 
+    def width(self, longest: int, limit: int | None) -> int:
+        """The number of tokens of every row.
+
+        longest: tokens of the longest row. limit: see :meth:`limit`. Raises UserError if
+        the longest row does not fit.
+        """
+        if self.padding is True or self.padding == "longest":
+            return longest
+        width = self.padding
+        if self.padding == "max_length":
+            width = limit
+        if width is None:
+            raise UserError(f"padding={self.padding!r}, expected {_PADDING}")
+        if width < longest:
+            raise UserError(
+                f"the longest row has {longest} tokens, expected at most {width}; raise "
+                "padding, or use truncation=True"
+            )
+        return width
+
 
 def padded_arrays(
-    rows: Sequence[tuple[np.ndarray, np.ndarray]],
-    padding: bool | str | int,
-    limit: int | None,
-    pad_id: int,
+    rows: Sequence[tuple[np.ndarray, np.ndarray]], length: int, pad_id: int
 ) -> dict[str, np.ndarray]:
-    """input_ids, token_type_ids and attention_mask, int32 (rows, L).
+    """input_ids, token_type_ids and attention_mask, int32 (rows, length).
 
-    rows: input_ids and token_type_ids of each row, (L_i,). padding: see CallOptions.
-    limit: L if padding is "max_length". Raises UserError for a row longer than L.
+    rows: input_ids and token_type_ids of each row, (L_i,), at most ``length``.
     """
-    longest = max((len(ids) for ids, _ in rows), default=0)
-    width = padding
-    if padding is True or padding == "longest":
-        width = longest
-    elif padding == "max_length":
-        width = limit
-    if width is None:
-        raise UserError(f"padding={padding!r}, expected {_PADDING}")
-    if width < longest:
-        raise UserError(
-            f"the longest row has {longest} tokens, expected at most {width}; raise "
-            "padding, or use truncation=True"
-        )
-    input_ids = np.full((len(rows), width), pad_id, np.int32)
+    input_ids = np.full((len(rows), length), pad_id, np.int32)
     token_type_ids = np.zeros_like(input_ids)
     attention_mask = np.zeros_like(input_ids)
     for i, (ids, types) in enumerate(rows):

@@ -158,7 +158,8 @@ class Tokenizer:
             if limit is not None and chosen.truncation:
                 parts = fit(parts, limit - least)
             rows.append(self.build(*parts))
-        arrays = padded_arrays(rows, chosen.padding, limit, self.pad_id)
+        longest = max((len(ids) for ids, _ in rows), default=0)
+        arrays = padded_arrays(rows, chosen.width(longest, limit), self.pad_id)
         if isinstance(texts, str):
             return {name: array[0] for name, array in arrays.items()}
         return arrays

@@ -21,7 +21,6 @@ from bert_jax.files import (
     is_remote,
     open_remote,
     read_json,
-    reading,
 )
 from bert_jax.interop.checkpoint import (
     Checkpoint,
@@ -204,7 +203,7 @@ def _read_workdir(
     path = workdir / "config.json"
     expected = "the config of a run of bert_jax; copy it from the run"
     settings = with_remat(read_json(path, expected, RunJson))
-    with naming(path), reading(path, expected):
+    with naming(path):
         pairs = settings.get("data", {}).get("examples", {}).get("next_sentence", True)
         trained_with = settings.get("text", {}).get("vocabulary")
         config = from_settings(BertConfig, settings["model"] | changes, "model")
