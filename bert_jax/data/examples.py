@@ -387,18 +387,10 @@ def stops_at(
 
     A run that does not reach this number stops at the end.
 
-    starts, ends: numbers of sentences, starts < ends. tokens: at least 1. A binary search
-    for all starts together. It reads the index only near the starts, because no sentence
-    is empty.
+    starts, ends: numbers of sentences, starts < ends. tokens: at least 1.
     """
     reach = sentence_offsets[starts] + tokens
-    low, high = starts + 1, np.minimum(ends, starts + tokens)
-    while (low < high).any():
-        middle = (low + high) // 2
-        reached = sentence_offsets[middle] >= reach
-        low = np.where(reached, low, middle + 1)
-        high = np.where(reached, middle, high)
-    return high
+    return np.minimum(np.searchsorted(sentence_offsets, reach), ends)
 
 
 def binomial_half(sizes_B: np.ndarray, words_BW: np.ndarray) -> np.ndarray:
