@@ -149,21 +149,26 @@ def read_checkpoint(prefix: Path | str) -> dict[str, np.ndarray]:
         if last_value(header, 2) != 0:
             raise ValueError("its numbers are big-endian")
         entries = {name.decode(): _read_entry(value) for name, value in table.items()}
+    data: dict[Path, np.ndarray] = {}  # a file stays open as long as its map
     variables = {}
     for name, entry in Progress("reading", entries.items(), unit="tensors"):
-        if entry.dtype in _DTYPES:
-            path = Path(f"{prefix}.data-{entry.shard:05d}-of-{shards:05d}")
-            variables[name] = _read_variable(name, entry, path)
+        if entry.dtype not in _DTYPES:
+            continue
+        path = Path(f"{prefix}.data-{entry.shard:05d}-of-{shards:05d}")
+        expected = f"the whole variable {name} of numbers; copy the files again"
+        with reading(path, expected):
+            if path not in data:
+                data[path] = np.memmap(path, np.uint8, "r")
+            variables[name] = _read_variable(entry, data[path])
     return variables
 
 
-def _read_variable(name: str, entry: _Entry, path: Path) -> np.ndarray:
-    """A variable, mapped into memory. path: the file of its shard, beside the index."""
-    with reading(path, f"the whole variable {name} of numbers; copy the files again"):
-        raw = np.memmap(path, np.uint8, "r")[entry.offset : entry.offset + entry.size]
-        if google_crc32c.value(raw) != _unmask(entry.masked_crc):
-            raise ValueError("its bytes do not match their checksum")
-        return np.frombuffer(raw, _DTYPES[entry.dtype]).reshape(entry.shape)
+def _read_variable(entry: _Entry, data: np.ndarray) -> np.ndarray:
+    """A variable in the bytes of its shard."""
+    raw = data[entry.offset : entry.offset + entry.size]
+    if google_crc32c.value(raw) != _unmask(entry.masked_crc):
+        raise ValueError("its bytes do not match their checksum")
+    return np.frombuffer(raw, _DTYPES[entry.dtype]).reshape(entry.shape)
 
 
 def _read_table(file: bytes) -> Iterator[tuple[bytes, bytes]]:

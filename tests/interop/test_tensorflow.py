@@ -1,5 +1,6 @@
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,6 +41,16 @@ def test_all_variables_are_read(variables):
         if "adam_" in name:
             assert not np.any(array)
             assert array.shape == variables[name.rpartition("/")[0]].shape
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux")
+def test_each_file_is_opened_once(golden):
+    """A process may have 1,024 open files, and LARGE with Adam has 1,174 variables."""
+    files = Path("/proc/self/fd")
+    before = len([*files.iterdir()])
+    variables = read_checkpoint(golden / "google_bert/bert_model.ckpt")
+    assert len(variables) > 100
+    assert len([*files.iterdir()]) <= before + 1
 
 
 WHOLE = rf"{INDEX} .*expected the whole index"
