@@ -69,8 +69,8 @@ class _DamagedError(Exception):
 class CheckpointStore:
     """The checkpoints of one run, saved in the background.
 
-    It keeps the newest ``keep`` checkpoints and, unless ``keep_every`` is 0, those of each
-    multiple of ``keep_every`` steps. Other checkpoints are deleted when the next save
+    It keeps the newest ``keep`` checkpoints and, unless ``keep_every`` is 0, the checkpoint
+    of each multiple of ``keep_every`` steps. All others are deleted when the next save
     starts, and at the end of the run. If the run ends with an error, nothing is deleted: a
     run that diverged soon after its last save may need the checkpoint before it. Orbax's
     Checkpointer would delete that checkpoint as soon as the save is complete.

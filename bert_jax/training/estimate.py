@@ -155,7 +155,7 @@ class _Program(NamedTuple):
 
 
 def _compile(lowered: jax.stages.Lowered, state: TrainState) -> _Program:
-    """Compiles a step. Of a step that does not fit, only the bytes are known."""
+    """Compiles a step. If it does not fit, only its bytes are known."""
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:

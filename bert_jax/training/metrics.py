@@ -62,7 +62,7 @@ _TIMED = 10  # timed steps after which the time left is estimated
 
 @dataclasses.dataclass
 class RunProgress:
-    """What a resumed run needs besides its state. Checkpoints contain it as JSON.
+    """The values that a resumed run needs besides its state. JSON in each checkpoint.
 
     shapes: number of steps with batches of each shape, such as "8x128".
     tokens, computed_tokens: of all reported steps, without and with padding.

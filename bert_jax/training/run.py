@@ -253,7 +253,11 @@ def _save(
     step: int,
     state: TrainState,
 ) -> None:
-    """Saves the state, the metrics until ``step``, and config.json."""
+    """Saves the state, the metrics until ``step``, and config.json.
+
+    The small files are uploaded before the state is saved: a run that resumes at ``step``
+    keeps the metrics until then.
+    """
     if job.check_data(wait=True):
         reporter.start_window()  # the wait is not counted as training time
 
@@ -425,7 +429,7 @@ def _check_folder(job: Job, folder: RunFolder) -> None:
 def owner_changes(
     workdir: Path, identity: dict[str, Any], free: tuple[str, ...] = ()
 ) -> list[Change]:
-    """The settings that differ from those of the run in ``workdir``.
+    """The settings that differ from the settings of the run in ``workdir``.
 
     identity: the settings. free: settings that may differ, see :func:`changed_settings`.
     """

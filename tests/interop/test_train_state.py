@@ -442,6 +442,22 @@ def test_a_lost_process_skips_the_wait_for_a_save(tmp_path, error, waits):
     assert calls == waits
 
 
+def test_checksums_wait_for_each_array_on_cpus_only(saved, monkeypatch):
+    _, state = saved
+    waits, wait = [], type(state["step"]).block_until_ready
+
+    def counted(array):
+        waits.append(array)
+        return wait(array)
+
+    monkeypatch.setattr(type(state["step"]), "block_until_ready", counted)
+    on_cpu = train_state._checksums(state)
+    assert len(waits) == len(on_cpu) == 4
+    monkeypatch.setattr(train_state.jax, "default_backend", lambda: "gpu")
+    assert train_state._checksums(state) == on_cpu
+    assert len(waits) == 4
+
+
 def test_a_checksum_depends_on_every_bit_and_not_on_the_layout(state):
     """Checkpoints contain these numbers, so the formula must not change."""
     checksums = train_state._checksums(state)
