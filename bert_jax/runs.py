@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import math
 import os
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
@@ -251,9 +252,14 @@ def _outcome(run: Run) -> Iterator[tuple[str, Any]]:
 def spread(scores: Sequence[float]) -> Values:
     """The "mean", its "standard_error" and the "deviation" of the "scores" of seeds.
 
-    Without scores the mean is None; the deviation of a single score is 0.
+    Without scores the mean is None; the deviation of a single score is 0. With a score that
+    is NaN, all three are NaN.
     """
-    deviation = statistics.stdev(scores) if len(scores) > 1 else 0.0
+    deviation = 0.0
+    if any(map(math.isnan, scores)):
+        deviation = math.nan  # statistics.stdev raises AttributeError
+    elif len(scores) > 1:
+        deviation = statistics.stdev(scores)
     return {
         "mean": statistics.mean(scores) if scores else None,
         "standard_error": deviation / max(len(scores), 1) ** 0.5,

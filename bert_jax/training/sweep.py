@@ -8,6 +8,7 @@ The same command runs all runs that are not finished.
 
 import functools
 import itertools
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -209,7 +210,7 @@ def _keep_best(config: FineTuneConfig, folder: RunFolder) -> str:
         name = path.parent.name
         names.append(name)
         for score in scores_of(_finished_run(name, config, workdir)).values():
-            if highest is None or score > highest:
+            if highest is None or math.isnan(highest) or score > highest:
                 best, highest = name, score
     for name in names:
         model = workdir / SWEEP / name / tuning.BEST

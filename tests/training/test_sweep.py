@@ -151,8 +151,9 @@ def run(config, monkeypatch):
     monkeypatch.setattr(tuning, "prepare", lambda config, workdir, log, fold, run: fold)
 
     def run(workdir, diverges=lambda config: False, **changes):
-        def finetune(config, prepared, folder, log, change_settings):
+        def finetune(config, prepared, folder, log, change_settings, *, keep_answers):
             place = folder.local
+            assert keep_answers == (prepared is not None)  # of a fold
             assert prepared is None or prepared.config == config.data  # its fold
             for name in ("best/model.safetensors", "predictions/dev_predictions.tsv"):
                 write_json(place / name, place.name)
@@ -215,6 +216,16 @@ def test_of_runs_with_equal_scores_the_first_by_name_is_the_best(made, run):
     write_json(copy / "sweep" / NAMES[1] / "best/model.safetensors", NAMES[1])
     content, names, _ = run(copy)
     assert (content["best_run"], names) == (min(NAMES[1], NAMES[3]), [])
+
+
+def test_a_score_that_is_not_a_number_is_never_the_best(made, run):
+    """The first run by name is compared first."""
+    _, copy = made
+    path = copy / "sweep" / min(NAMES) / "results.json"
+    path.write_text(path.read_text().replace(str(score_of(copy, min(NAMES))), "NaN"))
+    content, names, log = run(copy)
+    assert (content["best_run"], names) == (NAMES[3], [])
+    assert "nan ± nan" in log[-2]
 
 
 @pytest.mark.parametrize("name", NAMES[::3])
