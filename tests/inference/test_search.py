@@ -188,8 +188,12 @@ def test_a_model_searches_texts_and_vectors(checkpoint_dir):
         assert rows_of_query == {"row": other["row"], "cosine": same}
     rows = [{"review": text} for text in texts]
     assert model.search(texts[0], rows, 3, columns="review") == answers
+    assert model.search(rows[:1], texts, 3, columns="review") == [answers]
+    named = model.similarity(rows[:2], rows, columns="review")
+    np.testing.assert_allclose(named, cosines[:2], atol=1e-6)
     assert model.search(texts[:1], []) == [[]]
     pairs = model.duplicates(texts, 0.9999)
+    assert model.duplicates(rows, 0.9999, columns="review") == pairs
     assert (
         [pair[:2] for pair in pairs]
         == [(0, 3)]
