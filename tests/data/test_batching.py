@@ -270,6 +270,20 @@ def test_a_batch_too_large_for_every_shape_gets_more_rows(parts):
     assert [units_of(arrays) for arrays in batches] == expected
 
 
+def test_the_part_of_a_step_that_needs_most_rows_decides():
+    """Only the smaller batch of an epoch may have long sequences in its second part."""
+    features = labelled([60] * 7 + [3] * 32)
+    batches = make_batches(features, epochs=40, buckets=1, accumulation=2)
+    (shape,) = batches.shapes
+    counts = []
+    for epoch in range(40):
+        arrays = [batches[5 * epoch + step] for step in range(5)]
+        units = sorted(itertools.chain(*map(units_of, arrays)))
+        assert units == list(range(39))
+        counts += [len(step["input_ids"]) for step in arrays]
+    assert {shape.rows, shape.rows + 2} <= {*counts}
+
+
 def test_buckets_have_the_least_padding(monkeypatch):
     """Compared to all ways to cut the sorted batches into at most ``most`` buckets."""
     monkeypatch.setattr("bert_jax.data.batching.WORTH", 0)
