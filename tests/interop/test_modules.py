@@ -87,8 +87,13 @@ def test_pairs_are_predicted_as_cosines(folder):
     assert model.predict(("the cat", "a bee"))["value"] == pytest.approx(
         a @ b, abs=1e-6
     )
-    with pytest.raises(UserError, match="only encode applies its modules"):
-        bert_jax.load(folder("dense")).predict(("the cat", "a bee"))
+    # A Dense module without a prompt, and a prompt without a Dense module.
+    layers, prompt = folder("dense"), folder("cls")
+    change(layers / CONFIG, default_prompt_name=None)
+    change(prompt / CONFIG, default_prompt_name="query", prompts={"query": "see "})
+    for path in (layers, prompt):
+        with pytest.raises(UserError, match="only encode applies its modules"):
+            bert_jax.load(path).predict(("the cat", "a bee"))
 
 
 def test_old_settings_are_read(folder, theirs):
@@ -111,6 +116,27 @@ def test_a_missing_length_comes_from_the_tokenizer(folder):
 
 
 POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
+CONFIG = "config_sentence_transformers.json"
+LENGTH = "sentence_bert_config.json"
+
+
+def test_absent_settings_have_their_defaults(folder):
+    path = folder("dense")
+    for file in (POOLING, DENSE, CONFIG, LENGTH, "tokenizer_config.json"):
+        (path / file).write_text("{}")
+    model = bert_jax.load(path)
+    assert model.extra["modules"] == {
+        "pooling": "mean",
+        "activations": ["Tanh"],
+        "normalize": True,
+        "max_length": model.config.max_positions,
+        "prompts": {},
+        "default_prompt_name": None,
+        "similarity_fn_name": None,
+        "include_prompt": True,
+    }
+
+
 MAX = {"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True}
 FIRST_LAST = {"pooling_mode_first_last_avg": True, "pooling_mode_mean_tokens": False}
 
@@ -231,7 +257,8 @@ def test_the_activation_of_a_cross_encoder_is_applied(
     if not (path / file).exists():
         (path / file).write_text("{}")
     change(path / file, **settings)
-    model, rows = bert_jax.load(path), [("the cat", "a bee"), ("a bee", "a cat")]
+    model = bert_jax.load(path)
+    rows = [("the cat", "a bee"), ("a bee", "a cat"), ("a", "the bee")]
     values = [answer["value"] for answer in model.predict(rows)]
     logits = model.logits(rows)[:, 0]
     expected = 1 / (1 + np.exp(-logits)) if name == SIGMOID else logits
@@ -241,6 +268,7 @@ def test_the_activation_of_a_cross_encoder_is_applied(
     assert len(warned) == (name == "x.Own")
     scores = model.evaluate([(*row, x) for row, x in zip(rows, expected, strict=True)])
     assert scores["pearson"] == pytest.approx(100)
+    assert scores["rmse"] == pytest.approx(0, abs=1e-6)
     # A saved folder has it where all versions of sentence-transformers read it.
     model.save(tmp_path / "saved")
     saved = json.loads((tmp_path / "saved/config.json").read_text())
