@@ -311,6 +311,18 @@ def test_tokenizer_json_gives_our_ids(folder, tmp_path, golden, kind):
     assert settings["model_max_length"] == 512
 
 
+def test_the_config_has_the_id_of_the_padding(folder, tmp_path):
+    checkpoint = read_huggingface(folder / "none")
+    known = load_tokenizer(folder / "tokenizer")
+    first, *others = known.tokens
+    moved = known.with_tokens([*others, first])
+    for tokenizer, expected in ((moved, len(others)), (None, None)):
+        changed = dataclasses.replace(checkpoint, tokenizer=tokenizer)
+        save_huggingface(tmp_path / f"{expected}", changed)
+        written = json.loads((tmp_path / f"{expected}/config.json").read_text())
+        assert written.get("pad_token_id") == expected
+
+
 def test_a_folder_that_is_not_a_path_is_refused(folder):
     with pytest.raises(
         UserError, match="the folder is of type NoneType; expected a path"
