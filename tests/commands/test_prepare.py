@@ -1,11 +1,14 @@
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from bert_jax.commands import prepare
 from bert_jax.commands.cli import run
-from bert_jax.data.store import TokenStore
+from bert_jax.data.preparation import Report
+from bert_jax.data.store import StoreInfo, TokenStore
+from bert_jax.data.tokenizer_files import load_tokenizer
 
 VOCABULARY = str(Path(__file__).parent.parent / "golden/tokenizer/uncased_vocab.txt")
 
@@ -48,6 +51,30 @@ def test_text_without_document_boundaries_gives_a_warning(
     assert TokenStore(tmp_path / "de").info.settings["language"] == "de"
     assert "2 documents, 5 sentences" in out
     assert "no boundaries" not in err
+
+
+@pytest.mark.parametrize("beam", [False, True])
+def test_the_command_passes_every_flag(tmp_path, monkeypatch, beam):
+    report = Report(StoreInfo(1, 1, 1, "<u2", 9, "", [], {}), Counter())
+    calls = []
+
+    def record(inputs, tokenizer, output, *options, **settings):
+        calls.append((inputs, tokenizer.vocab_size, str(output), *options, settings))
+        return report
+
+    monkeypatch.setattr(prepare, "prepare_with_beam" if beam else "prepare", record)
+    flags = {"workers": 3, "shards": 5, "text_field": "body", "language": "fr"}
+    flags |= {"segmenter": "module:function", "format": "jsonl"}
+    line = ["--input", "a", "b", "--vocabulary", VOCABULARY, "--output", "store"]
+    for name, value in flags.items():
+        line.append(f"--{name.replace('format', 'input_format')}={value}")
+    options = []
+    if beam:
+        line.append("--beam=--runner=Some --name='a b'")
+        options = [["--runner=Some", "--name=a b"]]
+    prepare.main(line)
+    size = load_tokenizer(VOCABULARY).vocab_size
+    assert calls == [(["a", "b"], size, "store", *options, flags)]
 
 
 @pytest.mark.parametrize(
