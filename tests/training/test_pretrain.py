@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import threading
+import types
 from pathlib import Path
 
 import jax
@@ -470,6 +471,20 @@ def test_the_content_of_the_text_belongs_to_a_run(copied, tmp_path):
     pretrain(config, tmp_path / "run", lines.append)
     assert "finished before, after 1 steps" in lines
     assert not any(line.startswith("warning") for line in lines)
+
+
+def test_processes_start_to_check_the_text_at_different_places(
+    start, tmp_path, monkeypatch
+):
+    def check(store, share):
+        raise KeyboardInterrupt(share)
+
+    places = {"process_index": lambda: 1, "process_count": lambda: 4}
+    second = types.SimpleNamespace(**vars(jax) | places)
+    monkeypatch.setattr(pretraining, "jax", second)
+    monkeypatch.setattr(pretraining, "Check", check)
+    with pytest.raises(KeyboardInterrupt, match=r"^0\.25$"):
+        pretrain(start[0], tmp_path / "run", [].append)
 
 
 @pytest.mark.parametrize("finder", [0, 1])
