@@ -34,8 +34,8 @@ class Cell(nn.Module):
     """
 
     width: int
-    projection: int = 0
-    dtype: jnp.dtype = jnp.float32
+    projection: int
+    dtype: jnp.dtype
 
     @nn.compact
     def __call__(
