@@ -54,9 +54,10 @@ def main(argv: list[str]) -> None:
 
     form = lines.output_format(args.output, as_json=args.json)
     check_output(args.output, args.input)
-    # A wrong pair is an error before any score.
-    columns = args.columns or pretrained.COLUMNS
-    sets = [*pretrained.read_sets(args.pairs or (), columns)]
+    sets = []
+    if args.pairs:  # a wrong pair is an error before any score
+        columns = args.columns or pretrained.COLUMNS
+        sets = [*pretrained.read_sets(args.pairs, columns)]
     cli.start()
     settings = cli.model_options(args) | {"rest_of_word": args.rest_of_word}
     if lines.on_screen(args.output) and not args.pairs:

@@ -19,7 +19,7 @@ from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import lines
-from bert_jax.inference.evaluation import Options
+from bert_jax.inference.evaluation import Options, Rows
 
 GOLDEN = Path(__file__).parent.parent / "golden/v0_1_0"
 TEXT = "the whale is good"
@@ -246,6 +246,109 @@ def test_answers_on_a_terminal_have_no_progress_bar(line, bar, tmp_path, monkeyp
     model = GOLDEN / "exported" / "mlm_nsp"
     arguments = [*line.split(), "--checkpoint", str(model)]
     assert outcome(arguments) == f"show_progress={bar}"
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """A function of (line, name of a function): the arguments of its call."""
+    monkeypatch.setattr(cli, "start", lambda *arguments: None)
+
+    def arguments(line, name):
+        values = []
+
+        def end(*given, **more):
+            values.extend([*given, *more.values()])
+            raise UserError("called")
+
+        monkeypatch.setattr(f"bert_jax.{name}", end)
+        assert outcome(line) == "called"
+        return values
+
+    return arguments
+
+
+@pytest.mark.parametrize(
+    ("line", "columns", "model", "name", "more"),
+    [
+        (
+            "embed --layers=-2,-1 --pooling cls --normalize --output x.npz",
+            ["body"],
+            "mlm_nsp",
+            "embed.encode",
+            {"layers": (-2, -1), "pooling": "cls", "normalize": True},
+        ),
+        ("predict --top 3", ["body"], "mlm_nsp", "pretrained.fill_mask", {"top": 3}),
+        ("predict --top 3", ["body"], "classification", "predict.beside", {"top": 3}),
+        (
+            "predict --next_sentence",
+            ["good", "bad"],
+            "mlm_nsp",
+            "pretrained.next_sentence",
+            {},
+        ),
+        (
+            "score --rest_of_word",
+            ["body"],
+            "mlm_nsp",
+            "pretrained.score",
+            {"rest_of_word": True},
+        ),
+        ("evaluate", ["body"], "classification", "predict.evaluate", {}),
+    ],
+)
+def test_an_answering_command_passes_every_flag(
+    called, tmp_path, monkeypatch, line, columns, model, name, more
+):
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_text(json.dumps({"good": "a", "bad": "b", "body": "c"}))
+    sizes = {"batch_size": 7, "max_length": 9, "dtype": "bfloat16"}
+    words = [*line.split(), *(f"--{name}={value}" for name, value in sizes.items())]
+    words += ["--checkpoint", str(GOLDEN / "exported" / model), "--input", "a.jsonl"]
+    values = called([*words, "--columns", *columns], f"inference.{name}")
+    (options,) = (x for x in values if isinstance(x, Options))
+    given = sizes | more
+    assert {name: getattr(options, name) for name in given} == given
+    values += [x.columns for x in values if isinstance(x, Rows)]
+    assert columns in values or tuple(columns) in values
+
+
+def test_minimal_pairs_are_scored_with_every_flag(called, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_text(json.dumps({"good": "a", "bad": "b"}))
+    line = "score --pairs a.jsonl --rest_of_word --batch_size 7 --dtype bfloat16"
+    words = [*line.split(), "--columns", "good", "bad"]
+    words += ["--checkpoint", str(GOLDEN / "exported/mlm_nsp")]
+    _, options, texts = called(words, "inference.pretrained.log_probabilities")
+    assert (options.rest_of_word, options.batch_size) == (True, 7)
+    assert options.dtype == "bfloat16" and texts == ["a", "b"]
+
+
+@pytest.mark.parametrize("line", ["predict", "score"])
+def test_a_text_with_a_tab_is_one_text(called, line):
+    """A line with a tab is two texts only for a model of pairs."""
+    name = {"predict": "fill_mask", "score": "score"}[line]
+    model = str(GOLDEN / "exported/mlm_nsp")
+    words = [line, "--checkpoint", model, "--text", "a\tb"]
+    _, rows, _ = called(words, f"inference.pretrained.{name}")
+    assert [row for _, row in rows.placed] == ["a\tb"]
+
+
+TASK = f"--data.dir={GOLDEN}/tasks --init_from={GOLDEN}/exported/mlm_nsp"
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("train --config tiny", "training.pretrain.pretrain"),
+        (f"finetune --config table {TASK}", "training.sweep.run_one"),
+        (f"finetune --config table {TASK} --sweep", "training.sweep.run_sweep"),
+    ],
+)
+def test_a_job_passes_its_flags(called, tmp_path, line, name):
+    workdir = str(tmp_path / "run")
+    flags = ["--workdir", workdir, "--seed=7", "--change_settings"]
+    config, *others = called([*line.split(), *flags], name)
+    assert (config.seed, *others) == (7, workdir, True)
 
 
 def test_each_command_prints_the_next_one(tmp_path, monkeypatch, capsys):
