@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.commands import vocabulary
-from bert_jax.data.corpus_formats import PASSAGES
+from bert_jax.data.corpus_formats import PASSAGES, Reading
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 
@@ -86,6 +86,17 @@ def test_keep_accents_is_saved(tmp_path):
     assert load_tokenizer(output).tokenize("में मे म") == ["में", "मे", "म"]
     vocabulary.main(flags)
     assert load_tokenizer(output).tokenize("में मे म") == ["म", "म", "म"]
+
+
+def test_the_command_passes_the_flags_of_its_text(monkeypatch):
+    def stop(inputs, reading):
+        raise KeyboardInterrupt(inputs, reading)
+
+    monkeypatch.setattr(vocabulary, "read_documents", stop)
+    line = "--input a b --output vocab.txt --input_format jsonl --text_field body"
+    with pytest.raises(KeyboardInterrupt) as end:
+        vocabulary.main([*line.split(), "--language", "fr"])
+    assert end.value.args == (["a", "b"], Reading("jsonl", "body", "fr"))
 
 
 @pytest.mark.parametrize(
