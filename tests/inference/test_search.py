@@ -199,6 +199,19 @@ def test_a_model_searches_texts_and_vectors(checkpoint_dir):
         == [(0, 3)]
         == [pair[:2] for pair in model.duplicates(encoded, 0.9999)]
     )
+    # Texts are encoded with the options of the call.
+    options = {"layers": (0,), "max_length": 5}
+    vectors = model.encode(texts, **options)
+    ours = model.similarity(texts, texts, **options)
+    np.testing.assert_allclose(ours, plain(vectors, vectors), atol=1e-6)
+    found = model.search(texts, texts, 2, **options)
+    for answers, known in zip(found, model.search(vectors, vectors, 2), strict=True):
+        assert [x["row"] for x in answers] == [x["row"] for x in known]
+        cosines = [x["cosine"] for x in known]
+        assert [x["cosine"] for x in answers] == pytest.approx(cosines)
+    pairs = model.duplicates(texts, 0.9, **options)
+    assert pairs == model.duplicates(vectors, 0.9)
+    assert pairs != model.duplicates(texts, 0.9)
     for call in (
         lambda: model.search(texts[0], encoded[0]),
         lambda: model.duplicates(encoded[0]),
