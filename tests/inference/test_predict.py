@@ -739,6 +739,15 @@ def test_a_frame_keeps_its_index_and_columns(sentiment):
     series = model.predict(frame["text"], as_frame=True)
     assert (series.index == frame.index).all()
     assert [*series][:2] == ["text_a", "predicted_label"]
+    # Texts in a column of another name than in training.
+    named = frame.rename(columns={"text": "review"})
+    of_review = model.predict(named, columns="review", as_frame=True)
+    new = [name for name in answered if str(name).startswith("predicted_")]
+    pandas.testing.assert_frame_equal(of_review[new], answered[new])
+    assert model.predict(named, columns="review") == answers
+    for method in (model.predict_proba, model.logits):
+        values = method(named, columns="review")
+        np.testing.assert_array_equal(values, method(texts))
 
 
 def test_other_rows_become_a_frame_with_the_names_of_the_task(sentiment, tagger):
