@@ -294,7 +294,7 @@ def test_tokenizer_json_gives_our_ids(folder, tmp_path, golden, kind):
     keep = kind == "keep_accents"
     kind = "wordpiece" if keep else kind
     tokenizer = train_vocabulary(sentences, 500, kind=kind, keep_accents=keep)
-    config = BertConfig(tokenizer.vocab_size, 8, 1, 2, 8)
+    config = BertConfig(tokenizer.vocab_size, 8, 1, 2, 8, max_positions=48)
     write_tokenizer(tmp_path, tokenizer, config)
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     rows = theirs.encode_batch(sentences, add_special_tokens=False)
@@ -308,7 +308,7 @@ def test_tokenizer_json_gives_our_ids(folder, tmp_path, golden, kind):
     assert load_tokenizer(tmp_path).fingerprint() == tokenizer.fingerprint()
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert settings["mask_token"] == "[MASK]"
-    assert settings["model_max_length"] == 512
+    assert settings["model_max_length"] == 48
 
 
 def test_the_config_has_the_id_of_the_padding(folder, tmp_path):

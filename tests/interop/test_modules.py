@@ -108,16 +108,35 @@ def test_old_settings_are_read(folder, theirs):
     np.testing.assert_allclose(vectors, theirs["cls"], rtol=0, atol=1e-5)
 
 
-def test_a_missing_length_comes_from_the_tokenizer(folder):
+@pytest.mark.parametrize(("length", "expected"), [(9, 9), (1e30, 19)])
+def test_a_missing_length_comes_from_the_tokenizer(folder, length, expected):
+    """transformers writes 1e30 for no limit. The model has 19 positions."""
     path = folder("cls")
     change(path / "sentence_bert_config.json", max_seq_length=None)
-    change(path / "tokenizer_config.json", model_max_length=9)
-    assert bert_jax.load(path).extra["modules"]["max_length"] == 9
+    change(path / "tokenizer_config.json", model_max_length=length)
+    assert bert_jax.load(path).extra["modules"]["max_length"] == expected
 
 
 POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
 CONFIG = "config_sentence_transformers.json"
 LENGTH = "sentence_bert_config.json"
+
+
+@pytest.mark.parametrize(
+    ("file", "settings"),
+    [
+        (CONFIG, {"default_prompt_name": "query", "prompts": {"query": "see the "}}),
+        (POOLING, {"include_prompt": False}),
+    ],
+)
+def test_a_saved_model_keeps_its_settings(folder, tmp_path, file, settings):
+    path = folder("cls")
+    before = bert_jax.load(path).extra["modules"]
+    change(path / file, **settings)
+    model = bert_jax.load(path)
+    assert model.extra["modules"] == before | settings
+    model.save(tmp_path / "saved")
+    assert bert_jax.load(tmp_path / "saved").extra == model.extra
 
 
 def test_absent_settings_have_their_defaults(folder):
