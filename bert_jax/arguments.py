@@ -53,8 +53,11 @@ def accepts(
         parameters = [x for x in named if x.kind != x.VAR_KEYWORD]
         hidden = {*leave_out, *(parameter.name for parameter in parameters)}
         arguments: dict[str, _Argument] = {}
+        groups: dict[str, str] = {}
         for kind in kinds:
             for argument in _arguments(kind, flat):
+                if argument.group:
+                    groups[argument.name] = argument.group
                 if argument.name not in hidden:
                     arguments.setdefault(argument.name, argument)
         page = [f"{inspect.getdoc(function)}\n\nSettings:\n"]
@@ -64,7 +67,7 @@ def accepts(
             page.append("\n  ".join(textwrap.wrap(text, 80, break_on_hyphens=False)))
         function.__signature__ = signature.replace(parameters=parameters)
         function.__doc__ = "\n".join(page)
-        function.groups = {name: x.group for name, x in arguments.items() if x.group}
+        function.groups = groups
         return function
 
     return decorate
