@@ -176,7 +176,7 @@ both_phases = get_config
 
 def get_config():
     config = both_phases()
-    config.phases = config.phases[{number}:{number + 1}]
+    config["phases"] = config["phases"][{number}:{number + 1}]
     return config
 """
         path.write_text(config_file.read_text() + single_phase)

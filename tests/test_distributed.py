@@ -46,8 +46,7 @@ one_phase = get_config
 
 def get_config():
     config = one_phase()
-    config.data.path, config.data.vocabulary_size = "", {small_store[1]}
-    config.data.corpus = ("{text}",)
+    config["data"] |= dict(path="", vocabulary_size={small_store[1]}, corpus=("{text}",))
     return config
 """
     )
@@ -304,7 +303,7 @@ same = get_config
 
 def get_config():
     config = same()
-    config.seed += sys.argv[sys.argv.index("--process_id") + 1] == "1"
+    config["seed"] += sys.argv[sys.argv.index("--process_id") + 1] == "1"
     return config
 """
     )
