@@ -253,7 +253,7 @@ def _save(
     step: int,
     state: TrainState,
 ) -> None:
-    """Saves the state, the metrics until ``step``, and config.json.
+    """Saves the state, and the metrics until ``step``.
 
     The small files are uploaded before the state is saved: a run that resumes at ``step``
     keeps the metrics until then.
@@ -261,12 +261,11 @@ def _save(
     if job.check_data(wait=True):
         reporter.start_window()  # the wait is not counted as training time
 
-    def write_small_files() -> None:
+    def upload_small_files() -> None:
         reporter.writer.sync()
-        write_json(folder.local / "config.json", identity)
         folder.upload()
 
-    on_leader(write_small_files)
+    on_leader(upload_small_files)
     progress = dataclasses.asdict(reporter.progress)
     store.save(step, state, {"config": identity, "progress": progress})
 

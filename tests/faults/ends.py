@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from orbax.checkpoint import v1 as ocp
 from orbax.checkpoint._src.path import atomicity
-from orbax.checkpoint.experimental import v1 as ocp
 from orbax.checkpoint.experimental.v1._src.metadata import serialization
 
 from bert_jax import files
