@@ -78,4 +78,4 @@ def test_a_step_that_does_not_fit_names_settings(compiler, capsys):
     assert estimate.main([*large, scanned, "--topology=v2:2x2"]) == 1
     output = capsys.readouterr().out
     assert "v2:2x2" in output
-    assert "no; try in this order: compute.dtype=bfloat16, " in output
+    assert "no; try in this order: --compute.dtype=bfloat16, " in output
