@@ -122,13 +122,22 @@ def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> 
     group, dot, leaf = name.rpartition(".")
     if leaf in _HINTS:
         return _HINTS[leaf]
-    leaves = {other.rpartition(".")[2]: other for other in reversed(known)}
-    same = [other for other in known if other.startswith(group + dot)]
-    leaves |= {other.removeprefix(group + dot): other for other in same}
-    plain = {_plain(name): name for name in leaves}
-    similar = [plain[x] for x in difflib.get_close_matches(_plain(leaf), plain, n=1)]
-    near = [name for name in [*_OTHER_NAMES.get(leaf, []), *similar] if name in leaves]
-    return f"did you mean {shown(leaves[near[0]])}?" if near else ""
+    # The known names without their groups. The first group and the same group win.
+    leaves = {}
+    for other in reversed(known):
+        leaves[other.rpartition(".")[2]] = other
+    for other in known:
+        if other.startswith(group + dot):
+            leaves[other.removeprefix(group + dot)] = other
+    candidates = list(_OTHER_NAMES.get(leaf, []))
+    by_plain = {_plain(other): other for other in leaves}
+    similar = difflib.get_close_matches(_plain(leaf), by_plain, n=1)
+    if similar:
+        candidates.append(by_plain[similar[0]])
+    for candidate in candidates:
+        if candidate in leaves:
+            return f"did you mean {shown(leaves[candidate])}?"
+    return ""
 
 
 def _plain(name: str) -> str:
@@ -149,10 +158,14 @@ def naming(where: object) -> Iterator[None]:
 
 def listed(items: Sequence[str], most: int = 5) -> str:
     """One text, such as "a, b, c, d, e and 4 more"."""
-    rest = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + rest
+    text = ", ".join(items[:most])
+    if len(items) > most:
+        text += f" and {len(items) - most} more"
+    return text
 
 
 def counted(number: int, noun: str) -> str:
     """Such as "1 row" or "2,000 rows"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    if number != 1:
+        noun += "s"
+    return f"{number:,} {noun}"

@@ -146,12 +146,17 @@ def curves(
     compared = read_references(references)
     runs = [*read_runs(workdirs), *compared]
     looks = list(zip(runs, _looks(), strict=False))
-    scores = [name for run in runs for name in run.scores if "/" not in name]
-    metrics = ["loss", *dict.fromkeys(scores), "grad_norm"]
+    metrics = ["loss"]
+    for run in runs:
+        for name in run.scores:
+            if "/" not in name and name not in metrics:
+                metrics.append(name)
+    metrics.append("grad_norm")
+    title = f"{len(runs)} runs"
+    if len(runs) == 1:
+        title = f"{runs[0].name}: {runs[0].metrics[-1]['step']:,} steps"
     if not compared:
         metrics += ["learning_rate", "tokens_per_second"]
-    title = f"{runs[0].name}: {runs[0].metrics[-1]['step']:,} steps"
-    title = title if len(runs) == 1 else f"{len(runs)} runs"
     picture, panels = _figure(title, len(metrics), 4, 3.4, 2.5 + 0.1 * len(runs))
     for axes, metric in zip(panels, metrics, strict=True):
         for run, look in looks:
@@ -178,19 +183,24 @@ def _draw_metric(
     axes: Axes, run: Run, metric: str, look: Mapping[str, Any], *, by_tokens: bool
 ) -> None:
     """Draws the lines of a run in a panel; each has the label "run, split"."""
-    place = run.tokens if by_tokens else list
+    place = list
+    if by_tokens:
+        place = run.tokens
     for split in run.splits:
         steps, values = run.series(split, metric)
         if not steps:
             continue
         percent, label = run.percent(metric), f"{run.name}, {split}"
-        how = look | (_TRAINING if split == "train" else {})
+        how = look
+        if split == "train":
+            how = look | _TRAINING
         axes.plot(place(steps), np.multiply(values, percent), label=label, **how)
         steps, values = run.baseline(split, metric)
         if steps:
             label, values = f"{label}, baseline", np.multiply(values, percent)
             axes.plot(place(steps), values, label=label, **look | _BASELINE)
-    for x in place([step for step, is_longer in run.new_lengths if is_longer]):
+    longer = [step for step, is_longer in run.new_lengths if is_longer]
+    for x in place(longer):
         axes.axvline(x, color="gray", linewidth=0.6, zorder=1)
         if metric == "loss":
             how = {"transform": axes.get_xaxis_transform(), "fontsize": 7}
@@ -256,7 +266,9 @@ def _label_cells(
     axes: Axes, across: Sequence[str], down: Sequence[str], points: float = 8
 ) -> None:
     """Writes the names of a heat map's columns and rows."""
-    rotation = 90 if sum(map(len, across)) > 20 else 0
+    rotation = 0
+    if sum(map(len, across)) > 20:
+        rotation = 90
     axes.set_xticks(range(len(across)), across, rotation=rotation, fontsize=points)
     axes.set_yticks(range(len(down)), down, fontsize=points)
     axes.tick_params(length=0)
@@ -329,11 +341,9 @@ def attention_lines(
         side.set_yticks(range(len(words)), words)
         side.tick_params(length=0)
         side.spines[:].set_visible(False)
-    handles = [
-        Line2D(
-            [], [], color=_COLOURS[0], linewidth=_WIDEST * share, label=f"{share:.0%}"
-        )
-        for share in (0.1, 0.5, 1)
-    ]
+    handles = []
+    for share in (0.1, 0.5, 1):
+        look = {"color": _COLOURS[0], "linewidth": _WIDEST * share}
+        handles.append(Line2D([], [], label=f"{share:.0%}", **look))
     picture.legend(handles=handles, loc="outside lower center", ncols=3)
     return picture

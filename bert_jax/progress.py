@@ -35,7 +35,9 @@ def made_progress() -> None:
 
 def idle_seconds() -> float:
     """Seconds since this process last made progress; 0 within unwatched()."""
-    return 0.0 if _waits else time.monotonic() - _last
+    if _waits:
+        return 0.0
+    return time.monotonic() - _last
 
 
 @contextlib.contextmanager
@@ -91,7 +93,10 @@ def aligned(
         parts = []
         for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
             gap = " " * (width - cell_len(cell))
-            parts.append(cell + gap if right is None or i < right else gap + cell)
+            if right is not None and i >= right:
+                parts.append(gap + cell)
+            else:
+                parts.append(cell + gap)
         yield "  ".join(parts).rstrip()
 
 
@@ -125,19 +130,25 @@ class Progress(tqdm):
         notebook = type(sys.stderr).__module__.startswith("ipykernel")
         if show is None:
             show = _show and (notebook or sys.stderr.isatty())
-        if show and notebook and (outer := self._outer()):
-            outer[0].set_postfix_str(doing)
-            show = False
+        file = sys.stderr
+        if notebook:
+            file = sys.stdout
+            outer = self._outer()
+            if show and outer is not None:
+                outer.set_postfix_str(doing)
+                show = False
         options |= {"mininterval": 0.2, "miniters": 1, "dynamic_ncols": True}
         options |= {"desc": doing, "unit": f" {unit}", "leave": False}
-        file = sys.stdout if notebook else sys.stderr
         super().__init__(items, file=file, disable=not show, **options)
 
-    def _outer(self) -> list["Progress"]:
-        """The open bar of the work that this work is a part of, if there is one."""
-        # An interrupted loop over items may leave its bar open.
-        bars = [bar for bar in self._instances if isinstance(bar, Progress)]
-        return [bar for bar in bars if bar is not self and bar.iterable is None]
+    def _outer(self) -> "Progress | None":
+        """The open bar of the work that this work is a part of."""
+        for bar in self._instances:
+            if bar is self or not isinstance(bar, Progress):
+                continue
+            if bar.iterable is None:  # an interrupted loop may leave its bar open
+                return bar
+        return None
 
     def update(self, n: float = 1, **values: object) -> None:
         """Counts ``n`` more; values: shown after the rate from now on."""

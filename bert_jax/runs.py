@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import math
+import operator
 import os
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
@@ -71,30 +72,44 @@ class Run:
 
     def series(self, split: str, metric: str) -> tuple[list[int], list[float]]:
         """The steps at which a metric was reported, and its values."""
-        lines = [line for line in self.metrics if line["split"] == split]
-        lines = [line for line in lines if line.get(metric) is not None]
-        return [line["step"] for line in lines], [line[metric] for line in lines]
+        steps, values = [], []
+        for line in self.metrics:
+            value = line.get(metric)
+            if line["split"] == split and value is not None:
+                steps.append(line["step"])
+                values.append(value)
+        return steps, values
 
     @property
     def splits(self) -> list[str]:
         """The splits that have metrics, first "train"."""
-        return list(dict.fromkeys(["train", *(line["split"] for line in self.metrics)]))
+        splits = ["train"]
+        for line in self.metrics:
+            if line["split"] not in splits:
+                splits.append(line["split"])
+        return splits
 
     @property
     def scores(self) -> list[str]:
         """Metrics where higher is better: metrics of evaluations, and accuracies."""
         names: dict[str, None] = {}
         for line in self.metrics:
-            every = line["split"] != "train"
-            names |= dict.fromkeys(n for n in line if every or n.endswith("accuracy"))
-        others = (*_LOSSES, _BASELINE)
-        return [n for n in names if n not in NO_SCORES and not n.endswith(others)]
+            for name in line:
+                if name in NO_SCORES or name.endswith((*_LOSSES, _BASELINE)):
+                    continue
+                if line["split"] != "train" or name.endswith("accuracy"):
+                    names[name] = None
+        return list(names)
 
     @property
     def losses(self) -> list[str]:
         """Metrics where lower is better: the loss, its parts, perplexity."""
-        names = dict.fromkeys(name for line in self.metrics for name in line)
-        return [name for name in names if name.endswith(_LOSSES)]
+        names: dict[str, None] = {}
+        for line in self.metrics:
+            for name in line:
+                if name.endswith(_LOSSES):
+                    names[name] = None
+        return list(names)
 
     def tokens(self, steps: Sequence[int]) -> list[int]:
         """Number of tokens after each step of a pretraining, padding included."""
@@ -114,8 +129,10 @@ class Run:
 
         Accuracies of pretraining are shares. Fine-tuning reports percent.
         """
-        share = metric.endswith(("accuracy", _BASELINE)) and "family" not in self.config
-        return 100 if share else 1
+        is_pretraining = "family" not in self.config
+        if is_pretraining and metric.endswith(("accuracy", _BASELINE)):
+            return 100
+        return 1
 
     def baseline(self, split: str, metric: str) -> tuple[list[int], list[float]]:
         """The steps and scores of always giving the most frequent answer, if known."""
@@ -124,11 +141,13 @@ class Run:
     @property
     def new_lengths(self) -> list[tuple[int, bool]]:
         """The steps after which the sequence length changes, and whether it is larger."""
-        phases = self.config.get("phases", ())
-        ends = itertools.accumulate(phase["steps"] for phase in phases)
-        lengths = itertools.pairwise(phase["sequence_length"] for phase in phases)
-        both = zip(ends, lengths, strict=False)
-        return [(end, new > old) for end, (old, new) in both if new != old]
+        changes, end = [], 0
+        for phase, following in itertools.pairwise(self.config.get("phases", ())):
+            end += phase["steps"]
+            old, new = phase["sequence_length"], following["sequence_length"]
+            if new != old:
+                changes.append((end, new > old))
+        return changes
 
 
 def read_metrics(path: Path) -> list[Values]:
@@ -143,9 +162,9 @@ def read_metrics(path: Path) -> list[Values]:
         try:
             values = json.loads(line)
             check(values, _Line)
-            check(
-                {n: values[n] for n in values if n != "split"}, dict[str, float | None]
-            )
+            numbers = dict(values)
+            del numbers["split"]
+            check(numbers, dict[str, float | None])
             lines.append(values)
         except (ValueError, UserError):
             if line.endswith(b"\n"):
@@ -161,16 +180,26 @@ def read_runs(paths: Iterable[os.PathLike | str]) -> list[Run]:
 
     Raises UserError for a folder without a run, and for a run that has not reported yet.
     """
-    folders = list(dict.fromkeys(run for path in paths for run in _folders(path)))
+    folders: list[Path] = []
+    for path in paths:
+        for folder in _folders(path):
+            if folder not in folders:
+                folders.append(folder)
     # Paths and URLs have no commonpath.
     parents = [f"{os.path.dirname(folder)}/" for folder in folders]  # noqa: PTH120
     common = os.path.commonprefix(parents).rpartition("/")[0]  # noqa: RUF071
-    return [_read(run, os.fspath(run)[len(common) :].strip("/")) for run in folders]
+    runs = []
+    for folder in folders:
+        name = os.fspath(folder)[len(common) :].strip("/")
+        runs.append(_read(folder, name))
+    return runs
 
 
 def read_references(paths: Iterable[os.PathLike | str]) -> list[Run]:
     """Runs to compare others with; their names start with "reference"."""
-    runs = [run for path in paths for run in read_runs([path])]
+    runs: list[Run] = []
+    for path in paths:
+        runs += read_runs([path])
     return [replace(run, name=f"reference {run.name}") for run in runs]
 
 
@@ -185,9 +214,10 @@ def _folders(path: os.PathLike | str) -> Iterator[Path]:
         yield from runs
     elif (folder / METRICS).exists():
         yield folder
+    elif folder.exists():
+        raise UserError(f"{path} has no {METRICS}; expected the workdir of a run")
     else:
-        reason = f"has no {METRICS}" if folder.exists() else "does not exist"
-        raise UserError(f"{path} {reason}; expected the workdir of a run")
+        raise UserError(f"{path} does not exist; expected the workdir of a run")
 
 
 def _read(folder: Path, name: str) -> Run:
@@ -216,37 +246,79 @@ def compare(runs: Sequence[Run]) -> list[Values]:
     model: dev f1", and "seconds of training".
     """
     settings = [dict(flat(run.config)) for run in runs]
-    names = dict.fromkeys(name for values in settings for name in values)
-    differing = [n for n in names if len({repr(x.get(n)) for x in settings}) > 1]
-    return [
-        {"run": run.name, **{name: values.get(name) for name in differing}}
-        | {"steps": run.metrics[-1]["step"], **dict(_outcome(run))}
-        for run, values in zip(runs, settings, strict=True)
-    ]
+    differing = _differing(settings)
+    rows = []
+    for run, values in zip(runs, settings, strict=True):
+        row = {"run": run.name}
+        for name in differing:
+            row[name] = values.get(name)
+        row["steps"] = run.metrics[-1]["step"]
+        rows.append(row | _summaries(run) | _times(run) | _best_model(run))
+    return rows
 
 
-def _outcome(run: Run) -> Iterator[tuple[str, Any]]:
-    """The losses, scores and times of a run by the names of :func:`compare`."""
+def _differing(settings: Sequence[Values]) -> list[str]:
+    """The names of settings that are not equal in all runs."""
+    names: dict[str, None] = {}
+    for values in settings:
+        names |= dict.fromkeys(values)
+    differing = []
+    for name in names:
+        values = {repr(of_run.get(name)) for of_run in settings}
+        if len(values) > 1:
+            differing.append(name)
+    return differing
+
+
+def _summaries(run: Run) -> Values:
+    """The losses and scores of a run by the names of :func:`compare`."""
+    summaries = {}
     # Scores at another sequence length are not compared: they are of another task.
-    last = run.metrics[-1]["step"]
-    start = max((step for step, _ in run.new_lengths if step < last), default=-1)
+    start, last = -1, run.metrics[-1]["step"]
+    for step, _ in run.new_lengths:
+        if step < last:
+            start = step
     for split, name in itertools.product(run.splits, [*run.losses, *run.scores]):
-        lines = zip(*run.series(split, name), strict=True)
-        if lines := [(value, step) for step, value in lines if step > start]:
-            best, step = (min if name in run.losses else max)(lines, key=lambda x: x[0])
-            summary = {"last": lines[-1][0], "best": best, "step": step}
-            if baselines := run.baseline(split, name)[1]:
-                summary["baseline"] = baselines[-1]
-            yield f"{split} {name}", summary
-    if seconds := run.series("train", "seconds")[1]:
-        yield "seconds", max(seconds)
-    if throughputs := run.series("train", "tokens_per_second")[1]:
-        yield "tokens per second", statistics.median(throughputs)
+        lines = []
+        for step, value in zip(*run.series(split, name), strict=True):
+            if step > start:
+                lines.append((value, step))
+        if not lines:
+            continue
+        if name in run.losses:
+            best, step = min(lines, key=operator.itemgetter(0))
+        else:
+            best, step = max(lines, key=operator.itemgetter(0))
+        last_value, _ = lines[-1]
+        summary = {"last": last_value, "best": best, "step": step}
+        _, baselines = run.baseline(split, name)
+        if baselines:
+            summary["baseline"] = baselines[-1]
+        summaries[f"{split} {name}"] = summary
+    return summaries
+
+
+def _times(run: Run) -> Values:
+    """The wall time of a run and its throughput, as far as they were reported."""
+    times = {}
+    _, seconds = run.series("train", "seconds")
+    if seconds:
+        times["seconds"] = max(seconds)
+    _, throughputs = run.series("train", "tokens_per_second")
+    if throughputs:
+        times["tokens per second"] = statistics.median(throughputs)
+    return times
+
+
+def _best_model(run: Run) -> Values:
+    """The content of results.json by the names of :func:`compare`."""
+    values = {}
     for split, scores in run.results.get("scores", {}).items():
         for name, score in scores.items():
-            yield f"best model: {split} {name}", score
+            values[f"best model: {split} {name}"] = score
     if "train_seconds" in run.results:
-        yield "seconds of training", run.results["train_seconds"]
+        values["seconds of training"] = run.results["train_seconds"]
+    return values
 
 
 def spread(scores: Sequence[float]) -> Values:
@@ -255,13 +327,15 @@ def spread(scores: Sequence[float]) -> Values:
     Without scores the mean is None; the deviation of a single score is 0. With a score that
     is NaN, all three are NaN.
     """
-    deviation = 0.0
+    mean, deviation = None, 0.0
+    if scores:
+        mean = statistics.mean(scores)
     if any(map(math.isnan, scores)):
         deviation = math.nan  # statistics.stdev raises AttributeError
     elif len(scores) > 1:
         deviation = statistics.stdev(scores)
     return {
-        "mean": statistics.mean(scores) if scores else None,
+        "mean": mean,
         "standard_error": deviation / max(len(scores), 1) ** 0.5,
         "deviation": deviation,
         "scores": list(scores),
@@ -270,10 +344,15 @@ def spread(scores: Sequence[float]) -> Values:
 
 def table(rows: Sequence[Values]) -> Iterator[str]:
     """The lines of a table of :func:`compare`'s rows, with a column for each run."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[name, *(_shown(row.get(name)) for row in rows)] for name in names]
-    cells[0][0] = ""
-    yield from aligned(cells)
+    names: dict[str, None] = {}
+    for row in rows:
+        names |= dict.fromkeys(row)
+    lines = []
+    for name in names:
+        cells = [_shown(row.get(name)) for row in rows]
+        lines.append([name, *cells])
+    lines[0][0] = ""
+    yield from aligned(lines)
 
 
 def _shown(value: Any) -> str:
@@ -285,8 +364,12 @@ def _shown(value: Any) -> str:
         if "baseline" in value:
             cell += f", baseline {_shown(value['baseline'])}"
         return cell
+    if isinstance(value, float) and abs(value) >= 1000:
+        return f"{value:,.0f}"
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    if isinstance(value, str):
-        return value or '""'
-    return "-" if value is None else json.dumps(value)
+        return f"{value:.4g}"
+    if value is None:
+        return "-"
+    if isinstance(value, str) and value:
+        return value
+    return json.dumps(value)
