@@ -272,8 +272,9 @@ def test_constraints_pin_everything_that_is_installed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = lines_of("requirements.txt")
     for name in ("tpu", "gcs", "tfds", "test", "docs"):
-        needed += project["optional-dependencies"][name]
-    assert needed_by(needed) - pinned == {"bert-jax"}
+        lines = project["optional-dependencies"][name]
+        needed += [line for line in lines if not line.startswith("bert_jax[")]
+    assert needed_by(needed) <= pinned
 
 
 @pytest.mark.long
