@@ -578,3 +578,44 @@ def config_of(
 def values_of(config: Any) -> Settings:
     """All settings of a config by their full names."""
     return {setting.full: setting.value for setting in all_settings(config)}
+
+
+# Settings of pretraining and of fine-tuning.
+SHARED_ROWS = {
+    "compute.dtype": Row("bfloat16", lambda x: "bf16[" in x.text, "alone"),
+    "compute.attention_impl": Row(
+        "plain", lambda x: traced_as(x, "compute", attention_impl="plain"), "alone"
+    ),
+    "compute.remat": Row("full", lambda x: "remat" in x.gradient_text, "alone"),
+    "compute.float32_gradients": Row(
+        True,
+        lambda x: traced_as(x, "compute", float32_gradients=True),
+        "alone",
+        {"compute.dtype": "bfloat16"},
+    ),
+    "log_every": Row(4, lambda x: steps_of(x, "train") == [4, 6], "engine"),
+    # Batches of evaluations are not counted.
+    "profile_steps": Row("2:3", lambda x: x.calls.get("profile") == [(2, 3)], "engine"),
+    "tracker": Row("wandb", lambda x: len(x.calls.get("init", ())) == 1, "engine"),
+    "optimizer.learning_rate": Row(0.03, trains_as("learning_rate", 0.03), "engine"),
+    "optimizer.warmup_steps": Row(2, trains_as("warmup_steps", 2), "engine"),
+    "optimizer.beta1": Row(0.8, trains_as("beta1", 0.8), "engine"),
+    "optimizer.beta2": Row(0.95, trains_as("beta2", 0.95), "engine"),
+    "optimizer.epsilon": Row(0.003, trains_as("epsilon", 0.003), "engine"),
+    "optimizer.weight_decay": Row(0.3, trains_as("weight_decay", 0.3), "engine"),
+    "optimizer.warmup": Row(0.5, trains_as("warmup", 0.5), "other optimizer"),
+    "optimizer.bias_correction": Row(
+        True, trains_as("bias_correction", True), "other optimizer"
+    ),
+    "optimizer.name": Row("lamb", trains_as("name", "lamb"), "other optimizer"),
+    "mesh.replica": Row(2, mesh_is(replica=2), "mesh"),
+    "mesh.model": Row(2, mesh_is(model=2), "mesh"),
+    "mesh.data": Row(2, mesh_is(data=2, model=4), "two of data", {"mesh.model": -1}),
+    "mesh.fsdp": Row(True, is_split, "mesh"),
+}
+SHARED_KINDS = {
+    "engine": "end",
+    "other optimizer": "end",
+    "mesh": "step",
+    "two of data": "step",
+}

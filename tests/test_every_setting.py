@@ -45,12 +45,12 @@ from bert_jax.training.config import (
     train_config,
 )
 from tests.settings_probe import (
+    SHARED_KINDS,
+    SHARED_ROWS,
     Row,
     Table,
     config_of,
     has_number,
-    is_split,
-    mesh_is,
     nested,
     pretrained,
     saves,
@@ -327,26 +327,13 @@ ROWS = {
         0.07, lambda x: has_number(x.init_text, 0.07, 9), "alone"
     ),
     # How it is computed
-    "compute.dtype": Row("bfloat16", lambda x: "bf16[" in x.text, "alone"),
     "compute.dropout_impl": Row(
         "plain", lambda x: traced_as(x, "compute", dropout_impl="plain"), "alone"
     ),
-    "compute.attention_impl": Row(
-        "plain",
-        lambda x: traced_as(x, "compute", attention_impl="plain"),
-        "alone",
-    ),
-    "compute.remat": Row("full", lambda x: "remat" in x.gradient_text, "alone"),
     "compute.scan_layers": Row(
         True,
         lambda x: "bert/encoder/layers/intermediate/bias" in x.shapes,
         "alone",
-    ),
-    "compute.float32_gradients": Row(
-        True,
-        lambda x: traced_as(x, "compute", float32_gradients=True),
-        "alone",
-        {"compute.dtype": "bfloat16"},
     ),
     # The start
     "init_from": Row(
@@ -374,18 +361,10 @@ ROWS = {
     "data.threads": Row(3, lambda x: reading(x, "threads") == {3}, "engine"),
     "data.prefetch": Row(5, lambda x: reading(x, "prefetch") == {5}, "engine"),
     "data.holdout": Row(0.4, lambda x: holds_out(x, 0.4), "engine"),
-    "log_every": Row(4, lambda x: steps_of(x, "train") == [4, 6], "engine"),
     # With keep_checkpoints_every=3, step 3 is saved too.
     "checkpoint_every": Row(2, lambda x: {*saves(x)} - {3} == {2, 4, 6}, "engine"),
     "keep_checkpoints": Row(2, lambda x: len({*kept(x)} - {3}) == 2, "engine"),
     "keep_checkpoints_every": Row(3, lambda x: 3 in kept(x), "engine"),
-    "profile_steps": Row(
-        "2:3",
-        # Batches of evaluations are not counted.
-        lambda x: x.calls.get("profile") == [(2, 3)],
-        "engine",
-    ),
-    "tracker": Row("wandb", lambda x: len(x.calls.get("init", ())) == 1, "engine"),
     "eval_every": Row(4, lambda x: steps_of(x, "eval") == [0, 4, 6], "engine"),
     "eval_batches": Row(
         3, lambda x: {line["rows"] for line in x.lines("eval")} == {24}, "engine"
@@ -402,18 +381,7 @@ ROWS = {
         ("a [MASK]",), lambda x: x.calls.get("prompts") == ["a [MASK]"], "engine"
     ),
     # The optimizer
-    "optimizer.learning_rate": Row(0.03, trains_as("learning_rate", 0.03), "engine"),
-    "optimizer.warmup_steps": Row(2, trains_as("warmup_steps", 2), "engine"),
-    "optimizer.beta1": Row(0.8, trains_as("beta1", 0.8), "engine"),
-    "optimizer.beta2": Row(0.95, trains_as("beta2", 0.95), "engine"),
-    "optimizer.epsilon": Row(0.003, trains_as("epsilon", 0.003), "engine"),
-    "optimizer.weight_decay": Row(0.3, trains_as("weight_decay", 0.3), "engine"),
     "optimizer.clip_norm": Row(15.0, trains_as("clip_norm", 15.0), "engine"),
-    "optimizer.warmup": Row(0.5, trains_as("warmup", 0.5), "other optimizer"),
-    "optimizer.bias_correction": Row(
-        True, trains_as("bias_correction", True), "other optimizer"
-    ),
-    "optimizer.name": Row("lamb", trains_as("name", "lamb"), "other optimizer"),
     "optimizer.spike_norm": Row(
         15.0,
         lambda x: "over the spike_norm" in f"{x.error}{x.log}",
@@ -425,19 +393,12 @@ ROWS = {
         "spikes",
         {"optimizer.spike_norm": 15.0},
     ),
-    # The devices
-    "mesh.replica": Row(2, mesh_is(replica=2), "mesh"),
-    "mesh.model": Row(2, mesh_is(model=2), "mesh"),
-    "mesh.data": Row(2, mesh_is(data=2, model=4), "two of data", {"mesh.model": -1}),
-    "mesh.fsdp": Row(True, is_split, "mesh"),
+    **SHARED_ROWS,
 }
 # The runs that go further than to the start of the engine, or start from other text.
 KINDS = {
-    "engine": "end",
-    "other optimizer": "end",
+    **SHARED_KINDS,
     "spikes": "end",
-    "mesh": "step",
-    "two of data": "step",
     "corpus": "corpus",
     "capitals": "corpus",
 }

@@ -24,16 +24,15 @@ from bert_jax.training import from_python
 from bert_jax.training.config import FineTuneConfig, finetune_config
 from tests.conftest import WRITERS
 from tests.settings_probe import (
+    SHARED_KINDS,
+    SHARED_ROWS,
     Row,
     Table,
     config_of,
     has_number,
-    is_split,
-    mesh_is,
     nested,
     random_logits,
     saves,
-    steps_of,
     traced_as,
     trains_as,
     tuned,
@@ -184,17 +183,12 @@ ROWS = {
     "model.initializer_range": Row(
         0.07, lambda x: has_number(x.init_text, 0.07), "model"
     ),
-    "compute.dtype": Row("bfloat16", lambda x: "bf16[" in x.text, "alone"),
     "compute.dropout_impl": Row(
         "plain",
         lambda x: traced_as(x, "compute", dropout_impl="plain"),
         "alone",
         {"model.hidden_dropout": 0.37},
     ),
-    "compute.attention_impl": Row(
-        "plain", lambda x: traced_as(x, "compute", attention_impl="plain"), "alone"
-    ),
-    "compute.remat": Row("full", lambda x: "remat" in x.gradient_text, "alone"),
     "compute.scan_layers": Row(
         True,
         lambda x: (
@@ -202,12 +196,6 @@ ROWS = {
             and "bert/encoder/layers/intermediate/bias" in x.shapes
         ),
         "alone",
-    ),
-    "compute.float32_gradients": Row(
-        True,
-        lambda x: traced_as(x, "compute", float32_gradients=True),
-        "alone",
-        {"compute.dtype": "bfloat16"},
     ),
     "features.layers": Row(
         (0, -1),
@@ -268,23 +256,9 @@ ROWS = {
     "data_timeout": Row(
         77, lambda x: x.calls["drawn_ahead"][0][1]["timeout"] == 77, "engine"
     ),
-    "log_every": Row(4, lambda x: steps_of(x, "train") == [4, 6], "engine"),
     "checkpoint_every": Row(2, lambda x: saves(x) == [2, 4, 6], "engine"),
-    "profile_steps": Row("2:3", lambda x: x.calls.get("profile") == [(2, 3)], "engine"),
-    "tracker": Row("wandb", lambda x: len(x.calls.get("init", ())) == 1, "engine"),
-    "optimizer.learning_rate": Row(0.03, trains_as("learning_rate", 0.03), "engine"),
-    "optimizer.warmup_steps": Row(2, trains_as("warmup_steps", 2), "engine"),
-    "optimizer.beta1": Row(0.8, trains_as("beta1", 0.8), "engine"),
-    "optimizer.beta2": Row(0.95, trains_as("beta2", 0.95), "engine"),
-    "optimizer.epsilon": Row(0.003, trains_as("epsilon", 0.003), "engine"),
-    "optimizer.weight_decay": Row(0.3, trains_as("weight_decay", 0.3), "engine"),
     "optimizer.clip_norm": Row(2.5, trains_as("clip_norm", 2.5), "engine"),
     "optimizer.layer_decay": Row(0.6, trains_as("layer_decay", 0.6), "engine"),
-    "optimizer.warmup": Row(0.5, trains_as("warmup", 0.5), "other optimizer"),
-    "optimizer.bias_correction": Row(
-        True, trains_as("bias_correction", True), "other optimizer"
-    ),
-    "optimizer.name": Row("lamb", trains_as("name", "lamb"), "other optimizer"),
     "optimizer.spike_norm": Row(
         4.0, lambda x: "over the spike_norm" in f"{x.error}{x.log}", "spikes"
     ),
@@ -294,18 +268,11 @@ ROWS = {
         "spikes",
         {"optimizer.spike_norm": 4.0},
     ),
-    # The devices
-    "mesh.replica": Row(2, mesh_is(replica=2), "mesh"),
-    "mesh.model": Row(2, mesh_is(model=2), "mesh"),
-    "mesh.data": Row(2, mesh_is(data=2, model=4), "two of data", {"mesh.model": -1}),
-    "mesh.fsdp": Row(True, is_split, "mesh"),
+    **SHARED_ROWS,
 }
 KINDS = {
-    "engine": "end",
-    "other optimizer": "end",
+    **SHARED_KINDS,
     "spikes": "end",
-    "mesh": "step",
-    "two of data": "step",
     "sweep": "sweep",
     "evaluations": "results",
     "patience": "results",
