@@ -36,6 +36,10 @@ from bert_jax.training.hooks import Training, call_hooks
 from bert_jax.training.metrics import RunProgress
 
 Settings = dict[str, Any]  # values by full name, such as "phases[0].steps"
+# The short form checks a setting in a run with other settings, the long form alone.
+among_others_and_alone = pytest.mark.parametrize(
+    "alone", [False, pytest.param(True, marks=pytest.mark.long)]
+)
 
 
 class Row(NamedTuple):

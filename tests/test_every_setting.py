@@ -49,6 +49,7 @@ from tests.settings_probe import (
     SHARED_ROWS,
     Row,
     Table,
+    among_others_and_alone,
     config_of,
     has_number,
     nested,
@@ -466,15 +467,10 @@ def table(places, tmp_path_factory):
     return Table(ROWS, KINDS, observe)
 
 
+@among_others_and_alone
 @pytest.mark.parametrize("name", ROWS)
-def test_a_setting_of_pretraining_arrives(table, name):
-    table.check(name, alone=False)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ROWS)
-def test_a_setting_of_pretraining_arrives_alone(table, name):
-    table.check(name, alone=True)
+def test_a_setting_of_pretraining_arrives(table, name, alone):
+    table.check(name, alone=alone)
 
 
 def test_every_setting_of_pretraining_has_a_row():
@@ -598,15 +594,10 @@ def study_table(places, settings, tmp_path_factory):
     return Table(STUDY, {}, observe)
 
 
+@among_others_and_alone
 @pytest.mark.parametrize("name", STUDY)
-def test_a_setting_of_a_study_arrives(study_table, name):
-    study_table.check(name, alone=False)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", STUDY)
-def test_a_setting_of_a_study_arrives_alone(study_table, name):
-    study_table.check(name, alone=True)
+def test_a_setting_of_a_study_arrives(study_table, name, alone):
+    study_table.check(name, alone=alone)
 
 
 def test_every_setting_of_a_study_has_a_row():

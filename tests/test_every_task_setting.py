@@ -28,6 +28,7 @@ from tests.settings_probe import (
     SHARED_ROWS,
     Row,
     Table,
+    among_others_and_alone,
     config_of,
     has_number,
     nested,
@@ -414,15 +415,10 @@ def table(observe):
     return Table(ROWS, KINDS, observe)
 
 
+@among_others_and_alone
 @pytest.mark.parametrize("name", ROWS)
-def test_a_setting_of_fine_tuning_arrives(table, name):
-    table.check(name, alone=False)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ROWS)
-def test_a_setting_of_fine_tuning_arrives_alone(table, name):
-    table.check(name, alone=True)
+def test_a_setting_of_fine_tuning_arrives(table, name, alone):
+    table.check(name, alone=alone)
 
 
 def test_every_setting_of_fine_tuning_has_a_row():
@@ -822,15 +818,10 @@ def task_tables(observe, places):
 TASK_ROWS = [(family, name) for family, rows in TASKS.items() for name in rows]
 
 
+@among_others_and_alone
 @pytest.mark.parametrize(("family", "name"), TASK_ROWS)
-def test_a_setting_of_a_task_arrives(task_tables, family, name):
-    task_tables[family].check(name, alone=False)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("family", "name"), TASK_ROWS)
-def test_a_setting_of_a_task_arrives_alone(task_tables, family, name):
-    task_tables[family].check(name, alone=True)
+def test_a_setting_of_a_task_arrives(task_tables, family, name, alone):
+    task_tables[family].check(name, alone=alone)
 
 
 def test_each_device_has_rows_of_each_part_of_a_step(observe):
