@@ -326,6 +326,14 @@ def test_each_batch_of_a_bucket_has_all_its_lengths():
     assert np.std(tokens) < 0.05 * np.mean(tokens)  # 0.22 in random batches
 
 
+def test_a_sequence_that_no_sampled_batch_has_fits():
+    """The longest of 1,041 sequences is left over in the epoch that chooses the shapes."""
+    lengths = np.full(130 * BATCH + 1, 5)
+    lengths[np.random.default_rng((0, 0)).permutation(len(lengths))[-1]] = 60
+    batches = make_batches(labelled(lengths), buckets=1, epochs=1)
+    assert sum(len(units_of(arrays)) for arrays in batches) == len(lengths)
+
+
 def test_rows_do_not_exceed_the_position_table():
     features = labelled([61, *random_lengths(100, longest=30)])
     for arrays in make_batches(features, limit=61, buckets=1):

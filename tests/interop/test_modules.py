@@ -117,6 +117,17 @@ def test_a_missing_length_comes_from_the_tokenizer(folder, length, expected):
     assert bert_jax.load(path).extra["modules"]["max_length"] == expected
 
 
+def test_the_case_of_the_settings_and_of_the_tokenizer_must_fit(folder):
+    path = folder("cls")
+    change(path / "sentence_bert_config.json", do_lower_case=True)
+    assert bert_jax.load(path).tokenizer.lower_case
+    change(path / "tokenizer_config.json", do_lower_case=False)
+    with pytest.raises(
+        UserError, match=r"config\.json: do_lower_case=True, but the tok"
+    ):
+        bert_jax.load(path)
+
+
 POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
 CONFIG = "config_sentence_transformers.json"
 LENGTH = "sentence_bert_config.json"
