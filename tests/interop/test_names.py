@@ -223,9 +223,13 @@ def test_only_expected_parts_are_missing():
     tensors = from_params(random_params(ODD, "none"), ODD)
     del tensors["bert.pooler.dense.weight"], tensors["bert.pooler.dense.bias"]
     assert len(to_params(tensors, ODD, head="sequence").missing) == 4
-    for head, expected in (("token", None), ("sequence", ["classifier"])):
+    for head, expected, part in (
+        ("token", None, "classifier"),
+        ("span", None, "qa_outputs"),
+        ("sequence", ["classifier"], "classifier"),
+    ):
         read = to_params(tensors, ODD, head=head, expected=expected)
-        assert read.missing == ("classifier.bias", "classifier.weight")
+        assert read.missing == (f"{part}.bias", f"{part}.weight")
         assert "pooler" not in read.params["bert"]
 
 

@@ -258,3 +258,11 @@ def test_a_full_disk_is_a_one_line_error_with_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "save_file", full)
     with pytest.raises(UserError, match=r"a\.safetensors could not .* No space left"):
         weights.write_safetensors(tmp_path / "a.safetensors", {"a": np.zeros(3)})
+
+
+def test_a_storage_that_is_a_view_of_another_is_refused():
+    unpickler = weights._Unpickler(io.BytesIO(), lambda key, dtype, length: key)
+    storage = ("storage", "torch.FloatStorage", "7", "cpu", 3)
+    assert unpickler.persistent_load((*storage, None)) == "7"
+    with pytest.raises(ValueError, match="an unknown kind of storage"):
+        unpickler.persistent_load((*storage, ("8", 0, 3)))
