@@ -188,6 +188,16 @@ def test_a_squad_file_may_be_gzipped_and_is_read_for_prediction(tmp_path):
     assert [(row.id, row.answers) for row in rows] == [("q1", ()), ("q2", ())]
 
 
+@pytest.mark.parametrize("version_2", [False, True])
+def test_starts_without_texts_are_no_empty_answer(version_2):
+    answers = {"answer_start": [4]}
+    row = {"question": "Where?", "context": "the sea", "answers": answers}
+    task = Squad(SquadConfig(version_2=version_2)).with_rows(train=[row])
+    message = r"the answer is damaged \(KeyError\('text'\)\)"
+    with pytest.raises(UserError, match=message):
+        task.read("train")
+
+
 def test_a_question_without_an_id_gets_its_number(tmp_path):
     """pandas writes a missing id as None, and CSV as an empty cell."""
     row = {"question": "Who?", "context": "The sea.", "answers": "sea"}
