@@ -708,16 +708,23 @@ def test_a_tracker_resumes_its_run(make_job, tmp_path, monkeypatch, name):
     """wandb resumes a run with the same id, and trackio a run with the same name."""
     library, key = types.ModuleType(name), {"wandb": "id", "trackio": "name"}[name]
     opened = []
-    library.init = lambda **settings: opened.append(settings[key])
+    library.init = lambda **settings: opened.append(settings)
     library.log = library.finish = lambda *args, **settings: None
     monkeypatch.setitem(sys.modules, name, library)
     config = dict(tracker=name)
     for workdir in ("a/base", "b/base"):
         folder = RunFolder(tmp_path / workdir)
         with pytest.raises(KeyboardInterrupt):
-            run(make_job(config, **stops_at(5)), folder, print)
-        run(make_job(config), folder, print)
-    assert opened[0] == opened[1] != opened[2] == opened[3]
+            run(make_job(config, identity={"rate": 1}, **stops_at(5)), folder, print)
+        changed = dict(identity={"rate": 2}, change_settings=True)
+        run(make_job(config, **changed), folder, print)
+    names = [settings[key] for settings in opened]
+    assert names[0] == names[1] != names[2] == names[3]
+    assert all(settings["name"].startswith("base") for settings in opened)
+    # The tracker shows what config.json has.
+    change = {"step": 4, "settings": {"rate": {"from": 1, "to": 2}}}
+    assert opened[0]["config"] == {"rate": 1}
+    assert opened[1]["config"] == {"rate": 2, "changes": [change]}
 
 
 @pytest.mark.parametrize("steps", ["4", "a:b", "1:2:3", "5:2", "0:3"])
