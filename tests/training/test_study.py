@@ -114,6 +114,8 @@ def test_an_interrupted_study_resumes_and_its_table_has_the_runs_scores(study, r
         flops(done.configs[names[0]]),
     )
     run, tuned = read_runs([folder / name for name in names[:2]])
+    first_line, last_line = run.series("train", "seconds")[1]
+    assert first_line < last_line == variant["seconds"]
     lm = 100 * run.series("eval", "lm_accuracy")[1][-1]
     assert variant["scores"]["held-out lm_accuracy"]["scores"] == [lm]
     accuracy = tuned.results["scores"]["dev"]["accuracy"]
