@@ -324,11 +324,13 @@ def test_minimal_pairs_are_scored_with_every_flag(called, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("line", ["predict", "score"])
-def test_a_text_with_a_tab_is_one_text(called, line):
-    """A line with a tab is two texts only for a model of pairs."""
+def test_a_line_with_a_tab_is_one_text(called, tmp_path, line):
+    """It is two texts only for a model of pairs."""
     name = {"predict": "fill_mask", "score": "score"}[line]
     model = str(GOLDEN / "exported/mlm_nsp")
-    words = [line, "--checkpoint", model, "--text", "a\tb"]
+    path = tmp_path / "a.txt"
+    path.write_text("a\tb\n")
+    words = [line, "--checkpoint", model, "--input", str(path)]
     _, rows, _ = called(words, f"inference.pretrained.{name}")
     assert [row for _, row in rows.placed] == ["a\tb"]
 
