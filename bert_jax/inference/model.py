@@ -413,7 +413,7 @@ class Bert(Checkpoint):
             return push(folder, name, private, token)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields, for pickle and copy. Devices and compiled programs are no state."""
+        """The fields, for pickle and copy. Devices and compiled programs are not stored."""
         names = [field.name for field in dataclasses.fields(self)]
         return {name: getattr(self, name) for name in names}
 

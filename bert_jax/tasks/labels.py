@@ -148,7 +148,7 @@ def warn_of_separators(labels: tuple[str, ...]) -> None:
 def with_labels_of_dev(
     labels: tuple[str, ...], names: Iterable[str]
 ) -> tuple[str, ...]:
-    """The labels of train, and the labels of dev that are none of them.
+    """The labels of train and the labels that only dev has.
 
     names: labels in the rows of dev. They may be positions of the labels of train, or have
     another spelling. If any is a position, new labels are the last, otherwise all labels

@@ -163,7 +163,7 @@ class MultipleChoice(Task):
             choices = value_of(where, values, columns["choices"])
         is_list = isinstance(choices, list | tuple) and len(choices) > 1
         if not is_list or not all(isinstance(text, str) for text in choices):
-            raise UserError(f"{where}: 'choices' are no list of two or more texts")
+            raise UserError(f"{where}: 'choices' is not a list of two or more texts")
         label = None
         if labelled:
             check_texts(where, [context, *choices])

@@ -372,7 +372,7 @@ class Squad(Task):
                 chosen = null
             entries = sorted([*entries, null], key=_score, reverse=True)
             entries = entries[: max(self.config.n_best, 2)]
-            # The list of the best has the empty answer also if its score is low.
+            # The list of the best has the empty answer even if its score is low.
             if null not in entries:
                 entries.append(null)
         p, probability = [], 0.0
@@ -439,7 +439,7 @@ def _truth(where: str, value: Any) -> bool | None:
     truths = {"true": True, "1": True, "false": False, "0": False}
     truth = truths.get(str(value).lower().removesuffix(".0"))
     if truth is None:
-        raise UserError(f"{where}: is_impossible is no true or false")
+        raise UserError(f"{where}: is_impossible is not true or false")
     return truth
 
 

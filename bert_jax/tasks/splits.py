@@ -158,7 +158,7 @@ class Form:
         """The rows of a file. Raises UserError for a name that is not a table's."""
         if not is_table(path):
             expected = f"expected {', '.join(FORMATS)}, with or without .gz"
-            raise UserError(f"{path} is no table by its name; {expected}")
+            raise UserError(f"{path} is not a table by its name; {expected}")
         return read_rows(path)
 
     def part(self, placed: Iterator[Placed], split: str) -> Iterator[Placed]:
@@ -435,7 +435,7 @@ def positioned(where: str, row: Any, form: Form, labelled: bool) -> Mapping[str,
 def with_lists(where: str, values: Mapping[str, Any], form: Form) -> Mapping[str, Any]:
     """The values of a row with a list for each cell that is a printed list.
 
-    Raises UserError for a cell that must be a list and is none.
+    Raises UserError for a cell that must be a list and is not.
     """
     lists = {}
     for name, value in values.items():
@@ -445,7 +445,7 @@ def with_lists(where: str, values: Mapping[str, Any], form: Form) -> Mapping[str
             continue
         lists[name] = cells.parse_list(value)
         if lists[name] is None:
-            actual = f"{where}: column {name!r} starts like a list, but is none"
+            actual = f"{where}: column {name!r} starts like a list, but is not one"
             shown = value
             if len(value) > 100:
                 shown = f"{value[:100]}..."

@@ -159,7 +159,7 @@ class _Layout(NamedTuple):
     tags: set[str]
 
     def is_comment(self, line: str) -> bool:
-        """Whether a line that starts with "#" is no word, by its columns and its tag."""
+        """Whether a line that starts with "#" is not a word, by its columns and its tag."""
         fields = _columns(line, self.has_tabs)
         return len(fields) != self.width or fields[self.tag] not in self.tags
 
@@ -284,7 +284,7 @@ def _without_marks(text: str) -> str:
     A mark belongs to the character before it: it becomes the letter "a" after a letter or a
     digit, and repeats any other character, such as an emoji. A joiner also joins the emoji
     after it. A mark at the start of a word belongs to the character after it, and a mark
-    alone is no word.
+    alone is not a word.
     """
     new: list[str] = []
     leading = 0  # marks at the start of a word, which wait for their character

@@ -311,7 +311,7 @@ def with_labels(task: TaskType, labels: Sequence[str]) -> TaskType:
 
 
 def labels_of_0_2(task: Task) -> tuple[str, ...]:
-    """The labels of a task in the order of version 0.2: those of train, sorted as texts.
+    """The labels of train in the order of version 0.2: sorted as texts.
 
     An unfinished run of 0.2 keeps the order, which its classifier has.
     """

@@ -164,100 +164,106 @@ def test_vectors_are_arrays_or_lists_of_numbers():
             search.vectors_of(data)
 
 
-def test_a_model_searches_texts_and_vectors(checkpoint_dir):
-    model = bert_jax.load(checkpoint_dir)
-    texts = ["a good ship", "a bad ship", "the sea", "a good ship", "is it ?"]
-    encoded = model.encode(texts)
+TEXTS = ["a good ship", "a bad ship", "the sea", "a good ship", "is it ?"]
+ROWS = [{"review": text} for text in TEXTS]
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint_dir):
+    return bert_jax.load(checkpoint_dir)
+
+
+@pytest.fixture(scope="module")
+def encoded(model):
+    return model.encode(TEXTS)
+
+
+def test_similarities_of_texts_and_vectors_equal_plain_cosines(model, encoded):
     cosines = plain(encoded, encoded)
-    similarities = model.similarity(texts[:2], encoded)
+    similarities = model.similarity(TEXTS[:2], encoded)
     assert similarities.shape == (2, 5) and similarities.dtype == np.float32
     np.testing.assert_allclose(similarities, cosines[:2], atol=1e-6)
-    assert model.similarity(texts[0], texts).shape == (5,)
-    assert model.similarity(texts[0], encoded[1]) == pytest.approx(cosines[0, 1])
-    answers = model.search(texts[0], texts, top=3)
-    assert [answer["row"] for answer in answers[:2]] == [0, 3]
-    assert answers[2] == {
-        "row": int(np.argsort(-cosines[0])[2]),
-        "cosine": pytest.approx(np.sort(cosines[0])[-3]),
-        "text": texts[np.argsort(-cosines[0])[2]],
-    }
-    several = model.search(np.array(texts[:2]), encoded, top=9)
-    assert [len(rows_of_query) for rows_of_query in several] == [5, 5]
-    for rows_of_query, other in zip(several[0][:3], answers, strict=True):
-        same = pytest.approx(other["cosine"])
-        assert rows_of_query == {"row": other["row"], "cosine": same}
-    rows = [{"review": text} for text in texts]
-    assert model.search(texts[0], rows, 3, columns="review") == answers
-    assert model.search(rows[:1], texts, 3, columns="review") == [answers]
-    named = model.similarity(rows[:2], rows, columns="review")
+    named = model.similarity(ROWS[:2], ROWS, columns="review")
     np.testing.assert_allclose(named, cosines[:2], atol=1e-6)
-    assert model.search(texts[:1], []) == [[]]
-    pairs = model.duplicates(texts, 0.9999)
-    assert model.duplicates(rows, 0.9999, columns="review") == pairs
-    assert (
-        [pair[:2] for pair in pairs]
-        == [(0, 3)]
-        == [pair[:2] for pair in model.duplicates(encoded, 0.9999)]
-    )
-    # Texts are encoded with the options of the call.
-    options = {"layers": (0,), "max_length": 5}
-    vectors = model.encode(texts, **options)
-    ours = model.similarity(texts, texts, **options)
-    np.testing.assert_allclose(ours, plain(vectors, vectors), atol=1e-6)
-    found = model.search(texts, texts, 2, **options)
+    assert model.similarity(TEXTS[0], TEXTS).shape == (5,)
+    assert model.similarity(TEXTS[0], encoded[1]) == pytest.approx(cosines[0, 1])
+    assert model.similarity([encoded[0]], [*encoded]).shape == (1, 5)
+
+
+def test_a_search_finds_the_nearest_texts(model, encoded):
+    cosines = plain(encoded, encoded)[0]
+    answers = model.search(TEXTS[0], TEXTS, top=3)
+    assert [answer["row"] for answer in answers[:2]] == [0, 3]
+    third = int(np.argsort(-cosines)[2])
+    cosine = pytest.approx(cosines[third])
+    assert answers[2] == {"row": third, "cosine": cosine, "text": TEXTS[third]}
+    several = model.search(np.array(TEXTS[:2]), encoded, top=9)
+    assert [len(found) for found in several] == [5, 5]
+    for found, other in zip(several[0][:3], answers, strict=True):
+        same = pytest.approx(other["cosine"])
+        assert found == {"row": other["row"], "cosine": same}
+    assert model.search(TEXTS[0], ROWS, 3, columns="review") == answers
+    assert model.search(ROWS[:1], TEXTS, 3, columns="review") == [answers]
+    assert model.search(TEXTS[:1], []) == [[]]
+    assert [len(x) for x in model.search([encoded[0]], encoded.tolist(), 2)] == [2]
+
+
+def test_equal_texts_and_vectors_are_duplicates(model, encoded):
+    for data, columns in ((TEXTS, ()), (encoded, ()), (ROWS, "review")):
+        pairs = model.duplicates(data, 0.9999, columns=columns)
+        assert [pair[:2] for pair in pairs] == [(0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, v: m.search(TEXTS[0], v[0]), r"vectors have the shape .*\(texts, W"),
+        (lambda m, v: m.duplicates(v[0]), "vectors have the shape"),
+        (lambda m, v: m.similarity(TEXTS, v[None]), "vectors have the shape"),
+        (lambda m, v: m.duplicates(TEXTS[0]), "there is one text; expected several"),
+        (lambda m, v: m.search(TEXTS[0], v, 0), "top=0, expected at least 1"),
+        (lambda m, v: m.search(TEXTS[0], v, "2"), "top='2', expected a value of"),
+        (lambda m, v: m.search("a", TEXTS, device="cpu"), "device is not a setting"),
+        (lambda m, v: m.duplicates(v, "x"), "threshold='x', expected a value of"),
+        (lambda m, v: m.duplicates(v, layers=(0,)), "layers has no effect on vectors"),
+        (
+            lambda m, v: m.similarity("a", "b", pooling="none"),
+            "gives vectors of tokens",
+        ),
+        (lambda m, v: m.similarity(v[0] * np.nan, "a"), "a number that is NaN"),
+        (lambda m, v: m.similarity(v * 1j, TEXTS), "complex numbers; expected real"),
+        (lambda m, v: m.search(v * 1j, TEXTS), "complex numbers; expected real"),
+        (lambda m, v: m.duplicates(v * 1j), "complex numbers; expected real"),
+        (lambda m, v: m.encode(TEXTS, dimensions=99), r"dimensions=99, .* \d+, the w"),
+    ],
+)
+def test_what_has_no_cosine_is_refused(model, encoded, call, message):
+    with pytest.raises(UserError, match=message):
+        call(model, encoded)
+
+
+def test_the_options_of_encode_leave_vectors_as_they_are(model):
+    first = model.encode(TEXTS, layers=(0,), pooling="cls")
+    of_texts = model.similarity(TEXTS, first, layers=(0,), pooling="cls")
+    np.testing.assert_allclose(np.diag(of_texts), 1, atol=1e-6)
+
+
+def test_texts_are_encoded_with_the_options_of_the_call(model):
+    options = {"layers": (0,), "max_length": 5, "batch_size": 2}
+    vectors = model.encode(TEXTS, **options)
+    similarities = model.similarity(TEXTS, TEXTS, **options)
+    np.testing.assert_allclose(similarities, plain(vectors, vectors), atol=1e-6)
+    found = model.search(TEXTS, TEXTS, 2, **options)
     for answers, known in zip(found, model.search(vectors, vectors, 2), strict=True):
         assert [x["row"] for x in answers] == [x["row"] for x in known]
         cosines = [x["cosine"] for x in known]
         assert [x["cosine"] for x in answers] == pytest.approx(cosines)
-    pairs = model.duplicates(texts, 0.9, **options)
+    pairs = model.duplicates(TEXTS, 0.9, **options)
     assert pairs == model.duplicates(vectors, 0.9)
-    assert pairs != model.duplicates(texts, 0.9)
-    for call in (
-        lambda: model.search(texts[0], encoded[0]),
-        lambda: model.duplicates(encoded[0]),
-        lambda: model.similarity(texts, encoded[None]),
-    ):
-        with pytest.raises(
-            UserError, match=r"vectors have the shape .*expected .texts"
-        ):
-            call()
-    with pytest.raises(UserError, match="there is one text; expected several"):
-        model.duplicates(texts[0])
-    for call, message in (
-        (lambda: model.search(texts[0], encoded, 0), "top=0, expected at least 1"),
-        (lambda: model.search(texts[0], encoded, "2"), "top='2', expected a value of"),
-        (
-            lambda: model.search(texts[0], texts, device="cpu"),
-            "device is not a setting",
-        ),
-        (lambda: model.duplicates(encoded, "x"), "threshold='x', expected a value of"),
-        (lambda: model.duplicates(encoded, layers=(0,)), "layers has no effect on vec"),
-        (lambda: model.similarity("a", "b", pooling="none"), "gives vectors of tokens"),
-        (lambda: model.similarity(encoded[0] * np.nan, "a"), "a number that is NaN"),
-        (
-            lambda: model.similarity(encoded * 1j, texts),
-            "complex numbers; expected real",
-        ),
-        (lambda: model.search(encoded * 1j, texts), "complex numbers; expected real"),
-        (lambda: model.duplicates(encoded * 1j), "complex numbers; expected real"),
-    ):
-        with pytest.raises(UserError, match=message):
-            call()
-    # The options of encode reach the texts, and vectors stay as they are.
-    first = model.encode(texts, layers=(0,), pooling="cls")
-    of_texts = model.similarity(texts, first, layers=(0,), pooling="cls")
-    np.testing.assert_allclose(np.diag(of_texts), 1, atol=1e-6)
-    chosen = {"layers": (0,), "batch_size": 2}
-    best = model.search([texts[1]], [*texts], 1, **chosen)[0][0]
-    assert best == {"row": 1, "cosine": pytest.approx(1), "text": texts[1]}
-    first = model.encode(texts, layers=(0,))
-    same = model.duplicates(texts, 0.9999, layers=(0,))
-    assert same == model.duplicates(first, 0.9999) != []
-    assert model.similarity([encoded[0]], [*encoded]).shape == (1, 5)
-    assert [len(x) for x in model.search([encoded[0]], encoded.tolist(), 2)] == [2]
-    # Dimensions are dropped before the vectors are normalised.
-    short = model.encode(texts, dimensions=4, normalize=True)
+    assert pairs != model.duplicates(TEXTS, 0.9)
+
+
+def test_dimensions_are_dropped_before_vectors_are_normalised(model, encoded):
+    short = model.encode(TEXTS, dimensions=4, normalize=True)
     expected = encoded[:, :4] / np.linalg.norm(encoded[:, :4], axis=1, keepdims=True)
     np.testing.assert_allclose(short, expected, atol=1e-6)
-    with pytest.raises(UserError, match=r"dimensions=99, expected at most \d+, the w"):
-        model.encode(texts, dimensions=99)

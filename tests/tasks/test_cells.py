@@ -117,7 +117,7 @@ def test_a_long_cell_is_cut_in_the_message(length, shown):
     dots = "..." if shown < length else ""
     with pytest.raises(UserError) as caught:
         with_lists("a.csv:7", {"tags": cell}, FORM)
-    assert f"is none: {cell[:shown]}{dots}; write" in str(caught.value)
+    assert f"is not one: {cell[:shown]}{dots}; write" in str(caught.value)
 
 
 def test_only_cells_of_list_columns_are_parsed():

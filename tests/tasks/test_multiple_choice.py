@@ -156,7 +156,7 @@ def table(**changes):
         ("codah", "other.tsv", "", r"has no .*, codah\.tsv "),
         ("table", "train.jsonl", table(choices=None), "jsonl:1: no column 'choices'"),
         ("table", "train.jsonl", table(label=True), "label 'True', .* 0 to 1"),
-        ("table", "train.jsonl", table(choices=["b"]), "'choices' are no list of two"),
+        ("table", "train.jsonl", table(choices=["b"]), "'choices' is not a list"),
         ("table", "train.jsonl", table(choices=["b", ""]), "jsonl:1: empty text"),
     ],
 )
@@ -169,7 +169,7 @@ def test_bad_lines_are_refused(parse, tmp_path):
     task = build(tmp_path, "table", {})
     with pytest.raises(UserError, match="in:1 has 1 value; expected context, choices"):
         parse(task, ["a"])
-    with pytest.raises(UserError, match="in:1: 'choices' are no list of two"):
+    with pytest.raises(UserError, match="in:1: 'choices' is not a list of two"):
         parse(task, ["a\tb"])
 
 

@@ -165,7 +165,7 @@ def test_is_impossible_may_be_a_number_or_a_cell():
         ({"data": [article("A", entry(), context=" ")]}, "question q1: empty text"),
         ({"data": [article("A", entry(answers=[("a", "x")]))]}, "answer is damaged"),
         ({"data": [article("A", entry(answers=[(" ", 3)]))]}, "the answer ' ' is not"),
-        ({"data": [article("A", entry(is_impossible="no"))]}, "is no true or false"),
+        ({"data": [article("A", entry(is_impossible="no"))]}, "is not true or false"),
     ],
 )
 def test_other_files_than_squads_are_refused(tmp_path, document, message):

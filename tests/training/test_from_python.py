@@ -297,7 +297,7 @@ def test_splits_may_be_given_and_a_test_split_may_have_labels(
         (classification, ("good", float("nan")), ': "label" is missing'),
         (classification, ("good", 1.5), ": the label is 1.5"),
         (tagging, (["a", "b"], ["O"]), " has 2 words and the tags .*; expected"),
-        (choices, ("a", ["b"], 0), ": 'choices' are no list of two or more texts"),
+        (choices, ("a", ["b"], 0), ": 'choices' is not a list of two or more texts"),
         (squad, ("a", "b", "c"), ": the answer 'c' is not in the context"),
     ],
 )
