@@ -23,6 +23,7 @@ from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bilstm import BertWithBiLstm
 from bert_jax.model.config import DTYPES
 from bert_jax.model.kernels.device import activation_dtype
+from bert_jax.model.layers import is_encoder_kernel
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.heads import jit_whole
 from bert_jax.parallel import mesh as meshes
@@ -105,8 +106,7 @@ def cast_kernels(params: Any, dtype: Any) -> Any:
     """
 
     def cast(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
-        keys = [entry.key for entry in path]
-        if "encoder" in keys and keys[-1] == "kernel":
+        if is_encoder_kernel(path):
             return leaf.astype(dtype, copy=False)
         return leaf
 

@@ -21,6 +21,7 @@ from bert_jax.model.kernels.device import (
     drawn_by_rows,
     is_plain,
     on_one_cpu,
+    platform,
 )
 
 # Vaswani et al. scale word vectors to the size of the sinusoids. Here the sinusoids are
@@ -46,6 +47,31 @@ def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:
     if compute.float32_gradients:
         return parameter
     return parameter.astype(activation_dtype(compute.dtype))
+
+
+def in_product_dtype(grads: Any, compute: ComputeConfig) -> Any:
+    """:func:`for_product` of the gradients of the encoder's kernels, which it changes.
+
+    All other gradients are returned as they are. They are a fifth of BERT BASE, and most of
+    them belong to the word table, which is looked up in float32.
+
+    On CPUs nothing changes, because XLA aborts if it compiles a bfloat16 sum of devices.
+    """
+    if platform() == "cpu":
+        return grads
+
+    def cast(path: tuple[Any, ...], grad: jax.Array) -> jax.Array:
+        if not is_encoder_kernel(path):
+            return grad
+        return for_product(grad, compute)
+
+    return jax.tree.map_with_path(cast, grads)
+
+
+def is_encoder_kernel(path: tuple[Any, ...]) -> bool:
+    """Whether a path of parameters leads to a kernel of the encoder."""
+    keys = [entry.key for entry in path]
+    return keys[-1] == "kernel" and "encoder" in keys
 
 
 def split(x: jax.Array, letters: str) -> jax.Array:

@@ -39,6 +39,7 @@ class Causal(PretrainingObjective):
 
     model: BertForPreTraining
     sum_names: ClassVar[tuple[str, ...]] = sum_names("lm")
+    adds_rows: ClassVar[bool] = True
 
     def init(self, key: jax.Array) -> Params:
         return MlmNsp(self.model).init(key)

@@ -119,6 +119,8 @@ class Classification(Head):
     -y log s(x) - (1 - y) log(1 - s(x)) of all outputs x, where s is the sigmoid.
     """
 
+    adds_rows = True
+
     def losses(self, logits_BSC: jax.Array, batch: Batch) -> jax.Array:
         label = batch["label"]
         if not jnp.issubdtype(label.dtype, jnp.floating):
@@ -132,6 +134,7 @@ class Tagging(Head):
     """Cross-entropy over the tags of all tokens with a label."""
 
     reads_tokens = True
+    adds_rows = True
 
     def losses(self, logits_BLC: jax.Array, batch: Batch) -> jax.Array:
         return self.class_losses(logits_BLC, self.labels(batch))
@@ -170,6 +173,7 @@ class Span(Head):
     """Mean of the losses of start and end over a sequence's tokens (run_squad.py)."""
 
     reads_tokens = True
+    adds_rows = True
 
     def losses(self, logits_BL2: jax.Array, batch: Batch) -> jax.Array:
         numbers_S = jnp.arange(1, batch["starts"].shape[1] + 1)

@@ -5,6 +5,7 @@ loss. The setting ``examples.sentence_order`` swaps the two texts in half of the
 """
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,7 @@ class MlmNsp(PretrainingObjective):
     model: BertForPreTraining
     next_sentence: bool = True
     sentence_order: bool = False
+    adds_rows: ClassVar[bool] = True
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -41,11 +41,16 @@ class Objective(abc.ABC):
     rules: sharding of parameters that no rule of parallel/sharding.py matches.
     frozen: pattern of the paths of parameters that are not trained. Layer i of an encoder
       is encoder/layer_i, also if layers are stacked.
+    adds_rows: whether ``sums`` of a batch are the sums over its rows, apart from the masks
+      of model.layers.Dropout. Each device may then call it for its own rows, and the
+      devices exchange each gradient once. False if losses depend on other rows, or if
+      ``sums`` draws random numbers. ``model.compute`` is then a ComputeConfig.
     """
 
     sum_names: tuple[str, ...]
     rules: Rules = ()
     frozen: str = ""
+    adds_rows: bool = False
 
     @abc.abstractmethod
     def init(self, key: jax.Array) -> Params:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,10 +11,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError, counted
 from bert_jax.model.config import MeshConfig
-from bert_jax.parallel.sharding import ACTIVATIONS
+from bert_jax.model.kernels.device import ROW_AXES
+from bert_jax.parallel.sharding import ACTIVATIONS, WITHOUT_ROWS
 from bert_jax.unstable import mesh_utils
 
-AXES = ("replica", "data", "model")
+AXES = (*ROW_AXES, "model")
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
@@ -68,9 +70,37 @@ def traced_on(mesh: Mesh, function: Callable) -> Callable:
     return traced
 
 
+def summed_over_devices(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` of (batch, *whole), computed by each device for its rows, and summed.
+
+    Call it under :func:`traced_on`. The compiler would add up the devices' parts of each
+    array at once, and in each pass of a loop. Here the function adds up its parts first,
+    and the devices exchange each array of its result once, in the array's dtype.
+
+    batch: arrays of rows. whole: arrays that the devices along replica and data have whole.
+    The compiler still splits arrays over the devices along model.
+    """
+
+    def own_rows(batch: Any, *whole: Any) -> Any:
+        with nn.logical_axis_rules(WITHOUT_ROWS):
+            return jax.lax.psum(function(batch, *whole), ROW_AXES)
+
+    def summed(batch: Any, *whole: Any) -> Any:
+        divided = jax.shard_map(
+            own_rows,
+            in_specs=(PartitionSpec(ROW_AXES), *[PartitionSpec()] * len(whole)),
+            out_specs=PartitionSpec(),
+            axis_names=set(ROW_AXES),
+            check_vma=False,
+        )
+        return divided(batch, *whole)
+
+    return summed
+
+
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows are split over replica and data; devices along model see the same rows."""
-    return NamedSharding(mesh, PartitionSpec(("replica", "data")))
+    return NamedSharding(mesh, PartitionSpec(ROW_AXES))
 
 
 def process_rows(mesh: Mesh, batch_size: int) -> np.ndarray:

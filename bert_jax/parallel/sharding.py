@@ -8,6 +8,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
+from bert_jax.model.kernels.device import ROW_AXES
 
 Rules = tuple[tuple[str, P], ...]
 
@@ -36,12 +37,12 @@ RULES: Rules = (
 # (model/config.py). Dimensions without a rule stay whole. Without these constraints the
 # compiler splits the activations of scanned layers as it splits their parameters, and
 # each device computes the whole batch.
-ACTIVATIONS = (
-    ("B", ("replica", "data")),
+WITHOUT_ROWS = (
     ("N", "model"),
     ("F", "model"),
     ("W", "model"),
 )
+ACTIVATIONS = (("B", ROW_AXES), *WITHOUT_ROWS)
 
 # FSDP splits kernels. It does not split tables, because XLA would gather the whole table,
 # or copy the row of every position, for each lookup. Vectors are too small.

@@ -230,23 +230,26 @@ def collectives(program: str) -> dict[str, dict[str, int]]:
 
     program: HLO text. A collective in the body of a loop counts once. The TPU's compiler
     may write a collective into many fused computations, between which it runs. They have
-    the same channel, and also count once.
+    the same channel and arrays, and also count once.
     """
     kinds: dict[str, dict[str, int]] = {}
-    channels = set()
+    counted = set()
     for line in program.splitlines():
         match = _COLLECTIVE.search(line)
         if match is None:
             continue
         result, kind, start = match.groups()
         channel = _CHANNEL.search(line)
+        arrays = _ARRAY.findall(result)
         if channel:
-            if channel[0] in channels:
+            # Collectives of float32 and bfloat16 arrays may share a channel.
+            collective = channel[0], *arrays
+            if collective in counted:
                 continue
-            channels.add(channel[0])
+            counted.add(collective)
         sizes = [
             math.prod(map(int, filter(None, shape.split(",")))) * int(bits or 8) // 8
-            for bits, shape in _ARRAY.findall(result)
+            for bits, shape in arrays
         ]
         if start and kind in ("all-gather", "collective-permute"):
             sizes = sizes[1:2]  # the result is (operand, received array, ...)

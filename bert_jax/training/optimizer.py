@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from jax.sharding import PartitionSpec
 
+from bert_jax.model.layers import is_encoder_kernel
 from bert_jax.parallel.mesh import AXES
 from bert_jax.parallel.sharding import path_name
 from bert_jax.training.config import OptimizerConfig
@@ -305,11 +306,7 @@ def _orthogonal(matrices: jax.Array) -> jax.Array:
 
 def muon_mask(params: Any) -> Any:
     """True for the kernels of the encoder, which are matrices between hidden vectors."""
-
-    def is_kernel(path: tuple[Any, ...], _: Any) -> bool:
-        return path[-1].key == "kernel" and any(x.key == "encoder" for x in path)
-
-    return jax.tree.map_with_path(is_kernel, params)
+    return jax.tree.map_with_path(lambda path, _: is_encoder_kernel(path), params)
 
 
 def _decays(path: tuple[Any, ...]) -> bool:

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bert_jax.model.layers import in_product_dtype
 from bert_jax.objectives.objective import Batch, Objective, Params
-from bert_jax.parallel.mesh import traced_on
+from bert_jax.parallel.mesh import batch_divisor, summed_over_devices, traced_on
 from bert_jax.training.optimizer import (
     OptimizerConfig,
     Schedule,
@@ -24,25 +25,43 @@ Sums = dict[str, jax.Array]
 
 
 def gradients(
-    state: TrainState, batch: Batch, *, objective: Objective, accumulation: int
+    state: TrainState,
+    batch: Batch,
+    *,
+    objective: Objective,
+    accumulation: int,
+    by_rows: bool = False,
 ) -> tuple[Params, Sums]:
     """Gradients of the loss of a batch, and the sums that metrics are computed from.
 
     accumulation: number of microbatches. Each loss is a sum over the batch, divided by its
     weight, such as the number of masked tokens. The weight is counted over the global
     batch, so devices and microbatches do not change the loss.
+    by_rows: whether each device adds up the gradients of its own rows, and the devices
+    then exchange each gradient once; see :func:`_sums_by_rows`. Otherwise the compiler
+    divides the arrays of the whole batch.
     """
-    weights = objective.weights(batch)
     frozen = getattr(objective, "frozen", "")
 
-    def loss_fn(params: Params, part: Batch, key: jax.Array):
-        sums = objective.sums(stop_frozen(frozen, params), part, key)
-        return sum(sums[name] / weight for name, weight in weights.items()), sums
+    def sum_gradients(batch: Batch, params: Params, weights: Sums, key: jax.Array):
+        def loss_fn(params: Params, part: Batch, key: jax.Array):
+            sums = objective.sums(stop_frozen(frozen, params), part, key)
+            return sum(sums[name] / weight for name, weight in weights.items()), sums
 
+        return _summed_gradients(loss_fn, params, batch, key, accumulation)
+
+    def sum_rounded(*args: Any):
+        result, grads = sum_gradients(*args)
+        return result, in_product_dtype(grads, objective.model.compute)
+
+    weights = objective.weights(batch)
     key = jax.random.fold_in(state.key, state.step)
-    (loss, sums), grads = _summed_gradients(
-        loss_fn, state.params, batch, key, accumulation
-    )
+    inputs = batch, state.params, weights, key
+    if by_rows:
+        (loss, sums), grads = summed_over_devices(sum_rounded)(*inputs)
+        grads = jax.tree.map(lambda grad: grad.astype(jnp.float32), grads)
+    else:
+        (loss, sums), grads = sum_gradients(*inputs)
     tokens = batch["attention_mask"]
     return grads, sums | {
         "steps": jnp.ones((), jnp.float32),
@@ -135,10 +154,16 @@ def _compiled(
     log_every: int,
 ) -> Callable[[TrainState, Batch, Schedule], tuple[TrainState, Sums]]:
     transformation = bert_optimizer(optimizer, getattr(objective, "frozen", ""))
+    shardings = jax.tree.unflatten(tree, leaves)
+    by_rows = _sums_by_rows(objective, shardings)
 
     def train_step(state: TrainState, batch: Batch, schedule: Schedule):
         grads, sums = gradients(
-            state, batch, objective=objective, accumulation=accumulation
+            state,
+            batch,
+            objective=objective,
+            accumulation=accumulation,
+            by_rows=by_rows,
         )
         return apply_gradients(
             state,
@@ -152,12 +177,24 @@ def _compiled(
 
     # The shardings of the new state are given. Otherwise jit compiles a second time in step
     # two, because it does not know that the compiler chose the same shardings.
-    shardings = jax.tree.unflatten(tree, leaves)
     return jax.jit(
         traced_on(shardings.step.mesh, train_step),
         donate_argnums=0,
         out_shardings=(shardings, None),
     )
+
+
+def _sums_by_rows(objective: Objective, shardings: TrainState) -> bool:
+    """Whether devices can add up the gradients of their own rows.
+
+    The objective must add up rows, and each device must have all parameters, apart from a
+    division over the axis model. With fsdp it does not.
+    """
+    if batch_divisor(shardings.step.mesh) == 1:
+        return False
+    places = jax.tree.leaves(shardings.params)
+    is_whole = all("data" not in place.spec for place in places)
+    return objective.adds_rows and is_whole
 
 
 def _summed_gradients(

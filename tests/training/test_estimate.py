@@ -193,6 +193,12 @@ def test_collectives_of_a_program_are_counted():
         f"%fused.{i} {{\n  {gather}{i // 3 + 7}, dimensions={{0}}\n}}" for i in range(6)
     ]
     assert collectives("\n".join(parts)) == {"all-gather": {"count": 2, "bytes": 2048}}
+    # A sum of two dtypes is two collectives of one channel.
+    sums = [
+        f"  %r = {dtype}[8]{{0}} all-reduce({dtype}[8]{{0}} %a), channel_id=1"
+        for dtype in ("f32", "bf16")
+    ]
+    assert collectives("\n".join(sums)) == {"all-reduce": {"count": 2, "bytes": 48}}
     assert collectives("ENTRY %x {\n  %x = f32[4]{0} add(f32[4]{0} %a)\n}") == {}
 
 

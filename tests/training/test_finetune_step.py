@@ -104,7 +104,7 @@ def test_padding_padding_rows_and_microbatches_change_nothing(
     assert max(jax.tree.leaves(largest)) > 1e-2
 
 
-def pack(head, arrays, parts):
+def pack(head, arrays, accumulation, multiple=1):
     """The same sequences, packed like training batches."""
     ids = arrays["input_ids"]
     choices = ids.shape[1] if head == "choice" else 1
@@ -133,8 +133,8 @@ def pack(head, arrays, parts):
         pad_id=0,
         buckets=1,
         limit=32,
-        multiple=parts,
-        accumulation=parts,
+        multiple=multiple * accumulation,
+        accumulation=accumulation,
     )
     return batches[0]
 
@@ -162,6 +162,34 @@ def test_packed_rows_change_nothing(
     packed_grads, packed_sums = gradients_of(head, packed, accumulation)
     assert max_difference(sums, packed_sums) < 1e-5
     assert max_difference(grads, packed_grads) < 2e-6
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(head, marks=[pytest.mark.long] * (head != "choice"))
+        for head in HEADS
+    ],
+)
+def test_four_devices_learn_what_one_learns(
+    head, make_objective, make_arrays, max_difference
+):
+    """With dropout. The choices of an example may be rows of different devices."""
+    objective = make_objective(head)
+    arrays = pack(head, make_arrays(head), 1, multiple=4)
+
+    def train(devices):
+        mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
+        abstract = abstract_state(objective, ADAM, mesh)
+        state = init_state(objective, ADAM, abstract, seed=5)
+        step = compile_step(objective, SETTINGS, abstract)
+        state, sums = step(state, put_batch(arrays, mesh), SCHEDULE)
+        return jax.device_get((state.opt_state, sums))
+
+    moments, sums = train(1)
+    other_moments, other_sums = train(4)
+    assert max_difference(sums, other_sums) < 1e-5
+    assert max_difference(moments, other_moments) < 1e-6
 
 
 def test_the_forward_pass_has_no_dropout_and_returns_float32(

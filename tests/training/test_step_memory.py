@@ -1,4 +1,4 @@
-"""Activations of a compiled step: each device computes only its part of the batch."""
+"""A compiled step: the arrays of a device, and what devices exchange."""
 
 import math
 import re
@@ -15,6 +15,7 @@ from bert_jax.objectives.heads import HEADS
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.networks import make_model
 from bert_jax.parallel.mesh import MeshConfig, batch_divisor, batch_sharding, make_mesh
+from bert_jax.training.aot import collectives
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer, make_schedule
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import compile_step
@@ -27,6 +28,7 @@ MODES = {
     "fsdp": (MeshConfig(fsdp=True), {}, 1),
     "fsdp and scan": (MeshConfig(fsdp=True), {"scan_layers": True}, 1),
     "model": (MeshConfig(model=2), {}, 1),
+    "slices and accumulation": (MeshConfig(replica=2), {"scan_layers": True}, 4),
     "model, scan and remat": (
         MeshConfig(data=2, model=4),
         {"scan_layers": True, "remat": "full"},
@@ -51,14 +53,11 @@ def _head(name, config, compute):
     return HEADS[name](make_model(config, name, 3, FeatureConfig(), compute))
 
 
-LONG = ("fsdp", "model", "model, scan and remat")
+LONG = ("fsdp", "model", "model, scan and remat", "slices and accumulation")
 
 
-def largest_array(kind, mode, dtype):
-    """The size of the largest float array of a step's program, and a device's share.
-
-    Layers stacked by a scan count separately.
-    """
+def compiled(kind, mode, dtype):
+    """The compiled step of a mode, as text, its BertConfig, and its abstract state."""
     mesh_config, compute, accumulation = MODES[mode]
     config = BertConfig(
         vocab_size=100,
@@ -92,11 +91,21 @@ def largest_array(kind, mode, dtype):
         for name, shape in shapes.items()
     }
     lowered = step.lower(state, batch, make_schedule(OPTIMIZER, 100))
+    return lowered.compile().as_text(), config, state
+
+
+def largest_array(kind, mode, dtype):
+    """The size of the largest float array of a step's program, and a device's share.
+
+    Layers stacked by a scan count separately.
+    """
+    program, config, _ = compiled(kind, mode, dtype)
     sizes = set()
-    for shape in re.findall(r"\bb?f\d+\[([\d,]+)\]", lowered.compile().as_text()):
+    for shape in re.findall(r"\bb?f\d+\[([\d,]+)\]", program):
         sides = [int(side) for side in shape.split(",")]
         sizes.add(math.prod(sides[sides[0] == LAYERS :]))
-    own_tokens = ROWS * LENGTH // accumulation // batch_divisor(mesh)
+    mesh_config, _, accumulation = MODES[mode]
+    own_tokens = ROWS * LENGTH // accumulation // batch_divisor(make_mesh(mesh_config))
     own_features = max(FEATURES, config.intermediate_size // mesh_config.model)
     return max(sizes), own_tokens * own_features
 
@@ -122,3 +131,49 @@ def test_a_device_computes_only_its_rows(mode, dtype):
 def test_a_device_computes_only_its_rows_for_every_objective(kind):
     largest, share = largest_array(kind, "fsdp and scan", "bfloat16")
     assert largest <= share
+
+
+def in_loops(program):
+    """The lines of a program's loops, of the functions that they call too."""
+    functions, name = {}, ""
+    for line in program.splitlines():
+        start = re.match(r"(?:ENTRY )?%(\S+) \(.*\{$", line)
+        if start:
+            name = start[1]
+        functions.setdefault(name, []).append(line)
+    pending = re.findall(r"body=%([^\s,]+)", program)
+    lines, visited = [], set()
+    while pending:
+        name = pending.pop()
+        if name in visited:
+            continue
+        visited.add(name)
+        lines += functions[name]
+        text = "\n".join(functions[name])
+        pending += re.findall(r"(?:body|calls|to_apply)=%([^\s,]+)", text)
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("masked", "float32"),
+        *(
+            pytest.param(kind, "bfloat16", marks=pytest.mark.long)
+            for kind in ("causal", "masked", "sequence", "token")
+        ),
+    ],
+)
+def test_devices_exchange_each_gradient_once(kind, dtype):
+    """Also gradients of the table, which has two uses, and of microbatches.
+
+    CPUs exchange float32 numbers with every dtype. The rest are the sums of the metrics.
+    """
+    program, _, state = compiled(kind, "slices and accumulation", dtype)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    exchanged = collectives(program)
+    assert set(exchanged) == {"all-reduce"}
+    assert 4 * parameters < exchanged["all-reduce"]["bytes"] < 4 * (parameters + 20)
+    lines = in_loops(program)
+    assert any(" dot(" in line for line in lines)
+    assert not collectives("\n".join(lines))

@@ -11,7 +11,13 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
-from bert_jax.model.kernels.device import capability, is_plain, platform
+from bert_jax.model.kernels.device import (
+    ROW_AXES,
+    capability,
+    has_own_rows,
+    is_plain,
+    platform,
+)
 from bert_jax.unstable import splash_attention as splash
 
 LANES = 128  # blocks of queries and keys of splash are multiples of this number
@@ -98,13 +104,16 @@ def attend_splash(
         ids = splash.SegmentIds(query_ids_BQ, key_ids_BL)
         return jnp.swapaxes(jax.vmap(kernel)(q, k, v, ids), 1, 2)
 
-    rows = P(("replica", "data"))
-    heads = P(("replica", "data"), None, "model")
+    rows, heads = P(ROW_AXES), P(ROW_AXES, None, "model")
+    axes = {*ROW_AXES, "model"}
+    if has_own_rows():
+        rows, heads, axes = P(), P(None, None, "model"), {"model"}
     if not jax.sharding.get_abstract_mesh().empty:
         local = jax.shard_map(
             local,
             in_specs=(heads, heads, heads, rows, rows),
             out_specs=heads,
+            axis_names=axes,
             check_vma=False,
         )
     out_BQNH = local(q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, key_ids_BL)

@@ -12,6 +12,9 @@ from jax.sharding import PartitionSpec
 
 _logger = logging.getLogger(__name__)
 
+# The axes of a mesh that divide the rows of a batch.
+ROW_AXES = ("replica", "data")
+
 
 def platform() -> str:
     """cpu, gpu or tpu: the platform of the current mesh, or of the default device."""
@@ -19,10 +22,27 @@ def platform() -> str:
     return jax.default_backend() if mesh.empty else mesh.abstract_device.platform
 
 
-def on_one_cpu() -> bool:
-    """Whether a single CPU device computes."""
+def row_parts() -> int:
+    """The number of parts into which devices divide the rows of a batch."""
     mesh = jax.sharding.get_abstract_mesh()
-    return platform() == "cpu" and (mesh.empty or mesh.size == 1)
+    return math.prod(mesh.shape.get(axis, 1) for axis in ROW_AXES)
+
+
+def has_own_rows() -> bool:
+    """Whether arrays are the rows of one device, not of the batch.
+
+    They are within parallel.mesh.summed_over_devices.
+    """
+    return "data" in jax.sharding.get_abstract_mesh().manual_axes
+
+
+def on_one_cpu() -> bool:
+    """Whether a single CPU device computes the arrays."""
+    mesh = jax.sharding.get_abstract_mesh()
+    devices = mesh.size
+    if has_own_rows():
+        devices //= row_parts()
+    return platform() == "cpu" and (mesh.empty or devices == 1)
 
 
 def is_plain(setting: str) -> bool:
@@ -47,28 +67,41 @@ def drawn_by_rows(
     draw: function of a seed, uint32 (4,), and a shape. The seed of a device is the key plus
       the device's number, so the numbers depend on how many devices share the batch.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    axes = ("replica", "data")
-    parts = 1
-    if not mesh.empty:
-        parts = math.prod(mesh.shape[axis] for axis in axes)
     # A key of rbg has four words, a key of threefry two.
     seed = jnp.resize(jax.random.key_data(key), 4)
     rows, *rest = shape
+
+    def own_rows(seed: jax.Array, rows: int) -> jax.Array:
+        number = jax.lax.axis_index(ROW_AXES).astype(seed.dtype)
+        return draw(seed + number, (rows, *rest))
+
+    if has_own_rows():
+        return own_rows(seed, rows)
+    parts = row_parts()
     if parts == 1 or rows % parts:
         return draw(seed, shape)
-
-    def own_rows(seed: jax.Array) -> jax.Array:
-        number = jax.lax.axis_index(axes).astype(seed.dtype)
-        return draw(seed + number, (rows // parts, *rest))
-
     divided = jax.shard_map(
-        own_rows,
+        functools.partial(own_rows, rows=rows // parts),
         in_specs=PartitionSpec(),
-        out_specs=PartitionSpec(axes),
+        out_specs=PartitionSpec(ROW_AXES),
         check_vma=False,
     )
     return divided(seed)
+
+
+def drawn_for_all_rows(
+    draw: Callable[[tuple[int, ...]], jax.Array], shape: tuple[int, ...]
+) -> jax.Array:
+    """``draw(shape)``, which does not depend on how many devices share the batch.
+
+    A device that has only its own rows draws all rows of the batch, and takes its own.
+    """
+    if not has_own_rows():
+        return draw(shape)
+    rows, *rest = shape
+    drawn = draw((rows * row_parts(), *rest))
+    first = jax.lax.axis_index(ROW_AXES) * rows
+    return jax.lax.dynamic_slice_in_dim(drawn, first, rows)
 
 
 def capability() -> float:

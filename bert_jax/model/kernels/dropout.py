@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.model.kernels.device import drawn_by_rows
+from bert_jax.model.kernels.device import drawn_by_rows, drawn_for_all_rows
 
 _LEVELS = 256
 
@@ -41,7 +41,11 @@ def mask_from_bytes(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.
     # a loop over its rounds, which reads and writes all words in each round.
     data = jax.random.key_data(key)
     seed = jnp.pad(data, (0, 4 - data.size))
-    return _kept(_bytes(seed, shape, jax.lax.RandomAlgorithm.RNG_THREE_FRY), key, rate)
+
+    def draw(shape: tuple[int, ...]) -> jax.Array:
+        return _bytes(seed, shape, jax.lax.RandomAlgorithm.RNG_THREE_FRY)
+
+    return _kept(drawn_for_all_rows(draw, shape), key, rate)
 
 
 def mask_from_philox(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:

@@ -11,7 +11,13 @@ from bert_jax.model.attention import attend_plain
 from bert_jax.model.kernels import attention_fused, attention_xla
 from bert_jax.model.kernels.attention import attend
 from bert_jax.model.tokens import Tokens
-from bert_jax.parallel.mesh import MeshConfig, batch_sharding, make_mesh, traced_on
+from bert_jax.parallel.mesh import (
+    MeshConfig,
+    batch_sharding,
+    make_mesh,
+    summed_over_devices,
+    traced_on,
+)
 
 pytestmark = pytest.mark.usefixtures("optimized")
 
@@ -118,10 +124,18 @@ def test_splash_on_a_mesh_computes_each_devices_rows_and_heads():
     def output(q, k, v):
         return attend(q, k, v, tokens, implementation="splash")
 
+    def of_own_rows(batch):
+        return attend(*batch, implementation="splash").sum(axis=0)
+
     spread = jax.device_put((q, k, v), batch_sharding(mesh))
     ours = jax.jit(traced_on(mesh, output))(*spread)
     assert len(ours.sharding.device_set) == 8
-    np.testing.assert_array_equal(ours, jax.jit(output)(q, k, v))
+    expected = jax.jit(output)(q, k, v)
+    np.testing.assert_array_equal(ours, expected)
+    total = jax.jit(traced_on(mesh, summed_over_devices(of_own_rows)))(
+        (*spread, tokens)
+    )
+    np.testing.assert_allclose(total, expected.sum(axis=0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.fixture

@@ -16,7 +16,12 @@ from bert_jax.model.kernels.dropout import (
     mask_from_philox,
     mask_from_words,
 )
-from bert_jax.parallel.mesh import batch_sharding, make_mesh, traced_on
+from bert_jax.parallel.mesh import (
+    batch_sharding,
+    make_mesh,
+    summed_over_devices,
+    traced_on,
+)
 
 MASKS = pytest.mark.parametrize(
     "mask",
@@ -119,3 +124,38 @@ def test_devices_draw_their_own_rows(mask, bits):
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         odd = mask(key, 0.5, (3, 4))
     assert np.array_equal(odd, mask(key, 0.5, (3, 4)))
+
+
+@pytest.mark.parametrize("mask", [layers.keep_mask, mask_from_generator])
+def test_devices_that_have_their_own_rows_draw_different_masks(mask):
+    """Of four devices. Equal masks would add up to 0 or 4 everywhere."""
+    mesh = make_mesh(MeshConfig(replica=2, data=2, model=2))
+
+    def draw(key, batch):
+        def kept(rows, key):
+            return rows[:, None] + mask(key, 0.5, (len(rows), 1000))
+
+        return summed_over_devices(kept)(batch, key)
+
+    rows = jax.device_put(jnp.zeros(8), batch_sharding(mesh))
+    drawn = jax.jit(traced_on(mesh, draw))(jax.random.key(4), rows)
+    assert drawn.shape == (2, 1000)
+    counts = np.bincount(np.int32(drawn).ravel(), minlength=5) / drawn.size
+    np.testing.assert_allclose(counts, np.array([1, 4, 6, 4, 1]) / 16, atol=0.04)
+
+
+def test_a_cpus_mask_does_not_depend_on_the_number_of_devices():
+    """Each device has its rows of the mask of the whole batch."""
+    mesh = make_mesh(MeshConfig(replica=2, data=4))
+
+    def draw(key, numbers):
+        def kept(numbers, key):
+            rows = keep_mask(key, 0.5, (len(numbers), 50)).astype(jnp.int32)
+            return jnp.zeros((16, 50), jnp.int32).at[numbers].set(rows)
+
+        return summed_over_devices(kept)(numbers, key)
+
+    key = jax.random.key(4)
+    numbers = jax.device_put(jnp.arange(16), batch_sharding(mesh))
+    drawn = jax.jit(traced_on(mesh, draw))(key, numbers)
+    np.testing.assert_array_equal(drawn, keep_mask(key, 0.5, (16, 50)))
