@@ -256,8 +256,19 @@ class BertForPreTraining(nn.Module):
         first token of a sequence, which has no token before it. Any other model predicts
         from all tokens. The pooler and the NSP head may be absent.
         """
+        x_BQD = self.lm_vectors(tokens, positions_BQ, deterministic=deterministic)
+        return self.lm_head(x_BQD)
+
+    def lm_vectors(
+        self, tokens: Tokens, positions_BQ: jax.Array, *, deterministic: bool
+    ) -> jax.Array:
+        """The vectors (B, Q, D) from which :meth:`lm_logits` predicts."""
         before_BQ = jnp.maximum(positions_BQ - int(self.config.causal), 0)
         encoded = self.bert.encode(
             tokens, positions_BQ=before_BQ, pool=False, deterministic=deterministic
         )
-        return self.mlm(encoded.sequence_BLD, self.bert.embeddings.word)
+        return encoded.sequence_BLD
+
+    def lm_head(self, x_BQD: jax.Array) -> jax.Array:
+        """float32 logits (B, Q, W) of vectors."""
+        return self.mlm(x_BQD, self.bert.embeddings.word)

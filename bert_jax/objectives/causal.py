@@ -28,6 +28,7 @@ from bert_jax.objectives.objective import (
     mean_metrics,
     rngs,
     sum_names,
+    summed_over_positions,
     unmasked_ids,
     with_baseline,
 )
@@ -51,16 +52,22 @@ class Causal(PretrainingObjective):
         self, params: Params, batch: Batch, key: jax.Array | None
     ) -> dict[str, jax.Array]:
         ids_BL = unmasked_ids(batch)
-        logits = self.model.apply(
+        x_BPD = self.model.apply(
             {"params": params},
             Tokens.of_batch(batch | {"input_ids": ids_BL}),
             jnp.broadcast_to(jnp.arange(ids_BL.shape[1]), ids_BL.shape),
             deterministic=key is None,
             rngs=rngs(key),
-            method="lm_logits",
+            method="lm_vectors",
         )
-        weights = self.prediction_weights(batch)
-        return cross_entropy_sums("lm", logits, self.targets(batch), weights)
+
+        def head_sums(x_BPD: jax.Array, targets_BP: jax.Array, weights_BP: jax.Array):
+            logits = self.model.apply({"params": params}, x_BPD, method="lm_head")
+            return cross_entropy_sums("lm", logits, targets_BP, weights_BP)
+
+        # Logits of all positions would be the largest array of a step.
+        weights_BP = self.prediction_weights(batch)
+        return summed_over_positions(head_sums, x_BPD, self.targets(batch), weights_BP)
 
     def prediction_weights(self, batch: Batch) -> jax.Array:
         """float32 (B, L): 1 for each token that is predicted, 0 for others."""

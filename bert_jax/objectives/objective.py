@@ -5,7 +5,7 @@ The setting ``objective`` names the module of a new objective, in any package.
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,9 @@ from bert_jax.parallel.sharding import Rules
 
 Batch = dict[str, jax.Array]
 Params = dict[str, Any]
+
+# Positions of each row whose logits are in memory at a time.
+POSITIONS = 128
 
 
 class Objective(abc.ABC):
@@ -229,6 +232,41 @@ def cross_entropy_sums(
     losses, right = cross_entropy(logits, labels)
     sums = jnp.sum(weights * losses), jnp.sum(weights), jnp.sum(weights * right)
     return dict(zip(sum_names(part), sums, strict=True))
+
+
+def summed(function: Callable[[Any], Any], parts: Any) -> Any:
+    """The sum of ``function`` of each part, one part after the other.
+
+    parts: a tree of arrays, whose first axis is the number of the part.
+    """
+
+    def add_part(total: Any, part: Any):
+        return jax.tree.map(jnp.add, total, function(part)), None
+
+    first = jax.tree.map(lambda x: x[0], parts)
+    zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, first))
+    return jax.lax.scan(add_part, zero, parts)[0]
+
+
+def summed_over_positions(function: Callable[..., Any], *arrays: jax.Array) -> Any:
+    """``function``, which returns sums over positions, of arrays (B, P, ...).
+
+    Parts of POSITIONS positions are computed one after the other, and computed again in the
+    backward pass. So the arrays that ``function`` makes of a part, such as its logits,
+    need memory for one part only. The last part is padded with zeros.
+    """
+    P = arrays[0].shape[1]
+    if P <= POSITIONS:
+        return function(*arrays)
+    padding = -P % POSITIONS
+
+    def in_parts(x: jax.Array) -> jax.Array:
+        x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
+        x = x.reshape(len(x), -1, POSITIONS, *x.shape[2:])
+        return jnp.moveaxis(x, 1, 0)
+
+    part_sums = jax.checkpoint(lambda part: function(*part))
+    return summed(part_sums, [in_parts(x) for x in arrays])
 
 
 def mean_metrics(part: str, sums: Mapping[str, float]) -> dict[str, float]:

@@ -154,10 +154,10 @@ class TwoWayForPreTraining(BertForPreTraining):
         )
         return PreTrainingOutput(logits_BPW, self.nsp(encoded.pooled_BD))
 
-    def lm_logits(
+    def lm_vectors(
         self, tokens: Tokens, positions_BQ: jax.Array, *, deterministic: bool
     ) -> jax.Array:
-        """Predictions of the tokens at ``positions_BQ``, float32 logits (B, 2 Q, W).
+        """The vectors (B, 2 Q, D) from which the tokens at ``positions_BQ`` are predicted.
 
         The first Q are from the tokens before, and the last Q from the tokens after. Ignore
         the first ones of a sequence's first token, and the last ones of its last token.
@@ -169,8 +169,7 @@ class TwoWayForPreTraining(BertForPreTraining):
         before_BQ = jnp.maximum(positions_BQ - 1, 0)
         after_BQ = jnp.minimum(positions_BQ + 1, forward.shape[1] - 1)
         states = take_positions(forward, before_BQ), take_positions(backward, after_BQ)
-        states_BPD = jnp.concatenate(states, axis=1)
-        return self.mlm(states_BPD, self.bert.embeddings.word)
+        return jnp.concatenate(states, axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +179,7 @@ class TwoWay(Causal):
     model: TwoWayForPreTraining
 
     def prediction_weights(self, batch: Batch) -> jax.Array:
-        """float32 (B, 2 L), for the predictions of TwoWayForPreTraining.lm_logits."""
+        """float32 (B, 2 L), for the predictions of TwoWayForPreTraining.lm_vectors."""
         from_before_BL = super().prediction_weights(batch)
         # A token that is predicted from the token before it predicts that token.
         from_after_BL = jnp.pad(from_before_BL[:, 1:], ((0, 0), (0, 1)))

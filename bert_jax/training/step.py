@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.model.layers import in_product_dtype
-from bert_jax.objectives.objective import Batch, Objective, Params
+from bert_jax.objectives.objective import Batch, Objective, Params, summed
 from bert_jax.parallel.mesh import batch_divisor, summed_over_devices, traced_on
 from bert_jax.training.optimizer import (
     OptimizerConfig,
@@ -209,15 +209,12 @@ def _summed_gradients(
     if parts == 1:
         return grad_fn(params, batch, key)
 
-    def add_part(total, inputs):
+    def of_part(inputs):
         part, number = inputs
-        result = grad_fn(params, part, jax.random.fold_in(key, number))
-        return jax.tree.map(jnp.add, total, result), None
+        return grad_fn(params, part, jax.random.fold_in(key, number))
 
     cut = jax.tree.map(lambda x: _split(x, parts), batch)
-    first = jax.tree.map(lambda x: x[0], cut)
-    zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(grad_fn, params, first, key))
-    return jax.lax.scan(add_part, zero, (cut, jnp.arange(parts)))[0]
+    return summed(of_part, (cut, jnp.arange(parts)))
 
 
 def _split(x_B: jax.Array, parts: int) -> jax.Array:

@@ -21,7 +21,7 @@ from bert_jax.interop.load import load
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import ComputeConfig
 from bert_jax.model.tokens import Tokens
-from bert_jax.objectives import two_way
+from bert_jax.objectives import objective, two_way
 from bert_jax.objectives.causal import Causal, pretraining
 from bert_jax.objectives.objective import unmasked_ids
 from bert_jax.training.config import finetune_config, train_config
@@ -162,6 +162,58 @@ def test_the_loss_is_the_sum_over_each_sequence_alone(
     layer = L * (4 * D * D + 2 * D * F) + 2 * L * L * D
     expected = 6 * rows * (config.num_layers * layer + L * (D * D + D * V))
     assert objective.flops(packed) == expected
+
+
+@pytest.mark.parametrize("positions", [5, 8])
+def test_parts_of_the_positions_change_nothing(
+    model, params, packed, positions, max_difference, monkeypatch
+):
+    """Loss and gradients of 16 positions, also if the last part is padded."""
+
+    def gradients():
+        def loss(params):
+            sums = Causal(model).sums(params, packed, None)
+            return sums["lm_loss"], sums
+
+        return jax.jit(jax.grad(loss, has_aux=True))(params)
+
+    expected_grads, expected = gradients()
+    monkeypatch.setattr(objective, "POSITIONS", positions)
+    grads, sums = gradients()
+    assert sums["lm_weight"] == expected["lm_weight"] == sum(LENGTHS - 1)
+    assert sums["lm_correct"] == expected["lm_correct"]
+    assert sums["lm_loss"] == pytest.approx(float(expected["lm_loss"]), rel=1e-6)
+    largest = max(float(abs(grad).max()) for grad in jax.tree.leaves(expected_grads))
+    assert max_difference(grads, expected_grads) < 1e-6 * largest
+
+
+def test_the_logits_of_a_whole_sequence_are_never_stored(
+    config, optimized, monkeypatch
+):
+    """Not even in the gradient. Its parts save more memory than the logits need."""
+    rows, length, tokens = 2, 512, 4096
+    small = dataclasses.replace(
+        config, vocab_size=tokens, num_layers=1, max_positions=length
+    )
+    causal = Causal(BertForPreTraining(small))
+    params = jax.eval_shape(causal.init, jax.random.key(0))
+    numbers = jax.ShapeDtypeStruct((rows, length), np.int32)
+    few = jax.ShapeDtypeStruct((rows, 1), np.int32)
+    batch = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), numbers)
+    batch |= dict.fromkeys(("mlm_positions", "mlm_ids", "mlm_weights"), few)
+
+    def temporaries():
+        def loss(params, batch):
+            return causal.sums(params, batch, None)["lm_loss"]
+
+        program = jax.jit(jax.grad(loss)).lower(params, batch).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    in_parts = temporaries()
+    monkeypatch.setattr(objective, "POSITIONS", length)
+    whole = temporaries()
+    logits = 4 * rows * length * tokens
+    assert in_parts < whole - logits
 
 
 def test_a_classifier_reads_the_last_token_of_each_sequence(
