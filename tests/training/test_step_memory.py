@@ -15,7 +15,7 @@ from bert_jax.objectives.heads import HEADS
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.networks import make_model
 from bert_jax.parallel.mesh import MeshConfig, batch_divisor, batch_sharding, make_mesh
-from bert_jax.training.aot import collectives
+from bert_jax.training.estimate import collectives
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer, make_schedule
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import compile_step
