@@ -1,7 +1,7 @@
 """Batches of sequences of many lengths, in few shapes and with little padding.
 
 Several sequences share a row. Each shape needs a program of its own, which takes as long to
-compile as some tens of steps, so there are few shapes. The examples of a step depend only
+compile as a few dozen steps, so there are few shapes. The examples of a step depend only
 on the data, the seed, the epoch and the settings. Their rows also depend on the devices.
 """
 
@@ -21,7 +21,7 @@ IGNORED = -1  # a label that neither the loss nor a metric counts
 
 MULTIPLE = 8  # row lengths are multiples of this number of tokens, for accelerators
 # Minimum number of steps that another shape must save in each epoch. Its compilation takes
-# as long as some tens of steps.
+# as long as a few dozen steps.
 WORTH = 8
 SAMPLE = 128  # batches of each length class from which the class's shape is chosen
 # The row length at which attention, whose time grows with the square of the length, takes

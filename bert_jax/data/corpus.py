@@ -2,7 +2,7 @@
 
 The forms of an input:
   a file, a folder (every file below it) or a glob, on this machine or in an object store
-    (gs://). fsspec reads them, also if they are compressed (.gz, .bz2, .xz);
+    (gs://). fsspec reads them, even if they are compressed (.gz, .bz2, .xz);
   ``tfds:NAME[/CONFIG][:SPLIT]``, a data set that tensorflow-datasets has prepared;
   ``python-docs``, the English text inside Python.
 Documents are read one at a time, so memory does not depend on the size of the corpus.

@@ -112,7 +112,7 @@ def _has_marks(texts: Sequence[str]) -> bool:
 
 
 def _ends_with(text: str, marks: tuple[str, ...]) -> bool:
-    """Whether a text ends with one of these marks and perhaps quotation marks."""
+    """Whether a text ends with one of ``marks``, perhaps before quotation marks."""
     return text.rstrip(_CLOSING).endswith(marks)
 
 

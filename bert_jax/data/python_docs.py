@@ -22,7 +22,7 @@ FINGERPRINT = f"python-{platform.python_version()}"
 _LEFT_OUT = re.compile(r"(site|dist)-packages|tests?|idle_test|pydoc_data")  # folders
 _SCOPES = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _LONG = 6  # minimum number of sentences of a docstring that is its own document
-# Several of these words are in every English sentence, but rarely in code.
+# Several common words are in every English sentence, but rarely in code.
 _ENGLISH = """a an and are as at be but by can do for from has have if in into is it its may
 not of on or such than that the then there these they this to was when where which will with
 you"""

@@ -3,7 +3,7 @@
 sentencex (Wikimedia) gives the boundaries. Its wheel contains its rules and lists of
 abbreviations. Two of its rules are wrong for text with much direct speech, and are
 corrected here. It never splits between two quotation marks. And it splits after every "!"
-and "?", also in '"Stop!" cried the captain'.
+and "?", even in '"Stop!" cried the captain'.
 """
 
 import locale
@@ -32,7 +32,7 @@ _DASHES = "—–-… "
 
 
 def check_language(language: str) -> None:
-    """Raises UserError for a text that is no language code. Warns of a rare code."""
+    """Raises UserError for a text that is not a language code. Warns of a rare code."""
     if not _LANGUAGE.fullmatch(language):
         raise UserError(f"language={language!r}, expected a code such as en or de")
     if language.partition("-")[0] not in _LANGUAGES:

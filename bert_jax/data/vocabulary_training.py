@@ -163,7 +163,7 @@ def count_words(sentences: Iterable[str], splitter: Splitter) -> dict[str, int]:
 def _alphabet(words: dict[str, int], limit: int) -> list[str]:
     """Tokens of the most frequent single characters, at the start or inside a word.
 
-    At most a third of the vocabulary. Chinese needs thousands, English some hundreds.
+    At most a third of the vocabulary. Chinese needs thousands, English a few hundred.
     """
     counts: Counter[str] = Counter()
     tokens = set()

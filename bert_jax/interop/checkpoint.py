@@ -75,7 +75,8 @@ def class_names(
 
     id2label: names by number, such as "0". Without it the names are LABEL_0, LABEL_1, ...,
     as in transformers. problem_type: see Checkpoint. One output of texts is a number, or a
-    label if problem_type says so. Raises UserError unless each output has its own name.
+    label if problem_type names labels. Raises UserError unless each output has its own
+    name.
     """
     if head not in ("sequence", "token") or "classifier" not in params:
         return ()

@@ -46,7 +46,7 @@ _WRITE_AGAIN = (
     "read it with transformers 4 and write it again: CLASS.from_pretrained(FOLDER, "
     "{option}=True).save_pretrained(NEW), with the CLASS in architectures of config.json"
 )
-# Weights of other libraries, and how to make a folder of them that can be read.
+# Weights of other libraries, and how to write them again as a folder that can be read.
 _OTHER_WEIGHTS = {
     "tf_model.h5": _WRITE_AGAIN.format(option="from_tf"),
     "flax_model.msgpack": _WRITE_AGAIN.format(option="from_flax"),
@@ -72,7 +72,7 @@ class _Module(TypedDict):
 
 
 def check_checkpoint(path: os.PathLike | str, setting: str = "checkpoint") -> None:
-    """Raises UserError for a local path that is no checkpoint.
+    """Raises UserError for a local path that is not a checkpoint.
 
     Names of a hub and URLs are checked when they are loaded. setting: name of the setting,
     for the message.
@@ -163,7 +163,7 @@ def _check_adapter(folder: Path) -> None:
 
 
 def _instead(path: Path) -> str:
-    """What ``path`` is or has in place of a checkpoint."""
+    """The contents of ``path`` in place of a checkpoint, for a message."""
     if not path.exists():
         return "does not exist"
     if path.is_file():
