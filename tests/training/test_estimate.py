@@ -273,3 +273,28 @@ def test_each_device_draws_the_dropout_masks_of_its_rows(config_of, fsdp):
     queries = L, M + 1
     total = B * (L * D + sum(N * Q * L + 2 * Q * D for Q in queries))
     assert words == total / 16
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scan", [False, True])
+def test_groups_of_eight_gather_the_kernels_of_fsdp(config_of, scan):
+    """64 devices gather a kernel as a sum of slices that are padded with zeros."""
+    pytest.importorskip("libtpu", reason="the TPU compiler: pip install libtpu")
+    phase = Phase(steps=1, sequence_length=128, batch_size=64, max_predictions=16)
+    D, F, layers = 512, 2048, 2
+    sizes = {"hidden_size": D, "intermediate_size": F, "num_heads": 8}
+    sizes |= {"num_layers": layers, "max_positions": 128}
+    compute = {"dtype": "bfloat16", "scan_layers": scan}
+
+    def gathered(replica):
+        mesh = {"fsdp": True, "replica": replica}
+        config = config_of(phase, sizes, mesh=mesh, compute=compute)
+        devices = estimate.named_topology("v5e:8x8").devices
+        lowered, _, _ = lower_step(config, phase, make_mesh(config.mesh, devices))
+        program = lowered.compile().as_text()
+        return collectives(program).get("all-gather", {"bytes": 0})["bytes"]
+
+    # The text of a scan has one layer, forward and backward.
+    kernels = 2 * (4 * D * D + 2 * D * F) * (2 if scan else layers)
+    assert gathered(1) < kernels / 2
+    assert gathered(8) >= kernels

@@ -160,7 +160,7 @@ def in_loops(program):
         ("masked", "float32"),
         *(
             pytest.param(kind, "bfloat16", marks=pytest.mark.long)
-            for kind in ("causal", "masked", "sequence", "token")
+            for kind in ("masked", "sequence", "token")
         ),
     ],
 )
