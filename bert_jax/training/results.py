@@ -129,19 +129,21 @@ def table(
       tokens, flops: of one pretraining.
       seconds: mean of the pretrainings.
     """
+    finished_runs = {
+        run: result for run, result in results.items() if result is not None
+    }
     summaries = {}
     for variant, runs in variants.items():
-        summaries[variant] = _summary(
-            [(task, results[run] or {}) for task, run in runs]
-        )
-    first, *others = (summary["scores"] for summary in summaries.values())
-    for scores in others:
-        for metric in scores.keys() & first.keys():
-            difference = _difference(scores[metric], first[metric])
+        summaries[variant] = _summary(runs, finished_runs)
+    first, *others = summaries.values()
+    for other in others:
+        scores = other["scores"]
+        for metric in scores.keys() & first["scores"].keys():
+            difference = _difference(scores[metric], first["scores"][metric])
             scores[metric]["difference"] = difference
     return {
         "parts": len(results),
-        "finished": sum(result is not None for result in results.values()),
+        "finished": len(finished_runs),
         "seeds": list(seeds),
         "variants": summaries,
     }
@@ -167,25 +169,28 @@ def write_table(path: Path, content: Results, log: Log, folds: int = 0) -> None:
     log(text)
 
 
-def _summary(runs: Sequence[tuple[str, Results]]) -> Results:
-    """The entry of a variant in :func:`table`. runs: (task, results)."""
-    scores: dict[str, list[float]] = {}
+def _summary(
+    runs: Sequence[tuple[str, str]], finished_runs: Mapping[str, Results]
+) -> Results:
+    """The entry of a variant in :func:`table`.
+
+    runs: (task, name) of each run. finished_runs: results by the name of a run.
+    """
+    values: dict[str, list[float]] = {}
     counts, seconds, diverged = {}, [], 0
-    for task, results in runs:
-        if not results:
-            continue
+    for task, run in runs:
+        results = finished_runs.get(run, {})
         if DIVERGED in results:
             diverged += 1
-        for metric, value in scores_of(results).items():
-            scores.setdefault(f"{task} {metric}".strip(), []).append(value)
+        elif results:
+            for metric, value in scores_of(results).items():
+                values.setdefault(f"{task} {metric}".strip(), []).append(value)
         if "flops" in results:  # a pretraining
             counts = {"tokens": results["tokens"], "flops": results["flops"]}
             seconds.append(results["seconds"])
-    return counts | {
-        "seconds": spread(seconds)["mean"],
-        "diverged": diverged,
-        "scores": {metric: spread(values) for metric, values in scores.items()},
-    }
+    scores = {metric: spread(of_seeds) for metric, of_seeds in values.items()}
+    counts |= {"seconds": spread(seconds)["mean"], "diverged": diverged}
+    return counts | {"scores": scores}
 
 
 def _difference(scores: Results, first: Results) -> Results:
@@ -201,15 +206,20 @@ def _table_lines(variants: Mapping[str, Results], error: str) -> Iterator[str]:
 
     error: the value after ±, "deviation" or "standard_error".
     """
-    metrics = list(dict.fromkeys(m for v in variants.values() for m in v["scores"]))
-    columns = [n for n in _COLUMNS if any(v.get(n) for v in variants.values())]
+    metrics, used = {}, set()  # a set has no order, the keys of a dictionary have
+    for variant in variants.values():
+        metrics |= variant["scores"]
+        used |= {column for column in _COLUMNS if variant.get(column)}
+    columns = [column for column in _COLUMNS if column in used]
     titles = ["", *metrics, *columns]
     rows = [titles, ["---"] * len(titles)]
     for name, variant in variants.items():
-        cells = [_cell(variant["scores"].get(metric), error) for metric in metrics]
-        values = ((_COLUMNS[n], variant.get(n)) for n in columns)
-        cells += [form.format(value) if value else "-" for form, value in values]
-        rows.append([name, *cells])
+        row = [name]
+        row += [_cell(variant["scores"].get(metric), error) for metric in metrics]
+        for column in columns:
+            value = variant.get(column)
+            row.append(_COLUMNS[column].format(value) if value else "-")
+        rows.append(row)
     return aligned([[*(f"| {cell}" for cell in row), "|"] for row in rows])
 
 
