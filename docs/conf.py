@@ -57,7 +57,8 @@ nitpicky = True
 # The names of other packages: a build needs no network.
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!bert_jax\b).*"),
-    (r"py:class", r"bert_jax\.[\w.]+\.(T|Function)"),  # variables of types
+    # Variables of types, and names of str.
+    (r"py:class", r"bert_jax\.[\w.]+\.(T|TaskType|Function|FilePath|Label)"),
 ]
 
 autodoc_member_order = "bysource"

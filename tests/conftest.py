@@ -140,7 +140,7 @@ def pytest_collection_modifyitems(
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
-    """The folder of reference outputs of the original code."""
+    """The folder of outputs of the original code."""
     return GOLDEN
 
 

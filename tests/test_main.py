@@ -127,7 +127,7 @@ def test_help_of_the_package_shows_its_functions():
 
 
 @pytest.mark.parametrize("name", ["settings", "commands"])
-def test_the_reference_pages_are_up_to_date(name):
+def test_the_pages_of_lists_are_up_to_date(name):
     pages = runpy.run_path(str(REPOSITORY / "docs" / "scripts" / "write_lists.py"))
     page = (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert page == pages[f"{name}_page"](), "run python docs/scripts/write_lists.py"
