@@ -187,7 +187,6 @@ def test_a_setting_newer_than_the_run_has_its_default(settings):
     new = to_dict(train_config(settings)) | {"text": {"tokens": 3}}
     old = copy.deepcopy(new)
     del old["data"]["examples"]["max_ngram"], old["compute"], old["init_from"]
-    old["model"]["scan_layers"] = False  # its place before the group "compute" existed
     assert found(old, new) == ""
     settings["data"]["examples"] = {"max_ngram": 2}
     new = to_dict(train_config(settings)) | {"text": {"tokens": 4}}
@@ -196,7 +195,6 @@ def test_a_setting_newer_than_the_run_has_its_default(settings):
     new = to_dict(finetune_config(FINE_TUNING))
     old = copy.deepcopy(new)
     del old["compute"], old["optimizer"]["name"], old["data"]["stride"]
-    old["model"]["dtype"] = "float32"
     assert found(old, new) == ""
     old["seed"] = 3
     assert found(old, new) == "seed: 3 -> 0"
