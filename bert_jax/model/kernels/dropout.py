@@ -29,12 +29,6 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     )
 
 
-def mask_from_words(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
-    """:func:`keep_mask` from 32 bits for each value: exact to 2**-32."""
-    threshold = np.uint32(min(round(rate * 2**32), 2**32 - 1))
-    return jax.random.bits(key, shape, jnp.uint32) >= threshold
-
-
 def mask_from_bytes(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     """:func:`keep_mask` from one byte for each value, four of a hashed word."""
     # The compiler's threefry is one loop over the words. On a CPU, jax.random's threefry is

@@ -14,7 +14,6 @@ from bert_jax.model.kernels.dropout import (
     keep_mask,
     mask_from_generator,
     mask_from_philox,
-    mask_from_words,
 )
 from bert_jax.parallel.mesh import (
     batch_sharding,
@@ -28,7 +27,6 @@ MASKS = pytest.mark.parametrize(
     [
         layers.keep_mask,
         keep_mask,
-        mask_from_words,
         mask_from_generator,
         mask_from_philox,
     ],
