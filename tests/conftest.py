@@ -32,7 +32,7 @@ from bert_jax.objectives.networks import make_model
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.progress import Progress, show_progress
 from bert_jax.tasks import labels
-from bert_jax.training import finetune, pretrain
+from bert_jax.training import finetune, finetune_data, pretrain
 
 GOLDEN = Path(__file__).parent / "golden"
 # Metrics that depend on the clock, or on the steps that a process timed.
@@ -309,7 +309,7 @@ def _one_device():
         return make_mesh(config, [DEVICE] if alone else devices)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        for module in (finetune, pretrain):
+        for module in (finetune_data, pretrain):
             monkeypatch.setattr(module, "make_mesh", make)
         yield
 
@@ -317,7 +317,7 @@ def _one_device():
 @pytest.fixture
 def eight_devices(monkeypatch):
     """Runs use all devices, as for users."""
-    for module in (finetune, pretrain):
+    for module in (finetune_data, pretrain):
         monkeypatch.setattr(module, "make_mesh", make_mesh)
 
 

@@ -28,9 +28,9 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.settings import all_settings
 from bert_jax.training import finetune as tuning
+from bert_jax.training import finetune_data, study, sweep
 from bert_jax.training import pretrain as pretraining_of
 from bert_jax.training import run as engine
-from bert_jax.training import study, sweep
 from bert_jax.training.config import finetune_config, train_config
 from bert_jax.training.hooks import Training, call_hooks
 from bert_jax.training.metrics import RunProgress
@@ -472,16 +472,16 @@ def tuned(
             seen.calls["runs"] = {run.name: run.config for run in runs}
             raise _StoppedError
 
-        prepared = tuning.prepare
+        prepared = finetune_data.prepare
         note(tuning, "evaluate_split")
         patch.setattr(tuning, "run", run)
-        patch.setattr(tuning, "prepare", prepare)
+        patch.setattr(finetune_data, "prepare", prepare)
         patch.setattr(tuning, "run_model", model)
-        patch.setattr(tuning, "with_hidden", lambda split, *_, **options: split)
-        note(tuning, "with_hidden")
+        patch.setattr(finetune_data, "with_hidden", lambda split, *_, **options: split)
+        note(finetune_data, "with_hidden")
         patch.setattr(sweep, "_missing", list_runs)
         if all_devices:
-            patch.setattr(tuning, "make_mesh", make_mesh)
+            patch.setattr(finetune_data, "make_mesh", make_mesh)
         if until == "sweep":
             sweep.run_sweep(config, workdir, seen.log.append)
         else:

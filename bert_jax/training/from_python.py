@@ -44,9 +44,9 @@ from bert_jax.training.finetune import (
     ANSWERS,
     PREDICTIONS,
     Callback,
-    params_checksum,
     show,
 )
+from bert_jax.training.finetune_data import params_checksum
 from bert_jax.training.results import DIVERGED
 from bert_jax.training.run import Log
 from bert_jax.training.sweep import SWEEP, run_names, run_one, run_sweep

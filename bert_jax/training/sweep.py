@@ -24,6 +24,7 @@ from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
 from bert_jax.training import finetune as tuning
+from bert_jax.training import finetune_data as data
 from bert_jax.training.config import NO_EFFECT, PLACES, FineTuneConfig
 from bert_jax.training.results import (
     Results,
@@ -65,9 +66,9 @@ def run_one(
         if results is None:
             on_leader(lambda: check_link(place / tuning.BEST))
         if results is None or moved:
-            prepared = tuning.prepare(config, place, log, task, folder)
+            prepared = data.prepare(config, place, log, task, folder)
         if moved:
-            identity = tuning.identity(config, prepared)
+            identity = data.identity(config, prepared)
             on_leader(lambda: check_owner(place, identity, NO_EFFECT))
         if results is None:
             run = prepared, folder, log
@@ -76,7 +77,7 @@ def run_one(
             on_leader(folder.delete_checkpoints)  # a killed run may have left them
             for split, scores in results["scores"].items():
                 log(f"finished before: {split}: {tuning.show(scores)}")
-        delete_folder(place / tuning.FEATURES)
+        delete_folder(place / data.FEATURES)
         return results
 
 
@@ -121,10 +122,10 @@ def run_sweep(
         for run in Progress("runs", left, unit="runs"):
             log(f"== {run.name}")
             own = folder.child(f"{SWEEP}/{run.name}")
-            rows = run.fold, from_leader(functools.partial(tuning.recorded_labels, own))
+            rows = run.fold, from_leader(functools.partial(data.recorded_labels, own))
             if prepared is None or shared != rows:
                 arguments = config, folder.local, log, run.fold, own
-                prepared, shared = tuning.prepare(*arguments), rows
+                prepared, shared = data.prepare(*arguments), rows
             train = functools.partial(
                 tuning.finetune,
                 run.config,
@@ -136,7 +137,7 @@ def run_sweep(
             )
             run_part(own.local, run.config, train, log)
             on_leader(lambda: _keep_best(config, folder))
-        delete_folder(folder.local / tuning.FEATURES)
+        delete_folder(folder.local / data.FEATURES)
         content = from_leader(lambda: _finish(runs, config, folder, log))
         on_leader(folder.upload)
         return content

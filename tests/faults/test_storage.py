@@ -31,7 +31,7 @@ from bert_jax.commands import cli, train
 from bert_jax.errors import UserError
 from bert_jax.interop.train_state import CheckpointStore
 from bert_jax.training.config import finetune_config
-from bert_jax.training.finetune import prepare
+from bert_jax.training.finetune_data import prepare
 from bert_jax.training.workdir import RunFolder
 
 pytestmark = pytest.mark.long

@@ -27,7 +27,8 @@ from bert_jax.objectives.networks import make_model
 from bert_jax.tasks.rows import line_rows, placed_rows
 from bert_jax.tasks.tagging_formats import spelled
 from bert_jax.training.config import finetune_config
-from bert_jax.training.finetune import finetune, prepare
+from bert_jax.training.finetune import finetune
+from bert_jax.training.finetune_data import prepare
 from bert_jax.training.workdir import RunFolder
 from tests.word_tokenizer import TOKENIZER, WORDS
 

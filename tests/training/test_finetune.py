@@ -28,7 +28,7 @@ from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.settings import from_settings
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import golds, write_answers
-from bert_jax.training import finetune
+from bert_jax.training import finetune, finetune_data
 from bert_jax.training import run as engine
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import is_evaluated
@@ -272,7 +272,7 @@ def test_class_weights_are_in_the_order_of_the_labels(settings, tmp_path):
 
     for what in ("classification", "tagging"):
         config = finetune_config(settings(what, train_rows=9))
-        prepared = finetune.prepare(config, tmp_path, [].append)
+        prepared = finetune_data.prepare(config, tmp_path, [].append)
         task, rows = prepared.task, prepared.train.rows
         names = [gold for row in rows for gold in golds(task, row)]
         classes = np.array(task.labels)
@@ -296,7 +296,7 @@ def test_class_weights_are_in_the_order_of_the_labels(settings, tmp_path):
 
 def test_a_finished_run_does_not_run_again(short, settings, monkeypatch):
     workdir, results = short
-    monkeypatch.setattr(finetune, "prepare", lambda *_: pytest.fail("runs again"))
+    monkeypatch.setattr(finetune_data, "prepare", lambda *_: pytest.fail("runs again"))
     log = []
     assert run_one(short_config(settings, log_every=7), workdir, log.append) == results
     assert len(log) == 1
@@ -553,7 +553,7 @@ def test_the_deadline_pauses_while_rows_are_read_and_tokenised(
 
     for name in ("read", "encode"):
         monkeypatch.setattr(family, name, recorded(getattr(family, name)))
-    prepared = finetune.prepare(config, tmp_path / "run", [].append)
+    prepared = finetune_data.prepare(config, tmp_path / "run", [].append)
     splits = 1 + len(prepared.splits)
     assert waits == [1, 1] * splits and progress._waits == 0
 
@@ -578,7 +578,7 @@ def test_features_are_not_written_through_a_link(settings, tmp_path):
     features.mkdir(parents=True)
     (features / "train-0.npy").symlink_to(target)
     config = settings("tagging", features={"layers": (-2, -1), "width": 8})
-    finetune.prepare(finetune_config(config), tmp_path / "run", [].append)
+    finetune_data.prepare(finetune_config(config), tmp_path / "run", [].append)
     assert target.read_text() == "content"
     assert not (features / "train-0.npy").is_symlink()
 
@@ -594,7 +594,7 @@ def test_a_failed_write_of_features_is_an_exception(settings, tmp_path, monkeypa
     monkeypatch.setattr(evaluation, "new_file", full)
     config = settings("tagging", features={"layers": (-1,), "width": 8})
     with pytest.raises(OSError, match="No space left on device"):
-        finetune.prepare(finetune_config(config), tmp_path / "run", [].append)
+        finetune_data.prepare(finetune_config(config), tmp_path / "run", [].append)
 
 
 def test_an_empty_list_of_labels_means_a_run_of_0_2():
@@ -604,9 +604,9 @@ def test_an_empty_list_of_labels_means_a_run_of_0_2():
     checkpoint = types.SimpleNamespace(head="pretraining", labels=())
     config = finetune_config(dict(family="classification", data=dict(task="mrpc")))
     for recorded in ((), []):
-        ordered = finetune._with_order(task, checkpoint, config, recorded)
+        ordered = finetune_data._with_order(task, checkpoint, config, recorded)
         assert ordered.labels == ("1", "10", "2")
-    ordered = finetune._with_order(task, checkpoint, config, None)
+    ordered = finetune_data._with_order(task, checkpoint, config, None)
     assert ordered.labels == ("1", "2", "10")
 
 
@@ -617,7 +617,7 @@ def test_a_head_keeps_its_order_if_its_labels_differ_in_case():
     trained = ("contradiction", "entailment", "neutral")
     checkpoint = types.SimpleNamespace(head="sequence", labels=trained)
     config = finetune_config(dict(family="classification", data=dict(task="mrpc")))
-    ordered = finetune._with_order(task, checkpoint, config, None)
+    ordered = finetune_data._with_order(task, checkpoint, config, None)
     assert ordered.labels == trained
     assert [row.label for row in ordered.read("train")] == ["entailment", "neutral"]
 

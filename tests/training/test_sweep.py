@@ -13,6 +13,7 @@ from bert_jax.files import locked, write_json
 from bert_jax.interop.load import load
 from bert_jax.settings import to_dict
 from bert_jax.training import finetune as tuning
+from bert_jax.training import finetune_data
 from bert_jax.training import run as engine
 from bert_jax.training.config import SweepConfig, finetune_config
 from bert_jax.training.sweep import run_one, run_sweep
@@ -39,7 +40,7 @@ def ran(log):
 def uninterrupted(config, tmp_path_factory):
     """An undisturbed sweep: workdir, result, log, and the compiled steps."""
     workdir, log, steps = tmp_path_factory.mktemp("sweep") / "runs", [], []
-    real, checksum = engine.compile_step, tuning.params_checksum
+    real, checksum = engine.compile_step, finetune_data.params_checksum
     checksums = []
 
     def counted(*arguments, **settings):
@@ -52,7 +53,7 @@ def uninterrupted(config, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(engine, "compile_step", counted)
-        monkeypatch.setattr(tuning, "params_checksum", counted_checksum)
+        monkeypatch.setattr(finetune_data, "params_checksum", counted_checksum)
         content = run_sweep(config, workdir, log.append)
     assert len(checksums) == 1  # of all runs, which start with the same parameters
     return workdir, content, log, steps
@@ -148,7 +149,9 @@ def score(config):
 @pytest.fixture
 def run(config, monkeypatch):
     """A function that runs a sweep of simulated runs: returns result and names."""
-    monkeypatch.setattr(tuning, "prepare", lambda config, workdir, log, fold, run: fold)
+    monkeypatch.setattr(
+        finetune_data, "prepare", lambda config, workdir, log, fold, run: fold
+    )
 
     def run(workdir, diverges=lambda config: False, **changes):
         def finetune(config, prepared, folder, log, change_settings, *, keep_answers):
@@ -242,7 +245,9 @@ def test_a_link_that_cannot_be_replaced_is_an_error_before_training(
     train, config, monkeypatch, tmp_path
 ):
     (tmp_path / "best").symlink_to("/proc/1")
-    monkeypatch.setattr(tuning, "prepare", lambda *_: pytest.fail("read the data"))
+    monkeypatch.setattr(
+        finetune_data, "prepare", lambda *_: pytest.fail("read the data")
+    )
     with pytest.raises(UserError, match="best is a link to /proc/1, which cannot be"):
         train(config, tmp_path)
 
