@@ -49,7 +49,6 @@ _LOST = (
 _CLOSED_PIPE = 128 + 13
 
 _STOPPED = b"stopped by SIGTERM; start the same command again\n"
-_CLOSED = "error: stdout is closed; redirect it, for example with > answers.txt"
 
 _several = False  # whether this command has several processes
 _leader = True  # whether this is process 0
@@ -64,7 +63,7 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     process. A process that fails exits at once, because it would otherwise wait for the
     other processes.
     """
-    is_closed = startup.prepare_streams()
+    startup.prepare_streams()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _stop)
     # Loggers without a handler print warnings of this package and errors of all packages.
@@ -87,8 +86,6 @@ def run(main: Callable[[list[str]], int | None]) -> None:
         message = "stopped before the end: the reader of the output closed its pipe"
     except Exception as error:
         line, failure = _users_line(error), error
-        if is_closed and getattr(error, "errno", None) == errno.EBADF:
-            line = _CLOSED
         code, message = (1, traceback.format_exc()) if line is None else (2, line)
     _finish(sys.stdout)
     if _several:

@@ -21,23 +21,17 @@ from bert_jax.files import PROGRAMS, cache_folder, is_remote
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 
-def prepare_streams() -> bool:
+def prepare_streams() -> None:
     """Opens the null device for closed streams; sets UTF-8 for output in every locale.
 
     Without the null device the first opened files would get the numbers of closed streams,
-    and the output would be written into those files. Returns whether stdout was closed:
-    writing to it then raises OSError, so that a command does not lose its answers.
+    and the output would be written into those files.
     """
-    is_closed = sys.stdout is None
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is not None:
-            continue
-        access = os.O_WRONLY if name == "stderr" else os.O_RDONLY
-        null = os.open(os.devnull, access)
-        setattr(sys, name, open(null, mode))  # noqa: PTH123, SIM115
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    return is_closed
 
 
 # Whether the user has set the variable that JAX sets on a machine without a TPU.

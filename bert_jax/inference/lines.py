@@ -5,6 +5,7 @@ import csv
 import io
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -73,8 +74,13 @@ def write_answers(parts: Iterable[Part], output: str, form: str) -> None:
     """Writes an answer to each row as soon as it is known.
 
     parts: the answers, a part at a time. output: a file that replaces an existing file when
-    it is complete, or "-" for stdout. form: "text", "csv" or "jsonl".
+    it is complete, or "-" for stdout. form: "text", "csv" or "jsonl". Raises UserError if
+    stdout is closed, because the answers would be lost.
     """
+    # A command opens the null device for a closed stdout.
+    if output == STANDARD and getattr(sys.stdout, "name", "") == os.devnull:
+        advice = "redirect it, for example with > answers.txt, or give --output"
+        raise UserError(f"stdout is closed; {advice}")
     shown = on_screen(output)
     texts = {"csv": csv_texts, "jsonl": json_texts, "text": plain_texts}[form](parts)
     opened = contextlib.nullcontext(sys.stdout)

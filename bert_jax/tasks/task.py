@@ -406,9 +406,12 @@ def all_scores(task: Task, rows: list[Any], answers: Answers) -> Scores:
     scores = task.score(rows, answers)
     if not task.own_metrics:
         return scores
+    if not task.gold:
+        expected = f"{type(task).__name__}.gold, the attribute of a row with its label"
+        raise UserError(f"metrics= needs {expected}")
     gold = []
     for row in rows:
-        label = getattr(row, task.gold, row)
+        label = getattr(row, task.gold)
         if isinstance(label, tuple):
             label = list(label)
         gold.append(label)

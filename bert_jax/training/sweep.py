@@ -149,7 +149,10 @@ def run_names(config: FineTuneConfig, task: Task | None = None) -> list[str]:
 
 
 def _expand(config: FineTuneConfig, task: Task | None) -> list[_Run]:
-    """All runs of the grid. Runs on the same fold follow each other."""
+    """All runs of the grid. Runs on the same fold follow each other.
+
+    Raises UserError if two runs have one name, because learning rates are shortened there.
+    """
     grid, task = config.sweep, task or FAMILIES[config.family](config.data)
     runs = []
     for seed in grid.seeds:
@@ -167,6 +170,11 @@ def _expand(config: FineTuneConfig, task: Task | None) -> list[_Run]:
                 name = f"{name}-fold{number}"
                 own = replace(own, data=fold.config)
             runs.append(_Run(point, name, own, fold))
+    names = [run.name for run in runs]
+    for name in names:
+        if names.count(name) > 1:
+            advice = "give each value once; six digits of a learning rate count"
+            raise UserError(f"two runs of the sweep are named {name}; {advice}")
     return runs
 
 

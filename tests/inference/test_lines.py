@@ -1,4 +1,7 @@
 import csv
+import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +73,14 @@ def test_csv_refuses_a_value_without_a_column():
     assert list(csv_texts(parts(first, second))) == ["label,id\na,1\n", "b,\n"]
     with pytest.raises(UserError, match="column 'value' is missing in the first"):
         list(csv_texts(parts(first, {"label": "b", "value": 1.0})))
+
+
+def test_answers_for_a_closed_stdout_are_an_error(monkeypatch):
+    """A command opens the null device for a closed stdout, and the answers would be lost."""
+    with Path(os.devnull).open("w") as null:
+        monkeypatch.setattr(sys, "stdout", null)
+        with pytest.raises(UserError, match="stdout is closed; redirect it"):
+            write_answers(parts({"label": "a"}), "-", "text")
 
 
 def test_a_failed_row_leaves_the_old_file(tmp_path):

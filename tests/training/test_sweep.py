@@ -16,7 +16,7 @@ from bert_jax.training import finetune as tuning
 from bert_jax.training import finetune_data
 from bert_jax.training import run as engine
 from bert_jax.training.config import SweepConfig, finetune_config
-from bert_jax.training.sweep import run_one, run_sweep
+from bert_jax.training.sweep import run_names, run_one, run_sweep
 
 GRID = dict(batch_size=(8,), learning_rate=(1e-5, 1e-2), epochs=(2,), seeds=(0, 1))
 NAMES = [
@@ -352,3 +352,13 @@ def test_other_settings_are_refused_before_a_run_starts(made, run, config, tmp_p
     write_json(tmp_path / "single/config.json", {})
     with pytest.raises(UserError, match="holds a single run"):
         run(tmp_path / "single")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"learning_rate": (1e-4, 1.0000001e-4)}, {"seeds": (3, 3)}]
+)
+def test_two_runs_of_one_name_are_refused_before_a_run(config, changes):
+    """Learning rates that differ after the sixth digit, and a value that is given twice."""
+    sweep = dataclasses.replace(config.sweep, **changes)
+    with pytest.raises(UserError, match="two runs of the sweep are named batch8-rate"):
+        run_names(dataclasses.replace(config, sweep=sweep))
