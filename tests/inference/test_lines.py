@@ -76,7 +76,7 @@ def test_csv_refuses_a_value_without_a_column():
 
 
 def test_answers_for_a_closed_stdout_are_an_error(monkeypatch):
-    """A command opens the null device for a closed stdout, and the answers would be lost."""
+    """Commands open the null device for a closed stdout, which would lose the answers."""
     with Path(os.devnull).open("w") as null:
         monkeypatch.setattr(sys, "stdout", null)
         with pytest.raises(UserError, match="stdout is closed; redirect it"):
