@@ -6,6 +6,7 @@ import pytest
 
 from bert_jax.commands import prepare
 from bert_jax.commands.cli import run
+from bert_jax.data import preparation, text_functions
 from bert_jax.data.preparation import Report
 from bert_jax.data.store import StoreInfo, TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
@@ -62,7 +63,8 @@ def test_the_command_passes_every_flag(tmp_path, monkeypatch, beam):
         calls.append((inputs, tokenizer.vocab_size, str(output), *options, settings))
         return report
 
-    monkeypatch.setattr(prepare, "prepare_with_beam" if beam else "prepare", record)
+    monkeypatch.setattr(text_functions, "prepare_with_beam", record)
+    monkeypatch.setattr(preparation, "prepare", record)
     flags = {"workers": 3, "shards": 5, "text_field": "body", "language": "fr"}
     flags |= {"segmenter": "module:function", "format": "jsonl"}
     line = ["--input", "a", "b", "--vocabulary", VOCABULARY, "--output", "store"]

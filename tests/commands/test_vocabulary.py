@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.commands import vocabulary
+from bert_jax.data import text_functions
 from bert_jax.data.corpus_formats import PASSAGES, Reading
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
@@ -92,7 +93,7 @@ def test_the_command_passes_the_flags_of_its_text(monkeypatch):
     def stop(inputs, reading):
         raise KeyboardInterrupt(inputs, reading)
 
-    monkeypatch.setattr(vocabulary, "read_documents", stop)
+    monkeypatch.setattr(text_functions, "read_documents", stop)
     line = "--input a b --output vocab.txt --input_format jsonl --text_field body"
     with pytest.raises(KeyboardInterrupt) as end:
         vocabulary.main([*line.split(), "--language", "fr"])

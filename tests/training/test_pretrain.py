@@ -691,10 +691,10 @@ def test_the_number_of_masked_tokens_follows_from_the_length(
 
 
 def test_a_phase_without_length_has_128_tokens_or_all_positions(configure):
+    config = configure("--data.examples.mask_rate=0.15")
     for positions, length, most in ((512, 128, 20), (40, 40, 6)):
-        flags = f"--model.max_positions={positions}", "--data.examples.mask_rate=0.15"
-        config = configure(*flags)
-        config = dataclasses.replace(config, phases=(Phase(2),))
+        model = dataclasses.replace(config.model, max_positions=positions)
+        config = dataclasses.replace(config, model=model, phases=(Phase(2),))
         assert config.phases == (Phase(2, 32, length, most),)
     with pytest.raises(UserError, match=r"phases\[0\]\.sequence_length=4, .* least 5"):
         dataclasses.replace(config, phases=(Phase(2, 32, 4),))
