@@ -77,7 +77,7 @@ def in_groups(function: Callable, settings: Mapping[str, Any]) -> dict[str, Any]
     """The settings of a call, with the settings of a flat group in their group.
 
     function: a function with :func:`accepts`. Raises UserError for a name that is not one
-    of its arguments.
+    of its arguments, and for two values of one setting.
     """
     known = inspect.signature(function).parameters
     grouped: dict[str, Any] = {}
@@ -94,8 +94,12 @@ def in_groups(function: Callable, settings: Mapping[str, Any]) -> dict[str, Any]
             raise UserError(f"{group}={given!r:.60}, expected a group of settings")
         changed = dict(given)
         for name, owner in function.groups.items():
-            if owner == group and name in settings:
-                changed[name] = settings[name]
+            if owner != group or name not in settings:
+                continue
+            if name in changed and changed[name] != settings[name]:
+                twice = f"{name} and {group}[{name!r}] differ"
+                raise UserError(f"{twice}; give one of them")
+            changed[name] = settings[name]
         if changed:
             grouped[group] = changed
     return grouped

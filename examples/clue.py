@@ -49,6 +49,9 @@ class Clue(Task):
         ids, types, labels = [], [], []
         for words, clue in rows:
             tokens = tokenizer.encode(" ".join(words))
+            if len(tokens) != len(words):
+                text = " ".join(words)
+                raise UserError(f"{text!r:.80}: the vocabulary must have every word")
             input_ids, token_type_ids = tokenizer.build(tokens)
             ids.append(input_ids)
             types.append(token_type_ids)

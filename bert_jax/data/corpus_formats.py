@@ -57,6 +57,11 @@ class Reading:
     language: str = "en"
     dropped: Counter[str] = field(default_factory=Counter)
 
+    def __post_init__(self):
+        if self.format != "auto" and self.format not in FORMATS:
+            known = ", ".join(["auto", *FORMATS])
+            raise UserError(f"input_format={self.format!r}, expected one of {known}")
+
 
 def _runs(lines: Lines) -> Iterator[list[str]]:
     """Lists of the lines between empty lines; an empty list for each _CHAPTER."""

@@ -289,7 +289,7 @@ def _find_same(
     """The finished store in ``directory``, or None.
 
     A finished store of an older version keeps its token ids. Raises UserError if the folder
-    contains other text, finished or not.
+    contains other text, finished or not, or other files.
     """
     info = None
     if (directory / "index.json").exists():
@@ -300,6 +300,7 @@ def _find_same(
     elif any(directory.glob("index/part-*.npz")):
         old = read_json(directory / UNFINISHED, "settings")
     else:
+        _check_new(directory)
         return None
     old = {name: old.get(name) for name in identity}
     differing = []
@@ -312,3 +313,13 @@ def _find_same(
             f"({'; '.join(differing)}); use another folder, or delete this one"
         )
     return info
+
+
+def _check_new(directory: Path) -> None:
+    """Raises UserError for a folder of other files, such as a model with a vocabulary."""
+    if (directory / UNFINISHED).exists():
+        return
+    names = [path.name for path in directory.iterdir() if path.name[0] != "."]
+    if names:
+        actual = f"{directory} is not empty, it contains {min(names)}"
+        raise UserError(f"{actual}; expected the name of a new folder")

@@ -5,7 +5,8 @@ import itertools
 import logging
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+import typing
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import KINDS, extend_vocabulary, train_vocabulary
 from bert_jax.errors import UserError, counted
 from bert_jax.files import check_output, ending, expanded, is_remote
-from bert_jax.settings import python_value
+from bert_jax.settings import from_settings, python_value
 
 Files = os.PathLike | str | Iterable[os.PathLike | str]
 # A vocabulary file or its folder, a tokenizer, or a model of bert_jax.load.
@@ -67,6 +68,9 @@ def vocabulary(
 
     Raises UserError for wrong files and for arguments that have no effect.
     """
+    options = {"size": size, "cased": cased, "keep_accents": keep_accents}
+    options |= {"words": words, "text_field": text_field, "language": language}
+    _check_types(vocabulary, options)
     if extend:
         _check_unused(size=size, kind=kind, cased=cased, keep_accents=keep_accents)
     else:
@@ -136,6 +140,9 @@ def prepare(
     report.info has the numbers of documents, sentences and tokens. Raises UserError for
     wrong files, and if ``output`` contains text with other settings.
     """
+    options = {"workers": workers, "shards": shards, "segmenter": segmenter}
+    options |= {"text_field": text_field, "language": language, "beam": beam}
+    _check_types(prepare, options)
     inputs, folder = _inputs(input), expanded(output)
     tokenizer = _tokenizer(vocabulary, "vocabulary")
     settings = {"workers": workers, "shards": shards, "segmenter": segmenter}
@@ -191,6 +198,13 @@ def _tokenizer(source: Vocabulary, argument: str) -> Tokenizer:
         return load_tokenizer(source)
     actual = f"{argument} is of type {type(source).__name__}"
     raise UserError(f"{actual}; expected a file, a tokenizer, or a model with one")
+
+
+def _check_types(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raises UserError for an option of another type than the function declares."""
+    kinds = typing.get_type_hints(function)
+    for name, value in options.items():
+        from_settings(kinds[name], value, name)
 
 
 def _check_unused(**values: Any) -> None:

@@ -203,6 +203,9 @@ def _read_workdir(
     path = workdir / "config.json"
     expected = "the config of a run of bert_jax; copy it from the run"
     settings = with_remat(read_json(path, expected, RunJson))
+    if "family" in settings:
+        again = "start its command again, which continues it"
+        raise UserError(f"{workdir} is a fine-tuning without a best model yet; {again}")
     with naming(path):
         pairs = settings.get("data", {}).get("examples", {}).get("next_sentence", True)
         trained_with = settings.get("text", {}).get("vocabulary")

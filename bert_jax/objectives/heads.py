@@ -149,6 +149,8 @@ class Tagging(Head):
 class FrozenTagging(Tagging):
     """Trains only the BiLSTM, on the features of a frozen encoder (array "hidden")."""
 
+    adds_rows = True
+
     def init(self, key: jax.Array) -> Params:
         tokens = _few_tokens()
         features_BLF = jnp.zeros((*tokens.input_ids.shape, self.model.width))

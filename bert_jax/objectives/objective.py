@@ -47,13 +47,20 @@ class Objective(abc.ABC):
     adds_rows: whether ``sums`` of a batch are the sums over its rows, apart from the masks
       of model.layers.Dropout. Each device may then call it for its own rows, and the
       devices exchange each gradient once. False if losses depend on other rows, or if
-      ``sums`` draws random numbers. ``model.compute`` is then a ComputeConfig.
+      ``sums`` draws random numbers. Each subclass states it. ``model.compute`` is then a
+      ComputeConfig.
     """
 
     sum_names: tuple[str, ...]
     rules: Rules = ()
     frozen: str = ""
     adds_rows: bool = False
+
+    def __init_subclass__(cls, **arguments: Any):
+        super().__init_subclass__(**arguments)
+        # Not inherited, because the sums of a subclass may depend on other rows.
+        if "adds_rows" not in vars(cls):
+            cls.adds_rows = False
 
     @abc.abstractmethod
     def init(self, key: jax.Array) -> Params:

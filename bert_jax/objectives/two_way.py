@@ -8,6 +8,7 @@ Fine-tuning learns a weight for each layer (section 3.2).
 """
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -177,6 +178,7 @@ class TwoWay(Causal):
     """Mean loss of all tokens but the first of each sequence, and of all but the last."""
 
     model: TwoWayForPreTraining
+    adds_rows: ClassVar[bool] = True
 
     def prediction_weights(self, batch: Batch) -> jax.Array:
         """float32 (B, 2 L), for the predictions of TwoWayForPreTraining.lm_vectors."""

@@ -20,6 +20,7 @@ from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, listed
 from bert_jax.files import write_text
+from bert_jax.settings import label_name
 from bert_jax.tasks.rows import Placed, Record, is_single, value_of
 from bert_jax.tasks.splits import (
     ROWS,
@@ -464,7 +465,11 @@ def _classes(form: Form, records: Sequence[Record]) -> list[str | None]:
     if form.classes != "one":
         return [None] * len(records)
     names = form.columns[form.label]
-    return [str(value_of(where, values, names)) for where, values in records]
+    classes = []
+    for where, values in records:
+        label = label_name(value_of(where, values, names))
+        classes.append(str(label))
+    return classes
 
 
 def joined_features(

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import inspect
+import itertools
 import json
 import logging
 import numbers
@@ -383,6 +384,9 @@ def cross_validate(
         task = copy.copy(task)
         task.own_metrics = metrics
         rows_of_folds = task.fold_numbers(folds, config.seed)
+        if len(task.read("train")) < len(task.splits.rows["train"]):
+            needed = "remove them, because each row of train gets an answer"
+            raise UserError(f"rows of train are skipped; {needed}")
         grid = SweepConfig(
             batch_size=(config.batch_size,),
             learning_rate=(config.optimizer.learning_rate,),
@@ -412,8 +416,10 @@ def _of_folds(
         for number, answer in zip(numbers_of_fold, of_fold, strict=True):
             answers[number] = answer
     mean, deviation = {}, {}
-    for metric in scores[0]:
-        values = spread([of_fold[metric] for of_fold in scores])
+    metrics = itertools.chain.from_iterable(scores)
+    for metric in dict.fromkeys(metrics):
+        # Own metrics may have a score for each class, and a fold may lack a class.
+        values = spread([of_fold[metric] for of_fold in scores if metric in of_fold])
         mean[metric], deviation[metric] = values["mean"], values["deviation"]
     return CrossValidation(mean, deviation, scores, answers, workdir)
 

@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.files import check_link, delete_folder, new_folder, replace_folder
+from bert_jax.files import (
+    check_link,
+    delete_folder,
+    new_folder,
+    read_json,
+    replace_folder,
+)
 from bert_jax.parallel.processes import from_leader, on_leader
 from bert_jax.progress import Progress, print_line
 from bert_jax.runs import RESULTS
@@ -126,6 +132,8 @@ def run_sweep(
             if prepared is None or shared != rows:
                 arguments = config, folder.local, log, run.fold, own
                 prepared, shared = data.prepare(*arguments), rows
+                start = prepared.content["start"]
+                on_leader(functools.partial(_check_start, runs, start, folder.local))
             train = functools.partial(
                 tuning.finetune,
                 run.config,
@@ -192,6 +200,23 @@ def _missing(
     _keep_best(config, folder)
     results = _results(runs, workdir)
     return [name for name, result in results.items() if result is None]
+
+
+def _check_start(runs: Sequence[_Run], start: int, workdir: Path) -> None:
+    """Raises UserError if a finished run started with other parameters.
+
+    start: checksum of the parameters of ``init_from``. Runs that compare points or folds
+    must start with the same parameters. Only process 0 calls it.
+    """
+    for run in runs:
+        place = workdir / SWEEP / run.name
+        if not (place / RESULTS).exists() or not (place / "config.json").exists():
+            continue
+        expected = "the config of a run; put it back, or use another workdir"
+        known = read_json(place / "config.json", expected).get("start", start)
+        if known != start:
+            changed = f"init_from={run.config.init_from} has other parameters now"
+            raise UserError(f"{place} is finished, and {changed}; use another workdir")
 
 
 def _results(runs: Sequence[_Run], workdir: Path) -> dict[str, Results | None]:

@@ -147,6 +147,34 @@ def test_a_wrong_argument_of_a_vocabulary_is_one_line(settings, message, text):
         bert_jax.vocabulary(**settings)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_format": "text"}, "input_format='text', expected one of auto, "),
+        ({"workers": "2"}, "workers='2', expected a value of type int"),
+        ({"language": 3}, "language=3, expected a value of type str"),
+        ({"beam": ["--runner"]}, r"beam=\['--runner'\], expected"),
+    ],
+)
+def test_a_wrong_argument_of_a_preparation_is_one_line(
+    options, message, text, tmp_path
+):
+    tokenizer = word_tokenizer(["das"])
+    with pytest.raises(UserError, match=message):
+        bert_jax.prepare(text, tokenizer, tmp_path / "store", **options)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_folder_with_other_files_is_refused(text, tmp_path):
+    """A vocabulary beside the weights of a model is not replaced."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"model is not empty, it contains vocab\.txt"):
+        bert_jax.prepare(text, word_tokenizer(["das"]), folder, text_field="body")
+    assert (folder / "vocab.txt").read_text() == "mine"
+
+
 def test_text_is_prepared_with_all_settings(text, tmp_path, monkeypatch):
     tokenizer = word_tokenizer(["das", "meer", "ist", "ruhig", ".", "der", "wal"])
     settings = dict(input_format="jsonl", text_field="body", language="de", shards=3)

@@ -556,3 +556,10 @@ def test_a_tokenizer_is_read_without_weights(workdir, folders, golden, tmp_path)
         bert_jax.tokenizer(google)
     with pytest.raises(UserError, match=r"bert_jax\.tokenizer reads a tokenizer alone"):
         bert_jax.load(workdir, weights=False)
+
+
+def test_a_fine_tuning_without_a_best_model_is_named(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.json").write_text('{"family": "tagging", "model": {}}')
+    with pytest.raises(UserError, match="is a fine-tuning without a best model yet"):
+        bert_jax.load(tmp_path)

@@ -144,3 +144,16 @@ def test_metrics_follow_from_the_names_of_the_sums():
 
 def test_an_objective_needs_three_functions():
     assert PretrainingObjective.__abstractmethods__ == {"init", "weights", "sums"}
+
+
+def test_a_subclass_states_that_it_only_adds_up_rows():
+    """Its sums may depend on other rows, which a device that adds up its own lacks."""
+
+    class Centred(MlmNsp):
+        pass
+
+    class Weighted(Classification):
+        adds_rows = True
+
+    assert MlmNsp.adds_rows and Classification.adds_rows and Weighted.adds_rows
+    assert not Centred.adds_rows and not ReplacedTokens.adds_rows

@@ -591,6 +591,28 @@ def test_a_run_starts_from_a_model_in_memory(checkpoint_dir, tmp_path):
         bert_jax.finetune(task, init_from=start, **arguments | {"workdir": "gs://x/y"})
 
 
+def test_skipped_rows_of_a_cross_validation_are_refused_before_a_fold():
+    rows = []
+    for i in range(6):
+        answers = {"text": ["sea"], "answer_start": [4 if i else 0]}
+        rows.append(
+            dict(id=str(i), question="what", context="the sea", answers=answers)
+        )
+    task = bert_jax.tasks.squad(bad_answers="skip")
+    with pytest.raises(UserError, match="rows of train are skipped; remove them"):
+        bert_jax.cross_validate(task, init_from="absent", train=rows, folds=2)
+
+
+def test_two_values_of_one_setting_are_refused(checkpoint_dir):
+    twice = dict(learning_rate=1e-4, optimizer={"learning_rate": 1e-3})
+    with pytest.raises(
+        UserError, match=r"learning_rate and optimizer\['learning_rate'\]"
+    ):
+        bert_jax.finetune(
+            bert_jax.tasks.classification(), init_from=checkpoint_dir, train=[], **twice
+        )
+
+
 def test_cross_validation_answers_each_row_once_and_resumes(
     checkpoint_dir, tmp_path, monkeypatch
 ):
@@ -603,7 +625,8 @@ def test_cross_validation_answers_each_row_once_and_resumes(
     task = bert_jax.tasks.classification(max_length=24)
 
     def share(gold, predicted):
-        return {"share": 100 * np.mean(np.array(gold) == np.array(predicted))}
+        share = 100 * np.mean(np.array(gold) == np.array(predicted))
+        return {"share": share, f"rows {len(gold)}": 1.0}  # not in all folds
 
     result = bert_jax.cross_validate(task, metrics=share, **arguments)
     assert len(result.scores) == 3 and result.answers[14] is None
@@ -613,6 +636,8 @@ def test_cross_validation_answers_each_row_once_and_resumes(
         right = [result.answers[i]["label"] == rows[i]["label"] for i in fold]
         assert 100 * np.mean(right) == pytest.approx(scores["accuracy"])
         assert scores["share"] == pytest.approx(scores["accuracy"])
+    assert {len(fold) for fold in folds} == {4, 5}
+    assert result.mean["rows 4"] == result.mean["rows 5"] == 1
     values = [scores["accuracy"] for scores in result.scores]
     assert result.mean["accuracy"] == pytest.approx(np.mean(values))
     assert result.deviation["accuracy"] == pytest.approx(np.std(values, ddof=1))
@@ -625,6 +650,13 @@ def test_cross_validation_answers_each_row_once_and_resumes(
     shutil.rmtree(next((tmp_path / "run/sweep").glob("*-fold1")))
     assert bert_jax.cross_validate(task, metrics=share, **arguments) == result
     assert len(ran) == 1
+    # Folds that started with other parameters are not compared.
+    shutil.rmtree(next((tmp_path / "run/sweep").glob("*-fold1")))
+    (config,) = (tmp_path / "run/sweep").glob("*-fold0/config.json")
+    settings = json.loads(config.read_text())
+    config.write_text(json.dumps(settings | {"start": settings["start"] + 1}))
+    with pytest.raises(UserError, match="other parameters now; use another"):
+        bert_jax.cross_validate(task, metrics=share, **arguments)
     other = arguments | {"train": rows[1:], "metrics": share}
     with pytest.raises(UserError, match="another run"):
         bert_jax.cross_validate(task, **other)
@@ -635,7 +667,10 @@ def test_cross_validation_answers_each_row_once_and_resumes(
     [
         ({}, "nothing to learn from; give train=rows"),
         ({"train": [("a", "b")] * 4, "folds": 1}, "there are 1 folds, expected at"),
-        ({"train": [("a", "b")] * 4, "folds": 9}, "train has too few rows to use some"),
+        (
+            {"train": [("a", "b"), ("c", "d")] * 2, "folds": 9},
+            "train has too few rows to use some",
+        ),
         ({"dev": []}, "dev is not an argument of cross_validate"),
         ({"max_length": 9}, r"of cross_validate, but of the task: .*max_length=9\)"),
     ],

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 import statistics
+import types
 from pathlib import Path
 
 import pytest
@@ -149,15 +150,18 @@ def score(config):
 @pytest.fixture
 def run(config, monkeypatch):
     """A function that runs a sweep of simulated runs: returns result and names."""
-    monkeypatch.setattr(
-        finetune_data, "prepare", lambda config, workdir, log, fold, run: fold
-    )
+
+    def prepare(config, workdir, log, fold, run):
+        return types.SimpleNamespace(fold=fold, content={"start": 1})
+
+    monkeypatch.setattr(finetune_data, "prepare", prepare)
 
     def run(workdir, diverges=lambda config: False, **changes):
         def finetune(config, prepared, folder, log, change_settings, *, keep_answers):
             place = folder.local
-            assert keep_answers == (prepared is not None)  # of a fold
-            assert prepared is None or prepared.config == config.data  # its fold
+            fold = prepared.fold
+            assert keep_answers == (fold is not None)
+            assert fold is None or fold.config == config.data
             for name in ("best/model.safetensors", "predictions/dev_predictions.tsv"):
                 write_json(place / name, place.name)
             write_json(place / "config.json", to_dict(config))
