@@ -193,15 +193,17 @@ def test_similarities_of_texts_and_vectors_equal_plain_cosines(model, encoded):
 def test_a_search_finds_the_nearest_texts(model, encoded):
     cosines = plain(encoded, encoded)[0]
     answers = model.search(TEXTS[0], TEXTS, top=3)
-    assert [answer["row"] for answer in answers[:2]] == [0, 3]
+    # Texts 0 and 3 are equal, and rounding decides their order.
+    assert {answer["row"] for answer in answers[:2]} == {0, 3}
     third = int(np.argsort(-cosines)[2])
     cosine = pytest.approx(cosines[third])
     assert answers[2] == {"row": third, "cosine": cosine, "text": TEXTS[third]}
     several = model.search(np.array(TEXTS[:2]), encoded, top=9)
     assert [len(found) for found in several] == [5, 5]
+    assert {found["row"] for found in several[0][:2]} == {0, 3}
     for found, other in zip(several[0][:3], answers, strict=True):
-        same = pytest.approx(other["cosine"])
-        assert found == {"row": other["row"], "cosine": same}
+        assert found["cosine"] == pytest.approx(other["cosine"])
+    assert several[0][2]["row"] == third
     assert model.search(TEXTS[0], ROWS, 3, columns="review") == answers
     assert model.search(ROWS[:1], TEXTS, 3, columns="review") == [answers]
     assert model.search(TEXTS[:1], []) == [[]]
