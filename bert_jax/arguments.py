@@ -44,7 +44,7 @@ def accepts(
 
     flat: name of a group whose settings are also arguments of their own. leave_out: names
     of fields that are not arguments. optional: whether each default is None, which means
-    that the value comes from elsewhere.
+    that another place gives the value.
     """
 
     def decorate(function: Function) -> Function:
@@ -122,7 +122,7 @@ def _arguments(kind: type, flat: str = "", group: str = "") -> Iterator[_Argumen
 
 
 def _fields(kind: type) -> list[dataclasses.Field]:
-    """The fields of a dataclass: its own, then those of its parents."""
+    """The fields of a dataclass: its own fields, then the fields of its parents."""
     fields = {field.name: field for field in dataclasses.fields(kind)}
     ordered = {}
     for parent in kind.__mro__:

@@ -158,7 +158,7 @@ def prepare(
 def file_names(text: Any, argument: str) -> list[str]:
     """The files, folders and patterns of an argument.
 
-    text: one of them; or a list, an array or a column of them, or a table with one column.
+    text: one name; or a list, an array or a column of names, or a table with one column.
     argument: name of the argument. Raises UserError for other values.
     """
     is_table = isinstance(text, Mapping) or hasattr(text, "columns")
