@@ -18,7 +18,7 @@ test-all: $(VENV)/.test  ## Run all tests, also of kills, lost hosts, notebooks 
 
 lint: $(VENV)/.test  ## Check format and style.
 	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 
 format: $(VENV)/.test
 	$(BIN)/ruff format .

@@ -23,7 +23,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from bert_jax.training.study import run_study
 
 import bert_jax
 from bert_jax import tasks
@@ -35,6 +34,7 @@ from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.settings import from_settings
 from bert_jax.training.config import StudyConfig, finetune_config, train_config
 from bert_jax.training.pretrain import pretrain
+from bert_jax.training.study import run_study
 from bert_jax.training.sweep import run_one, run_sweep
 
 FOLDER = Path(__file__).parent
