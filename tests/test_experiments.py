@@ -143,15 +143,21 @@ def points_above_baseline(nsp_accuracy, nsp_majority):
     return 100 * (nsp_accuracy - nsp_majority - 2 * error)
 
 
-def test_tiny_learns_both_objectives_with_every_seed():
-    """The published scores, and the published run, are of the recipe in tiny.py."""
-    published = json.loads((EXPERIMENTS.parent / "results/tiny_seeds.json").read_text())
+@pytest.mark.parametrize(
+    "name, dtype", [("tiny_seeds", "float32"), ("tiny_seeds_bfloat16", "bfloat16")]
+)
+def test_tiny_learns_both_objectives_with_every_seed(name, dtype):
+    path = EXPERIMENTS.parent / f"results/{name}.json"
+    published = json.loads(path.read_text())
     *seeds, (_, mlm_majority, nsp_majority) = published["rows"]
-    names = {f"seed {seed}, float32" for seed in range(5)}
-    assert {name for name, _, _ in seeds} >= names
+    names = {f"seed {seed}, {dtype}" for seed in range(5)}
+    assert {name for name, _, _ in seeds} == names
     for _, mlm, nsp in seeds:
         assert mlm > mlm_majority + 20
         assert points_above_baseline(nsp / 100, nsp_majority / 100) > 5
+
+
+def test_the_published_run_of_tiny_is_of_its_recipe():
     config = to_dict(load("tiny.py"))
     assert config["eval_batches"] * config["phases"][-1]["batch_size"] == 3200
 
