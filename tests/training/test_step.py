@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +9,14 @@ import pytest
 
 from bert_jax.data.packing import Packing
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import ComputeConfig, FeatureConfig
+from bert_jax.objectives.causal import Causal
+from bert_jax.objectives.electra import Electra, ReplacedTokens
+from bert_jax.objectives.heads import HEADS
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+from bert_jax.objectives.networks import make_model
+from bert_jax.objectives.two_way import TwoWay, TwoWayForPreTraining
+from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch, traced_on
 from bert_jax.parallel.sharding import arrays_by_path
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer, make_schedule
 from bert_jax.training.state import abstract_state, init_state
@@ -78,6 +85,74 @@ def test_one_device_equals_eight_with_dropout(run, mesh, settings, max_differenc
     assert max_difference(single_sums, eight_sums) < 1e-4  # sums of 16 x 4 losses
     assert max_difference(single.params, eight.params) < 2e-5
     assert np.array_equal(single.key, eight.key)
+
+
+# Objectives by name. The test above has the steps of MlmNsp in float32.
+OBJECTIVES = {
+    "masked": lambda *of: MlmNsp(BertForPreTraining(*of)),
+    "causal": lambda *of: Causal(BertForPreTraining(*of)),
+    "electra": lambda *of: ReplacedTokens(Electra(*of)),
+    "two_way": lambda *of: TwoWay(TwoWayForPreTraining(*of)),
+    "sequence": lambda *of: _head("sequence", *of),
+    "token": lambda *of: _head("token", *of),
+}
+OPTIONS = {
+    "causal": {"causal": True},
+    "two_way": {"encoder": "lstm", "positions": "none"},
+}
+
+
+def _head(name, config, compute):
+    return HEADS[name](make_model(config, name, 3, FeatureConfig(), compute))
+
+
+@pytest.fixture(scope="module")
+def gradients_on(small_model_config, make_batch):
+    """A function of (kind, dtype, devices): gradients of two microbatches, by path."""
+
+    def compute(kind, dtype, devices):
+        config = dataclasses.replace(small_model_config, **OPTIONS.get(kind, {}))
+        objective = OBJECTIVES[kind](config, ComputeConfig(dtype=dtype))
+        mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
+        batch = make_batch(3)
+        rows, length = batch["input_ids"].shape
+        labels = np.arange(rows * length, dtype=np.int32).reshape(rows, length) % 3
+        batch |= {"labels": labels, "label": labels[:, :1]}
+        batch["weights"] = np.ones((rows, 1), np.float32)
+        batch["weights"][:3] = 0.0  # the first device has no sequence with a weight
+        function = functools.partial(
+            gradients,
+            objective=objective,
+            accumulation=2,
+            by_rows=objective.adds_rows and devices > 1,
+        )
+        compiled = jax.jit(traced_on(mesh, function))
+        grads, _ = compiled(new_state(objective, mesh), put_batch(batch, mesh))
+        return {path: np.asarray(g) for path, g in arrays_by_path(grads).items()}
+
+    return compute
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("causal", "bfloat16"),
+        *(
+            pytest.param(kind, dtype, marks=pytest.mark.long)
+            for kind, dtype in itertools.product(OBJECTIVES, ("float32", "bfloat16"))
+            if (kind, dtype) != ("causal", "bfloat16")
+        ),
+    ],
+)
+def test_eight_devices_have_the_gradients_of_one(kind, dtype, gradients_on):
+    """With dropout, up to the rounding of sums. A row is a sixteenth of the batch."""
+    one, eight = gradients_on(kind, dtype, 1), gradients_on(kind, dtype, 8)
+    allowed = {"float32": 1e-5, "bfloat16": 0.03}[dtype]
+    for path, grad in one.items():
+        # A bias of the keys shifts all scores of a query equally, which softmax ignores.
+        if "key/bias" not in path:
+            difference = np.linalg.norm(eight[path] - grad)
+            assert difference <= allowed * np.linalg.norm(grad), path
 
 
 @pytest.mark.long
