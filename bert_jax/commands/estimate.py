@@ -17,6 +17,10 @@ flags:
   --num_slices N   number of slices; mesh.replica must be the same (1)
   --json           print a JSON object for each topology and phase
 
+Bytes, FLOPs and seconds are of one device. argument_bytes is the train state and a
+batch. temp_bytes is all other memory, such as activations. The collectives are what a step
+exchanges between devices, and a collective in a loop counts once.
+
 A step takes at least flops_seconds, the model's FLOPs at the peak speed of the chip, and
 at least bytes_seconds, the memory traffic at the chip's bandwidth. roofline_seconds is the
 larger one. The traffic is unknown with scan_layers or accumulation, because the compiler
@@ -27,6 +31,7 @@ faster than bytes_seconds.
 import json
 from typing import Any
 
+from bert_jax.commands import startup
 from bert_jax.commands.config_file import parse
 from bert_jax.errors import UserError
 from bert_jax.progress import print_line
@@ -49,6 +54,7 @@ def main(argv: list[str]) -> int:
 
     from bert_jax.training.estimate import compile_step, named_topology
 
+    startup.quiet_libtpu()
     # JAX cannot read cached programs of devices that it does not have.
     jax.config.update("jax_enable_compilation_cache", False)
     code = 0

@@ -6,7 +6,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from bert_jax.commands import estimate
+from bert_jax.commands import estimate, startup
 from bert_jax.errors import UserError
 
 # Adam has two moments of each parameter. Muon, which tiny uses, has one of a matrix.
@@ -19,6 +19,14 @@ TINY = (
 def test_a_missing_topology_is_an_error():
     with pytest.raises(UserError, match="--topology is missing, such as v2:4x4"):
         estimate.main(list(TINY))
+
+
+def test_libtpu_is_quiet_before_it_is_loaded(monkeypatch):
+    calls = []
+    monkeypatch.setattr(startup, "quiet_libtpu", lambda: calls.append("quiet"))
+    with pytest.raises(UserError, match="--topology=v9:2x2 failed"):
+        estimate.main([*TINY, "--topology=v9:2x2"])
+    assert calls == ["quiet"]
 
 
 @pytest.fixture
