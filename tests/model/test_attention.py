@@ -12,7 +12,7 @@ from bert_jax.model.attention import attend_plain
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels import attention_fused, device
-from bert_jax.model.kernels.attention import attend
+from bert_jax.model.kernels.attention_xla import attend_xla
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.mlm_nsp import MlmNsp
 
@@ -34,23 +34,16 @@ def test_attention_by_hand():
         np.testing.assert_allclose(out[b, i, n], expected, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("implementation", ["plain", "xla"])
-def test_attention_dropout_keeps_and_rescales_single_probabilities(implementation):
+@pytest.mark.parametrize("function", [attend_plain, attend_xla])
+def test_attention_dropout_keeps_and_rescales_single_probabilities(function):
     """Uniform attention to one-hot values shows each probability."""
     B, L, N, rate = 8, 32, 4, 0.1
     q = jnp.zeros((B, L, N, L))
     v = jnp.broadcast_to(jnp.eye(L)[None, :, None], (B, L, N, L))
     mask = jnp.ones((B, L), jnp.int32)
     key = jax.random.key(3)
-    out = attend(
-        q,
-        q,
-        v,
-        tokens_of(mask),
-        dropout_rate=rate,
-        dropout_key=key,
-        implementation=implementation,
-    )
+    attends = tokens_of(mask).attends()
+    out = function(q, q, v, attends, dropout_rate=rate, dropout_key=key)
     kept = np.asarray(out > 0)
     np.testing.assert_allclose(out[kept], 1 / L / (1 - rate), rtol=1e-5)
     # 32,768 draws: the tolerance is four standard errors of 0.0017.

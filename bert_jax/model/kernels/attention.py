@@ -4,7 +4,6 @@ import logging
 
 import jax
 
-from bert_jax.model.attention import attend_plain
 from bert_jax.model.kernels import attention_fused
 from bert_jax.model.kernels.attention_xla import attend_xla
 from bert_jax.model.tokens import Tokens, take_positions
@@ -26,7 +25,7 @@ def attend(
     implementation: str = "auto",
     required: bool = True,
 ) -> jax.Array:
-    """:func:`attend_plain` with the implementation for this device.
+    """Attention by a faster form. Not for settings that device.is_plain accepts.
 
     q_BQNH: the queries at ``positions_BQ``, None for all positions. dropout_impl,
     implementation: see ComputeConfig. required: see choose_attention. All implementations
@@ -51,8 +50,7 @@ def attend(
     attends_BQL = tokens.attends(positions_BQ, causal)
     if chosen == "cudnn":
         return attention_fused.attend_cudnn(q_BQNH, k_BLNH, v_BLNH, attends_BQL)
-    function = attend_plain if chosen == "plain" else attend_xla
-    return function(
+    return attend_xla(
         *(q_BQNH, k_BLNH, v_BLNH, attends_BQL),
         dropout_rate=rate,
         dropout_key=dropout_key,
