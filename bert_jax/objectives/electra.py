@@ -17,9 +17,8 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.model import flops
-from bert_jax.model.bert import BertModel, MlmHead
+from bert_jax.model.bert import BertModel, Encoder, MlmHead
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.encoder import Encoder
 from bert_jax.model.layers import activation, dense
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.objective import (

@@ -28,7 +28,7 @@ from bert_jax.data.pipeline import largest_batch
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote
 from bert_jax.interop.train_state import CheckpointStore
-from bert_jax.model.attention import attend_plain
+from bert_jax.model.bert import attend_plain
 from bert_jax.model.config import BertConfig, ComputeConfig, MeshConfig
 from bert_jax.model.kernels.attention import attend
 from bert_jax.model.kernels.attention_fused import choose_attention

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model.attention import attend_plain
-from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.bert import BertForPreTraining, attend_plain
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels import attention_fused, device
 from bert_jax.model.kernels.attention_xla import attend_xla

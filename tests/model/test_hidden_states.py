@@ -4,9 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.model.bert import BertModel
+from bert_jax.model.bert import BertModel, PostNormBlock
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.encoder import PostNormBlock
 from bert_jax.model.layers import stack_layers
 from bert_jax.model.tokens import Tokens
 

@@ -72,7 +72,7 @@ def attend_splash(
     query_ids_BQ: jax.Array,
     key_ids_BL: jax.Array,
 ) -> jax.Array:
-    """See attention.attend_plain. A query attends to the keys with its id.
+    """See bert.attend_plain. A query attends to the keys with its id.
 
     L must be a multiple of LANES. A CPU interprets the kernel, for tests. With a mesh
     (parallel.mesh.traced_on) each device computes its rows and heads.
@@ -123,7 +123,7 @@ def attend_splash(
 def attend_cudnn(
     q_BQNH: jax.Array, k_BLNH: jax.Array, v_BLNH: jax.Array, attends_BQL: jax.Array
 ) -> jax.Array:
-    """See attention.attend_plain.
+    """See bert.attend_plain.
 
     bfloat16, L even. The mask is a bias that all heads of a row share.
     """

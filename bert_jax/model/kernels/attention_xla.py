@@ -21,7 +21,7 @@ def attend_xla(
     dropout_key: jax.Array | None = None,
     dropout_impl: str = "auto",
 ) -> jax.Array:
-    """See attention.attend_plain."""
+    """See bert.attend_plain."""
     bias_BQL = jnp.where(attends_BQL, 0.0, MASKED_SCORE)
     if not dropout_rate or dropout_key is None:
         return _attend(q_BQNH, k_BLNH, v_BLNH, bias_BQL, None, 0.0)

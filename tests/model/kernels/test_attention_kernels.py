@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.attention import attend_plain
+from bert_jax.model.bert import attend_plain
 from bert_jax.model.kernels import attention_fused, attention_xla
 from bert_jax.model.kernels.attention import attend
 from bert_jax.model.tokens import Tokens
