@@ -19,7 +19,7 @@ from bert_jax.inference.evaluation import (
 )
 from bert_jax.interop.checkpoint import check_types
 from bert_jax.model.bert import BertModel
-from bert_jax.model.layers import with_scan
+from bert_jax.model.parameters import with_scan
 from bert_jax.objectives.networks import encoder_class
 from bert_jax.settings import setting
 

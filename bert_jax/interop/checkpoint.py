@@ -14,7 +14,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, listed
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.layers import with_scan
+from bert_jax.model.parameters import with_scan
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.networks import encoder_class, pretraining_class
 from bert_jax.parallel.sharding import array_shapes, shape_differences

@@ -50,7 +50,8 @@ from bert_jax.interop.weights import (
     write_safetensors,
 )
 from bert_jax.model.config import BertConfig
-from bert_jax.model.layers import sinusoids, with_scan
+from bert_jax.model.layers import sinusoids
+from bert_jax.model.parameters import with_scan
 from bert_jax.schema import check
 
 # Head and parts of each architecture, beside the encoder.

@@ -49,7 +49,7 @@ from bert_jax.interop.surgery import stretched
 from bert_jax.interop.tensorflow import read_tensorflow
 from bert_jax.interop.train_state import read_params
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.layers import with_scan
+from bert_jax.model.parameters import with_scan
 from bert_jax.parallel.processes import on_leader
 from bert_jax.parallel.sharding import array_shapes
 from bert_jax.progress import unwatched

@@ -11,7 +11,7 @@ from flax import traverse_util
 from bert_jax.errors import UserError, listed
 from bert_jax.interop.checkpoint import parameter_shapes, part_of
 from bert_jax.model.config import BertConfig
-from bert_jax.model.layers import with_scan
+from bert_jax.model.parameters import with_scan
 
 
 class Converted(NamedTuple):

@@ -1,16 +1,13 @@
-"""Dense layers, tables, LayerNorm, activations, dropout; parameters of stacked layers."""
+"""Dense layers, tables, LayerNorm, activations and dropout."""
 
 import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from flax.core.scope import LazyRng
-from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.nn.initializers import Initializer
 
 from bert_jax.model.config import BertConfig, ComputeConfig
@@ -21,7 +18,6 @@ from bert_jax.model.kernels.device import (
     drawn_by_rows,
     is_plain,
     on_one_cpu,
-    platform,
 )
 
 # Vaswani et al. scale word vectors to the size of the sinusoids. Here the sinusoids are
@@ -47,31 +43,6 @@ def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:
     if compute.float32_gradients:
         return parameter
     return parameter.astype(activation_dtype(compute.dtype))
-
-
-def in_product_dtype(grads: Any, compute: ComputeConfig) -> Any:
-    """:func:`for_product` of the gradients of the encoder's kernels, which it changes.
-
-    All other gradients are returned as they are. They are a fifth of BERT BASE, and most of
-    them belong to the word table, which is looked up in float32.
-
-    On CPUs nothing changes, because XLA aborts if it compiles a bfloat16 sum of devices.
-    """
-    if platform() == "cpu":
-        return grads
-
-    def cast(path: tuple[Any, ...], grad: jax.Array) -> jax.Array:
-        if not is_encoder_kernel(path):
-            return grad
-        return for_product(grad, compute)
-
-    return jax.tree.map_with_path(cast, grads)
-
-
-def is_encoder_kernel(path: tuple[Any, ...]) -> bool:
-    """Whether a path of parameters leads to a kernel of the encoder."""
-    keys = [entry.key for entry in path]
-    return keys[-1] == "kernel" and "encoder" in keys
 
 
 def split(x: jax.Array, letters: str) -> jax.Array:
@@ -254,78 +225,3 @@ class Dropout(nn.Module):
         if deterministic or not self.rate:
             return x
         return drop(x, self.rate, self.make_rng("dropout"), self.implementation)
-
-
-def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
-    """``layer_0``, ``layer_1``, ... as one ``layers`` with a leading layer dimension."""
-    rest = dict(encoder_params)  # layers, and perhaps a norm after the last layer
-    count = sum(name.startswith("layer_") for name in rest)
-    layers = [rest.pop(f"layer_{i}") for i in range(count)]
-    on_host = isinstance(jax.tree.leaves(layers)[0], np.ndarray)
-    stack = np.stack if on_host else jnp.stack
-    return {"layers": jax.tree.map(lambda *leaves: stack(leaves), *layers)} | rest
-
-
-def stacked_at_start(
-    params: Mapping[str, Any], config: BertConfig, key: jax.Array
-) -> dict[str, Any]:
-    """``with_scan(params, True)`` of new parameters, which draws each kernel again.
-
-    The kernels of all layers are drawn at once, each from the key that Flax gave it. A
-    program that draws and stacks them one by one takes twice as long to compile, and needs
-    the memory of all layers twice.
-
-    params: result of ``model.init`` in the same jitted function, whose draws the compiler
-      then leaves out. key: the argument of ``model.init``.
-    """
-    draw = kernel_init(config)
-    changed = dict(params)
-    for name in params.keys() & {"bert", "generator"}:
-        encoder = dict(params[name]["encoder"])
-        if "layer_0" not in encoder:  # LSTMs
-            continue
-        count = sum(part.startswith("layer_") for part in encoder)
-        layers = [flatten_dict(encoder.pop(f"layer_{i}")) for i in range(count)]
-        stacked = {}
-        for path, leaf in layers[0].items():
-            if path[-1] != "kernel":  # the same number in all layers
-                stacked[path] = jnp.broadcast_to(leaf, (count, *leaf.shape))
-                continue
-            keys = []
-            for i in range(count):
-                # Flax's key for the first parameter of a module: its path and a number.
-                module = name, "encoder", f"layer_{i}", *path[:-1]
-                keys.append(LazyRng.create(key, *module, 1).as_jax_rng())
-
-            def draw_layer(layer_key, leaf=leaf):
-                return draw(layer_key, leaf.shape, leaf.dtype)
-
-            stacked[path] = jax.lax.map(draw_layer, jnp.stack(keys))
-        encoder["layers"] = unflatten_dict(stacked)
-        changed[name] = {**params[name], "encoder": encoder}
-    return changed
-
-
-def unstack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of :func:`stack_layers`."""
-    rest = dict(encoder_params)
-    leaves, structure = jax.tree.flatten(rest.pop("layers"))
-    layers = enumerate(zip(*leaves, strict=True))
-    layers = {f"layer_{i}": jax.tree.unflatten(structure, layer) for i, layer in layers}
-    return layers | rest
-
-
-def with_scan(params: Mapping[str, Any], scan: bool) -> dict[str, Any]:
-    """Parameters of a model, with the layers of its encoders stacked if ``scan``.
-
-    The encoder of BERT is in the part "bert". ELECTRA has another one in "generator".
-    numpy arrays stay numpy arrays. An encoder without layers stays as it is.
-    """
-    changed = dict(params)
-    for name in params.keys() & {"bert", "generator"}:
-        encoder = params[name]["encoder"]
-        if scan and "layer_0" in encoder:
-            changed[name] = {**params[name], "encoder": stack_layers(encoder)}
-        elif not scan and "layers" in encoder:
-            changed[name] = {**params[name], "encoder": unstack_layers(encoder)}
-    return changed

@@ -16,7 +16,7 @@ from flax import linen as nn
 from bert_jax.errors import UserError
 from bert_jax.model import flops
 from bert_jax.model.config import BertConfig
-from bert_jax.model.layers import stacked_at_start
+from bert_jax.model.parameters import stacked_at_start
 from bert_jax.parallel.sharding import Rules
 
 Batch = dict[str, jax.Array]

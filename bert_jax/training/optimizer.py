@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jax.sharding import PartitionSpec
 
-from bert_jax.model.layers import is_encoder_kernel
+from bert_jax.model.parameters import is_encoder_kernel
 from bert_jax.parallel.mesh import AXES
 from bert_jax.parallel.sharding import path_name
 from bert_jax.training.config import OptimizerConfig

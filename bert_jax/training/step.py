@@ -9,7 +9,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bert_jax.model.layers import in_product_dtype
+from bert_jax.model.config import ComputeConfig
+from bert_jax.model.kernels.device import platform
+from bert_jax.model.layers import for_product
+from bert_jax.model.parameters import is_encoder_kernel
 from bert_jax.objectives.objective import Batch, Objective, Params, summed
 from bert_jax.parallel.mesh import batch_divisor, summed_over_devices, traced_on
 from bert_jax.training.optimizer import (
@@ -69,6 +72,25 @@ def gradients(
         "tokens": jnp.sum(tokens.astype(jnp.float32)),
         "computed_tokens": jnp.float32(tokens.size),
     }
+
+
+def in_product_dtype(grads: Any, compute: ComputeConfig) -> Any:
+    """:func:`for_product` of the gradients of the encoder's kernels, which it changes.
+
+    All other gradients are returned as they are. They are a fifth of BERT BASE, and most of
+    them belong to the word table, which is looked up in float32.
+
+    On CPUs nothing changes, because XLA aborts if it compiles a bfloat16 sum of devices.
+    """
+    if platform() == "cpu":
+        return grads
+
+    def cast(path: tuple[Any, ...], grad: jax.Array) -> jax.Array:
+        if not is_encoder_kernel(path):
+            return grad
+        return for_product(grad, compute)
+
+    return jax.tree.map_with_path(cast, grads)
 
 
 def apply_gradients(

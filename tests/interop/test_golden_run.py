@@ -13,7 +13,7 @@ from bert_jax.interop.names import from_params
 from bert_jax.interop.tensorflow import huggingface_names, read_tensorflow
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import ComputeConfig
-from bert_jax.model.layers import with_scan
+from bert_jax.model.parameters import with_scan
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
 from bert_jax.training.optimizer import (

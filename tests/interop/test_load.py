@@ -20,7 +20,7 @@ from bert_jax.interop.surgery import head_params, with_new_words
 from bert_jax.interop.train_state import CheckpointStore, read_params
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.heads import BertForSequence
-from bert_jax.model.layers import stack_layers
+from bert_jax.model.parameters import stack_layers
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer

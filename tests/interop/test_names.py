@@ -13,7 +13,7 @@ from bert_jax.interop.names import HEADS, from_params, guess_head, name_of, to_p
 from bert_jax.interop.tensorflow import huggingface_names, read_checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, FeatureConfig
-from bert_jax.model.layers import with_scan
+from bert_jax.model.parameters import with_scan
 from bert_jax.objectives.networks import make_model, pretraining_class
 from bert_jax.parallel.sharding import array_shapes
 

@@ -9,7 +9,7 @@ from flax import traverse_util
 
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.layers import stack_layers
+from bert_jax.model.parameters import stack_layers
 
 SIZES = BertConfig(
     vocab_size=200,

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.model.bilstm import BertWithBiLstm, BiLstm
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
-from bert_jax.model.layers import stack_layers
+from bert_jax.model.parameters import stack_layers
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.networks import make_model
 

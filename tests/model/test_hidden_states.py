@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.model.bert import BertModel, PostNormBlock
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.layers import stack_layers
+from bert_jax.model.parameters import stack_layers
 from bert_jax.model.tokens import Tokens
 
 CONFIG = BertConfig(

@@ -13,7 +13,8 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.layers import SINUSOID_SCALE, sinusoids, stack_layers
+from bert_jax.model.layers import SINUSOID_SCALE, sinusoids
+from bert_jax.model.parameters import stack_layers
 from bert_jax.model.tokens import Tokens
 
 OPTIONS = {

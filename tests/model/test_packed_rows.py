@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.model.bert import BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.layers import stack_layers
+from bert_jax.model.parameters import stack_layers
 from bert_jax.model.tokens import Tokens
 
 LENGTHS = ((5, 7, 3), (9, 6), (2,))

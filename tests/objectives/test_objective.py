@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.examples import ExampleConfig
-from bert_jax.model import layers
+from bert_jax.model import layers, parameters
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.heads import BertForSequence
@@ -64,7 +64,8 @@ def test_scanned_layers_start_with_the_parameters_of_the_loop(
 
     The numbers are uniform, because a normal distribution takes longer to compile.
     """
-    monkeypatch.setattr(layers, "kernel_init", lambda config: jax.random.uniform)
+    for module in (layers, parameters):
+        monkeypatch.setattr(module, "kernel_init", lambda config: jax.random.uniform)
     loop, scanned = (
         jax.jit(make(small_model_config, ComputeConfig(scan_layers=scan)).init)(
             jax.random.key(7)
@@ -74,7 +75,7 @@ def test_scanned_layers_start_with_the_parameters_of_the_loop(
     for name in loop.keys() & {"bert", "generator"}:
         assert "layer_1" in loop[name]["encoder"]
         assert set(scanned[name]["encoder"]) == {"layers"}
-    stacked = layers.with_scan(loop, True)
+    stacked = parameters.with_scan(loop, True)
     keys = {float(x.ravel()[0]) for x in jax.tree.leaves(loop) if x.any()}
     assert len(keys) > 12
     assert jax.tree.structure(stacked) == jax.tree.structure(scanned)
