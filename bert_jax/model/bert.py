@@ -149,10 +149,6 @@ class SelfAttention(nn.Module):
         q_BQNH = dense(config, compute, heads, name="query")(x_BQD)
         k_BLNH = dense(config, compute, heads, name="key")(x_BLD)
         v_BLNH = dense(config, compute, heads, name="value")(x_BLD)
-        if self.is_mutable_collection("attention") and not self.is_initializing():
-            attends_BQL = tokens.attends(positions_BQ, config.causal)
-            probs_BNQL = probabilities(q_BQNH, k_BLNH, attends_BQL)
-            self.sow("attention", "probabilities", probs_BNQL)
         dropout = {
             "dropout_rate": config.attention_dropout,
             "dropout_key": None,
@@ -160,8 +156,11 @@ class SelfAttention(nn.Module):
         }
         if config.attention_dropout and not deterministic:
             dropout["dropout_key"] = self.make_rng("dropout")
+        attends_BQL = tokens.attends(positions_BQ, config.causal)
+        if self.is_mutable_collection("attention") and not self.is_initializing():
+            probs_BNQL = probabilities(q_BQNH, k_BLNH, attends_BQL)
+            self.sow("attention", "probabilities", probs_BNQL)
         if is_plain(compute.attention_impl):
-            attends_BQL = tokens.attends(positions_BQ, config.causal)
             context_BQNH = attend_plain(q_BQNH, k_BLNH, v_BLNH, attends_BQL, **dropout)
         else:
             context_BQNH = kernels.attend(
@@ -276,36 +275,46 @@ class Encoder(nn.Module):
                 prevent_cse=not compute.scan_layers,
                 policy=REMAT_POLICIES[compute.remat],
             )
-        states = [x_BLD]
         if compute.scan_layers:
-
-            def step(layer: nn.Module, x_BLD: jax.Array, tokens: Tokens):
-                x_BLD = layer(x_BLD, tokens)
-                return x_BLD, x_BLD if hidden_states else None
-
-            scan = nn.scan(
-                step,
-                variable_axes={"params": 0, "intermediates": 0, "attention": 0},
-                split_rngs={"params": True, "dropout": True},
-                in_axes=nn.broadcast,
-                length=config.num_layers,
-            )
             layer = block(config, compute, deterministic, name="layers")
-            x_BLD, stacked = scan(layer, x_BLD, tokens)
-            if hidden_states:
-                states += [*stacked]
-            x_BQD = take_positions(x_BLD, positions_BQ)
-        else:
-            last = config.num_layers - 1
-            for i in range(last):
-                layer = block(config, compute, deterministic, name=f"layer_{i}")
-                states.append(layer(states[-1], tokens))
-            layer = block(config, compute, deterministic, name=f"layer_{last}")
-            x_BQD = layer(states[-1], tokens, positions_BQ)
-            states.append(x_BQD)
+            return self._scanned(layer, x_BLD, tokens, positions_BQ, hidden_states)
+        states = [x_BLD]
+        last = config.num_layers - 1
+        for i in range(last):
+            layer = block(config, compute, deterministic, name=f"layer_{i}")
+            states.append(layer(states[-1], tokens))
+        layer = block(config, compute, deterministic, name=f"layer_{last}")
+        x_BQD = self.final_norm(layer(states[-1], tokens, positions_BQ))
         if not hidden_states:
-            return self.final_norm(x_BQD), []
-        return self.final_norm(x_BQD), [*states[:-1], self.final_norm(states[-1])]
+            return x_BQD, []
+        return x_BQD, [*states, x_BQD]
+
+    def _scanned(
+        self,
+        layer: nn.Module,
+        x_BLD: jax.Array,
+        tokens: Tokens,
+        positions_BQ: jax.Array | None,
+        hidden_states: bool,
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        """The same with a loop over ``layer``, whose parameters are stacked."""
+
+        def step(layer: nn.Module, x_BLD: jax.Array, tokens: Tokens):
+            x_BLD = layer(x_BLD, tokens)
+            return x_BLD, x_BLD if hidden_states else None
+
+        scan = nn.scan(
+            step,
+            variable_axes={"params": 0, "intermediates": 0, "attention": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=nn.broadcast,
+            length=self.config.num_layers,
+        )
+        last_BLD, states = scan(layer, x_BLD, tokens)
+        x_BQD = self.final_norm(take_positions(last_BLD, positions_BQ))
+        if not hidden_states:
+            return x_BQD, []
+        return x_BQD, [x_BLD, *states[:-1], self.final_norm(states[-1])]
 
 
 @flax.struct.dataclass
@@ -382,12 +391,12 @@ class BertModel(nn.Module):
         hidden_states: whether to return the output of every layer.
         """
         config = self.config
+        pooled_BS = pooled_positions(config, tokens)
         computed_BQ = positions_BQ
-        if pool and positions_BQ is not None:
-            pooled_BS = pooled_positions(config, tokens)
+        if pool and config.pooling == "mean":
+            computed_BQ = None  # the mean is of all tokens
+        elif pool and positions_BQ is not None:
             computed_BQ = jnp.concatenate([pooled_BS, positions_BQ], axis=1)
-            if config.pooling == "mean":  # of all tokens
-                computed_BQ = None
         x_BLD, states = self.encoder(
             self.embeddings(tokens, deterministic=deterministic),
             tokens,
@@ -397,14 +406,15 @@ class BertModel(nn.Module):
         )
         if not pool:
             return EncoderOutput(x_BLD, None, states)
-        if computed_BQ is not None:
-            vectors_BSD, x_BQD = jnp.split(x_BLD, [tokens.starts.shape[1]], axis=1)
-        elif config.pooling == "mean":
+        if config.pooling == "mean":
             vectors_BSD = tokens.mean(x_BLD).astype(x_BLD.dtype)
             x_BQD = take_positions(x_BLD, positions_BQ)
-        else:
-            vectors_BSD = take_positions(x_BLD, pooled_positions(config, tokens))
+        elif positions_BQ is None:
+            vectors_BSD = take_positions(x_BLD, pooled_BS)
             x_BQD = x_BLD
+        else:
+            S = pooled_BS.shape[1]
+            vectors_BSD, x_BQD = jnp.split(x_BLD, [S], axis=1)
         pooled_BSD = split(self.pooler(split(vectors_BSD, "BSD")), "BSD")
         return EncoderOutput(x_BQD, jnp.tanh(pooled_BSD), states)
 
