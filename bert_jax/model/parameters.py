@@ -19,14 +19,21 @@ def is_encoder_kernel(path: tuple[Any, ...]) -> bool:
     return keys[-1] == "kernel" and "encoder" in keys
 
 
+def encoder_names(params: Mapping[str, Any]) -> list[str]:
+    """The parts of a model that have an encoder: "bert", and "generator" of ELECTRA.
+
+    The order is fixed, so that all processes trace the same program.
+    """
+    return [name for name in ("bert", "generator") if name in params]
+
+
 def with_scan(params: Mapping[str, Any], scan: bool) -> dict[str, Any]:
     """Parameters of a model, with the layers of its encoders stacked if ``scan``.
 
-    The encoder of BERT is in the part "bert". ELECTRA has another one in "generator".
     numpy arrays stay numpy arrays. An encoder without layers stays as it is.
     """
     changed = dict(params)
-    for name in params.keys() & {"bert", "generator"}:
+    for name in encoder_names(params):
         encoder = params[name]["encoder"]
         if scan and "layer_0" in encoder:
             changed[name] = {**params[name], "encoder": stack_layers(encoder)}
@@ -68,7 +75,7 @@ def stacked_at_start(
     """
     draw = kernel_init(config)
     changed = dict(params)
-    for name in params.keys() & {"bert", "generator"}:
+    for name in encoder_names(params):
         encoder = dict(params[name]["encoder"])
         if "layer_0" not in encoder:  # LSTMs
             continue
