@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
-from bert_jax.model.layers import is_encoder_kernel
+from bert_jax.model.parameters import is_encoder_kernel
 from bert_jax.objectives.causal import Causal
 from bert_jax.objectives.electra import Electra, ReplacedTokens
 from bert_jax.objectives.heads import HEADS
