@@ -22,6 +22,8 @@ from tqdm import tqdm
 
 from bert_jax.errors import printable
 
+Log = Callable[[str], None]  # receives each line of a log
+
 _show = True  # whether this process shows bars
 _last = time.monotonic()  # when the last progress was made
 _waits = 0  # number of open calls of unwatched()

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,12 +25,10 @@ from bert_jax.model.config import (
 from bert_jax.settings import (
     FilePath,
     check_ranges,
-    differences,
     from_settings,
     label_name,
     setting,
     setting_like,
-    to_dict,
 )
 
 _SHORTEST = 5  # [CLS], two [SEP] and a token of each text
@@ -474,98 +472,3 @@ def _class_weights(weights: Any) -> dict[str, float] | str:
         f"class_weights={weights!r:.200}, expected balanced, or a dictionary of labels and "
         "weights of at least 0, such as {'good': 1, 'bad': 2.5}"
     )
-
-
-# Settings of a finished run that do not change its scores, by the start of their names.
-NO_EFFECT = (
-    *("mesh", "accumulation", "log_every", "checkpoint_every", "profile_steps"),
-    *("tracker", "data_timeout", "eval_batch_size", "keep_checkpoints", "prompts"),
-    *("data.threads", "data.prefetch", "data.packing", "data.path"),
-)
-
-# Settings that name places. Places with the same content are the same.
-PLACES = ("init_from", "data.dir", "data.train", "data.dev", "data.test")
-_CORPUS = ("data.path", "data.corpus")
-# Entries of config.json that are not settings of a run; see the head of run.py.
-_NOTES = ("text", "rows", "changes", "labels", "content", "start")
-
-Change = tuple[str, Any, Any]  # name, old value, new value
-
-
-def changed_settings(
-    old: dict[str, Any], new: dict[str, Any], free: tuple[str, ...] = ()
-) -> list[Change]:
-    """The settings of a run that differ between two versions of its config.json.
-
-    A setting that ``old`` does not have gets its default. "rows" and each value of "text",
-    which describe the data, count if both have them. Two names of a place are equal if the
-    place or its content is the same. The weights of ``init_from`` count if both have their
-    checksum. checkpoint_every does not count. free: settings that may differ, by the start
-    of their names. Raises UserError if ``old`` has a setting that does not exist any more.
-    """
-    if "data" in old and "family" in old and "labels" not in old:  # written by 0.2
-        from bert_jax.tasks.families import with_usual_columns
-
-        old = old | {"data": with_usual_columns(old["data"])}
-        new = new | {"data": with_usual_columns(new["data"])}
-    contents = old, new
-    if "family" in new or "phases" in new:
-        read = finetune_config if "family" in new else train_config
-        settings = {name: old[name] for name in old if name not in _NOTES}
-        old = old | to_dict(read(settings))
-    # checkpoint_every changes only what is lost after a kill. Its default was a number in
-    # version 0.2.0.
-    unused = ("changes", "sweep", "labels", "content", "start", "checkpoint_every")
-    same = dict.fromkeys(unused)
-    changes = []
-    for change in differences(old | same, new | same):
-        name, before, after = change
-        is_place = name in (*PLACES, *_CORPUS)
-        if name.startswith(free) or _is_unknown(*change):
-            continue
-        if is_place and _path(before) == _path(after):
-            continue
-        if name in PLACES and _same_content(name, *contents):
-            continue
-        changes.append(change)
-    before, after = (content.get("start") for content in contents)
-    is_known = before is not None and after is not None
-    if (
-        is_known
-        and before != after
-        and "init_from" not in [name for name, *_ in changes]
-    ):
-        changes.append(("checksum of init_from", before, after))
-    return changes
-
-
-def _is_unknown(name: str, old: Any, new: Any) -> bool:
-    """Whether one of two versions does not have this value of the data.
-
-    Version 0.2.0 has no fingerprint of the text.
-    """
-    of_data = name == "rows" or name.startswith("text.")
-    return of_data and (old is None or new is None)
-
-
-def _path(place: Any) -> Any:
-    """The absolute path of a place, or of each place in a list. None for no place."""
-    if isinstance(place, list):
-        return [*map(_path, place)]
-    return Path(place).resolve() if place else None
-
-
-def _same_content(name: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether the place of a setting has the same content in two versions of config.json.
-
-    A run of 0.2 has no checksum of the checkpoint, and "rows" is its checksum of the data.
-    """
-    key = "start"
-    if name != "init_from":
-        key = "content" if "content" in old else "rows"
-    return old.get(key) is not None and old.get(key) == new.get(key)
-
-
-def shown(changes: Iterable[Change]) -> str:
-    """Changes in one line."""
-    return "; ".join(f"{name}: {old!r} -> {new!r}" for name, old, new in changes)

@@ -36,7 +36,7 @@ from bert_jax.objectives.objective import Params
 from bert_jax.parallel.mesh import batch_divisor, process_rows
 from bert_jax.parallel.processes import from_leader, on_every_host, on_leader
 from bert_jax.parallel.sharding import tree_shardings
-from bert_jax.progress import Progress, print_line
+from bert_jax.progress import Log, Progress, print_line
 from bert_jax.runs import RESULTS
 from bert_jax.settings import to_dict
 from bert_jax.tasks.data_sets import CORRELATIONS, ERRORS
@@ -54,8 +54,8 @@ from bert_jax.training.config import FineTuneConfig
 from bert_jax.training.finetune_data import Prepared, identity
 from bert_jax.training.hooks import evaluation
 from bert_jax.training.metrics import Reporter, RunProgress
-from bert_jax.training.run import Job, Log, draw_run, run
-from bert_jax.training.workdir import RunFolder
+from bert_jax.training.run import Job, run
+from bert_jax.training.workdir import RunFolder, draw_run
 from bert_jax.unstable import multihost_utils
 
 BEST = "best"  # the folder of the best model, which bert_jax.load finds

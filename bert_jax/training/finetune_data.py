@@ -29,7 +29,7 @@ from bert_jax.objectives.networks import make_model
 from bert_jax.objectives.objective import Params
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.processes import from_leader
-from bert_jax.progress import unwatched
+from bert_jax.progress import Log, unwatched
 from bert_jax.settings import from_settings, to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.labels import spelling
@@ -44,7 +44,6 @@ from bert_jax.tasks.task import (
 )
 from bert_jax.tasks.text_classification import REGRESSION
 from bert_jax.training.config import FineTuneConfig
-from bert_jax.training.run import Log, has_run
 from bert_jax.training.workdir import RunFolder
 
 FEATURES = "features"  # the folder of a frozen encoder's vectors, deleted after the run
@@ -151,7 +150,7 @@ def recorded_labels(folder: RunFolder) -> tuple[str, ...] | None:
     (): a task without labels, or a run of 0.2, which did not record them.
     """
     path = folder.local / "config.json"
-    if not path.exists() or not has_run(folder):
+    if not path.exists() or not folder.has_run():
         return None
     labels = read_json(path, "the config of a run").get("labels", ())
     with naming(path):

@@ -28,7 +28,7 @@ from bert_jax.interop.checkpoint import Checkpoint, check_vocabulary
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.objectives.objective import eval_summary
 from bert_jax.parallel.processes import is_leader
-from bert_jax.progress import hidden_bars, print_line
+from bert_jax.progress import Log, hidden_bars, print_line
 from bert_jax.runs import NO_SCORES, RESULTS, read_runs, spread
 from bert_jax.settings import from_settings, merged, plain
 from bert_jax.tasks.splits import HUB, read_hub
@@ -49,7 +49,6 @@ from bert_jax.training.finetune import (
 )
 from bert_jax.training.finetune_data import params_checksum
 from bert_jax.training.results import DIVERGED
-from bert_jax.training.run import Log
 from bert_jax.training.sweep import SWEEP, run_names, run_one, run_sweep
 
 DEV_SHARE = 0.1  # share of the training rows that become dev, if dev is not given

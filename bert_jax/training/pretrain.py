@@ -56,14 +56,14 @@ from bert_jax.parallel.mesh import (
     steps_ahead,
 )
 from bert_jax.parallel.processes import from_all, on_every_host, on_leader
-from bert_jax.progress import Progress, print_line
+from bert_jax.progress import Log, Progress, print_line
 from bert_jax.remote import local_copy
 from bert_jax.settings import to_dict
 from bert_jax.training.config import DataConfig, Phase, TrainConfig
 from bert_jax.training.hooks import evaluation
 from bert_jax.training.metrics import Reporter
-from bert_jax.training.run import Job, Log, draw_run, is_drawn, open_workdir, run
-from bert_jax.training.workdir import RunFolder
+from bert_jax.training.run import Job, run
+from bert_jax.training.workdir import RunFolder, draw_run, is_drawn, open_workdir
 
 # What a process knows about the files of its text.
 _READING, _UNDAMAGED, _DAMAGED = range(3)

@@ -13,12 +13,12 @@ from typing import Any, TypedDict
 from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.files import read_json, write_json, write_text
 from bert_jax.parallel.processes import on_leader
-from bert_jax.progress import aligned
+from bert_jax.progress import Log, aligned
 from bert_jax.runs import RESULTS, spread
 from bert_jax.schema import check
 from bert_jax.settings import to_dict
-from bert_jax.training.config import NO_EFFECT, FineTuneConfig
-from bert_jax.training.run import Log, check_owner
+from bert_jax.training.config import FineTuneConfig
+from bert_jax.training.owner import NO_EFFECT, check_owner
 
 DIVERGED = "diverged"
 _COLUMNS = {"diverged": "{}", "flops": "{:.3g}", "seconds": "{:,.0f}"}

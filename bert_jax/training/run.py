@@ -4,21 +4,15 @@ A workdir contains config.json, the vocabulary, metrics.jsonl, tensorboard/ and
 checkpoints/. The same command on the same workdir resumes from the newest checkpoint. On
 the same kind and number of devices the results are the same, bit for bit. On other devices
 the run uses the same examples in the same order, and only rounding errors differ.
-
-config.json contains the settings that the run uses now. If a run is resumed with other
-settings, the list "changes" gets an entry: the last step with the old settings, and the old
-and the new value of each changed setting.
 """
 
 import collections
 import contextlib
 import dataclasses
 import functools
-import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -28,25 +22,25 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.data.pipeline import drawn_ahead
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import DivergenceError, UserError, naming
-from bert_jax.files import read_json, reading, write_json
-from bert_jax.interop.train_state import CheckpointStore, newest_step
+from bert_jax.errors import DivergenceError, UserError
+from bert_jax.files import write_json
+from bert_jax.interop.train_state import CheckpointStore
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.processes import (
     StopRequested,
     check_same,
-    is_leader,
     on_leader,
     stop_requests,
 )
-from bert_jax.runs import CURVES, METRICS, RESULTS
+from bert_jax.progress import Log
 from bert_jax.training import hooks, metrics
-from bert_jax.training.config import Change, RunConfig, changed_settings, shown
+from bert_jax.training.config import RunConfig
 from bert_jax.training.hooks import Hook, Profile, Saver, Training, call_hooks
 from bert_jax.training.metrics import MetricWriter, Reporter, RunProgress
 from bert_jax.training.optimizer import Schedule, bert_optimizer, make_schedule
+from bert_jax.training.owner import check_folder, with_changes
 from bert_jax.training.state import (
     TrainState,
     abstract_state,
@@ -56,13 +50,7 @@ from bert_jax.training.state import (
 from bert_jax.training.step import Sums, compile_step
 from bert_jax.training.workdir import RunFolder
 
-# Checksums in config.json that must not change, not even with change_settings. With
-# another vocabulary the parameters have no meaning. With other rows the best score has no
-# meaning.
-_FIXED = ("text.vocabulary", "rows")
-
 HostBatch = dict[str, np.ndarray]
-Log = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,21 +88,6 @@ class Job:
     check_data: Callable[..., bool] = lambda *, wait: False
 
 
-@contextlib.contextmanager
-def open_workdir(
-    workdir: str | os.PathLike, log: Log
-) -> Iterator[tuple[RunFolder, Log]]:
-    """Locks a workdir for one run, and copies its small files from a bucket.
-
-    Yields the folder, and a ``log`` that prints in process 0 only.
-    Raises UserError that names the other process if another run has the lock.
-    """
-    folder = RunFolder(workdir)
-    with folder.held():
-        folder.fetch()
-        yield folder, log if is_leader() else lambda line: None
-
-
 def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress, int]:
     """Trains from the newest undamaged checkpoint, until the last step or an early end.
 
@@ -130,7 +103,7 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress,
     """
     config, total = job.config, len(job.batches)
     check_same(job.identity, "config or data; start all with the same command")
-    on_leader(lambda: _check_folder(job, folder))
+    on_leader(lambda: check_folder(folder, job.identity, job.change_settings))
     optimizer = bert_optimizer(config.optimizer, getattr(job.objective, "frozen", ""))
     abstract = abstract_state(job.objective, optimizer, job.mesh, fsdp=config.mesh.fsdp)
     with contextlib.ExitStack() as stack:
@@ -146,7 +119,9 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress,
             raise UserError(f"the run has done {first:,} steps, expected {total:,}")
         if first == total or progress.stopped_at is not None:
             return state, progress, first
-        identity = _identity(job, first, saved, log)
+        identity = job.identity
+        if saved:
+            identity = with_changes(identity, saved["config"], first, total, log)
         writer = on_leader(lambda: _open_writer(job, folder, identity, progress, first))
         if writer is not None:
             stack.callback(writer.close)
@@ -194,33 +169,6 @@ def _first_state(
     if params and (new := new_parameters(abstract, params)):
         log(f"initialised at random: {', '.join(new)}")
     return state, {}
-
-
-def _identity(job: Job, first: int, saved: dict[str, Any], log: Log) -> dict[str, Any]:
-    """The content of config.json: the settings, and all changes of settings.
-
-    saved: notes of the checkpoint of step ``first``; {} in a new run. Raises UserError for
-    a change of the vocabulary or rows.
-    """
-    identity = job.identity
-    if not saved:
-        return identity
-    before = saved["config"]
-    history = before.get("changes", [])
-    changes = changed_settings(before, identity)
-    fixed = [change for change in changes if change[0] in _FIXED]
-    if fixed:
-        kept = "a run keeps its vocabulary and rows; use another workdir"
-        raise UserError(f"{shown(fixed)}: {kept}")
-    if changes:
-        total = len(job.batches)
-        steps = f"the learning rate follows the schedule of {total:,} steps"
-        log(f"settings change after step {first:,}: {shown(changes)}; {steps}")
-        values = {name: {"from": old, "to": new} for name, old, new in changes}
-        history = [*history, {"step": first, "settings": values}]
-    if history:
-        identity = identity | {"changes": history}
-    return identity
 
 
 def _open_writer(
@@ -379,93 +327,3 @@ def _loop(
                 reporter.add_step(training.step, batch, waited, training.sums)
             reporter.bar.update()
             call_hooks(after_step, training)
-
-
-def is_drawn(folder: RunFolder) -> bool:
-    """Whether the workdir's curves.png is newer than its metrics.
-
-    It is not if the run was killed between its last checkpoint and its pictures.
-    """
-    picture, numbers = folder.local / CURVES, folder.local / METRICS
-    if not picture.exists() or not numbers.exists():
-        return False
-    return picture.stat().st_mtime_ns >= numbers.stat().st_mtime_ns
-
-
-def draw_run(folder: RunFolder, log: Log) -> None:
-    """Draws the workdir's curves.png and its confusion matrices. Only process 0 calls it.
-
-    A run does not fail because of its pictures: an error, such as a missing matplotlib, is
-    logged.
-    """
-    try:
-        from bert_jax import figures
-
-        figures.save_confusions(folder.local / "predictions")
-        figures.save(figures.curves(folder.local), folder.local / CURVES)
-        log(f"picture: {folder.local / CURVES}")
-    except Exception as error:
-        log(f"no picture: {error}")
-    folder.upload()
-
-
-def has_run(folder: RunFolder) -> bool:
-    """Whether a workdir has a checkpoint or results."""
-    results = [folder.local / name for name in ("best", RESULTS)]
-    newest = newest_step(folder.checkpoints)
-    return bool(newest) or any(path.exists() for path in results)
-
-
-def _check_folder(job: Job, folder: RunFolder) -> None:
-    """Raises UserError if the workdir contains files of another run."""
-    path = folder.local / "config.json"
-    if path.exists() and "hidden_size" in read_json(path, "the config of a run"):
-        raise UserError(f"{path} is the config of a checkpoint; use another --workdir")
-    if has_run(folder) and not job.change_settings:
-        check_owner(folder.local, job.identity)
-
-
-def owner_changes(
-    workdir: Path, identity: dict[str, Any], free: tuple[str, ...] = ()
-) -> list[Change]:
-    """The settings that differ from the settings of the run in ``workdir``.
-
-    identity: the settings. free: settings that may differ, see :func:`changed_settings`.
-    """
-    path = workdir / "config.json"
-    expected = "the config of a run; put it back, or use another workdir"
-    with naming(path), reading(path, expected):
-        return changed_settings(read_json(path, expected), identity, free)
-
-
-def _has_rows_of_0_2(workdir: Path) -> bool:
-    """Whether a run of version 0.2 has rows of Python or of a fold, not files."""
-    settings = read_json(workdir / "config.json", "the config of a run")
-    of_rows = str(settings.get("data", {}).get("dir", "")).startswith("rows:")
-    return of_rows and "labels" not in settings
-
-
-def check_owner(
-    workdir: Path, identity: dict[str, Any], free: tuple[str, ...] = ()
-) -> None:
-    """Raises UserError if ``workdir`` contains a run with other settings.
-
-    See :func:`owner_changes`.
-    """
-    changes = owner_changes(workdir, identity, free)
-    names = [name for name, *_ in changes]
-    if "data.dir" in names and "rows" not in names and _has_rows_of_0_2(workdir):
-        advice = "finish it with version 0.2, or use another workdir"
-        raise UserError(
-            f"{workdir} holds a run of version 0.2 on rows of Python or on a fold, whose "
-            f"checksums differ from those of this version; {advice}"
-        )
-    if changes:
-        advice = (
-            "use its settings, another workdir, or change_settings to change the run"
-        )
-        if (workdir / RESULTS).exists():
-            advice = (
-                f"use another workdir, with init_from={workdir} to continue its model"
-            )
-        raise UserError(f"{workdir} holds another run ({shown(changes)}); {advice}")

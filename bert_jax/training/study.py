@@ -27,7 +27,7 @@ from bert_jax.inference.pretrained import (
     read_sets,
 )
 from bert_jax.interop.load import load
-from bert_jax.progress import Progress, print_line
+from bert_jax.progress import Log, Progress, print_line
 from bert_jax.runs import read_runs
 from bert_jax.settings import merged, to_dict
 from bert_jax.tasks.families import FAMILIES
@@ -49,7 +49,6 @@ from bert_jax.training.results import (
     table,
     write_table,
 )
-from bert_jax.training.run import Log
 from bert_jax.training.sweep import run_one
 from bert_jax.training.workdir import CHECKPOINTS
 

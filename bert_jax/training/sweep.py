@@ -24,14 +24,15 @@ from bert_jax.files import (
     replace_folder,
 )
 from bert_jax.parallel.processes import from_leader, on_leader
-from bert_jax.progress import Progress, print_line
+from bert_jax.progress import Log, Progress, print_line
 from bert_jax.runs import RESULTS
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.task import Task
 from bert_jax.training import finetune as tuning
 from bert_jax.training import finetune_data as data
-from bert_jax.training.config import NO_EFFECT, PLACES, FineTuneConfig
+from bert_jax.training.config import FineTuneConfig
+from bert_jax.training.owner import NO_EFFECT, PLACES, check_owner, owner_changes
 from bert_jax.training.results import (
     Results,
     finished,
@@ -40,8 +41,7 @@ from bert_jax.training.results import (
     table,
     write_table,
 )
-from bert_jax.training.run import Log, check_owner, open_workdir, owner_changes
-from bert_jax.training.workdir import RunFolder
+from bert_jax.training.workdir import RunFolder, open_workdir
 
 SWEEP = "sweep"
 # The settings in the name of a run of a sweep.

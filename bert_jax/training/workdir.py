@@ -14,9 +14,10 @@ from etils import epath
 from bert_jax import files, remote
 from bert_jax.errors import UserError
 from bert_jax.files import LOCK, PROGRAMS
+from bert_jax.interop.train_state import newest_step
 from bert_jax.parallel.processes import check_same, is_leader, on_leader
-from bert_jax.progress import unwatched
-from bert_jax.runs import RESULTS
+from bert_jax.progress import Log, unwatched
+from bert_jax.runs import CURVES, METRICS, RESULTS
 
 CHECKPOINTS = "checkpoints"
 # Folders that are not copied with the small files of a workdir. Orbax writes checkpoints,
@@ -159,6 +160,12 @@ class RunFolder:
         else:
             files.delete_folder(Path(self.checkpoints))
 
+    def has_run(self) -> bool:
+        """Whether the workdir has a checkpoint or results."""
+        if newest_step(self.checkpoints):
+            return True
+        return any((self.local / name).exists() for name in ("best", RESULTS))
+
     def check_shared(self, name: str) -> None:
         """Checks that all processes see the file ``name`` of process 0.
 
@@ -190,3 +197,46 @@ def _versions(folder: Path) -> dict[str, tuple[int, int]]:
         if path.is_file() and _is_small(name):
             versions[name] = path.stat().st_size, path.stat().st_mtime_ns
     return versions
+
+
+@contextlib.contextmanager
+def open_workdir(
+    workdir: str | os.PathLike, log: Log
+) -> Iterator[tuple[RunFolder, Log]]:
+    """Locks a workdir for one run, and copies its small files from a bucket.
+
+    Yields the folder, and a ``log`` that prints in process 0 only.
+    Raises UserError that names the other process if another run has the lock.
+    """
+    folder = RunFolder(workdir)
+    with folder.held():
+        folder.fetch()
+        yield folder, log if is_leader() else lambda line: None
+
+
+def is_drawn(folder: RunFolder) -> bool:
+    """Whether the workdir's curves.png is newer than its metrics.
+
+    It is not if the run was killed between its last checkpoint and its pictures.
+    """
+    picture, numbers = folder.local / CURVES, folder.local / METRICS
+    if not picture.exists() or not numbers.exists():
+        return False
+    return picture.stat().st_mtime_ns >= numbers.stat().st_mtime_ns
+
+
+def draw_run(folder: RunFolder, log: Log) -> None:
+    """Draws the workdir's curves.png and its confusion matrices. Only process 0 calls it.
+
+    A run does not fail because of its pictures: an error, such as a missing matplotlib, is
+    logged.
+    """
+    try:
+        from bert_jax import figures
+
+        figures.save_confusions(folder.local / "predictions")
+        figures.save(figures.curves(folder.local), folder.local / CURVES)
+        log(f"picture: {folder.local / CURVES}")
+    except Exception as error:
+        log(f"no picture: {error}")
+    folder.upload()

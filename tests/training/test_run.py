@@ -28,8 +28,8 @@ from bert_jax.training import run as engine
 from bert_jax.training.config import RunConfig
 from bert_jax.training.hooks import evaluation
 from bert_jax.training.optimizer import OptimizerConfig
-from bert_jax.training.run import Job, divergence_advice, draw_run, run
-from bert_jax.training.workdir import RunFolder
+from bert_jax.training.run import Job, divergence_advice, run
+from bert_jax.training.workdir import RunFolder, draw_run
 
 # With the numbers of users a run that leaves nothing out is one that could not.
 pytestmark = pytest.mark.usefixtures("fused")

@@ -10,13 +10,8 @@ from bert_jax.errors import UserError
 from bert_jax.settings import to_dict
 from bert_jax.tasks.multiple_choice import MultipleChoiceConfig
 from bert_jax.tasks.question_answering import SquadConfig
-from bert_jax.training.config import (
-    NO_EFFECT,
-    changed_settings,
-    finetune_config,
-    shown,
-    train_config,
-)
+from bert_jax.training.config import finetune_config, train_config
+from bert_jax.training.owner import NO_EFFECT, changed_settings, shown
 
 MODEL = dict(
     vocab_size=100,

@@ -1,0 +1,201 @@
+"""Which run a workdir belongs to: config.json, and the settings that differ from it.
+
+config.json contains the settings that the run uses now. If a run is resumed with other
+settings, the list "changes" gets an entry: the last step with the old settings, and the old
+and the new value of each changed setting.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bert_jax.errors import UserError, naming
+from bert_jax.files import read_json, reading
+from bert_jax.progress import Log
+from bert_jax.runs import RESULTS
+from bert_jax.settings import differences, to_dict
+from bert_jax.tasks.families import with_usual_columns
+from bert_jax.training.config import finetune_config, train_config
+from bert_jax.training.workdir import RunFolder
+
+# Settings of a finished run that do not change its scores, by the start of their names.
+NO_EFFECT = (
+    *("mesh", "accumulation", "log_every", "checkpoint_every", "profile_steps"),
+    *("tracker", "data_timeout", "eval_batch_size", "keep_checkpoints", "prompts"),
+    *("data.threads", "data.prefetch", "data.packing", "data.path"),
+)
+
+# Settings that name places. Places with the same content are the same.
+PLACES = ("init_from", "data.dir", "data.train", "data.dev", "data.test")
+_CORPUS = ("data.path", "data.corpus")
+# Entries of config.json that are not settings of a run; see the head of this file.
+_NOTES = ("text", "rows", "changes", "labels", "content", "start")
+
+Change = tuple[str, Any, Any]  # name, old value, new value
+
+
+# Checksums in config.json that must not change, not even with change_settings. With
+# another vocabulary the parameters have no meaning. With other rows the best score has no
+# meaning.
+_FIXED = ("text.vocabulary", "rows")
+
+
+def check_folder(
+    folder: RunFolder, identity: dict[str, Any], change_settings: bool
+) -> None:
+    """Raises UserError if the workdir contains files of another run.
+
+    identity: the settings. change_settings: whether a run may have other settings.
+    """
+    path = folder.local / "config.json"
+    if path.exists() and "hidden_size" in read_json(path, "the config of a run"):
+        raise UserError(f"{path} is the config of a checkpoint; use another --workdir")
+    if folder.has_run() and not change_settings:
+        check_owner(folder.local, identity)
+
+
+def check_owner(
+    workdir: Path, identity: dict[str, Any], free: tuple[str, ...] = ()
+) -> None:
+    """Raises UserError if ``workdir`` contains a run with other settings.
+
+    See :func:`owner_changes`.
+    """
+    changes = owner_changes(workdir, identity, free)
+    names = [name for name, *_ in changes]
+    if "data.dir" in names and "rows" not in names and _has_rows_of_0_2(workdir):
+        advice = "finish it with version 0.2, or use another workdir"
+        raise UserError(
+            f"{workdir} holds a run of version 0.2 on rows of Python or on a fold, whose "
+            f"checksums differ from those of this version; {advice}"
+        )
+    if changes:
+        advice = (
+            "use its settings, another workdir, or change_settings to change the run"
+        )
+        if (workdir / RESULTS).exists():
+            advice = (
+                f"use another workdir, with init_from={workdir} to continue its model"
+            )
+        raise UserError(f"{workdir} holds another run ({shown(changes)}); {advice}")
+
+
+def owner_changes(
+    workdir: Path, identity: dict[str, Any], free: tuple[str, ...] = ()
+) -> list[Change]:
+    """The settings that differ from the settings of the run in ``workdir``.
+
+    identity: the settings. free: settings that may differ, see :func:`changed_settings`.
+    """
+    path = workdir / "config.json"
+    expected = "the config of a run; put it back, or use another workdir"
+    with naming(path), reading(path, expected):
+        return changed_settings(read_json(path, expected), identity, free)
+
+
+def _has_rows_of_0_2(workdir: Path) -> bool:
+    """Whether a run of version 0.2 has rows of Python or of a fold, not files."""
+    settings = read_json(workdir / "config.json", "the config of a run")
+    of_rows = str(settings.get("data", {}).get("dir", "")).startswith("rows:")
+    return of_rows and "labels" not in settings
+
+
+def with_changes(
+    identity: dict[str, Any], before: dict[str, Any], first: int, total: int, log: Log
+) -> dict[str, Any]:
+    """The content of config.json of a resumed run: the settings, and all their changes.
+
+    before: config.json at step ``first``, at which the run resumes. total: number of steps
+    of the whole run. Raises UserError for a change of the vocabulary or rows.
+    """
+    history = before.get("changes", [])
+    changes = changed_settings(before, identity)
+    fixed = [change for change in changes if change[0] in _FIXED]
+    if fixed:
+        kept = "a run keeps its vocabulary and rows; use another workdir"
+        raise UserError(f"{shown(fixed)}: {kept}")
+    if changes:
+        steps = f"the learning rate follows the schedule of {total:,} steps"
+        log(f"settings change after step {first:,}: {shown(changes)}; {steps}")
+        values = {name: {"from": old, "to": new} for name, old, new in changes}
+        history = [*history, {"step": first, "settings": values}]
+    if history:
+        identity = identity | {"changes": history}
+    return identity
+
+
+def changed_settings(
+    old: dict[str, Any], new: dict[str, Any], free: tuple[str, ...] = ()
+) -> list[Change]:
+    """The settings of a run that differ between two versions of its config.json.
+
+    A setting that ``old`` does not have gets its default. "rows" and each value of "text",
+    which describe the data, count if both have them. Two names of a place are equal if the
+    place or its content is the same. The weights of ``init_from`` count if both have their
+    checksum. checkpoint_every does not count. free: settings that may differ, by the start
+    of their names. Raises UserError if ``old`` has a setting that does not exist any more.
+    """
+    if "data" in old and "family" in old and "labels" not in old:  # written by 0.2
+        old = old | {"data": with_usual_columns(old["data"])}
+        new = new | {"data": with_usual_columns(new["data"])}
+    contents = old, new
+    if "family" in new or "phases" in new:
+        read = finetune_config if "family" in new else train_config
+        settings = {name: old[name] for name in old if name not in _NOTES}
+        old = old | to_dict(read(settings))
+    # checkpoint_every changes only what is lost after a kill. Its default was a number in
+    # version 0.2.0.
+    unused = ("changes", "sweep", "labels", "content", "start", "checkpoint_every")
+    same = dict.fromkeys(unused)
+    changes = []
+    for change in differences(old | same, new | same):
+        name, before, after = change
+        is_place = name in (*PLACES, *_CORPUS)
+        if name.startswith(free) or _is_unknown(*change):
+            continue
+        if is_place and _path(before) == _path(after):
+            continue
+        if name in PLACES and _same_content(name, *contents):
+            continue
+        changes.append(change)
+    before, after = (content.get("start") for content in contents)
+    is_known = before is not None and after is not None
+    if (
+        is_known
+        and before != after
+        and "init_from" not in [name for name, *_ in changes]
+    ):
+        changes.append(("checksum of init_from", before, after))
+    return changes
+
+
+def _is_unknown(name: str, old: Any, new: Any) -> bool:
+    """Whether one of two versions does not have this value of the data.
+
+    Version 0.2.0 has no fingerprint of the text.
+    """
+    of_data = name == "rows" or name.startswith("text.")
+    return of_data and (old is None or new is None)
+
+
+def _path(place: Any) -> Any:
+    """The absolute path of a place, or of each place in a list. None for no place."""
+    if isinstance(place, list):
+        return [*map(_path, place)]
+    return Path(place).resolve() if place else None
+
+
+def _same_content(name: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether the place of a setting has the same content in two versions of config.json.
+
+    A run of 0.2 has no checksum of the checkpoint, and "rows" is its checksum of the data.
+    """
+    key = "start"
+    if name != "init_from":
+        key = "content" if "content" in old else "rows"
+    return old.get(key) is not None and old.get(key) == new.get(key)
+
+
+def shown(changes: Iterable[Change]) -> str:
+    """Changes in one line."""
+    return "; ".join(f"{name}: {old!r} -> {new!r}" for name, old, new in changes)
