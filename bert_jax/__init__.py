@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bert_jax.data.text_functions import vocabulary as vocabulary
     from bert_jax.inference.model import load as load
     from bert_jax.interop.load import tokenizer as tokenizer
-    from bert_jax.training.from_python import cross_validate as cross_validate
+    from bert_jax.training.cross_validation import cross_validate as cross_validate
     from bert_jax.training.from_python import finetune as finetune
     from bert_jax.training.from_python import pretrain as pretrain
 
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _FUNCTIONS = {
-    "cross_validate": "bert_jax.training.from_python",
+    "cross_validate": "bert_jax.training.cross_validation",
     "finetune": "bert_jax.training.from_python",
     "load": "bert_jax.inference.model",
     "prepare": "bert_jax.data.text_functions",

@@ -98,6 +98,7 @@ FACE = {
     "Models": "bert_jax.inference.model",
     "Outputs of the encoder": "bert_jax.inference.outputs",
     "Trained models": "bert_jax.training.from_python",
+    "Cross-validation": "bert_jax.training.cross_validation",
     "Figures": "bert_jax.figures",
 }
 

@@ -23,12 +23,13 @@ import pytest
 from flax import traverse_util
 
 from bert_jax.errors import DivergenceError, UserError
+from bert_jax.inference import pretrained as pretrained_model
 from bert_jax.interop.train_state import read_params
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.settings import all_settings
 from bert_jax.training import finetune as tuning
-from bert_jax.training import finetune_data, study, sweep
+from bert_jax.training import finetune_data, pretrain_evaluation, study, sweep
 from bert_jax.training import pretrain as pretraining_of
 from bert_jax.training import run as engine
 from bert_jax.training.config import finetune_config, train_config
@@ -412,8 +413,8 @@ def pretrained(
     config = train_config(nested(settings))
     seen = Seen(config, workdir)
     with watched(seen, until) as note:
-        note(pretraining_of, "eval_batches")
-        drawn_ahead = pretraining_of.drawn_ahead
+        note(pretrain_evaluation, "eval_batches")
+        drawn_ahead = pretrain_evaluation.drawn_ahead
 
         def for_evaluation(*arguments, **options):
             seen.calls.setdefault("eval_ahead", []).append(options)
@@ -426,8 +427,8 @@ def pretrained(
         with pytest.MonkeyPatch.context() as patch:
             if all_devices:
                 patch.setattr(pretraining_of, "make_mesh", make_mesh)
-            patch.setattr(pretraining_of, "drawn_ahead", for_evaluation)
-            patch.setattr(pretraining_of, "fill_mask", fill)
+            patch.setattr(pretrain_evaluation, "drawn_ahead", for_evaluation)
+            patch.setattr(pretrained_model, "fill_mask", fill)
             pretraining_of.pretrain(config, workdir, seen.log.append)
     return seen
 

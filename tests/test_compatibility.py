@@ -24,7 +24,8 @@ from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training import pretrain
-from bert_jax.training.config import finetune_config, train_config
+from bert_jax.training.config import DataConfig, finetune_config, train_config
+from bert_jax.training.pretrain_data import open_text
 from bert_jax.training.study import Study
 from bert_jax.training.sweep import run_one, run_sweep
 from bert_jax.training.workdir import RunFolder
@@ -221,8 +222,8 @@ def test_text_that_0_2_prepared_with_sentencepiece_keeps_its_ids(tmp_path):
     """0.2.0 encoded with the sentencepiece package, which breaks ties in another way."""
     shutil.copytree(FOLDER_2 / "sentencepiece", tmp_path, dirs_exist_ok=True)
     directory, text = tmp_path / "store", str(tmp_path / "text.txt")
-    config = pretrain.DataConfig(path=str(directory))
-    store, tokenizer = pretrain.open_text(config, RunFolder(tmp_path / "w"), print)
+    config = DataConfig(path=str(directory))
+    store, tokenizer = open_text(config, RunFolder(tmp_path / "w"), print)
     (sentence,) = store.read_sentences(np.array([[0, 1]]))
     stored = [tokenizer.tokens[i] for i in sentence[:3]]
     assert stored == ["\u2581s", "e", "at"]

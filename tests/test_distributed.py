@@ -129,7 +129,7 @@ import itertools
 import os
 import signal
 import sys
-from bert_jax.training import pretrain, run
+from bert_jax.training import pretrain, pretrain_evaluation, run
 
 def interrupt(module, name, call):
     original, calls = getattr(module, name), itertools.count(1)
@@ -417,7 +417,7 @@ def test_an_error_of_process_0_is_one_line_in_each(
     [
         ("pretrain", "open_text", 1, 1),  # preparation, in process 0
         ("run", "init_state", 1, 1),  # the first state
-        ("pretrain", "drawn_ahead", 2, 7),  # evaluation after step 6
+        ("pretrain_evaluation", "drawn_ahead", 2, 7),  # evaluation after step 6
     ],
 )
 def test_sigterm_takes_effect_at_the_next_step(

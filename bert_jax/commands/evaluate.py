@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
     from bert_jax.files import new_folder, write_json
     from bert_jax.inference.evaluation import OnDevices, Options
     from bert_jax.inference.mistakes import write_mistakes
-    from bert_jax.inference.predict import evaluate
+    from bert_jax.inference.scores import evaluate
     from bert_jax.interop.load import load
     from bert_jax.tasks.task import write_answers
 

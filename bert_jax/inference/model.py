@@ -21,7 +21,6 @@ from bert_jax.inference.evaluation import (
     OnDevices,
     Options,
     collected,
-    row_texts,
     rows_of,
 )
 from bert_jax.inference.outputs import CallOptions, Output, encoder_output
@@ -33,13 +32,8 @@ from bert_jax.inference.pretrained import (
     log_probabilities,
     next_sentence,
 )
-from bert_jax.inference.search import (
-    check_finite,
-    cosines,
-    near_pairs,
-    nearest,
-    vectors_of,
-)
+from bert_jax.inference.scores import evaluate
+from bert_jax.inference.search import check_options, duplicates, search, similarity
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.find import check_save
 from bert_jax.interop.load import load as load_checkpoint
@@ -179,14 +173,10 @@ class Bert(Checkpoint):
         columns: name of the column of the text in a frame; (): "text".
         """
         from_settings(EncodeOptions, options, "")
-        _check_options(options, a, b)
+        check_options(options, a, b)
         encode = functools.partial(self.encode, columns=columns, **options)
-        vectors_a, vectors_b = _vectors(a, encode), _vectors(b, encode)
-        values = np.asarray(cosines(vectors_a, vectors_b))
-        check_finite(values)
-        if values.ndim == 0:
-            return float(values)
-        return values
+        values = similarity(encode, a, b)
+        return _number_or_array(values, values.ndim == 0)
 
     @accepts(SearchOptions)
     def search(
@@ -211,25 +201,9 @@ class Bert(Checkpoint):
         columns: name of the column of the text in a frame; (): "text".
         """
         top = from_settings(SearchOptions, {"top": top, **options}, "").top
-        _check_options(options, queries, corpus)
-        texts = None
-        if vectors_of(corpus) is None:
-            rows = row_texts(rows_of(corpus, columns), most=1)
-            corpus = texts = [row.texts[0] for row in rows]
+        check_options(options, queries, corpus)
         encode = functools.partial(self.encode, **options)
-        vectors = _vectors(queries, functools.partial(encode, columns=columns))
-        searched = _vectors(corpus, encode, least=2)
-        rows_QK, cosines_QK = nearest(np.atleast_2d(vectors), searched, top)
-        answers = []
-        for rows, values in zip(rows_QK.tolist(), cosines_QK.tolist(), strict=True):
-            found = []
-            for row, cosine in zip(rows, values, strict=True):
-                answer = {"row": row, "cosine": cosine}
-                if texts:
-                    answer["text"] = texts[row]
-                found.append(answer)
-            answers.append(found)
-        return _one_or_all(answers, vectors.ndim == 1)
+        return search(encode, queries, corpus, top, columns)
 
     @accepts(DuplicateOptions)
     def duplicates(
@@ -248,9 +222,9 @@ class Bert(Checkpoint):
         """
         given = {"threshold": threshold, **options}
         threshold = from_settings(DuplicateOptions, given, "").threshold
-        _check_options(options, texts)
+        check_options(options, texts)
         encode = functools.partial(self.encode, columns=columns, **options)
-        return near_pairs(_vectors(texts, encode, least=2), threshold)
+        return duplicates(encode, texts, threshold)
 
     @accepts(ScoreOptions)
     def score(
@@ -366,9 +340,7 @@ class Bert(Checkpoint):
             raise UserError(f"task={task!r:.80}, expected {expected}")
         chosen = from_settings(Options, options, "")
         more = {"task": task, "metrics": metrics or self._metrics}
-        (scored,) = predict.evaluate(
-            self._devices, data, chosen, columns=columns, **more
-        )
+        (scored,) = evaluate(self._devices, data, chosen, columns=columns, **more)
         return scored.evaluation.scores
 
     @accepts(CallOptions)
@@ -461,34 +433,5 @@ def _one_or_all(answers: Any, is_one: bool) -> Any:
 def _number_or_array(values: np.ndarray, is_one: bool) -> float | np.ndarray:
     """The numbers of rows, or the number of a single row."""
     if is_one:
-        return float(values[0])
+        return float(values.item())
     return values
-
-
-def _vectors(data: Any, encode: Callable[[Any], Any], least: int = 1) -> Any:
-    """The vectors of texts. Vectors are returned as they are.
-
-    least: minimum number of axes: 1, or 2 if one text is not enough. Raises UserError for
-    one text or for vectors of other axes.
-    """
-    vectors = vectors_of(data)
-    if vectors is None:
-        if least == 2 and is_single(data):
-            raise UserError("there is one text; expected several, or their vectors")
-        vectors = encode(data)
-    if not least <= vectors.ndim <= 2:
-        actual = f"vectors have the shape {vectors.shape}"
-        raise UserError(f"{actual}; expected (texts, W), or (W,) for a single text")
-    return vectors
-
-
-def _check_options(options: dict[str, Any], *data: Any) -> None:
-    """Raises UserError for options of encode that give no vector of a text.
-
-    And for options if all data are vectors already.
-    """
-    if options.get("pooling") == "none":
-        raise UserError("pooling='none' gives vectors of tokens; use another pooling")
-    if options and all(vectors_of(x) is not None for x in data):
-        names = ", ".join(options)
-        raise UserError(f"{names} has no effect on vectors; leave it out")

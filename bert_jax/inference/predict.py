@@ -1,4 +1,4 @@
-"""Predictions and evaluations by a fine-trained checkpoint."""
+"""The answers of a fine-trained checkpoint to rows."""
 
 import dataclasses
 import itertools
@@ -15,17 +15,13 @@ from bert_jax.inference.evaluation import (
     Arrays,
     Columns,
     Done,
-    Evaluation,
     OnDevices,
     Options,
     Part,
     Rows,
-    Split,
     collected,
-    evaluate_split,
     in_parts,
     stacked,
-    warn_truncated,
 )
 from bert_jax.inference.lines import PREFIX, flat
 from bert_jax.interop.checkpoint import SIGMOID, Checkpoint, check_length
@@ -34,26 +30,19 @@ from bert_jax.interop.surgery import head_params
 from bert_jax.model.config import FeatureConfig
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.objectives.networks import make_model
-from bert_jax.progress import Progress
 from bert_jax.settings import from_settings, setting
 from bert_jax.tasks.families import saved_task, task_of_head
-from bert_jax.tasks.labels import in_order_of
 from bert_jax.tasks.rows import count_rows, is_single
 from bert_jax.tasks.splits import (
-    ROWS,
     positioned,
     raw_rows,
-    read_splits,
     with_lists,
 )
 from bert_jax.tasks.task import (
     POOLINGS,
     Answer,
-    Metrics,
     Outputs,
     Task,
-    fitted,
-    found,
     objects_of,
     with_columns,
 )
@@ -82,6 +71,12 @@ class FineTuned(NamedTuple):
     program: Callable
     params: Any
     sigmoid: bool
+
+    def activated(self, outputs: Outputs) -> Outputs:
+        """The outputs with the activation of a cross-encoder, for answers and scores."""
+        if not self.sigmoid:
+            return outputs
+        return [expit(logits) for logits in outputs]
 
 
 def fine_tuned(model: OnDevices, options: Options) -> FineTuned:
@@ -171,7 +166,7 @@ def predict(model: OnDevices, rows: Rows, options: PredictOptions) -> Iterator[P
         raise UserError(f"{actual}; leave top out")
 
     def decode(part: list, features: Features, outputs: Outputs) -> Sequence[Answer]:
-        decoded = task.decode(part, features, _activated(trained, outputs))
+        decoded = task.decode(part, features, trained.activated(outputs))
         if options.top is None:
             return decoded
         return [_likeliest(answer, options.top) for answer in decoded]
@@ -233,13 +228,6 @@ def _decoded(
         noun="row",
         document=document,
     )
-
-
-def _activated(trained: FineTuned, outputs: Outputs) -> Outputs:
-    """The outputs with the activation of a cross-encoder, for answers and scores."""
-    if not trained.sigmoid:
-        return outputs
-    return [expit(logits) for logits in outputs]
 
 
 def _likeliest(answer: Answer, top: int) -> Answer:
@@ -329,97 +317,6 @@ def frame(
     kept = [name for name in data if not str(name).startswith(PREFIX)]
     new = [name for name in table if name.startswith(PREFIX)]
     return data[kept].assign(**{name: table[name].array for name in new})
-
-
-# Scores
-
-
-class Scored(NamedTuple):
-    """A split with labels, its task, and its predictions and scores."""
-
-    task: Task
-    split: Split
-    evaluation: Evaluation
-
-
-def evaluate(
-    model: OnDevices,
-    data: Any,
-    options: Options,
-    *,
-    task: Task | None = None,
-    directory: str = "",
-    columns: Columns = (),
-    metrics: Metrics | None = None,
-) -> Iterator[Scored]:
-    """Yields the predictions and scores of each split with labels.
-
-    data: rows with labels, as in ``bert_jax.tasks``, or the Path of a file, which make the
-      split dev. None: the files of the task.
-    task: the task of the data, for a head that was trained elsewhere; None: the
-      checkpoint's own task. Its classes are matched with the classes of the head by name;
-      see tasks.labels.in_order_of. A task without labels and files has the labels of the
-      checkpoint.
-    directory: folder of the task's files, instead of the folder of the run.
-    columns: see Rows.
-    metrics: function for more scores; see ``bert_jax.finetune``.
-
-    Logs a warning with the number of truncated rows.
-    """
-    trained = fine_tuned(model, options)
-    own = trained.task
-    if task is not None:
-        task = _matched(own, task)
-    task = task or own
-    if directory:
-        task = task.changed(dir=directory)
-    task = with_columns(task, columns)
-    if data is not None:
-        task = task.with_rows(dev=data)
-    elif not task.config.dir or task.config.dir.startswith(ROWS):
-        raise UserError("the checkpoint has no data folder; give rows or a folder")
-    else:
-        task.splits = read_splits(task.config, task.form, leave_out=("train",))
-    task.own_metrics = metrics
-    for name in task.splits.scored:
-        rows = task.read(name)
-        if not rows:
-            raise UserError(f"{name} has no rows; expected at least one row")
-        split = Split(name, rows, task.encode(rows, model.tokenizer))
-        doing, total = f"predicting {name}", len(rows)
-        show = options.show_progress
-        with Progress(doing, total=total, unit="rows", show=show) as progress:
-            done = progress.part(total)
-            inputs = trained.params, split.features
-            outputs = model.run(trained.program, *inputs, options, done)
-        length = own.config.max_length
-        warn_truncated(split.features.truncated, total, "row", length)
-        evaluation = evaluate_split(task, split, _activated(trained, outputs))
-        yield Scored(task, split, evaluation)
-
-
-def _matched(own: Task, task: Task) -> Task:
-    """A task of the user with the labels and the length of the checkpoint's task."""
-    longest = own.config.max_length
-    task = fitted(task, longest, own.head)
-    is_open = task.head == own.head and own.labels and not task.form.labels
-    if is_open and _has_labels_of(task, own.labels):
-        task = type(task)(task.changed(labels=own.labels).config)
-    if (task.head, task.outputs) != (own.head, own.outputs):
-        actual = f"the {own.head} head of the checkpoint gives {own.outputs} "
-        actual += f"numbers, the task needs {task.outputs} of a {task.head} head"
-        raise UserError(f"{actual}; give the task that it was trained for")
-    changes: dict[str, Any] = {"max_length": min(task.config.max_length, longest)}
-    if task.labels:
-        changes["labels"] = in_order_of(own.labels, task.labels)
-    return type(task)(task.changed(**changes).config)
-
-
-def _has_labels_of(task: Task, labels: tuple[str, ...]) -> bool:
-    """Whether all labels in the files of a task are among ``labels``."""
-    if not task.config.dir:
-        return True
-    return found(task, ("train", "dev")) <= {*labels}
 
 
 def _task(checkpoint: Checkpoint, path: str, max_length: int) -> Task:

@@ -159,6 +159,20 @@ def fill_mask(model: OnDevices, rows: Rows, options: FillMaskOptions) -> Iterato
     )
 
 
+def filled_prompts(
+    checkpoint: Checkpoint, prompts: Sequence[str], max_length: int
+) -> Iterator[str]:
+    """Yields a line for each prompt: the text, and three tokens for each [MASK]."""
+    options = FillMaskOptions(max_length=max_length, top=3, show_progress=False)
+    rows = rows_of([*prompts], tabs=False)
+    for answer in collected(fill_mask(OnDevices(checkpoint), rows, options)):
+        blanks = []
+        for blank in answer["blanks"]:
+            guesses = [f"{x['token']} {x['probability']:.0%}" for x in blank]
+            blanks.append(", ".join(guesses))
+        yield f"{answer['text']}  ->  {' | '.join(blanks)}"
+
+
 def _at_masks(rows: list[TokenizedText], mask_id: int) -> Features:
     """A copy of a text for each [MASK]. "place": position of the [MASK]."""
     copies, numbers, places = [], [], []

@@ -1,11 +1,13 @@
-"""Exact search among vectors by their cosines, in blocks.
+"""Exact search among texts, or their vectors, by their cosines, in blocks.
 
 No array has a number for each pair of a large set. Vectors are any arrays of numbers, also
 float16 and bfloat16, of any length. Cosines are float32. A vector of zeros has the cosine 0
 with all vectors. Numbers below the normal range of float32, 1.2e-38, count as zeros.
 """
 
+import functools
 import numbers
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError, listed
+from bert_jax.inference.evaluation import Columns, row_texts, rows_of
 from bert_jax.model.heads import normalized
+from bert_jax.tasks.rows import is_single
 
 BLOCK = 4096  # vectors; the cosines of two blocks take 64 MiB
 ROUNDING = 1e-6  # the rounded cosine of equal vectors is at most this much below 1
@@ -160,3 +164,74 @@ def check_finite(values: np.ndarray) -> None:
     """Raises UserError for a cosine of a vector with NaN or infinity."""
     if not np.isfinite(values).all():
         raise UserError("a vector has a number that is NaN or infinite; drop its row")
+
+
+# Texts or vectors. ``encode`` returns the vectors of texts; see ``Bert.encode``.
+
+
+def similarity(encode: Callable[[Any], Any], a: Any, b: Any) -> np.ndarray:
+    """The cosines of texts or vectors a with b; see ``Bert.similarity``."""
+    values = np.asarray(cosines(_vectors(a, encode), _vectors(b, encode)))
+    check_finite(values)
+    return values
+
+
+def search(
+    encode: Callable[..., Any], queries: Any, corpus: Any, top: int, columns: Columns
+) -> list[Any]:
+    """The rows of the corpus that are nearest to each query; see ``Bert.search``."""
+    texts = None
+    if vectors_of(corpus) is None:
+        rows = row_texts(rows_of(corpus, columns), most=1)
+        corpus = texts = [row.texts[0] for row in rows]
+    vectors = _vectors(queries, functools.partial(encode, columns=columns))
+    searched = _vectors(corpus, encode, least=2)
+    rows_QK, cosines_QK = nearest(np.atleast_2d(vectors), searched, top)
+    answers = []
+    for rows, values in zip(rows_QK.tolist(), cosines_QK.tolist(), strict=True):
+        found = []
+        for row, cosine in zip(rows, values, strict=True):
+            answer = {"row": row, "cosine": cosine}
+            if texts:
+                answer["text"] = texts[row]
+            found.append(answer)
+        answers.append(found)
+    if vectors.ndim == 1:
+        return answers[0]
+    return answers
+
+
+def duplicates(
+    encode: Callable[[Any], Any], texts: Any, threshold: float
+) -> list[tuple[int, int, float]]:
+    """Pairs of texts or vectors with at least this cosine; see ``Bert.duplicates``."""
+    return near_pairs(_vectors(texts, encode, least=2), threshold)
+
+
+def check_options(options: dict[str, Any], *data: Any) -> None:
+    """Raises UserError for options of ``encode`` that have no effect on the data.
+
+    These are all options if all data are vectors. pooling="none" gives no vector of a text.
+    """
+    if options.get("pooling") == "none":
+        raise UserError("pooling='none' gives vectors of tokens; use another pooling")
+    if options and all(vectors_of(x) is not None for x in data):
+        names = ", ".join(options)
+        raise UserError(f"{names} has no effect on vectors; leave it out")
+
+
+def _vectors(data: Any, encode: Callable[[Any], Any], least: int = 1) -> Any:
+    """The vectors of texts. Vectors are returned as they are.
+
+    least: minimum number of axes: 1, or 2 if one text is not enough. Raises UserError for
+    one text or for vectors of other axes.
+    """
+    vectors = vectors_of(data)
+    if vectors is None:
+        if least == 2 and is_single(data):
+            raise UserError("there is one text; expected several, or their vectors")
+        vectors = encode(data)
+    if not least <= vectors.ndim <= 2:
+        actual = f"vectors have the shape {vectors.shape}"
+        raise UserError(f"{actual}; expected (texts, W), or (W,) for a single text")
+    return vectors

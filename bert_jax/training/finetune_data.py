@@ -24,6 +24,7 @@ from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.interop.load import load
 from bert_jax.interop.modules import vector_settings
+from bert_jax.interop.surgery import head_params
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.objectives.networks import make_model
 from bert_jax.objectives.objective import Params
@@ -31,6 +32,7 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.processes import from_leader
 from bert_jax.progress import Log, unwatched
 from bert_jax.settings import from_settings, to_dict
+from bert_jax.tasks.data_sets import CORRELATIONS, ERRORS
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.labels import spelling
 from bert_jax.tasks.task import (
@@ -79,6 +81,12 @@ class Prepared:
             "content": self.task.splits.checksum,
             "start": params_checksum(self.checkpoint.params),
         }
+
+    def params_of(self, checkpoint: Checkpoint, *, fresh_head: bool = False) -> Params:
+        """A checkpoint's parameters for the model; new parts are left out."""
+        head = self.task.head, self.task.labels
+        params, _ = head_params(checkpoint, self.model, *head, fresh_head=fresh_head)
+        return params
 
 
 def prepare(
@@ -131,6 +139,10 @@ def _check_settings(config: FineTuneConfig, task: Task, checkpoint: Checkpoint) 
         expected = "1, because the contrastive loss needs the whole batch"
     if config.accumulation > (1 if task.whole_batch else config.batch_size):
         raise UserError(f"accumulation={config.accumulation}, expected {expected}")
+    metric = config.main_metric or task.main_metric
+    if task.problem_type == REGRESSION and metric in ERRORS:
+        actual = f"main_metric={metric!r}, of which the lowest is the best"
+        raise UserError(f"{actual}; expected {', '.join(CORRELATIONS)}")
     layers, decay = checkpoint.config.num_layers, config.optimizer.layer_decay
     if config.freeze_layers > layers:
         expected = f"at most {layers}, all layers of {config.init_from}"

@@ -4,8 +4,6 @@ import contextlib
 import copy
 import dataclasses
 import inspect
-import itertools
-import json
 import logging
 import numbers
 import os
@@ -14,7 +12,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from etils import epath
@@ -29,27 +27,21 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.objectives.objective import eval_summary
 from bert_jax.parallel.processes import is_leader
 from bert_jax.progress import Log, hidden_bars, print_line
-from bert_jax.runs import NO_SCORES, RESULTS, read_runs, spread
+from bert_jax.runs import NO_SCORES, read_runs
 from bert_jax.settings import from_settings, merged, plain
 from bert_jax.tasks.splits import HUB, read_hub
 from bert_jax.tasks.task import Metrics, Task
 from bert_jax.training import pretrain as pretraining
 from bert_jax.training.config import (
     FineTuneConfig,
-    SweepConfig,
     TrainConfig,
     finetune_config,
     train_config,
 )
-from bert_jax.training.finetune import (
-    ANSWERS,
-    PREDICTIONS,
-    Callback,
-    show,
-)
+from bert_jax.training.finetune import Callback
 from bert_jax.training.finetune_data import params_checksum
-from bert_jax.training.results import DIVERGED
-from bert_jax.training.sweep import SWEEP, run_names, run_one, run_sweep
+from bert_jax.training.finetune_outputs import show
+from bert_jax.training.sweep import run_one
 
 DEV_SHARE = 0.1  # share of the training rows that become dev, if dev is not given
 # Defaults of a pretraining without config. Google used these learning rates for a new model
@@ -144,11 +136,11 @@ def pretrain(
     """
     if isinstance(config, str | os.PathLike):
         raise UserError(f"config={config!r}, expected a dictionary; files are text=")
-    workdir = _folder(workdir)
+    workdir = workdir_of(workdir)
     given = _without_none(learning_rate=learning_rate, warmup=warmup)
     changes = in_groups(pretrain, plain(settings) | given)
     if init_from:
-        changes["init_from"] = _path(init_from, workdir)
+        changes["init_from"] = path_of(init_from, workdir)
     if inputs := file_names(text, "text"):
         source = {"corpus": inputs, "path": ""}
         if len(inputs) == 1 and _is_prepared(inputs[0]):
@@ -166,7 +158,7 @@ def pretrain(
     defaults = {"optimizer": {"learning_rate": rate, "warmup": WARMUP}, "data": {}}
     chosen = train_config(merged(defaults | base, changes), workdir)
     workdir = epath.Path(workdir)
-    with _output(log, verbose) as log:
+    with shown_output(log, verbose) as log:
         pretraining.pretrain(chosen, workdir, log, change_settings=change_settings)
         model = load(workdir)
         log(
@@ -186,7 +178,7 @@ def _is_prepared(path: str) -> bool:
     return False
 
 
-def _path(init_from: Any, workdir: str) -> str:
+def path_of(init_from: Any, workdir: str) -> str:
     """The path of a checkpoint. A model in memory is first saved in the workdir.
 
     The name of its folder depends on the model: the same call finds the same folder.
@@ -209,7 +201,7 @@ def _path(init_from: Any, workdir: str) -> str:
     return str(folder)
 
 
-def _folder(workdir: Any) -> str:
+def workdir_of(workdir: Any) -> str:
     """The path of a workdir; a new temporary folder for None.
 
     Raises UserError for a file.
@@ -287,7 +279,7 @@ def finetune(
 
     Raises UserError for wrong rows, settings or files.
     """
-    _check_call(finetune, task, metrics, settings)
+    check_call(finetune, task, metrics, settings)
     if not (callback is None or callable(callback)):
         expected = "a function of the step and the scores"
         raise UserError(f"callback={callback!r:.60}, expected {expected}")
@@ -296,10 +288,10 @@ def finetune(
         needed = "give train=rows (dev and test need it), or the task a dir of files"
         raise UserError(f"there is nothing to learn from; {needed}")
     settings |= {"family": task.family, "data": task.config}
-    workdir = _folder(workdir)
-    config = finetune_config(settings | {"init_from": _path(init_from, workdir)})
+    workdir = workdir_of(workdir)
+    config = finetune_config(settings | {"init_from": path_of(init_from, workdir)})
     workdir = epath.Path(workdir)
-    with _output(log, verbose) as log:
+    with shown_output(log, verbose) as log:
         if train is not None:
             task = _with_rows(task, train, dev, test, config.seed, log)
             config = dataclasses.replace(config, data=task.config)
@@ -313,118 +305,8 @@ def finetune(
     return Trained(**vars(model), **more)
 
 
-class CrossValidation(NamedTuple):
-    """The result of :func:`cross_validate`.
-
-    mean, deviation: mean of each score over the folds, and the standard deviation of the
-      folds (of a sample: divided by the number of folds - 1), in percent.
-    scores: the scores of each fold.
-    answers: an answer to each training row, in the order of the rows, as ``predict`` gives
-      it, from the model that did not learn from the row. None for a row in no fold: the
-      only row of its class.
-    workdir: folder of the runs.
-    """
-
-    mean: dict[str, float]
-    deviation: dict[str, float]
-    scores: list[dict[str, float]]
-    answers: list[dict[str, Any] | None]
-    workdir: epath.Path
-
-
-@accepts(FineTuneConfig, flat="optimizer", leave_out=("family", "data", "sweep"))
-def cross_validate(
-    task: Task,
-    *,
-    init_from: os.PathLike | str | Checkpoint,
-    train: Any = None,
-    folds: int = 5,
-    workdir: os.PathLike | str | None = None,
-    log: Log = print_line,
-    verbose: int = 1,
-    change_settings: bool = False,
-    metrics: Metrics | None = None,
-    **settings: Any,
-) -> CrossValidation:
-    """Fine-tunes a checkpoint once for each fold of the rows, and scores it on the fold.
-
-    >>> result = bert_jax.cross_validate(
-    ...     bert_jax.tasks.classification(), init_from="all-MiniLM-L6-v2", train=rows
-    ... )
-    >>> result.mean["accuracy"], result.deviation["accuracy"]
-    (90.4, 1.7)
-    >>> result.answers[0]
-    {'label': 'good', 'probability': 0.97, ...}
-
-    task, init_from, metrics, log, verbose: see ``bert_jax.finetune``.
-    train: the rows; see ``bert_jax.finetune``. Without ``train`` the training file in the
-      task's ``dir`` is read.
-    folds: number of folds. Each class of a classification keeps its share in every fold,
-      and ``seed`` decides the folds.
-    workdir: folder of the runs, which are in sweep/. The same call runs what is not
-      finished. best/ is the model of the best fold. None: a new temporary folder.
-    change_settings: resume an unfinished fold with other settings than before.
-    settings: see below.
-
-    Raises UserError for wrong rows, settings or files, and if a fold diverged.
-    """
-    _check_call(cross_validate, task, metrics, settings)
-    settings = in_groups(cross_validate, settings)
-    if train is None and not task.config.dir:
-        raise UserError(
-            "there is nothing to learn from; give train=rows, or the task a dir of files"
-        )
-    settings |= {"family": task.family, "data": task.config}
-    workdir = _folder(workdir)
-    config = finetune_config(settings | {"init_from": _path(init_from, workdir)})
-    with _output(log, verbose) as log:
-        if train is not None:
-            task = task.with_rows(train=_from_hub(train, "train"))
-        task = copy.copy(task)
-        task.own_metrics = metrics
-        rows_of_folds = task.fold_numbers(folds, config.seed)
-        if len(task.read("train")) < len(task.splits.rows["train"]):
-            needed = "remove them, because each row of train gets an answer"
-            raise UserError(f"rows of train are skipped; {needed}")
-        grid = SweepConfig(
-            batch_size=(config.batch_size,),
-            learning_rate=(config.optimizer.learning_rate,),
-            epochs=(config.epochs,),
-            seeds=(config.seed,),
-            folds=folds,
-        )
-        config = dataclasses.replace(config, data=task.config, sweep=grid)
-        run_sweep(config, workdir, log, task, change_settings=change_settings)
-    return _of_folds(task, rows_of_folds, run_names(config, task), epath.Path(workdir))
-
-
-def _of_folds(
-    task: Task, rows: list[list[int]], names: list[str], workdir: epath.Path
-) -> CrossValidation:
-    """Reads the results of finished folds. rows: numbers of each fold's rows."""
-    answers: list[Any] = [None] * len(task.splits.rows["train"])
-    scores = []
-    for numbers_of_fold, name in zip(rows, names, strict=True):
-        folder = workdir / SWEEP / name
-        results = json.loads((folder / RESULTS).read_text())
-        if DIVERGED in results:
-            raise UserError(f"{folder}: {results[DIVERGED]}")
-        scores.append(results["scores"]["dev"])
-        file = folder / PREDICTIONS / ANSWERS.format("dev")
-        of_fold = json.loads(file.read_text())
-        for number, answer in zip(numbers_of_fold, of_fold, strict=True):
-            answers[number] = answer
-    mean, deviation = {}, {}
-    metrics = itertools.chain.from_iterable(scores)
-    for metric in dict.fromkeys(metrics):
-        # Own metrics may have a score for each class, and a fold may lack a class.
-        values = spread([of_fold[metric] for of_fold in scores if metric in of_fold])
-        mean[metric], deviation[metric] = values["mean"], values["deviation"]
-    return CrossValidation(mean, deviation, scores, answers, workdir)
-
-
 @contextlib.contextmanager
-def _output(log: Log, verbose: int) -> Iterator[Log]:
+def shown_output(log: Log, verbose: int) -> Iterator[Log]:
     """Gives the log of process 0. Without ``verbose`` nothing is shown."""
     logger = logging.getLogger("bert_jax")
     level = logger.level
@@ -436,7 +318,7 @@ def _output(log: Log, verbose: int) -> Iterator[Log]:
         logger.setLevel(level)
 
 
-def _from_hub(rows: Any, split: str) -> Any:
+def from_hub(rows: Any, split: str) -> Any:
     """Rows. "hf:NAME" is the data set of a hub: its split of the same name."""
     if isinstance(rows, str) and rows.startswith(HUB):
         return read_hub(rows, split.replace("dev", "validation"))
@@ -457,11 +339,11 @@ def _with_rows(
             raise UserError(f"dev={share}, expected {expected}")
         log(f"dev: {share:.0%} of the training rows, which are not learned from")
     rows = _without_none(train=train, dev=dev, test=test)
-    splits = {name: _from_hub(rows, name) for name, rows in rows.items()}
+    splits = {name: from_hub(rows, name) for name, rows in rows.items()}
     return task.with_rows(held_out=share, seed=seed, **splits)
 
 
-def _check_call(
+def check_call(
     function: Callable, task: Any, metrics: Any, settings: Mapping[str, Any]
 ) -> None:
     """Raises UserError for a wrong task or wrong metrics, and for a setting of the task."""

@@ -32,7 +32,6 @@ from bert_jax.runs import read_runs
 from bert_jax.settings import merged, to_dict
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.splits import check_splits
-from bert_jax.training import finetune as tuning
 from bert_jax.training.config import (
     FineTuneConfig,
     StudyConfig,
@@ -40,6 +39,7 @@ from bert_jax.training.config import (
     finetune_config,
     train_config,
 )
+from bert_jax.training.finetune_outputs import BEST
 from bert_jax.training.pretrain import pretrain, pretraining_objective
 from bert_jax.training.results import (
     DIVERGED,
@@ -158,7 +158,7 @@ class Study:
             folder, config = self.folder / name, self.configs[name]
             run_part(folder, config, functools.partial(self._run, name), self.log)
             if isinstance(config, FineTuneConfig):
-                for part in (tuning.BEST, CHECKPOINTS):
+                for part in (BEST, CHECKPOINTS):
                     delete_folder(folder / part)
 
     def _run(self, name: str) -> Results:

@@ -32,6 +32,7 @@ from bert_jax.tasks.task import Task
 from bert_jax.training import finetune as tuning
 from bert_jax.training import finetune_data as data
 from bert_jax.training.config import FineTuneConfig
+from bert_jax.training.finetune_outputs import BEST, PREDICTIONS, show
 from bert_jax.training.owner import NO_EFFECT, PLACES, check_owner, owner_changes
 from bert_jax.training.results import (
     Results,
@@ -70,7 +71,7 @@ def run_one(
         results = from_leader(lambda: finished(place, config, PLACES))
         moved = results is not None and from_leader(lambda: _is_moved(place, config))
         if results is None:
-            on_leader(lambda: check_link(place / tuning.BEST))
+            on_leader(lambda: check_link(place / BEST))
         if results is None or moved:
             prepared = data.prepare(config, place, log, task, folder)
         if moved:
@@ -82,7 +83,7 @@ def run_one(
         else:
             on_leader(folder.delete_checkpoints)  # a killed run may have left them
             for split, scores in results["scores"].items():
-                log(f"finished before: {split}: {tuning.show(scores)}")
+                log(f"finished before: {split}: {show(scores)}")
         delete_folder(place / data.FEATURES)
         return results
 
@@ -196,7 +197,7 @@ def _missing(
     workdir = folder.local
     if (workdir / "config.json").exists():
         raise UserError(f"{workdir} holds a single run; use another workdir")
-    check_link(workdir / tuning.BEST)
+    check_link(workdir / BEST)
     _keep_best(config, folder)
     results = _results(runs, workdir)
     return [name for name, result in results.items() if result is None]
@@ -247,9 +248,9 @@ def _keep_best(config: FineTuneConfig, folder: RunFolder) -> str:
             if highest is None or math.isnan(highest) or score > highest:
                 best, highest = name, score
     for name in names:
-        model = workdir / SWEEP / name / tuning.BEST
+        model = workdir / SWEEP / name / BEST
         if name == best and model.exists():
-            replace_folder(model, workdir / tuning.BEST)
+            replace_folder(model, workdir / BEST)
         delete_folder(model)
         # A run that diverged, or was killed after its results, has checkpoints.
         folder.child(f"{SWEEP}/{name}").delete_checkpoints()
@@ -265,12 +266,12 @@ def _finish(
     if not best:
         every = f"every run in {workdir / SWEEP} diverged"
         raise UserError(f"{every}; lower learning_rate")
-    if not (workdir / tuning.BEST).exists():
+    if not (workdir / BEST).exists():
         results_file = workdir / SWEEP / best / RESULTS
         again = f"put it back, or delete {results_file} to run it again"
-        raise UserError(f"{workdir / tuning.BEST} is missing; {again}")
-    with new_folder(workdir / tuning.PREDICTIONS, overwrite=True) as predictions:
-        source = workdir / SWEEP / best / tuning.PREDICTIONS
+        raise UserError(f"{workdir / BEST} is missing; {again}")
+    with new_folder(workdir / PREDICTIONS, overwrite=True) as predictions:
+        source = workdir / SWEEP / best / PREDICTIONS
         shutil.copytree(source, predictions, dirs_exist_ok=True)
     ((metric, value),) = scores_of(_finished_run(best, config, workdir)).items()
     points: dict[str, list[tuple[str, str]]] = {}
@@ -279,5 +280,5 @@ def _finish(
     content = table(points, _results(runs, workdir), config.sweep.seeds)
     content |= {"metric": metric, "best_run": best}
     write_table(workdir / "sweep.json", content, log, config.sweep.folds)
-    log(f"best: {best}, {metric} {value:.2f}; model: {workdir / tuning.BEST}")
+    log(f"best: {best}, {metric} {value:.2f}; model: {workdir / BEST}")
     return content

@@ -293,7 +293,7 @@ def called(monkeypatch):
             "pretrained.score",
             {"rest_of_word": True},
         ),
-        ("evaluate", ["body"], "classification", "predict.evaluate", {}),
+        ("evaluate", ["body"], "classification", "scores.evaluate", {}),
     ],
 )
 def test_an_answering_command_passes_every_flag(

@@ -44,8 +44,8 @@ from bert_jax.runs import compare, read_runs
 from bert_jax.settings import to_dict
 from bert_jax.training.config import finetune_config, train_config
 from bert_jax.training.metrics import MetricWriter
-from bert_jax.training.results import finished, scores_of
 from bert_jax.training.owner import check_owner
+from bert_jax.training.results import finished, scores_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 HF, GOOGLE = "huggingface/sequence", "google_bert/bert_model.ckpt"

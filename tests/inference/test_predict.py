@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 import bert_jax
 from bert_jax.errors import UserError
-from bert_jax.inference import predict
+from bert_jax.inference import predict, scores
 from bert_jax.inference.evaluation import OnDevices, Options, Rows
 from bert_jax.inference.lines import write_answers
 from bert_jax.interop.checkpoint import Checkpoint
@@ -88,7 +88,7 @@ def task_of(model, **options):
 
 def evaluated(model, data=None, **more):
     """The task, the split and the evaluation of each split."""
-    return [*predict.evaluate(OnDevices(model), data, Options(), **more)]
+    return [*scores.evaluate(OnDevices(model), data, Options(), **more)]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from bert_jax.data.examples import ExampleConfig
 from bert_jax.data.packing import lay_out
 from bert_jax.errors import UserError
 from bert_jax.inference.evaluation import OnDevices, Options
-from bert_jax.inference.predict import evaluate
+from bert_jax.inference.scores import evaluate
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
 from bert_jax.model.bert import BertForPreTraining, BertModel

@@ -32,6 +32,8 @@ from bert_jax.training import finetune, finetune_data
 from bert_jax.training import run as engine
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import is_evaluated
+from bert_jax.training.finetune_loss import balanced
+from bert_jax.training.finetune_outputs import show
 from bert_jax.training.sweep import run_one
 
 # test_from_python.py tests multiple choice and questions.
@@ -291,7 +293,7 @@ def test_class_weights_are_in_the_order_of_the_labels(settings, tmp_path):
                 UserError, match=rf"^class_weights=.*\({first}, .* the we"
             ):
                 weights(prepared, wrong)
-    assert finetune.balanced(np.array([6, 0, 2])).tolist() == [8 / 12, 0, 8 / 4]
+    assert balanced(np.array([6, 0, 2])).tolist() == [8 / 12, 0, 8 / 4]
 
 
 def test_a_finished_run_does_not_run_again(short, settings, monkeypatch):
@@ -450,13 +452,13 @@ def test_outputs_that_are_not_finite_end_the_run_without_a_save(
 def test_eight_devices_train_as_one(short, settings, tmp_path, monkeypatch):
     """With fsdp, the best parameters are split when they are read again, too."""
     workdir, results = short
-    read, best = finetune._FineTuning._best_params, []
+    read, best = finetune.best_params, []
 
-    def noted(fine_tuning):
-        best.append(read(fine_tuning))
+    def noted(*arguments):
+        best.append(read(*arguments))
         return best[0]
 
-    monkeypatch.setattr(finetune._FineTuning, "_best_params", noted)
+    monkeypatch.setattr(finetune, "best_params", noted)
     mesh = dict(mesh=dict(data=4, model=2, fsdp=True))
     eight = run_one(short_config(settings, **mesh), tmp_path / "run", [].append)
     kernel = best[0]["bert"]["encoder"]["layer_0"]["intermediate"]["kernel"]
@@ -624,6 +626,6 @@ def test_a_head_keeps_its_order_if_its_labels_differ_in_case():
 
 def test_the_main_score_is_shown_first():
     scores = {"exact": 50.0, "HasAns_f1": 62.5, "f1": 75.125}
-    shown = finetune.show(scores, "f1")
+    shown = show(scores, "f1")
     assert shown == "f1 75.12  exact 50.00  HasAns_f1 62.50"
-    assert finetune.show(scores).startswith("exact 50.00  HasAns")
+    assert show(scores).startswith("exact 50.00  HasAns")

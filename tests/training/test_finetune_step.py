@@ -14,7 +14,7 @@ from bert_jax.objectives.heads import ENCODER, jit_forward
 from bert_jax.objectives.heads import HEADS as OBJECTIVES
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
 from bert_jax.parallel.sharding import path_name
-from bert_jax.training.finetune import first_layers
+from bert_jax.training.finetune_loss import first_layers
 from bert_jax.training.optimizer import (
     OptimizerConfig,
     bert_optimizer,

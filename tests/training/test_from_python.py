@@ -16,7 +16,6 @@ import pytest
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.interop.load import load
-from bert_jax.training import finetune as tuning
 from bert_jax.training import from_python
 
 WORDS = [f"w{i}" for i in range(40)]
@@ -383,9 +382,9 @@ def test_a_split_may_be_a_data_set_of_a_hub(monkeypatch):
         "dev": "validation",
         "test": "test",
     }.items():
-        assert from_python._from_hub("hf:org/a:b", split) == ("hf:org/a:b", hub_split)
+        assert from_python.from_hub("hf:org/a:b", split) == ("hf:org/a:b", hub_split)
     rows = [("hf:a", "b")]
-    assert from_python._from_hub(rows, "train") is rows
+    assert from_python.from_hub(rows, "train") is rows
 
 
 def test_a_string_is_not_read_as_a_file():
@@ -591,18 +590,6 @@ def test_a_run_starts_from_a_model_in_memory(checkpoint_dir, tmp_path):
         bert_jax.finetune(task, init_from=start, **arguments | {"workdir": "gs://x/y"})
 
 
-def test_skipped_rows_of_a_cross_validation_are_refused_before_a_fold():
-    rows = []
-    for i in range(6):
-        answers = {"text": ["sea"], "answer_start": [4 if i else 0]}
-        rows.append(
-            dict(id=str(i), question="what", context="the sea", answers=answers)
-        )
-    task = bert_jax.tasks.squad(bad_answers="skip")
-    with pytest.raises(UserError, match="rows of train are skipped; remove them"):
-        bert_jax.cross_validate(task, init_from="absent", train=rows, folds=2)
-
-
 def test_two_values_of_one_setting_are_refused(checkpoint_dir):
     twice = dict(learning_rate=1e-4, optimizer={"learning_rate": 1e-3})
     with pytest.raises(
@@ -611,74 +598,3 @@ def test_two_values_of_one_setting_are_refused(checkpoint_dir):
         bert_jax.finetune(
             bert_jax.tasks.classification(), init_from=checkpoint_dir, train=[], **twice
         )
-
-
-def test_cross_validation_answers_each_row_once_and_resumes(
-    checkpoint_dir, tmp_path, monkeypatch
-):
-    """The last row is the only one of its class, and is in no fold."""
-    _, frame = classification()
-    rows = [*frame.to_dict("records")[:14], {"text": "w1 so so", "label": "perhaps"}]
-    arguments = dict(init_from=checkpoint_dir, train=rows, folds=3, seed=4)
-    arguments |= dict(workdir=tmp_path / "run", log=[].append)
-    arguments |= SETTINGS | {"epochs": 2, "batch_size": 6}
-    task = bert_jax.tasks.classification(max_length=24)
-
-    def share(gold, predicted):
-        share = 100 * np.mean(np.array(gold) == np.array(predicted))
-        return {"share": share, f"rows {len(gold)}": 1.0}  # not in all folds
-
-    result = bert_jax.cross_validate(task, metrics=share, **arguments)
-    assert len(result.scores) == 3 and result.answers[14] is None
-    folds = task.with_rows(train=rows).fold_numbers(3, seed=4)
-    assert sorted(number for fold in folds for number in fold) == [*range(14)]
-    for fold, scores in zip(folds, result.scores, strict=True):
-        right = [result.answers[i]["label"] == rows[i]["label"] for i in fold]
-        assert 100 * np.mean(right) == pytest.approx(scores["accuracy"])
-        assert scores["share"] == pytest.approx(scores["accuracy"])
-    assert {len(fold) for fold in folds} == {4, 5}
-    assert result.mean["rows 4"] == result.mean["rows 5"] == 1
-    values = [scores["accuracy"] for scores in result.scores]
-    assert result.mean["accuracy"] == pytest.approx(np.mean(values))
-    assert result.deviation["accuracy"] == pytest.approx(np.std(values, ddof=1))
-    assert {*result.answers[0]} >= {"label", "probability"}
-    # The same call runs only what is missing, and gives the same result.
-    ran, train = [], tuning.finetune
-    monkeypatch.setattr(
-        tuning, "finetune", lambda *a, **k: ran.append(a[0]) or train(*a, **k)
-    )
-    shutil.rmtree(next((tmp_path / "run/sweep").glob("*-fold1")))
-    assert bert_jax.cross_validate(task, metrics=share, **arguments) == result
-    assert len(ran) == 1
-    # Folds that started with other parameters are not compared.
-    shutil.rmtree(next((tmp_path / "run/sweep").glob("*-fold1")))
-    (config,) = (tmp_path / "run/sweep").glob("*-fold0/config.json")
-    settings = json.loads(config.read_text())
-    config.write_text(json.dumps(settings | {"start": settings["start"] + 1}))
-    with pytest.raises(UserError, match="other parameters now; use another"):
-        bert_jax.cross_validate(task, metrics=share, **arguments)
-    other = arguments | {"train": rows[1:], "metrics": share}
-    with pytest.raises(UserError, match="another run"):
-        bert_jax.cross_validate(task, **other)
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({}, "nothing to learn from; give train=rows"),
-        ({"train": [("a", "b")] * 4, "folds": 1}, "there are 1 folds, expected at"),
-        (
-            {"train": [("a", "b"), ("c", "d")] * 2, "folds": 9},
-            "train has too few rows to use some",
-        ),
-        ({"dev": []}, "dev is not an argument of cross_validate"),
-        ({"max_length": 9}, r"of cross_validate, but of the task: .*max_length=9\)"),
-    ],
-)
-def test_a_wrong_argument_of_cross_validation_is_one_line(
-    arguments, message, checkpoint_dir, tmp_path
-):
-    task, _ = classification()
-    arguments |= dict(init_from=checkpoint_dir, workdir=tmp_path, log=[].append)
-    with pytest.raises(UserError, match=message):
-        bert_jax.cross_validate(task, **arguments)

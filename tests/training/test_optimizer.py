@@ -15,7 +15,7 @@ from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import make_mesh, traced_on
 from bert_jax.settings import from_settings, to_dict
 from bert_jax.training.config import FineTuneOptimizer
-from bert_jax.training.finetune import first_layers
+from bert_jax.training.finetune_loss import first_layers
 from bert_jax.training.optimizer import (
     OptimizerConfig,
     bert_optimizer,

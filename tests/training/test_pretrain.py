@@ -31,7 +31,7 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import make_mesh
-from bert_jax.training import from_python
+from bert_jax.training import from_python, pretrain_data, pretrain_evaluation
 from bert_jax.training import pretrain as pretraining
 from bert_jax.training.config import train_config, with_architecture
 from bert_jax.training.pretrain import pretrain
@@ -84,7 +84,7 @@ def test_every_parameter_comes_from_the_checkpoint(start, scan_layers):
     config, tokenizer, _, params = start
     compute = dataclasses.replace(config.compute, scan_layers=scan_layers)
     config = dataclasses.replace(config, compute=compute)
-    initial = pretraining._initial_params(config, tokenizer, print)
+    initial = pretrain_data.initial_params(config, tokenizer, print)
     shapes = jax.eval_shape(
         MlmNsp(BertForPreTraining(config.model, compute)).init, jax.random.key(0)
     )
@@ -105,28 +105,28 @@ def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
     model = dataclasses.replace(config.model, num_heads=4)
     other = dataclasses.replace(config, model=model)
     with pytest.raises(UserError, match=r"model.num_heads=4, but .* has 10"):
-        pretraining._initial_params(other, tokenizer, print)
+        pretrain_data.initial_params(other, tokenizer, print)
     model = dataclasses.replace(config.model, activation="relu")
     other = dataclasses.replace(config, model=model)
     with pytest.raises(UserError, match=r"model.activation='relu', but .* has 'gelu'"):
-        pretraining._initial_params(other, tokenizer, print)
+        pretrain_data.initial_params(other, tokenizer, print)
     model = dataclasses.replace(
         model, activation="gelu_tanh"
     )  # the meaning of Google's "gelu"
     other = dataclasses.replace(config, model=model)
-    assert "mlm" in pretraining._initial_params(other, tokenizer, print)
+    assert "mlm" in pretrain_data.initial_params(other, tokenizer, print)
     folder = shutil.copytree(path, tmp_path / "relu")
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"hidden_act": "relu"}))
     other = dataclasses.replace(other, init_from=str(folder))
     with pytest.raises(UserError, match=r"activation='gelu_tanh', but .* has 'relu'"):
-        pretraining._initial_params(other, tokenizer, print)
+        pretrain_data.initial_params(other, tokenizer, print)
     tokens = tokenizer.tokens.copy()
     tokens[-1], tokens[-2] = tokens[-2], tokens[-1]
     (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n")
     swapped = load_tokenizer(tmp_path / "vocab.txt")
     with pytest.raises(UserError, match="vocabulary"):
-        pretraining._initial_params(config, swapped, print)
+        pretrain_data.initial_params(config, swapped, print)
 
 
 def test_rows_without_a_token_are_dropped(start, tmp_path):
@@ -142,7 +142,7 @@ def test_rows_without_a_token_are_dropped(start, tmp_path):
     save_file(tensors, folder / "model.safetensors")
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"vocab_size": size}))
-    initial = pretraining._initial_params(
+    initial = pretrain_data.initial_params(
         dataclasses.replace(config, init_from=str(folder)), tokenizer, print
     )
     word = initial["bert"]["embeddings"]["word"]["embedding"]
@@ -157,8 +157,13 @@ def test_a_prompt_may_have_the_length_of_the_last_phase(start):
     tokens = 2 + len(tokenizer.encode(prompt, allow_mask=True))
     assert first < tokens < last
     config = dataclasses.replace(config, prompts=(prompt,))
-    model = BertForPreTraining(config.model, config.compute)
-    (line,) = pretraining._filled(config, model, params, tokenizer)
+    objective = pretraining.pretraining_objective(config)
+    lines = []
+    run = types.SimpleNamespace(
+        config=config, objective=objective, tokenizer=tokenizer, log=lines.append
+    )
+    pretraining._Pretraining.fill_prompts(run, params)
+    (line,) = lines
     assert line.count("%") == 6 * 3
 
 
@@ -174,7 +179,7 @@ def test_new_words_start_as_the_mean_of_their_tokens(start, tmp_path, with_head)
     model = dataclasses.replace(config.model, vocab_size=longer.vocab_size)
     lines = []
     config = dataclasses.replace(config, model=model, init_from=str(path))
-    initial = pretraining._initial_params(config, longer, lines.append)
+    initial = pretrain_data.initial_params(config, longer, lines.append)
     assert lines[0] == "3 new words start as the mean of their former tokens"
     old, V = params["bert"]["embeddings"]["word"]["embedding"], tokenizer.vocab_size
     new = initial["bert"]["embeddings"]["word"]["embedding"]
@@ -199,7 +204,7 @@ def test_new_words_start_as_the_mean_of_their_tokens(start, tmp_path, with_head)
         WordPieceTokenizer(tokenizer.tokens, longer.lower_case, longest_word=100),
     ):
         with pytest.raises(UserError, match=r"prepare the text with .* --extend"):
-            pretraining._initial_params(config, other, print)
+            pretrain_data.initial_params(config, other, print)
 
 
 def open_ports():
@@ -292,7 +297,7 @@ def test_an_evaluation_whose_text_cannot_be_read_ends_the_run(
         def __getitem__(self, step):
             go_on.wait()
 
-    monkeypatch.setattr(pretraining, "eval_batches", lambda *args: Hanging([0]))
+    monkeypatch.setattr(pretrain_evaluation, "eval_batches", lambda *args: Hanging([0]))
     config = configure("--eval_every=1", "--data_timeout=1")
     with pytest.raises(StalledError, match="no batch for 1 s"):
         pretrain(config, tmp_path, log=lambda line: None)
@@ -307,17 +312,19 @@ def test_evaluations_of_a_phase_share_a_plan(one_step, small_store, monkeypatch)
     run = pretraining._Pretraining(config, mesh, *text, print)
     params = jax.jit(run.objective.init)(jax.random.key(0))
     phase = dataclasses.replace(config.phases[0], steps=3)
-    first = run._metrics(phase, params)
+    first = run.evaluations.metrics(phase, params)
     monkeypatch.setattr(examples, "plan_epoch", lambda *_: pytest.fail("a new plan"))
-    assert run._metrics(phase, params) == first
+    assert run.evaluations.metrics(phase, params) == first
     with pytest.raises(pytest.fail.Exception, match="a new plan"):
-        run._metrics(dataclasses.replace(phase, batch_size=4), params)
+        run.evaluations.metrics(dataclasses.replace(phase, batch_size=4), params)
 
 
 def test_an_evaluation_whose_loss_is_not_finite_ends_the_run(
     one_step, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(pretraining, "eval_metrics", lambda *_: {"loss": np.nan})
+    monkeypatch.setattr(
+        pretrain_evaluation, "eval_metrics", lambda *_: {"loss": np.nan}
+    )
     message = (
         "the loss of the evaluation after step 0 is nan; no checkpoint was saved: lower"
     )
@@ -481,8 +488,8 @@ def test_processes_start_to_check_the_text_at_different_places(
 
     places = {"process_index": lambda: 1, "process_count": lambda: 4}
     second = types.SimpleNamespace(**vars(jax) | places)
-    monkeypatch.setattr(pretraining, "jax", second)
-    monkeypatch.setattr(pretraining, "Check", check)
+    monkeypatch.setattr(pretrain_data, "jax", second)
+    monkeypatch.setattr(pretrain_data, "Check", check)
     with pytest.raises(KeyboardInterrupt, match=r"^0\.25$"):
         pretrain(start[0], tmp_path / "run", [].append)
 
@@ -503,7 +510,7 @@ def test_damage_that_one_process_finds_ends_all(monkeypatch, finder):
             return len(calls) > 1
 
     lines = []
-    looks = pretraining._in_all_processes(Checked(0), lines.append)
+    looks = pretrain_data._in_all_processes(Checked(0), lines.append)
     states = iter([[0, 0], [1, 0], [1, 2] if finder else [2, 1]])
     sent = []
 
@@ -511,7 +518,7 @@ def test_damage_that_one_process_finds_ends_all(monkeypatch, finder):
         sent.append(value)
         return np.array(next(states))
 
-    monkeypatch.setattr(pretraining, "from_all", from_all)
+    monkeypatch.setattr(pretrain_data, "from_all", from_all)
     assert not looks(wait=False)
     assert not looks(wait=False)
     message = "process 1 found a damaged" if finder else "a.tokens is damaged"
@@ -523,7 +530,7 @@ def test_damage_that_one_process_finds_ends_all(monkeypatch, finder):
     # Nothing is exchanged after all have read all files.
     calls.clear()
     looks, states = (
-        pretraining._in_all_processes(Checked(2), lines.append),
+        pretrain_data._in_all_processes(Checked(2), lines.append),
         iter([[1, 1]]),
     )
     assert looks(wait=True)

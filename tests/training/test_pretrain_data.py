@@ -13,9 +13,9 @@ from bert_jax.data.spiece import SentencePieceTokenizer
 from bert_jax.data.store import TokenStore
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
-from bert_jax.training import pretrain
+from bert_jax.training import pretrain_data
 from bert_jax.training.config import DataConfig
-from bert_jax.training.pretrain import open_text
+from bert_jax.training.pretrain_data import open_text
 from bert_jax.training.workdir import RunFolder
 
 
@@ -80,7 +80,7 @@ def test_a_wrong_language_is_an_error_before_a_vocabulary_is_trained(
         trained.extend(sentences)
         return train_vocabulary(trained, *arguments, **options)
 
-    monkeypatch.setattr(pretrain, "train_vocabulary", train)
+    monkeypatch.setattr(pretrain_data, "train_vocabulary", train)
     config = dataclasses.replace(corpus, language="German")
     with pytest.raises(UserError, match="language='German', expected a code"):
         open_text(config, RunFolder(tmp_path), print)

@@ -1,0 +1,138 @@
+"""``bert_jax.cross_validate``: a fine-tuning for each fold of the rows."""
+
+import copy
+import dataclasses
+import itertools
+import json
+import os
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from bert_jax.arguments import accepts, in_groups
+from bert_jax.errors import UserError
+from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.progress import Log, print_line
+from bert_jax.runs import RESULTS, spread
+from bert_jax.tasks.task import Metrics, Task
+from bert_jax.training.config import FineTuneConfig, SweepConfig, finetune_config
+from bert_jax.training.finetune_outputs import ANSWERS, PREDICTIONS
+from bert_jax.training.from_python import (
+    check_call,
+    from_hub,
+    path_of,
+    shown_output,
+    workdir_of,
+)
+from bert_jax.training.results import DIVERGED
+from bert_jax.training.sweep import SWEEP, run_names, run_sweep
+
+
+class CrossValidation(NamedTuple):
+    """The result of :func:`cross_validate`.
+
+    mean, deviation: mean of each score over the folds, and the standard deviation of the
+      folds (of a sample: divided by the number of folds - 1), in percent.
+    scores: the scores of each fold.
+    answers: an answer to each training row, in the order of the rows, as ``predict`` gives
+      it, from the model that did not learn from the row. None for a row in no fold: the
+      only row of its class.
+    workdir: folder of the runs.
+    """
+
+    mean: dict[str, float]
+    deviation: dict[str, float]
+    scores: list[dict[str, float]]
+    answers: list[dict[str, Any] | None]
+    workdir: epath.Path
+
+
+@accepts(FineTuneConfig, flat="optimizer", leave_out=("family", "data", "sweep"))
+def cross_validate(
+    task: Task,
+    *,
+    init_from: os.PathLike | str | Checkpoint,
+    train: Any = None,
+    folds: int = 5,
+    workdir: os.PathLike | str | None = None,
+    log: Log = print_line,
+    verbose: int = 1,
+    change_settings: bool = False,
+    metrics: Metrics | None = None,
+    **settings: Any,
+) -> CrossValidation:
+    """Fine-tunes a checkpoint once for each fold of the rows, and scores it on the fold.
+
+    >>> result = bert_jax.cross_validate(
+    ...     bert_jax.tasks.classification(), init_from="all-MiniLM-L6-v2", train=rows
+    ... )
+    >>> result.mean["accuracy"], result.deviation["accuracy"]
+    (90.4, 1.7)
+    >>> result.answers[0]
+    {'label': 'good', 'probability': 0.97, ...}
+
+    task, init_from, metrics, log, verbose: see ``bert_jax.finetune``.
+    train: the rows; see ``bert_jax.finetune``. Without ``train`` the training file in the
+      task's ``dir`` is read.
+    folds: number of folds. Each class of a classification keeps its share in every fold,
+      and ``seed`` decides the folds.
+    workdir: folder of the runs, which are in sweep/. The same call runs what is not
+      finished. best/ is the model of the best fold. None: a new temporary folder.
+    change_settings: resume an unfinished fold with other settings than before.
+    settings: see below.
+
+    Raises UserError for wrong rows, settings or files, and if a fold diverged.
+    """
+    check_call(cross_validate, task, metrics, settings)
+    settings = in_groups(cross_validate, settings)
+    if train is None and not task.config.dir:
+        raise UserError(
+            "there is nothing to learn from; give train=rows, or the task a dir of files"
+        )
+    settings |= {"family": task.family, "data": task.config}
+    workdir = workdir_of(workdir)
+    config = finetune_config(settings | {"init_from": path_of(init_from, workdir)})
+    with shown_output(log, verbose) as log:
+        if train is not None:
+            task = task.with_rows(train=from_hub(train, "train"))
+        task = copy.copy(task)
+        task.own_metrics = metrics
+        rows_of_folds = task.fold_numbers(folds, config.seed)
+        if len(task.read("train")) < len(task.splits.rows["train"]):
+            needed = "remove them, because each row of train gets an answer"
+            raise UserError(f"rows of train are skipped; {needed}")
+        grid = SweepConfig(
+            batch_size=(config.batch_size,),
+            learning_rate=(config.optimizer.learning_rate,),
+            epochs=(config.epochs,),
+            seeds=(config.seed,),
+            folds=folds,
+        )
+        config = dataclasses.replace(config, data=task.config, sweep=grid)
+        run_sweep(config, workdir, log, task, change_settings=change_settings)
+    return _of_folds(task, rows_of_folds, run_names(config, task), epath.Path(workdir))
+
+
+def _of_folds(
+    task: Task, rows: list[list[int]], names: list[str], workdir: epath.Path
+) -> CrossValidation:
+    """Reads the results of finished folds. rows: numbers of each fold's rows."""
+    answers: list[Any] = [None] * len(task.splits.rows["train"])
+    scores = []
+    for numbers_of_fold, name in zip(rows, names, strict=True):
+        folder = workdir / SWEEP / name
+        results = json.loads((folder / RESULTS).read_text())
+        if DIVERGED in results:
+            raise UserError(f"{folder}: {results[DIVERGED]}")
+        scores.append(results["scores"]["dev"])
+        file = folder / PREDICTIONS / ANSWERS.format("dev")
+        of_fold = json.loads(file.read_text())
+        for number, answer in zip(numbers_of_fold, of_fold, strict=True):
+            answers[number] = answer
+    mean, deviation = {}, {}
+    metrics = itertools.chain.from_iterable(scores)
+    for metric in dict.fromkeys(metrics):
+        # Own metrics may have a score for each class, and a fold may lack a class.
+        values = spread([of_fold[metric] for of_fold in scores if metric in of_fold])
+        mean[metric], deviation[metric] = values["mean"], values["deviation"]
+    return CrossValidation(mean, deviation, scores, answers, workdir)

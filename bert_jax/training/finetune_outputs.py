@@ -1,0 +1,127 @@
+"""What a fine-tuning writes into its workdir: the best model, and the predictions."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from bert_jax.files import write_json
+from bert_jax.inference.evaluation import Evaluation, Split
+from bert_jax.inference.mistakes import (
+    confusion,
+    majority_warning,
+    mean_baseline,
+    write_mistakes,
+)
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import load
+from bert_jax.interop.modules import EXTRA as MODULES
+from bert_jax.objectives.objective import Params
+from bert_jax.parallel.processes import on_leader
+from bert_jax.parallel.sharding import tree_shardings
+from bert_jax.progress import Log
+from bert_jax.settings import to_dict
+from bert_jax.tasks.families import VERSION
+from bert_jax.tasks.task import POOLINGS, Scores, Task, saved_config, write_answers
+from bert_jax.tasks.text_classification import REGRESSION
+from bert_jax.training.config import FineTuneConfig
+from bert_jax.training.finetune_data import Prepared
+from bert_jax.training.workdir import RunFolder
+from bert_jax.unstable import multihost_utils
+
+BEST = "best"  # the folder of the best model, which bert_jax.load finds
+PREDICTIONS = "predictions"  # the folder of answers in the task's official form
+ANSWERS = "{}.answers.json"  # the answer to each row of a split, in PREDICTIONS
+
+
+def save_best(
+    config: FineTuneConfig,
+    prepared: Prepared,
+    task: Task,
+    params: Params,
+    scores: Scores,
+    folder: RunFolder,
+) -> None:
+    """Writes a model with its dev scores into best/. Only process 0 calls it.
+
+    task: with the thresholds that were tuned on dev. params: whole, on the host.
+    """
+    checkpoint = prepared.checkpoint
+    extra = {"version": VERSION, "family": config.family}
+    extra |= {"data": to_dict(saved_config(task)), "scores": scores}
+    head = task.head
+    if config.features.layers:  # only the BiLSTM was trained
+        params = params | {"bert": checkpoint.params["bert"]}
+    if "bilstm" in params:
+        extra["features"] = to_dict(config.features)
+        head = "features"
+    if MODULES in checkpoint.extra and head in POOLINGS:
+        # Other modules of sentence-transformers, such as Normalize and prompts.
+        changed = {"pooling": head, "max_length": task.config.max_length}
+        extra[MODULES] = checkpoint.extra[MODULES] | changed
+    outputs = {"labels": task.labels, "problem_type": task.problem_type}
+    outputs["activation_fn"] = ""  # the head learned values without one
+    parts = {"params": params, "head": head, "extra": extra}
+    best = dataclasses.replace(checkpoint, **parts, **outputs)
+    card = f"Fine-tuned with bert_jax from {config.init_from}; dev: {show(scores)}."
+    save_huggingface(folder.local / BEST, best, card=card, overwrite=True, own=True)
+
+
+def best_params(
+    config: FineTuneConfig, prepared: Prepared, folder: RunFolder, shapes: Params
+) -> Params:
+    """The parameters in best/. Process 0 reads them for all devices.
+
+    shapes: shapes and dtypes of the parameters that the run trains.
+    """
+
+    def read() -> Params:
+        scan = prepared.checkpoint.compute.scan_layers
+        best = load(folder.local / BEST, scan_layers=scan)
+        return prepared.params_of(best)
+
+    params, mesh = on_leader(read), prepared.mesh
+    if jax.process_count() > 1:
+        if config.features.layers:
+            shapes = shapes | {"bert": prepared.checkpoint.params["bert"]}
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+        params = multihost_utils.broadcast_one_to_all(params or zeros)
+    shardings = tree_shardings(params, mesh, fsdp=config.mesh.fsdp)
+    return jax.device_put(params, shardings)
+
+
+def write_predictions(
+    task: Task,
+    split: Split,
+    evaluation: Evaluation,
+    run_folder: RunFolder,
+    log: Log,
+    *,
+    keep_answers: bool,
+) -> None:
+    """Writes the predictions and mistakes of a split, and logs whether it has learned.
+
+    Only process 0 calls it. keep_answers: whether ANSWERS is written, too.
+    """
+    folder = run_folder.local / PREDICTIONS
+    content = split.rows, evaluation.predictions
+    write_answers(task, *content, split.name, folder)
+    if keep_answers:
+        write_json(folder / ANSWERS.format(split.name), evaluation.predictions)
+    log(f"predictions of {split.name}: {folder}")
+    if evaluation.scores:
+        write_mistakes(folder, task, split.name, *content)
+        warning = majority_warning(confusion(task, *content)[1])
+        if task.problem_type == REGRESSION:
+            labels = [row.label for row in split.rows]
+            values = [answer["value"] for answer in evaluation.predictions]
+            baseline, warning = mean_baseline(labels, values)
+            log(f"{split.name}: {baseline}")
+        if warning:
+            log(f"warning: {split.name}: {warning}")
+
+
+def show(scores: dict[str, float], first: str = "") -> str:
+    """Scores in one line. first: name of the score that comes first, if it is there."""
+    names = sorted(scores, key=lambda name: name != first)
+    return "  ".join(f"{name} {scores[name]:.2f}" for name in names)

@@ -1,0 +1,185 @@
+"""The text of a pretraining, its checks, and the parameters that a run starts with."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bert_jax.data.checksums import Check
+from bert_jax.data.corpus import read_documents
+from bert_jax.data.corpus_formats import Reading
+from bert_jax.data.preparation import prepare
+from bert_jax.data.store import TokenStore
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.data.vocabulary_training import train_vocabulary
+from bert_jax.errors import UserError, naming
+from bert_jax.interop.load import load
+from bert_jax.interop.surgery import stretched, with_new_words
+from bert_jax.objectives.objective import Params
+from bert_jax.parallel.processes import from_all
+from bert_jax.progress import Log
+from bert_jax.remote import local_copy
+from bert_jax.training.config import DataConfig, TrainConfig
+from bert_jax.training.workdir import RunFolder
+
+# What a process knows about the files of its text.
+_READING, _UNDAMAGED, _DAMAGED = range(3)
+# Settings of the model that a run may choose. The checkpoint decides all others.
+_FREE = ("hidden_dropout", "attention_dropout", "initializer_range", "pooling")
+
+
+def open_text(
+    config: DataConfig, folder: RunFolder, log: Log, init_from: str = ""
+) -> tuple[TokenStore, Tokenizer]:
+    """Opens config.path, or config.corpus, prepared once into the workdir's text/.
+
+    init_from: a checkpoint whose vocabulary the corpus is prepared with. Without one the
+    vocabulary is trained on the corpus.
+
+    Process 0 prepares the text. All processes must call this function.
+    """
+    config.check_text()
+    if config.path:
+        directory = local_copy(config.path)
+    else:
+        directory = folder.prepared(
+            "text",
+            last="index.json",
+            make=lambda directory: prepare_corpus(config, directory, log, init_from),
+        )
+    store = TokenStore(directory)
+    tokenizer = load_tokenizer(directory)
+    if not tokenizer.has_fingerprint(store.info.vocabulary_fingerprint):
+        raise UserError(
+            f"{directory} was prepared with another vocabulary than it has; prepare the "
+            "text again"
+        )
+    settings = store.info.settings
+    inputs, language = tuple(settings.get("inputs", ())), settings.get("language", "en")
+    before = inputs, language, tokenizer.lower_case
+    lower_case = tokenizer.lower_case if init_from else config.lower_case
+    expected = config.corpus, config.language, lower_case
+    if before != expected and not config.path:
+        raise UserError(
+            f"{directory} was prepared with (data.corpus, language, lower_case)={before}, "
+            f"expected {expected}; use another workdir, or delete this folder"
+        )
+    return store, tokenizer
+
+
+def prepare_corpus(
+    config: DataConfig, directory: Path, log: Log, init_from: str = ""
+) -> None:
+    """Writes vocabulary and store of config.corpus. init_from: see :func:`open_text`."""
+    log(f"preparing {', '.join(config.corpus)} in {directory}")
+    if init_from:
+        tokenizer = load(init_from, weights=False).tokenizer
+        if tokenizer is None:
+            needed = "put its vocab.txt beside its config.json"
+            raise UserError(f"{init_from} has no vocabulary for data.corpus; {needed}")
+    else:
+        documents = read_documents(config.corpus, Reading(language=config.language))
+        tokenizer = train_vocabulary(
+            itertools.chain.from_iterable(documents),
+            config.vocabulary_size,
+            lower_case=config.lower_case,
+            keep_accents=config.keep_accents,
+        )
+    report = prepare(config.corpus, tokenizer, directory, language=config.language)
+    log(f"{directory}: {report}")
+
+
+def fitted(config: TrainConfig, vocab_size: int, log: Log) -> TrainConfig:
+    """The config for a text whose vocabulary has ``vocab_size`` tokens.
+
+    A small text may give a smaller vocabulary than ``data.vocabulary_size``. Raises
+    UserError if the model does not fit the text.
+    """
+    model, data = config.model, config.data
+    trained = data.corpus and not config.init_from
+    if trained and vocab_size < model.vocab_size == data.vocabulary_size:
+        log(f"the text gives a vocabulary of {vocab_size:,} tokens only")
+        config = replace(config, model=replace(model, vocab_size=vocab_size))
+    elif vocab_size != model.vocab_size:
+        expected = f"{vocab_size}, the number of tokens in the vocabulary of the text"
+        raise UserError(f"model.vocab_size={model.vocab_size}, expected {expected}")
+    if data.examples.next_sentence and model.type_vocab_size < 2:
+        expected = "2 for pairs of sentences, or data.examples.next_sentence=False"
+        raise UserError(f"model.type_vocab_size=1, expected {expected}")
+    return config
+
+
+def initial_params(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
+    """The parameters of ``init_from``.
+
+    Raises UserError if the sizes of the checkpoint and the config differ, or if the
+    vocabulary of the text neither equals nor extends the vocabulary of the checkpoint.
+    """
+    path, changes = config.init_from, {"scan_layers": config.compute.scan_layers}
+    if config.model.activation == "gelu_tanh":
+        known = load(path, weights=False).config
+        if known.activation == "gelu":  # Google's files have "gelu" for both forms
+            changes["activation"] = "gelu_tanh"
+    checkpoint = load(path, **changes)
+    if known := checkpoint.tokenizer:
+        with naming(path):
+            checkpoint = with_new_words(checkpoint, tokenizer)
+        if count := tokenizer.vocab_size - known.vocab_size:
+            log(f"{count:,} new words start as the mean of their former tokens")
+    before, positions = checkpoint.config.max_positions, config.model.max_positions
+    if positions > before:
+        log(f"{path}: its table of {before} positions is stretched to {positions}")
+        checkpoint = stretched(checkpoint, positions, path)
+    for name, expected in vars(checkpoint.config).items():
+        value = getattr(config.model, name)
+        if name not in _FREE and value != expected:
+            change = f"set model.{name}={expected}"
+            raise UserError(
+                f"model.{name}={value!r}, but {path} has {expected!r}; {change}"
+            )
+    log(f"starts with the parameters of {path}")
+    return checkpoint.params
+
+
+@contextlib.contextmanager
+def checked(store: TokenStore, log: Log) -> Iterator[Callable[..., bool]]:
+    """Compares the checksums of a text in the background, and yields Job.check_data.
+
+    Each process starts at another place of the text.
+    """
+    with Check(store, jax.process_index() / jax.process_count()) as check:
+        yield _in_all_processes(check, log)
+
+
+def _in_all_processes(check: Check, log: Log) -> Callable[..., bool]:
+    """The function Job.check_data, which raises in all processes if one finds damage."""
+    unfinished = True
+
+    def check_data(*, wait: bool) -> bool:
+        nonlocal unfinished
+        if not unfinished:
+            return False
+        error = None
+        state = _READING
+        try:
+            if wait and not check.finished():
+                log("the first save waits until the text is checked")
+            if check.finished(wait):
+                state = _UNDAMAGED
+        except UserError as found:
+            state, error = _DAMAGED, found
+        states = from_all(state)
+        if error is not None:
+            raise error
+        if others := np.flatnonzero(states == _DAMAGED).tolist():
+            names = ", ".join(map(str, others))
+            raise UserError(f"process {names} found a damaged file and prints its name")
+        unfinished = (states == _READING).any()
+        return wait
+
+    return check_data

@@ -1,0 +1,97 @@
+"""The evaluations of a pretraining, on documents that it does not learn from."""
+
+import bisect
+import collections
+import dataclasses
+import itertools
+import math
+from dataclasses import replace
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bert_jax.data.pipeline import TrainingBatches, drawn_ahead, eval_batches
+from bert_jax.errors import DivergenceError
+from bert_jax.objectives.heads import jit_whole
+from bert_jax.objectives.objective import (
+    Params,
+    PretrainingObjective,
+    eval_metrics,
+    eval_summary,
+)
+from bert_jax.parallel.mesh import put_batch, steps_ahead
+from bert_jax.progress import Progress
+from bert_jax.training.config import Phase, TrainConfig
+from bert_jax.training.metrics import Reporter
+
+
+@dataclasses.dataclass(eq=False)
+class Evaluations:
+    """The evaluations of a run.
+
+    objective, batches: of the run. documents: numbers of the documents, which the run does
+    not learn from. last: metrics of the last evaluation; None before an evaluation.
+    """
+
+    config: TrainConfig
+    mesh: Mesh
+    objective: PretrainingObjective
+    batches: TrainingBatches
+    documents: np.ndarray
+    last: dict[str, float] | None = None
+
+    def __post_init__(self):
+        self._sums = jit_whole(self.mesh, self.objective.eval_sums)
+        # The batches of a phase are kept, because each plan reads all lengths.
+        self._batches_of: dict[Phase, TrainingBatches] = {}
+        steps = [phase.steps for phase in self.config.phases]
+        self._ends = list(itertools.accumulate(steps))  # the last step of each phase
+
+    def is_due(self, step: int) -> bool:
+        """Whether a step is evaluated: every ``eval_every``, and the last of a phase."""
+        every = self.config.eval_every
+        return bool(every) and (step % every == 0 or step in self._ends)
+
+    def evaluate(self, step: int, params: Params, reporter: Reporter) -> None:
+        """Writes and logs the metrics of dev.
+
+        Raises DivergenceError if the loss is not finite.
+        """
+        # The end of a phase is evaluated at the lengths of this phase and of the next.
+        ends = self._ends[:-1]
+        for i in sorted({bisect.bisect(ends, near) for near in (step - 1, step)}):
+            phase = replace(self.config.phases[i], steps=self.config.eval_batches)
+            metrics = self.metrics(phase, params)
+            if not math.isfinite(metrics["loss"]):
+                loss = f"the loss of the evaluation after step {step}"
+                raise DivergenceError(f"{loss} is {metrics['loss']}")
+            self.last = metrics
+            length = phase.sequence_length
+            reporter.write(step, "eval", {"sequence_length": length, **metrics})
+            summary = f"eval at {length} tokens: {eval_summary(metrics)}"
+            reporter.log(f"step {step}  {summary}")
+        reporter.progress.evaluation = metrics  # for the baselines in reports
+
+    def metrics(self, phase: Phase, params: Params) -> dict[str, float]:
+        """The metrics of ``phase.steps`` batches with the sizes of a phase."""
+        config = self.config
+        if phase not in self._batches_of:
+            self._batches_of[phase] = eval_batches(
+                self.batches, phase, self.documents, config.eval_mask_rate
+            )
+        ahead = drawn_ahead(
+            self._batches_of[phase],
+            threads=config.data.threads,
+            prefetch=config.data.prefetch,
+            timeout=config.data_timeout,
+        )
+        bar = Progress("evaluating", ahead, total=phase.steps, unit="batches")
+        sums, in_flight = [], collections.deque()
+        with bar:
+            for batch in bar:
+                in_flight.append(self._sums(params, put_batch(batch, self.mesh)))
+                if len(in_flight) > steps_ahead(self.mesh):
+                    sums.append(jax.device_get(in_flight.popleft()))
+        sums += jax.device_get(list(in_flight))
+        return eval_metrics(self.objective, sums)
