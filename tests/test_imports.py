@@ -89,6 +89,13 @@ def test_every_folder_has_a_rule():
     assert folders == ruled | {"commands"}  # commands may import all
 
 
+@pytest.mark.parametrize("folder", ["training", "inference"])
+def test_a_module_imports_at_most_40_names_of_the_package(folder):
+    """A module that needs more does several jobs."""
+    counts = {path.name: len(imports(path)) for path in (PACKAGE / folder).glob("*.py")}
+    assert counts and {name for name, count in counts.items() if count > 40} == set()
+
+
 def test_orbax_is_imported_in_one_file():
     users = [p for p in PACKAGE.rglob("*.py") if ORBAX.search(p.read_text())]
     assert users == [PACKAGE / "interop/train_state.py"]
