@@ -69,11 +69,12 @@ class _DamagedError(Exception):
 class CheckpointStore:
     """The checkpoints of one run, saved in the background.
 
-    It keeps the newest ``keep`` checkpoints and, unless ``keep_every`` is 0, the checkpoint
-    of each multiple of ``keep_every`` steps. All others are deleted when the next save
-    starts, and at the end of the run. If the run ends with an error, nothing is deleted: a
-    run that diverged soon after its last save may need the checkpoint before it. Orbax's
-    Checkpointer would delete that checkpoint as soon as the save is complete.
+    It keeps the newest ``keep`` checkpoints and, unless ``keep_every`` is 0, the first
+    checkpoint from each multiple of ``keep_every`` steps on. It is the checkpoint of the
+    multiple, unless the batch of that step was skipped. All others are deleted when the
+    next save starts, and at the end of the run. If the run ends with an error, nothing is
+    deleted: a run that diverged soon after its last save may need the checkpoint before it.
+    Orbax's Checkpointer would delete that checkpoint as soon as the save is complete.
 
     In a job of several processes, all processes call each method. A process whose save
     failed raises at the next save or at the end; JAX then ends the other processes.
@@ -82,11 +83,7 @@ class CheckpointStore:
     def __init__(self, directory: os.PathLike, keep: int, keep_every: int = 0):
         """directory: an absolute path or a URL. Raises UserError if it is not writable."""
         self._directory = epath.Path(directory)
-        policies = ocp.training.preservation_policies
-        kept = [policies.LatestN(keep)]
-        if keep_every:
-            kept.append(policies.EveryNSteps(keep_every))
-        self._policy = policies.AnyPreservationPolicy(kept)
+        self._keep, self._keep_every = keep, keep_every
         self._pending: Any = None  # Orbax's response of the save in the background
         on_leader(self._delete_unfinished)
 
@@ -171,16 +168,18 @@ class CheckpointStore:
                 path.rename(aside)
 
     def _delete_old(self) -> None:
-        """Deletes the checkpoints that the policy does not keep."""
-        paths = _complete(self._directory)[::-1]  # Orbax needs the oldest first
-        checkpoints = [
-            ocp.training.CheckpointMetadata(int(path.name), path, metadata=None)
-            for path in paths
-        ]
-        context = ocp.training.preservation_policies.PreservationContext()
-        kept = self._policy.should_preserve(checkpoints, context=context)
-        for path, is_kept in zip(paths, kept, strict=True):
-            if not is_kept:
+        """Deletes all checkpoints but the newest and the first from each multiple on."""
+        paths = _complete(self._directory)
+        kept = {*paths[: self._keep]}
+        if self._keep_every:
+            last = 0  # the multiple of the checkpoint before
+            for path in reversed(paths):
+                multiple = int(path.name) // self._keep_every
+                if multiple > last:
+                    kept.add(path)
+                last = multiple
+        for path in paths:
+            if path not in kept:
                 # Not Orbax's delete, which refuses a folder that a kill left incomplete.
                 path.rmtree()
 

@@ -152,7 +152,7 @@ class DataConfig:
         """Raises UserError unless there is one text, before JAX is imported."""
         if bool(self.path) == bool(self.corpus):
             both = f"data.path={self.path} and data.corpus are both given"
-            both += " (--data.corpus= empties it)"
+            both += " (an empty data.corpus is none)"
             raise UserError(
                 f"{both if self.path else 'the config names no text'}; set either "
                 "data.path, the output of bert_jax prepare, or data.corpus, files of text"
@@ -185,7 +185,8 @@ class TrainConfig(RunConfig):
     keep_checkpoints: int = setting(3, "number of newest checkpoints to keep", least=1)
     keep_checkpoints_every: int = setting(
         0,
-        "also save and keep the checkpoint of each multiple of this many steps; 0: none",
+        "also save and keep the checkpoint of each multiple of this many steps, or of the "
+        "next step if its batch is skipped; 0: none",
         least=0,
     )
     prompts: tuple[str, ...] = setting(

@@ -104,9 +104,14 @@ def test_the_newest_checkpoints_and_multiples_of_steps_are_kept(saved, tmp_path)
             store.wait()
         assert store.steps() == [11, 9, 8, 4]
     assert store.steps() == [11, 8, 4]
+    # The batch of step 12 was skipped, so step 13 was saved in its place.
+    with CheckpointStore(tmp_path / "run", keep=1, keep_every=4) as store:
+        for step in (13, 14, 15):
+            store.save(step, state, {})
+    assert store.steps() == [15, 13, 8, 4]
     with CheckpointStore(tmp_path / "run", keep=2) as store:
         pass
-    assert store.steps() == [11, 8]
+    assert store.steps() == [15, 13]
 
 
 def test_a_checkpoint_of_another_model_is_a_one_line_error(
