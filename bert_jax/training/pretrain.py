@@ -63,6 +63,8 @@ def pretrain(
     for i, phase in enumerate(config.phases):
         setting = f"phases[{i}].batch_size"
         check_batch_size(phase.batch_size, mesh, setting, config.accumulation)
+    # A wrong name is an error now, not after the text was prepared.
+    pretraining_objective(config)
     with open_workdir(workdir, log) as (folder, log):
         return _pretrain(config, mesh, folder, log, change_settings)
 
@@ -184,16 +186,22 @@ class _Pretraining:
 def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
     """The objective that a config names, with its model.
 
-    Raises UserError if there is no such module.
+    Raises UserError if there is no such module, or if it has no function ``pretraining``.
     """
     name = config.objective
+    expected = (
+        "expected bert_jax.objectives.mlm_nsp, .causal, .electra or .two_way, or a module "
+        "of your own in a folder of PYTHONPATH"
+    )
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise UserError(f"objective={name!r} is not the name of a module; {expected}")
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise UserError(
-            f"objective={name!r}: {error}; expected bert_jax.objectives.mlm_nsp, .causal, "
-            ".electra or .two_way, or a module of your own in a folder of PYTHONPATH"
-        ) from error
+        raise UserError(f"objective={name!r}: {error}; {expected}") from error
+    if not hasattr(module, "pretraining"):
+        actual = f"objective={name!r} has no function pretraining"
+        raise UserError(f"{actual}; {expected}")
     return module.pretraining(config.model, config.compute, config.data.examples)
 
 
