@@ -57,8 +57,8 @@ class SentencePieceTokenizer(LibraryTokenizer):
 
     Its ids are equal to the ids of an exported tokenizer.json. They differ from the
     sentencepiece package's, which encoded up to version 0.2.0, where two splits have equal
-    scores (one of 6,000 sentences), for rare combining marks, and for a sigma at the end of
-    a word in capitals.
+    scores (one of 6,000 sentences), for combining marks that are rare or not in Unicode's
+    order, and for a sigma at the end of a word in capitals.
     """
 
     kind = "sentencepiece"
@@ -160,7 +160,15 @@ def _to_json(model: _Model, lower_case: bool) -> bytes:
     if lower_case:
         steps.append(normalizers.Lowercase())
     if model.characters:
-        steps.append(normalizers.Precompiled(model.characters))
+        table = normalizers.Precompiled(model.characters)
+        composes = table.normalize_str("e\u0301") == "\u00e9"
+        # The library looks up a letter with all its marks, or each character alone. So it
+        # loses the second mark of a letter, and does not compose Korean and Japanese.
+        if composes:
+            steps.append(normalizers.NFC())
+        steps.append(table)
+        if composes:
+            steps.append(normalizers.NFC())  # the table widens halfwidth Japanese
     # A text after [MASK] keeps its first space, and no space is added.
     steps.append(normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
     steps.append(normalizers.Strip(left=False))

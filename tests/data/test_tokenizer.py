@@ -6,6 +6,7 @@ import unicodedata
 
 import numpy as np
 import pytest
+from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -450,6 +451,24 @@ def test_sentencepiece_needs_no_spaces_and_restores_the_text(mixed):
     assert mixed.decode(ids) == text
     assert mixed.mask_id not in mixed.encode("[MASK]")
     assert not mixed.continuation[: len(SPECIAL)].any()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ガラスのパン",
+        "한국어 각각",
+        "tiếng việt một",
+        "\uff76\uff9e\uff97\uff7d \uff8a\uff9f\uff9d",
+    ],
+)
+def test_decomposed_letters_have_the_tokens_of_the_sentencepiece_package(text, mixed):
+    """File names and texts of Macs are decomposed. The last text is halfwidth Japanese."""
+    package = SentencePieceProcessor(model_proto=mixed.content)
+    for form in (text, unicodedata.normalize("NFD", text)):
+        normalized = mixed.library.normalizer.normalize_str(form)
+        assert normalized == package.normalize(form)[1:].replace("\u2581", " ")
+        assert mixed.encode(form).tolist() == package.encode(form)
 
 
 @pytest.mark.parametrize("change", ["scores", "normalizer"])
