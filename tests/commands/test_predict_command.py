@@ -78,8 +78,12 @@ def checkpoint(tmp_path_factory):
         else:
             model = make_model(CONFIG, head, outputs, FeatureConfig())
             inputs = [Tokens.of_mask(*inputs)]
-        init = jax.jit(functools.partial(model.init, deterministic=True))
-        params = init(jax.random.key(1), *inputs)["params"]
+        init = functools.partial(model.init, deterministic=True)
+        shapes = jax.eval_shape(init, jax.random.key(1), *inputs)["params"]
+        random = np.random.default_rng(1)
+        params = jax.tree.map(
+            lambda x: np.float32(random.normal(scale=0.5, size=x.shape)), shapes
+        )
         params = {"bert": params} if head == "none" else params
         folder = tmp_path_factory.mktemp("checkpoint")
         checkpoint = Checkpoint(CONFIG, params, TOKENIZER, head, **settings)

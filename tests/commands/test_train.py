@@ -1,6 +1,8 @@
 """The train command. tests/training tests the runs themselves."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import re
@@ -18,7 +20,9 @@ from bert_jax.data.pipeline import TrainingBatches, eval_batches, split_document
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.training import pretrain
 from bert_jax.training.config import train_config
+from bert_jax.training.run import draw_run
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -40,12 +44,25 @@ def train():
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(train, config_file, tmp_path_factory):
-    """The workdir and the output of an undisturbed run."""
+def uninterrupted(config_file, tmp_path_factory):
+    """The workdir and the output of an undisturbed run of this process."""
     workdir = tmp_path_factory.mktemp("uninterrupted")
-    done = train("--config", config_file, "--workdir", workdir)
-    assert done.returncode == 0, done.stderr
-    return workdir, done.stdout + done.stderr
+    output = io.StringIO()
+    with contextlib.ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(cli, "start", lambda *arguments: None)
+        patch.setattr(pretrain, "draw_run", draw_run)  # as for users
+        stack.enter_context(contextlib.redirect_stdout(output))
+        stack.enter_context(contextlib.redirect_stderr(output))
+        command.main(["--config", str(config_file), "--workdir", str(workdir)])
+    return workdir, output.getvalue()
+
+
+def test_the_module_of_the_original_name_is_the_command(train):
+    """The shortest run of ``python -m bert_jax.train``, which ends before JAX starts."""
+    done = train("--config", "none.py")
+    assert done.returncode == 2
+    assert "error: none.py is not a file" in done.stderr
 
 
 def test_a_run_writes_all_files_to_its_workdir(uninterrupted):
