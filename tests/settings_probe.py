@@ -226,14 +226,25 @@ def has_number(text: str, value: float, count: int = 1) -> bool:
     return np.isclose(numbers, value, rtol=1e-6).sum() >= count
 
 
-def traced_as(seen: "Seen", group: str, **values: Any) -> bool:
-    """Whether the gradients are those of a model with these values in its config."""
+def with_model(seen: "Seen", group: str, **values: Any) -> "Seen":
+    """The run with these values in the config of its model."""
     objective, name = seen.job.objective, {"model": "config"}.get(group, group)
     changed = dataclasses.replace(getattr(objective.model, name), **values)
     model = objective.model.clone(**{name: changed})
     objective = dataclasses.replace(objective, model=model)
     job = dataclasses.replace(seen.job, objective=objective)
-    return seen.gradient_text == dataclasses.replace(seen, job=job).gradient_text
+    return dataclasses.replace(seen, job=job)
+
+
+def traced_as(seen: "Seen", group: str, **values: Any) -> bool:
+    """Whether the loss is that of a model with these values in its config."""
+    return seen.text == with_model(seen, group, **values).text
+
+
+def has_float32_gradients(seen: "Seen") -> bool:
+    """Whether the gradients are those of a model with float32_gradients."""
+    other = with_model(seen, "compute", float32_gradients=True)
+    return seen.gradient_text == other.gradient_text
 
 
 def steps_of(seen: "Seen", split: str) -> list[int]:
@@ -593,10 +604,7 @@ SHARED_ROWS = {
     ),
     "compute.remat": Row("full", lambda x: "remat" in x.gradient_text, "alone"),
     "compute.float32_gradients": Row(
-        True,
-        lambda x: traced_as(x, "compute", float32_gradients=True),
-        "alone",
-        {"compute.dtype": "bfloat16"},
+        True, has_float32_gradients, "alone", {"compute.dtype": "bfloat16"}
     ),
     "log_every": Row(4, lambda x: steps_of(x, "train") == [4, 6], "engine"),
     # Batches of evaluations are not counted.

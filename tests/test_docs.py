@@ -318,7 +318,8 @@ def pretrained(text_and_vocabulary, tmp_path_factory):
         num_heads=2,
         intermediate_size=32,
     )
-    params = jax.device_get(MlmNsp(BertForPreTraining(config)).init(jax.random.key(0)))
+    init = jax.jit(MlmNsp(BertForPreTraining(config)).init)
+    params = jax.device_get(init(jax.random.key(0)))
     folder = tmp_path_factory.mktemp("pretrained")
     save_huggingface(folder, Checkpoint(config, params, tokenizer, "pretraining"))
     return folder
