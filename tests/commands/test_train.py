@@ -195,10 +195,13 @@ def test_a_workdir_of_another_run_is_refused(
 
 @pytest.mark.long
 def test_a_full_disk_is_a_one_line_error_and_the_run_resumes(
-    train, uninterrupted, config_file, metric_lines, tmp_path
+    train, config_file, metric_lines, tmp_path
 ):
-    """A limit on file sizes simulates the full disk."""
-    arguments = ("--config", config_file, "--workdir", tmp_path)
+    """A limit on file sizes simulates the full disk. Both runs are processes."""
+    undisturbed, workdir = tmp_path / "undisturbed", tmp_path / "run"
+    done = train("--config", config_file, "--workdir", undisturbed)
+    assert done.returncode == 0, done.stderr
+    arguments = ("--config", config_file, "--workdir", workdir)
     script = (
         "import resource, sys\n"
         "from bert_jax.commands import cli, train\n"
@@ -209,10 +212,10 @@ def test_a_full_disk_is_a_one_line_error_and_the_run_resumes(
     assert full.returncode == 2
     assert full.stderr.splitlines()[-1].startswith("error: a checkpoint in ")
     assert "Traceback" not in full.stderr
-    assert not [p for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()]
+    assert not [p for p in (workdir / "checkpoints").iterdir() if p.name.isdigit()]
     done = train(*arguments)
     assert done.returncode == 0, done.stderr
-    assert metric_lines(tmp_path) == metric_lines(uninterrupted[0])
+    assert metric_lines(workdir) == metric_lines(undisturbed)
 
 
 @pytest.mark.parametrize(
