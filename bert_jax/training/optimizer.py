@@ -1,5 +1,6 @@
 """Optimizers: the paper's Adam (optimization.py), LAMB and Muon; the learning rate."""
 
+import dataclasses
 import functools
 import math
 import re
@@ -53,6 +54,15 @@ def learning_rate(schedule: Schedule, step: jax.Array | int) -> jax.Array:
     return schedule.peak * factor
 
 
+def without_schedule(config: OptimizerConfig) -> OptimizerConfig:
+    """The settings with fixed learning rates, which no program depends on.
+
+    Runs that differ in nothing else share their programs: the learning rate is an argument
+    of the step.
+    """
+    return dataclasses.replace(config, learning_rate=1.0, warmup_steps=0, warmup=0.0)
+
+
 def bert_optimizer(
     config: OptimizerConfig, frozen: str = ""
 ) -> optax.GradientTransformation:
@@ -65,7 +75,15 @@ def bert_optimizer(
       none by default. They have no moments, except in a stack with trained layers.
     config.layer_decay: factor of the whole update, weight decay included, from each layer
       to the layer below.
+
+    Two calls whose arguments differ only in the learning rates return the same object, by
+    which compiled programs are found.
     """
+    return _optimizer(without_schedule(config), frozen)
+
+
+@functools.lru_cache(maxsize=8)
+def _optimizer(config: OptimizerConfig, frozen: str) -> optax.GradientTransformation:
     adam = optax.scale_by_adam if config.bias_correction else scale_by_uncorrected_adam
     moments = adam(config.beta1, config.beta2, config.epsilon)
     if config.name == "muon":

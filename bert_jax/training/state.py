@@ -1,6 +1,7 @@
 """The train state: everything that a run needs to resume exactly."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.struct
@@ -38,6 +39,7 @@ class TrainState:
     sums: dict[str, jax.Array]
 
 
+@functools.lru_cache(maxsize=8)
 def abstract_state(
     objective: Objective,
     optimizer: optax.GradientTransformation,
@@ -45,7 +47,10 @@ def abstract_state(
     *,
     fsdp: bool = False,
 ) -> TrainState:
-    """Shapes, dtypes and shardings of the state."""
+    """Shapes, dtypes and shardings of the state.
+
+    Two calls with equal arguments return the same object; see :func:`bert_optimizer`.
+    """
     shapes = jax.eval_shape(
         lambda key: _make_state(objective, optimizer, key, {}), jax.random.key(0)
     )
@@ -66,6 +71,9 @@ def init_state(
     initial_params: parameters from a checkpoint, on the host, for any part of the model.
     All other parameters are randomly initialised. Parameters that the model does not have
     are ignored.
+
+    Runs with equal objectives, optimizers and shardings share a program, so a sweep
+    compiles once.
     """
     places = flatten_dict(abstract.params)
     flat = {
@@ -73,11 +81,22 @@ def init_state(
         for name, array in flatten_dict(initial_params or {}).items()
         if name in places
     }
-    init = jax.jit(
-        lambda key, flat: _make_state(objective, optimizer, key, flat),
-        out_shardings=jax.tree.map(lambda leaf: leaf.sharding, abstract),
-    )
+    leaves, tree = jax.tree.flatten(jax.tree.map(lambda leaf: leaf.sharding, abstract))
+    init = _compiled_init(objective, optimizer, tree, tuple(leaves))
     return init(jax.random.key(seed), flat)
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled_init(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    tree: Any,
+    leaves: tuple[Any, ...],
+) -> Callable[[jax.Array, Mapping[tuple[str, ...], jax.Array]], TrainState]:
+    return jax.jit(
+        functools.partial(_make_state, objective, optimizer),
+        out_shardings=jax.tree.unflatten(tree, leaves),
+    )
 
 
 def new_parameters(abstract: TrainState, initial_params: Params) -> list[str]:

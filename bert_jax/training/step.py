@@ -1,6 +1,5 @@
 """A training step, as pure functions of (state, batch)."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +20,7 @@ from bert_jax.training.optimizer import (
     bert_optimizer,
     learning_rate,
     stop_frozen,
+    without_schedule,
 )
 from bert_jax.training.state import TrainState
 
@@ -157,11 +157,7 @@ def compile_step(
 
     Two calls with equal arguments return the same program, so a sweep compiles once.
     """
-    # The learning rate is an argument of the step (schedule). Its settings are reset here,
-    # so that runs with different learning rates share a program.
-    optimizer = dataclasses.replace(
-        optimizer, learning_rate=1.0, warmup_steps=0, warmup=0.0
-    )
+    optimizer = without_schedule(optimizer)
     leaves, tree = jax.tree.flatten(jax.tree.map(lambda leaf: leaf.sharding, abstract))
     return _compiled(objective, optimizer, tree, tuple(leaves), accumulation, log_every)
 

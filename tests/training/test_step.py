@@ -184,16 +184,26 @@ def test_fsdp_shares_the_memory_of_parameters_and_moments(small_model_config):
     assert device_bytes(False) - device_bytes(True) == saved
 
 
-def test_runs_that_differ_in_the_schedule_share_their_programs(small_model_config):
+def test_runs_that_differ_in_the_schedule_share_their_programs(
+    small_model_config, monkeypatch
+):
+    """The shapes, the initialisation and the step. Seeds and parameters may differ, too."""
     objective, mesh = (
         MlmNsp(BertForPreTraining(small_model_config)),
         make_mesh(MeshConfig()),
     )
     abstract = abstract_state(objective, OPTIMIZER, mesh)
     faster = dataclasses.replace(
-        SETTINGS, learning_rate=1.0, warmup_steps=0, warmup=0.5
+        SETTINGS, learning_rate=0.5, warmup_steps=0, warmup=0.5
     )
     again = MlmNsp(BertForPreTraining(dataclasses.replace(small_model_config)))
+    assert abstract_state(again, bert_optimizer(faster), mesh) is abstract
+    first = new_state(objective, mesh)
+    with monkeypatch.context() as patch:
+        patch.setattr(MlmNsp, "init", lambda *_: pytest.fail("traced again"))
+        other = new_state(again, mesh, optimizer=faster, seed=2)
+    kernels = [state.params["nsp"]["kernel"] for state in (first, other)]
+    assert not np.array_equal(*kernels)
     assert compile_step(objective, SETTINGS, abstract) is compile_step(
         again, faster, abstract
     )
