@@ -97,24 +97,27 @@ MAKERS = (classification, glue, tagging, choices, squad)
 
 
 def test_labels_and_warnings_are_logged(checkpoint_dir):
+    """Classes that only dev has follow in the order of the labels."""
     text, log = "a gripping film of two lost hours", []
     labels = ["bad"] * 5 + ["good"] * 4 + ["good "] * 2 + [f"x{i}" for i in range(9)]
-    bert_jax.finetune(
+    model = bert_jax.finetune(
         bert_jax.tasks.classification(max_length=5),
         init_from=checkpoint_dir,
         train=[(text, label) for label in labels],
-        dev=[(text, "bad")],
+        dev=[(text, "bad"), ("so so", "d"), ("so", "c")],
         log=log.append,
         **SETTINGS | {"epochs": 1},
     )
     lines = "\n".join(log)
     for line in (
-        "dev: 1 row, 1 of them truncated, 1 sequence\n",
-        "labels: 'bad' (5), 'good' (4), 'good ' (2), 'x0' (1), 'x1' (1), ",
-        "'x6' (1) and 2 more\n",
+        "dev: 3 rows, 1 of them truncated, 3 sequences\n",
+        "warning: dev: labels that train lacks: c, d\n",
+        "labels: 'bad' (5), 'c' (0), 'd' (0), 'good' (4), 'good ' (2), 'x0' (1), ",
+        "'x4' (1) and 4 more\n",
         "longer than max_length=5 and lose text; raise data.max_length\n",
     ):
         assert line in lines
+    assert model.labels == ("bad", "c", "d", "good", "good ", *labels[11:])
 
 
 def test_numbers_far_from_the_head_are_logged_and_scored(checkpoint_dir):
@@ -551,20 +554,6 @@ def test_a_head_with_the_same_labels_keeps_their_order(checkpoint_dir, tmp_path)
         assert not any("initialised at random" in line for line in log)
         fresh = bert_jax.finetune(make(max_length=24), fresh_head=True, **arguments)
         assert set(fresh.labels) >= {*labels} and fresh.labels[0] != labels[0]
-
-
-def test_labels_that_only_dev_has_are_named_in_the_log(checkpoint_dir):
-    log, rows = [], [("good film", "a"), ("bad film", "b")] * 4
-    model = bert_jax.finetune(
-        bert_jax.tasks.classification(max_length=24),
-        init_from=checkpoint_dir,
-        train=rows,
-        dev=[*rows, ("so so", "d"), ("so", "c")],
-        epochs=1,
-        log=log.append,
-    )
-    assert model.labels == ("a", "b", "c", "d")
-    assert "warning: dev: labels that train lacks: c, d" in log
 
 
 def test_a_run_starts_from_a_model_in_memory(checkpoint_dir, tmp_path):
