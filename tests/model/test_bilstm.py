@@ -85,10 +85,10 @@ def test_padding_changes_nothing():
 
 @pytest.mark.parametrize("by_token", [True, False])
 def test_sequences_of_a_row_have_the_same_outputs_as_alone(by_token):
-    """Two rows pack three and two sequences. Both directions start at each sequence."""
-    rows = (5, 3, 4), (2, 7)
-    features, _ = make_batch(length=14, lengths=(12, 9))
-    segment_ids, starts = np.zeros((2, 14), np.int32), np.zeros((2, 3), np.int32)
+    """Packed rows and a padded row. Both directions start at each sequence."""
+    rows = (5, 3, 4), (1, 7), (4,)
+    features, _ = make_batch(length=14, lengths=(12, 8, 4))
+    segment_ids, starts = np.zeros((3, 14), np.int32), np.zeros((3, 3), np.int32)
     for row, lengths in enumerate(rows):
         ids = np.repeat(1 + np.arange(len(lengths)), lengths)
         segment_ids[row, : len(ids)] = ids
@@ -97,6 +97,7 @@ def test_sequences_of_a_row_have_the_same_outputs_as_alone(by_token):
     apply = jax.jit(partial(model.apply, deterministic=True))
     packed = tokens_of(segment_ids).replace(starts=starts)
     together = apply({"params": parameters()}, features, packed)
+    assert together.shape == (3, 14 if by_token else 3, LABELS)
     for row, lengths in enumerate(rows):
         for slot, (start, length) in enumerate(zip(starts[row], lengths, strict=False)):
             part = np.s_[row : row + 1, start : start + length]
@@ -117,23 +118,6 @@ def test_dropout_follows_its_key():
     np.testing.assert_array_equal(first, same)
     assert not np.allclose(first, other)
     assert not np.allclose(first, run(*make_batch()))
-
-
-def test_the_last_states_of_a_text_are_the_same_alone_and_in_a_batch():
-    features, mask = make_batch()
-    model = BiLstm(SMALL, LABELS, by_token=False)
-
-    apply = jax.jit(partial(model.apply, deterministic=True))
-
-    def ends(features, mask):
-        return apply({"params": parameters()}, features, tokens_of(mask))
-
-    together = ends(features, mask)
-    assert together.shape == (3, 1, 5)
-    for row, length in enumerate(mask.sum(axis=1)):
-        text = np.s_[row : row + 1, :length]
-        alone = ends(features[text], mask[text])
-        np.testing.assert_allclose(together[row], alone[0], atol=1e-6)
 
 
 def test_layers_follow_the_formulas_of_an_lstm():
