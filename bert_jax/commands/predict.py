@@ -73,12 +73,14 @@ def _answers(model: "OnDevices", args: argparse.Namespace) -> Iterator["Part"]:
         read = functools.partial(evaluation.rows_of, columns=args.columns)
         rows = lines.given_rows(args.text, args.input, read)
         options = from_settings(evaluation.Options, settings, "")
-        return pretrained.next_sentence(model, rows, options)
+        answer = functools.partial(pretrained.next_sentence, model, options=options)
+        return lines.beside_columns(answer, rows, args.input)
     if pretrained.fills_masks(model.loaded):
         read = functools.partial(evaluation.rows_of, columns=args.columns, tabs=False)
         rows = lines.given_rows(args.text, args.input, read)
         options = from_settings(pretrained.FillMaskOptions, settings, "")
-        return pretrained.fill_mask(model, rows, options)
+        answer = functools.partial(pretrained.fill_mask, model, options=options)
+        return lines.beside_columns(answer, rows, args.input)
     options = from_settings(predict.PredictOptions, settings, "")
     task = predict.fine_tuned(model, options).task
     read = functools.partial(predict.task_rows, task, columns=args.columns)

@@ -20,8 +20,9 @@ flags:
 
 [Score sentences](guides/vectors.md#score-sentences) explains the scores and the files of
 pairs. Logarithms are natural. With --json the answer to a text has "text",
-"log_probability", "tokens" and the "id" of a table's row, and the answer to pairs has
-"accuracy" (a share of 1), "by_set" (the accuracy of each set by its path) and "pairs".
+"log_probability" and "tokens". The answer to a row of a table has the columns of the row in
+place of "text". The answer to pairs has "accuracy" (a share of 1), "by_set" (the accuracy
+of each set by its path) and "pairs".
 """
 
 import functools
@@ -67,7 +68,8 @@ def main(argv: list[str]) -> None:
     if not args.pairs:
         read = functools.partial(rows_of, columns=args.columns, tabs=False)
         rows = lines.given_rows(args.text, args.input, read)
-        parts = pretrained.score(model, rows, options)
+        answer = functools.partial(pretrained.score, model, options=options)
+        parts = lines.beside_columns(answer, rows, args.input)
         lines.write_answers(parts, args.output, form)
         return
     score = functools.partial(pretrained.log_probabilities, model, options)

@@ -14,10 +14,11 @@ from typing import Any
 from bert_jax.errors import UserError, printable
 from bert_jax.files import ending, new_file
 from bert_jax.inference.evaluation import CHUNK, Part, Rows
-from bert_jax.tasks.rows import Placed
+from bert_jax.tasks.rows import Placed, is_table
 
 STANDARD = "-"  # stdin, or stdout
 PREFIX = "predicted_"  # of answer columns in a table that has the row's columns
+_OF_ROW = ("id", "text", "first", "second")  # values that an answer has from its row
 
 
 def given_rows(
@@ -45,6 +46,31 @@ def _text_rows(texts: Sequence[Sequence[str]]) -> Iterator[Placed]:
             yield place, row[0]
         else:
             yield place, tuple(row)
+
+
+def beside_columns(
+    answer: Callable[[Rows], Iterator[Part]], rows: Rows, path: str
+) -> Iterator[Part]:
+    """The answers to rows. The answer to a row of a table has the row's columns first.
+
+    answer: function that answers rows. path: value of --input. Columns with the name of a
+    new value, such as an earlier "log_probability", are replaced.
+    """
+    if is_table(Path(path)):
+        return _with_columns(answer, rows)
+    return answer(rows)
+
+
+def _with_columns(
+    answer: Callable[[Rows], Iterator[Part]], rows: Rows
+) -> Iterator[Part]:
+    placed, kept = itertools.tee(rows.placed)
+    for part in answer(rows._replace(placed=placed)):
+        answers = []
+        for values, (_, columns) in zip(part.answers, kept, strict=False):
+            new = {name: x for name, x in values.items() if name not in _OF_ROW}
+            answers.append(columns | new)
+        yield part._replace(answers=answers)
 
 
 def on_screen(path: str) -> bool:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,7 @@ from bert_jax.settings import from_settings, setting
 from bert_jax.tasks.families import saved_task, task_of_head
 from bert_jax.tasks.rows import count_rows, is_single
 from bert_jax.tasks.splits import (
+    Form,
     positioned,
     raw_rows,
     with_lists,
@@ -303,13 +304,19 @@ def frame(
     """The values of :func:`beside` as a pandas data frame.
 
     A pandas frame keeps its columns and its index, and a series its index. Without rows
-    there are no answers, and no columns of answers.
+    the names of the columns are those of the answer to an example.
     """
     with reading("as_frame=True", "pandas"):
         import pandas
     task = fine_tuned(model, options).task
-    parts = beside(model, task_rows(task, data, columns), options)
-    table = pandas.DataFrame([flat(answer) for answer in collected(parts)])
+    found = collected(beside(model, task_rows(task, data, columns), options))
+    is_empty = not found
+    if is_empty:
+        row = _example(task.form.with_columns(columns), getattr(data, "columns", ()))
+        found = collected(beside(model, Rows([("row 0", row)], columns, 1), options))
+    table = pandas.DataFrame([flat(answer) for answer in found])
+    if is_empty:
+        table = table[:0]
     if isinstance(data, pandas.Series):
         return table.set_index(data.index)
     if not isinstance(data, pandas.DataFrame):
@@ -317,6 +324,20 @@ def frame(
     kept = [name for name in data if not str(name).startswith(PREFIX)]
     new = [name for name in table if name.startswith(PREFIX)]
     return data[kept].assign(**{name: table[name].array for name in new})
+
+
+def _example(form: Form, names: Collection[str]) -> dict[str, Any]:
+    """A row that a form reads. names: columns that the data has."""
+    row: dict[str, Any] = {name: "a" for name in names if form.is_other(name)}
+    for key in form.texts:
+        own = form.columns[key]
+        name = next((name for name in own if name in names), own[0])
+        if key in form.optional and name not in names:
+            continue
+        row[name] = "a"
+        if key in form.lists and name != "text":
+            row[name] = ["a", "a"]
+    return row
 
 
 def _task(checkpoint: Checkpoint, path: str, max_length: int) -> Task:

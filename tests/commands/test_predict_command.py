@@ -134,6 +134,16 @@ def test_json_lines_and_a_table_of_each_family(name, checkpoint, run, tmp_path):
     assert (table[0], len(table)) == (COLUMNS[name], 3)
 
 
+@pytest.mark.parametrize("name", ["classes", "entities", "choice", "span"])
+def test_a_frame_without_rows_has_the_columns_of_answers(name, checkpoint):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"text": [], "other": []})
+    answered = bert_jax.load(checkpoint(name)).predict(frame, as_frame=True)
+    names = [x for x in COLUMNS[name].split(",") if x != "id"]
+    assert [*answered] == ["text", "other", *(f"predicted_{x}" for x in names)]
+    assert len(answered) == 0
+
+
 def _probabilities(answer):
     for name, value in answer.items():
         if name == "probability":
@@ -287,6 +297,32 @@ def test_a_table_is_read_by_columns_and_keeps_them_in_the_output(
     assert [answer["id"] for answer in model.predict(rows)] == ["7", "9"]
     rows = [{"id": i, "text": "a good film"} for i in (0, 7, "7", None)]
     assert [a.get("id") for a in model.predict(rows)] == [0, 7, "7", None]
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "columns", "new"),
+    [
+        (score, [], ["body"], {"log_probability", "tokens"}),
+        (predict, [], ["body"], {"blanks"}),
+        (predict, ["--next_sentence"], ["body", "text"], {"probability"}),
+    ],
+)
+def test_a_pretrained_model_answers_beside_the_columns_of_a_table(
+    command, flags, columns, new, checkpoint, tmp_path
+):
+    """Only columns with the name of a new value are replaced."""
+    row = {"body": "the [MASK]", "text": "a cat", "id": 7, "topic": ["x", "y"]}
+    row |= {"log_probability": "old", "blanks": "old", "probability": "old"}
+    table, output = tmp_path / "new.jsonl", tmp_path / "answers.jsonl"
+    rows = [row, row | {"id": None, "topic": "z"}]
+    table.write_text("".join(json.dumps(x) + "\n" for x in rows))
+    flags = ["--checkpoint", checkpoint("blanks"), "--input", str(table), *flags]
+    command.main([*flags, "--columns", *columns, "--output", str(output)])
+    answers = [json.loads(line) for line in output.read_text().splitlines()]
+    for answer, given in zip(answers, rows, strict=True):
+        assert answer.keys() == given.keys() | new
+        changed = {name for name in answer if answer[name] != given.get(name)}
+        assert changed == new
 
 
 @pytest.mark.parametrize("command", [predict, score, embed])

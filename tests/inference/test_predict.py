@@ -730,7 +730,7 @@ def test_a_frame_keeps_its_index_and_columns(sentiment):
     assert len({*answered}) == len(answered.columns) == 3 + 2 + 3
     pandas.testing.assert_frame_equal(model.predict(answered, as_frame=True), answered)
     pandas.testing.assert_frame_equal(
-        model.predict(frame[:0], as_frame=True), frame[:0]
+        model.predict(frame[:0], as_frame=True), answered[:0]
     )
     # Columns of an earlier prediction by another model are replaced.
     earlier = frame.assign(predicted_label="x", predicted_value=0.5)
