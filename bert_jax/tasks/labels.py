@@ -67,8 +67,6 @@ def class_of(where: str, value: Any, labels: tuple[str, ...]) -> str:
     same = _by_spelling(labels).get(spelled) or _by_truth(labels).get(spelled, ())
     if len(same) == 1:
         return same[0]
-    if isinstance(value, bool):
-        return name
     number = _WHOLE_FLOAT.sub(r"\1", name)
     if _WHOLE.fullmatch(number):
         return names_by_number(labels).get(number, name)
