@@ -103,12 +103,15 @@ def test_a_file_may_return_any_mapping_and_import_its_neighbours(config, tmp_pat
     """Such as a ConfigDict of ml_collections, which is not a dictionary."""
     (tmp_path / "neighbour_of_config.py").write_text("STEPS = 5\n")
     text = """
-from collections import UserDict
 from neighbour_of_config import STEPS
 
+class ConfigDict:
+    def __init__(self, **values):
+        self.items = values.items
+
 def get_config(name):
-    phase = UserDict(dict(steps=STEPS, learning_rate=1))
-    return UserDict(dict(phases=(phase,), name=name))
+    phase = ConfigDict(steps=STEPS, learning_rate=1)
+    return ConfigDict(phases=(phase,), name=name)
 """
     path = list(sys.path)
     settings = config(text, "--config.phases[0].learning_rate=0.5", argument="x:y")

@@ -113,7 +113,7 @@ def test_runs_of_words_have_alberts_lengths():
 
 @pytest.mark.parametrize(
     ("tokens", "expected"),
-    [(5, 1), (10, 2), (30, 4), (50, 8), (128, 19), (512, 20)],
+    [(3, 1), (5, 1), (10, 2), (30, 4), (50, 8), (128, 19), (512, 20)],
 )
 def test_counts_round_15_percent_of_all_tokens(tokens, expected):
     """Halves are rounded to even, as by Python's round."""

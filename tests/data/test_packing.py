@@ -104,6 +104,17 @@ def test_large_batches_share_a_few_row_counts():
     assert (counts[242], counts[252], counts[254]) == (252, 252, 264)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "planned", "expected"), [(10, 8, 12), (201, 200, 204)]
+)
+def test_more_rows_than_planned_are_a_multiple_and_at_most_one_for_each_pair(
+    pairs, planned, expected
+):
+    """One step of 5% more than 200 rows would be 212 rows."""
+    packing = Packing((planned,), 4, 128, max_pairs=3, max_predictions=22)
+    assert len(packing.rows(np.full(pairs, 128))) == expected
+
+
 def test_many_steps_compile_a_few_programs():
     """The lengths are those of pairs; one batch in eight needs more rows than planned."""
     random = np.random.default_rng(3)

@@ -310,6 +310,7 @@ OF_ALL = {
         ("fill_mask", "top_k", 3, "did you mean top"),
         ("score", "rest_of_word", "no", "rest_of_word='no', expected a value of type"),
         ("predict", "top", "2", "top='2', expected a value of type int"),
+        ("predict", "top", 0, "top=0, expected at least 1"),
         ("predict", "as_frame", "yes", "as_frame='yes', expected a value of type bool"),
         ("evaluate", "top", 3, "top is not a setting; expected one of"),
         ("evaluate", "task", "cola", "task='cola', expected one of bert_jax.tasks"),

@@ -490,6 +490,15 @@ def test_the_error_of_a_wrong_config_has_the_tensor(workdir):
         bert_jax.load(workdir)
 
 
+def test_a_workdir_from_before_0_1_0_is_refused(workdir):
+    """Its group "model" also contains the settings of "compute"."""
+    config = json.loads((workdir / "config.json").read_text())
+    config["model"]["scan_layers"] = True
+    (workdir / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"config\.json: .*model\.scan_layers"):
+        bert_jax.load(workdir)
+
+
 def test_a_workdir_that_convert_of_0_1_0_wrote_has_its_head(folders, tmp_path):
     checkpoint = bert_jax.load(folders / "token")
     write_run(tmp_path / "run", checkpoint)

@@ -237,6 +237,8 @@ def test_tensor_names_decide_the_head():
     heads = {h: guess_head(from_params(random_params(ODD, h), ODD)) for h in HEADS}
     same_tensors = {"token": "sequence", "choice": "sequence"}
     assert heads == {head: same_tensors.get(head, head) for head in HEADS}
+    for name in ("cls.seq_relationship.weight", "cls.predictions.bias"):
+        assert guess_head({name}) == "pretraining"
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ import pytest
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.inference.model import load
+from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.model.config import BertConfig
 from bert_jax.tasks.data_sets import DATA_SETS, DataSet
-from bert_jax.tasks.families import FAMILIES
+from bert_jax.tasks.families import FAMILIES, task_of_head
 from bert_jax.tasks.task import saved_config
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
@@ -27,6 +29,21 @@ def run(settings, workdir, lines):
     results = run_one(finetune_config(settings), workdir, lines.append)
     dev = results["scores"]["dev"]
     return dev[results["main_metric"]], load(workdir)
+
+
+def test_a_head_of_two_numbers_is_refused():
+    """It is not a classifier, whose config has names of labels too."""
+    head = Checkpoint(
+        config=BertConfig(30, 12, 1, 3, 20),
+        params={},
+        tokenizer=None,
+        head="sequence",
+        labels=("x", "y"),
+        problem_type="regression",
+        source="huggingface",
+    )
+    with pytest.raises(UserError, match=r"the head gives 2 numbers \(regression\)"):
+        task_of_head(head)
 
 
 def test_a_new_task_trains_on_an_existing_head(monkeypatch, tmp_path):

@@ -117,7 +117,7 @@ def test_labels_are_lists_or_a_cell(labels, value, expected):
         ("abc", {}, "no column 'label' or 'labels'"),
         *[
             ("abc", {"label": x}, "the labels are")
-            for x in ([2, 0], [2, "a"], 1, [1, 0])
+            for x in ([2, 0], [2, 0, 1], [2, "a"], 1, [1, 0])
         ],
         *[("01", {"label": x}, "the labels are") for x in ([0, 1], [0.0, 1.0])],
     ],

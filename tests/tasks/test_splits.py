@@ -130,6 +130,17 @@ def test_a_frame_may_have_a_column_with_the_name_of_an_attribute(name):
     assert [row.label for row in task.read("train")] == ["b", "a"]
 
 
+def test_rows_of_another_library_may_have_an_attribute_features():
+    """It declares classes only if it is a mapping, as in a data set of Hugging Face."""
+
+    class Rows(list):
+        features = ("text", "label")
+
+    rows = Rows([{"text": "good", "label": "b"}, {"text": "bad", "label": "a"}])
+    task = bert_jax.tasks.classification().with_rows(train=rows)
+    assert [row.label for row in task.read("train")] == ["b", "a"]
+
+
 def test_labels_that_are_no_class_are_refused():
     data = Split(
         [{"text": "good", "label": 1, "topic": 2}, {"text": "so", "label": -1}]
