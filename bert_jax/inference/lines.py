@@ -49,14 +49,14 @@ def _text_rows(texts: Sequence[Sequence[str]]) -> Iterator[Placed]:
 
 
 def beside_columns(
-    answer: Callable[[Rows], Iterator[Part]], rows: Rows, path: str
+    answer: Callable[[Rows], Iterator[Part]], rows: Rows, path: str | None
 ) -> Iterator[Part]:
     """The answers to rows. The answer to a row of a table has the row's columns first.
 
-    answer: function that answers rows. path: value of --input. Columns with the name of a
-    new value, such as an earlier "log_probability", are replaced.
+    answer: function that answers rows. path: value of --input, or None. Columns with the
+    name of a new value, such as an earlier "log_probability", are replaced.
     """
-    if is_table(Path(path)):
+    if path and is_table(Path(path)):
         return _with_columns(answer, rows)
     return answer(rows)
 
