@@ -8,26 +8,27 @@ import dataclasses
 import inspect
 import textwrap
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bert_jax.errors import UserError, hint
-from bert_jax.settings import REQUIRED
+from bert_jax.settings import REQUIRED, describe, to_dict
 
 Function = TypeVar("Function", bound=Callable)
 
 
 class _Argument(NamedTuple):
-    """An argument for a setting, or for a group of settings, which is a dictionary.
+    """An argument for a setting, or for a group of settings.
 
-    group: name of the group whose setting it is; "" for a setting without a group.
+    keys: a line for each setting of a group; () for a single setting. group: name of the
+    group whose setting it is; "" for a setting without a group.
     """
 
     name: str
     kind: Any
     default: Any
     meaning: str
-    is_group: bool
+    keys: Sequence[str]
     group: str
 
 
@@ -61,10 +62,12 @@ def accepts(
                 if argument.name not in hidden:
                     arguments.setdefault(argument.name, argument)
         page = [f"{inspect.getdoc(function)}\n\nSettings:\n"]
-        for argument in sorted(arguments.values(), key=lambda x: x.is_group):
+        for argument in sorted(arguments.values(), key=lambda x: bool(x.keys)):
             parameters.append(_parameter(argument, optional))
-            text = f"{argument.name}: {argument.meaning}."
-            page.append("\n  ".join(textwrap.wrap(text, 80, break_on_hyphens=False)))
+            end = ":" if argument.keys else "."
+            lines = [f"{argument.name}: {argument.meaning}{end}"]
+            lines += [f"  {key}" for key in argument.keys]
+            page += [_wrapped(line) for line in lines]
         function.__signature__ = signature.replace(parameters=parameters)
         function.__doc__ = "\n".join(page)
         function.groups = groups
@@ -76,9 +79,11 @@ def accepts(
 def in_groups(function: Callable, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a call, with the settings of a flat group in their group.
 
-    function: a function with :func:`accepts`. Raises UserError for a name that is not one
-    of its arguments, and for two values of one setting.
+    function: a function with :func:`accepts`. settings: a group is a dictionary or a
+    config. Raises UserError for a name that is not one of the arguments, for a group of
+    another type, and for two values of one setting.
     """
+    settings = {name: _group(value) for name, value in settings.items()}
     known = inspect.signature(function).parameters
     grouped: dict[str, Any] = {}
     for name, value in settings.items():
@@ -86,13 +91,12 @@ def in_groups(function: Callable, settings: Mapping[str, Any]) -> dict[str, Any]
             actual = f"{name} is not an argument of {function.__name__}"
             near = hint(name, sorted(known)) or f"expected one of {', '.join(known)}"
             raise UserError(f"{actual}; {near}")
+        if known[name].annotation is dict and not isinstance(value, Mapping):
+            raise UserError(f"{name}={value!r:.60}, expected a dictionary of settings")
         if name not in function.groups:
             grouped[name] = value
     for group in {*function.groups.values()}:
-        given = settings.get(group, {})
-        if not isinstance(given, Mapping):
-            raise UserError(f"{group}={given!r:.60}, expected a group of settings")
-        changed = dict(given)
+        changed = dict(settings.get(group, {}))
         for name, owner in function.groups.items():
             if owner != group or name not in settings:
                 continue
@@ -110,15 +114,32 @@ def _arguments(kind: type, flat: str = "", group: str = "") -> Iterator[_Argumen
     hints = typing.get_type_hints(kind)
     for field in _fields(kind):
         annotation, default = hints[field.name], field.default
-        meaning, keys = field.metadata.get("doc"), ""
+        meaning, keys = field.metadata.get("doc"), []
         if field.default_factory is not REQUIRED:
             default = field.default_factory()
         if field.name == flat:
             yield from _arguments(annotation, group=flat)
         if dataclasses.is_dataclass(annotation):
-            keys = ", ".join(x.name for x in dataclasses.fields(annotation))
-            annotation, default, meaning = dict, {}, f"a dictionary of {keys}"
-        yield _Argument(field.name, annotation, default, meaning, bool(keys), group)
+            keys = describe(annotation)
+            meaning = f"a dictionary, or a {annotation.__name__}, of these settings"
+            annotation, default = dict, {}
+        yield _Argument(field.name, annotation, default, meaning, keys, group)
+
+
+def _group(value: Any) -> Any:
+    """The dictionary of a config, which is a group of settings. Other values are kept."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return to_dict(value)
+    return value
+
+
+def _wrapped(line: str) -> str:
+    """A line of a docstring as lines of at most 80 characters."""
+    indent = line[: len(line) - len(line.lstrip())]
+    lines = textwrap.wrap(
+        line, 80, subsequent_indent=f"{indent}  ", break_on_hyphens=False
+    )
+    return "\n".join(lines)
 
 
 def _fields(kind: type) -> list[dataclasses.Field]:

@@ -86,7 +86,7 @@ def save(picture: Picture, path: Path) -> None:
     """Writes a picture in the format of its name's ending. path: file.png, .svg or .pdf."""
     kind = ending(path)[1:]
     if kind not in ("png", "svg", "pdf"):
-        raise UserError(f"--output={path}, expected a name in .png, .svg or .pdf")
+        raise UserError(f"output={path}, expected a name in .png, .svg or .pdf")
     with new_file(path) as file:
         picture.savefig(file, format=kind)
 

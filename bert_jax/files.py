@@ -235,7 +235,7 @@ def check_output(output: Path | str, *inputs: str | None) -> None:
             exists = path.is_file() or path.is_dir()  # a terminal is neither
         if exists and Path(output).resolve().is_relative_to(path.resolve()):
             raise UserError(
-                f"--output={output} is the input {path} or in it; expected another name"
+                f"output={output} is the input {path} or in it; expected another name"
             )
 
 

@@ -311,10 +311,10 @@ def test_functions_show_their_settings_with_types_defaults_and_meanings():
     ]
     assert sorted(order, key=names.index) == order
     assert [*names[-5:]] == ["optimizer", "model", "features", "compute", "mesh"]
-    keys = (
-        "dtype, attention_impl, dropout_impl, remat,\n  scan_layers, float32_gradients."
-    )
-    assert f"\ncompute: a dictionary of {keys}\n" in page
+    head = "mesh: a dictionary, or a MeshConfig, of these settings:"
+    first = "replica = 1  # number of TPU slices, which split the batch"
+    assert f"\n{head}\n  {first}\n" in page
+    assert max(map(len, page.partition("Settings:")[2].splitlines())) <= 80
     pretrain = inspect.signature(bert_jax.pretrain).parameters
     assert (pretrain["beta2"].default, pretrain["log_every"].default) == (0.999, 100)
     assert {"phases", "optimizer", "compute", "mesh", "model", "data"} <= {*pretrain}

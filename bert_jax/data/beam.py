@@ -37,7 +37,7 @@ def prepare_with_beam(
         import apache_beam  # noqa: F401
     except ImportError as error:
         raise UserError(
-            "--beam needs pip install -e '.[beam]' in the folder of bert_jax"
+            "beam needs pip install -e '.[beam]' in the folder of bert_jax"
         ) from error
     run = functools.partial(_run, options=list(options), output=output)
     if not is_remote(output):

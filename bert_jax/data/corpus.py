@@ -103,7 +103,7 @@ def find_sources(inputs: Sequence[str], reading: Reading) -> list[Source]:
         sources += _expand(text, reading)
     formats = collections.Counter(source.format for source in sources)
     chosen = ", ".join(f"{counted(n, 'file')} as {name}" for name, n in formats.items())
-    logger.info("reading %s (--input_format %s)", chosen, reading.format)
+    logger.info("reading %s (input_format=%s)", chosen, reading.format)
     if reading.format == "auto":
         _warn_of_markup(sources)
     return sources
@@ -120,7 +120,7 @@ def _warn_of_markup(sources: Iterable[Source]) -> None:
         logger.warning(
             f"{names[0]} is read as plain text, with its columns or tags "
             f"({counted(len(names), 'such file')}); write its texts into a JSONL file, or "
-            "set --input_format if it is plain text"
+            "set input_format if it is plain text"
         )
 
 

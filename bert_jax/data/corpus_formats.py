@@ -248,7 +248,7 @@ def read_jsonl_format(lines: Lines, reading: Reading) -> Documents:
         text = row.get(reading.text_field)
         if reading.text_field not in row:
             keys = ", ".join(sorted(row)[:8])
-            raise UserError(f"expected {expected}, found {keys}; set --text_field")
+            raise UserError(f"expected {expected}, found {keys}; set text_field")
         if not isinstance(text, str):
             actual = f"found a value of type {type(text).__name__} there"
             raise UserError(f"expected {expected}, {actual}; drop the row")

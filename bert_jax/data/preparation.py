@@ -39,7 +39,7 @@ from bert_jax.settings import differences
 
 _ONE_DOCUMENT = (
     "1 document, and next sentence prediction needs several; if a line is a sentence, set "
-    "--input_format lines; if the text is not English, set --language"
+    "input_format=lines; if the text is not English, set language"
 )
 logger = logging.getLogger(__name__)
 
@@ -257,7 +257,7 @@ class Writer:
             except BrokenProcessPool as error:
                 raise UserError(
                     "a worker process was killed, perhaps because memory was full; run "
-                    "the same command again with fewer --workers"
+                    "the same command again with fewer workers"
                 ) from error
             except BaseException:
                 end.close()

@@ -145,7 +145,7 @@ def finish_store(
     offsets = _write_sums(parts, "sentence_lengths", directory / OFFSETS)
     bounds = _write_sums(parts, "document_sizes", directory / SENTENCES)
     if not offsets.count:
-        raise UserError(f"no text for {directory}; check --input and --input_format")
+        raise UserError(f"no text for {directory}; check input and input_format")
     dtype, word_bit = stored_type(vocab_size, words="words" in settings)
     filled = []
     checksums: dict[str, int] = {}

@@ -70,7 +70,9 @@ def vocabulary(
     """
     options = {"size": size, "cased": cased, "keep_accents": keep_accents}
     options |= {"words": words, "text_field": text_field, "language": language}
+    options |= {"kind": kind, "input_format": input_format}
     _check_types(vocabulary, options)
+    output = _output(output)
     if extend:
         _check_unused(size=size, kind=kind, cased=cased, keep_accents=keep_accents)
     else:
@@ -79,7 +81,7 @@ def vocabulary(
         raise UserError(f"kind={kind!r}, expected one of {', '.join(KINDS)}")
     if cased or kind == "sentencepiece":
         _check_unused(keep_accents=keep_accents)
-    inputs, path = _inputs(input), Path(expanded(output))
+    inputs, path = _inputs(input), Path(output)
     if ending(path) != _ENDINGS[kind]:
         expected = f"expected a {_ENDINGS[kind]} file for {kind}"
         raise UserError(f"output={path}, {expected}")
@@ -142,8 +144,9 @@ def prepare(
     """
     options = {"workers": workers, "shards": shards, "segmenter": segmenter}
     options |= {"text_field": text_field, "language": language, "beam": beam}
+    options["input_format"] = input_format
     _check_types(prepare, options)
-    inputs, folder = _inputs(input), expanded(output)
+    inputs, folder = _inputs(input), _output(output)
     tokenizer = _tokenizer(vocabulary, "vocabulary")
     settings = {"workers": workers, "shards": shards, "segmenter": segmenter}
     settings |= {"format": input_format, "text_field": text_field, "language": language}
@@ -187,6 +190,13 @@ def _inputs(input: Files) -> list[str]:
     if not names:
         raise UserError("input names no files; expected at least one")
     return names
+
+
+def _output(output: Any) -> str:
+    """The path in an argument ``output``. Raises UserError for another value."""
+    if not isinstance(output, str | os.PathLike):
+        raise UserError(f"output={output!r:.80}, expected the name of a file or folder")
+    return expanded(output)
 
 
 def _tokenizer(source: Vocabulary, argument: str) -> Tokenizer:

@@ -75,7 +75,7 @@ def extend_vocabulary(
     """
     if not isinstance(tokenizer, WordPieceTokenizer):
         raise UserError(
-            f"--extend adds words to WordPiece vocabularies, and this is one of "
+            "extend adds words to WordPiece vocabularies, and this is one of "
             f"{tokenizer.kind}; use it as it is, or train a new vocabulary"
         )
     words = count_words(
@@ -94,7 +94,7 @@ def extend_vocabulary(
             saved[word] = number * tokens_less
     new = sorted(saved, key=lambda word: (-saved[word], word))[: max(0, count)]
     if not new:
-        raise UserError(f"the text has no frequent words for --words={count}")
+        raise UserError(f"the text has no frequent words for words={count}")
     logger.info(f"{len(new):,} new words")
     return tokenizer.with_tokens([*tokenizer.tokens, *new])
 
@@ -113,8 +113,8 @@ def _train_wordpiece(
     alphabet = _alphabet(words, limit=max(size // 3, 100))
     if len(alphabet) > size - len(first):
         raise UserError(
-            f"--size={size} has no room for {len(first)} special tokens and "
-            f"{len(alphabet)} characters; expected text and a larger --size"
+            f"size={size} has no room for {len(first)} special tokens and "
+            f"{len(alphabet)} characters; expected text and a larger size"
         )
     logger.info(f"training a vocabulary on {len(words):,} different words")
     known = {token.removeprefix(PREFIX) for token in alphabet}
@@ -194,7 +194,7 @@ def _train_sentencepiece(
 ) -> Tokenizer:
     sample = _sample(sentences, _SAMPLED)
     if not sample:
-        raise UserError("no sentence was found; check --input and --input_format")
+        raise UserError("no sentence was found; check input and input_format")
     logger.info(f"training a vocabulary on {len(sample):,} sentences")
     if lower_case:
         sample = [sentence.lower() for sentence in sample]
@@ -220,7 +220,7 @@ def _train_sentencepiece(
             minloglevel=2,
         )
     except RuntimeError as error:  # too few tokens for the characters
-        raise UserError(f"--size={size} is too small ({error}); raise it") from error
+        raise UserError(f"size={size} is too small ({error}); raise it") from error
     return SentencePieceTokenizer(model.getvalue(), lower_case)
 
 

@@ -226,7 +226,7 @@ def stacked(model: OnDevices, rows: Rows, options: EncodeOptions) -> Arrays:
 def check_ending(path: Path) -> None:
     """Raises UserError unless the name ends in .npz."""
     if ending(path) != ".npz":
-        raise UserError(f"--output={path}, expected a name in .npz")
+        raise UserError(f"output={path}, expected a name in .npz")
 
 
 def write_arrays(path: Path, parts: Iterable[dict[str, np.ndarray]]) -> dict[str, Any]:

@@ -198,7 +198,8 @@ def save_huggingface(
     reason = misfit(checkpoint)
     if reason and not own:
         raise UserError(
-            f"transformers has no BERT with {reason}; use convert --to bert_jax"
+            f"transformers has no BERT with {reason}; use model.save(folder), or the form "
+            "bert_jax of the command convert"
         )
     if reason:
         library = architecture = OWN

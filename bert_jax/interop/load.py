@@ -83,11 +83,7 @@ def load(
     shape does not fit the config, or if the vocabulary has more tokens than the word table
     has rows. Rows without a token are kept and never predicted.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise UserError(
-            f"the checkpoint is of type {type(path).__name__}; expected the path of a "
-            "folder or a file, or the name of a model on the hub"
-        )
+    _check_type(path)
     path, step = split_step(expanded(path))
     model_changes, compute_changes = split_changes(changes)
     if not weights:
@@ -131,6 +127,7 @@ def tokenizer(path: os.PathLike | str) -> Tokenizer:
 
     Raises UserError if there is no vocabulary, or if it cannot be read.
     """
+    _check_type(path)
     path = expanded(path)
     place = Path(path)
     if place.is_dir() and find_vocabulary(place) and not config_file(place).is_file():
@@ -141,6 +138,15 @@ def tokenizer(path: os.PathLike | str) -> Tokenizer:
     check_vocabulary(checkpoint, path)
     checkpoint.tokenizer.model_max_length = checkpoint.config.max_positions
     return checkpoint.tokenizer
+
+
+def _check_type(path: Any) -> None:
+    """Raises UserError unless ``path`` is a path or a name."""
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(
+            f"the checkpoint is of type {type(path).__name__}; expected the path of a "
+            "folder or a file, or the name of a model on the hub"
+        )
 
 
 def _without_weights(path: os.PathLike | str, changes: dict[str, Any]) -> Checkpoint:

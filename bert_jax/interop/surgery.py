@@ -35,7 +35,7 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
     if not longer and tokenizer.fingerprint() != old.fingerprint():
         raise UserError(
             "the text was prepared with another vocabulary; prepare the text with the "
-            "checkpoint's vocabulary, or with one from bert_jax vocabulary --extend"
+            "checkpoint's vocabulary, or with one that bert_jax.vocabulary extends"
         )
     config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)
     words = [token.removeprefix(PREFIX) for token in tokenizer.tokens[old.vocab_size :]]

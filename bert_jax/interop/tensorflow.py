@@ -104,8 +104,8 @@ def _warn_of_gelu(prefix: Path, path: Path, config: BertConfig) -> None:
     _logger.warning(
         f'{path} has "gelu" for both forms of GELU; erf is used, as for Google\'s files '
         "before February 2019. Later files (whole-word masking, the small models) need "
-        "--activation gelu_tanh of convert, --model.activation=gelu_tanh of a run, or "
-        'activation="gelu_tanh" in Python'
+        "activation=gelu_tanh (of load, or of the command convert), or "
+        "model.activation=gelu_tanh of a run"
     )
 
 

@@ -438,10 +438,9 @@ def value_of(
         raise UserError(f'{where}: "{name}" is missing; fill it in or drop the row')
     if name:
         return values[name]
-    advice = "columns= or --columns to predict"
+    advice = "columns to predict"
     if setting:
-        advice += f", {setting}= of the task to train, or of task= to evaluate"
-        advice += f" (--data.{setting})"
+        advice += f", {setting} of the task (data.{setting}) to train, or to evaluate"
     if ".csv" in where or ".tsv" in where:
         advice += "; a table needs a header, with commas in .csv and tabs in .tsv"
     raise UserError(

@@ -405,8 +405,18 @@ def answered(answer: Answer) -> Any:
 def all_scores(task: Task, rows: list[Any], answers: Answers) -> Scores:
     """The scores of the task and of its ``own_metrics``."""
     scores = task.score(rows, answers)
+    return scores | own_scores(task, rows, answers, [*scores])
+
+
+def own_scores(
+    task: Task, rows: list[Any], answers: Answers, others: Sequence[str]
+) -> Scores:
+    """The scores of the task's ``own_metrics``; {} without them.
+
+    others: names of the task's other scores, which own metrics may not have.
+    """
     if not task.own_metrics:
-        return scores
+        return {}
     if not task.gold:
         expected = f"{type(task).__name__}.gold, the attribute of a row with its label"
         raise UserError(f"metrics= needs {expected}")
@@ -417,15 +427,15 @@ def all_scores(task: Task, rows: list[Any], answers: Answers) -> Scores:
             label = list(label)
         gold.append(label)
     more = task.own_metrics(gold, [copy.copy(answered(x)) for x in answers])
-    if isinstance(more, Mapping) and not more.keys() & scores.keys():
+    if isinstance(more, Mapping) and not more.keys() & {*others}:
         with contextlib.suppress(TypeError, ValueError):  # a score is not a number
             more = {str(name): float(x) for name, x in more.items()}
             missing = [name for name, x in more.items() if math.isnan(x)]
             if missing:
                 advice = "a NaN never is the best score"
                 logger.warning(f"metrics returned NaN for {listed(missing)}; {advice}")
-            return scores | more
-    expected = f"a dictionary of numbers with other names than {', '.join(scores)}"
+            return more
+    expected = f"a dictionary of numbers with other names than {', '.join(others)}"
     raise UserError(f"metrics returned {more!r:.200}, expected {expected}")
 
 

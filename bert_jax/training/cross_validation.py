@@ -5,20 +5,22 @@ import dataclasses
 import itertools
 import json
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from etils import epath
 
 from bert_jax.arguments import accepts, in_groups
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.progress import Log, print_line
 from bert_jax.runs import RESULTS, spread
-from bert_jax.tasks.task import Metrics, Task
+from bert_jax.tasks.task import Metrics, Task, own_scores
 from bert_jax.training.config import FineTuneConfig, SweepConfig, finetune_config
 from bert_jax.training.finetune_outputs import ANSWERS, PREDICTIONS
 from bert_jax.training.from_python import (
     check_call,
+    check_options,
     from_hub,
     path_of,
     shown_output,
@@ -45,6 +47,16 @@ class CrossValidation(NamedTuple):
     scores: list[dict[str, float]]
     answers: list[dict[str, Any] | None]
     workdir: epath.Path
+
+    def __repr__(self) -> str:
+        """The means and deviations. Folds and answers, which may be many, are counted."""
+        means = []
+        for name, mean in self.mean.items():
+            means.append(f"{name} {mean:.2f} ± {self.deviation[name]:.2f}")
+        folds = counted(len(self.scores), "fold")
+        rows = counted(len(self.answers), "row")
+        shown = [*means, f"{folds} of {rows}", f"in {self.workdir}"]
+        return f"CrossValidation({', '.join(shown)})"
 
 
 @accepts(FineTuneConfig, flat="optimizer", leave_out=("family", "data", "sweep"))
@@ -84,6 +96,7 @@ def cross_validate(
     Raises UserError for wrong rows, settings or files, and if a fold diverged.
     """
     check_call(cross_validate, task, metrics, settings)
+    check_options(log, change_settings)
     settings = in_groups(cross_validate, settings)
     if train is None and not task.config.dir:
         raise UserError(
@@ -110,23 +123,31 @@ def cross_validate(
         )
         config = dataclasses.replace(config, data=task.config, sweep=grid)
         run_sweep(config, workdir, log, task, change_settings=change_settings)
-    return _of_folds(task, rows_of_folds, run_names(config, task), epath.Path(workdir))
+    names = run_names(config, task)
+    tasks = task.folds(folds, config.seed)
+    folds_of_task = [*zip(rows_of_folds, names, tasks, strict=True)]
+    count = len(task.splits.rows["train"])
+    return _of_folds(folds_of_task, count, epath.Path(workdir))
 
 
 def _of_folds(
-    task: Task, rows: list[list[int]], names: list[str], workdir: epath.Path
+    folds: Sequence[tuple[list[int], str, Task]], count: int, workdir: epath.Path
 ) -> CrossValidation:
-    """Reads the results of finished folds. rows: numbers of each fold's rows."""
-    answers: list[Any] = [None] * len(task.splits.rows["train"])
+    """Reads the results of finished folds.
+
+    folds: for each fold, the numbers of its rows, the name of its run, and its task.
+    count: number of rows in all folds, and in none.
+    """
+    answers: list[Any] = [None] * count
     scores = []
-    for numbers_of_fold, name in zip(rows, names, strict=True):
+    for numbers_of_fold, name, task in folds:
         folder = workdir / SWEEP / name
         results = json.loads((folder / RESULTS).read_text())
         if DIVERGED in results:
             raise UserError(f"{folder}: {results[DIVERGED]}")
-        scores.append(results["scores"]["dev"])
         file = folder / PREDICTIONS / ANSWERS.format("dev")
         of_fold = json.loads(file.read_text())
+        scores.append(_scores_of_fold(task, of_fold, results["scores"]["dev"]))
         for number, answer in zip(numbers_of_fold, of_fold, strict=True):
             answers[number] = answer
     mean, deviation = {}, {}
@@ -136,3 +157,19 @@ def _of_folds(
         values = spread([of_fold[metric] for of_fold in scores if metric in of_fold])
         mean[metric], deviation[metric] = values["mean"], values["deviation"]
     return CrossValidation(mean, deviation, scores, answers, workdir)
+
+
+def _scores_of_fold(
+    task: Task, answers: list[dict[str, Any]], recorded: dict[str, float]
+) -> dict[str, float]:
+    """The scores of a finished fold.
+
+    An earlier call may have finished it with other metrics, so the scores of the task's own
+    metrics are computed from the answers. All others are the recorded ones.
+    """
+    if task.own_metrics is None:
+        return recorded
+    rows = task.read("dev")
+    names = [*task.score(rows, answers)]
+    scores = {name: recorded[name] for name in names if name in recorded}
+    return scores | own_scores(task, rows, answers, names)

@@ -27,10 +27,10 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.objectives.objective import eval_summary
 from bert_jax.parallel.processes import is_leader
 from bert_jax.progress import Log, hidden_bars, print_line
-from bert_jax.runs import NO_SCORES, read_runs
+from bert_jax.runs import NO_SCORES, RESULTS, read_runs
 from bert_jax.settings import from_settings, merged, plain
 from bert_jax.tasks.splits import HUB, read_hub
-from bert_jax.tasks.task import Metrics, Task
+from bert_jax.tasks.task import Metrics, Task, records_of
 from bert_jax.training import pretrain as pretraining
 from bert_jax.training.config import (
     FineTuneConfig,
@@ -134,13 +134,16 @@ def pretrain(
 
     Raises UserError for wrong settings or files.
     """
-    if isinstance(config, str | os.PathLike):
-        raise UserError(f"config={config!r}, expected a dictionary; files are text=")
+    if not isinstance(config, TrainConfig | Mapping | None):
+        expected = "a dictionary of settings, or a TrainConfig; files are text="
+        raise UserError(f"config={config!r:.60}, expected {expected}")
+    check_options(log, change_settings)
     workdir = workdir_of(workdir)
     given = _without_none(learning_rate=learning_rate, warmup=warmup)
     changes = in_groups(pretrain, plain(settings) | given)
-    if init_from:
-        changes["init_from"] = path_of(init_from, workdir)
+    start = path_of(init_from, workdir)
+    if start:
+        changes["init_from"] = start
     if inputs := file_names(text, "text"):
         source = {"corpus": inputs, "path": ""}
         if len(inputs) == 1 and _is_prepared(inputs[0]):
@@ -153,7 +156,7 @@ def pretrain(
     phases = changes.get("phases") or base.get("phases") or ()
     if phase or not phases:
         changes["phases"] = [_only_phase(phase, phases)]
-    is_continued = init_from or base.get("init_from")
+    is_continued = start or base.get("init_from")
     rate = CONTINUED_RATE if is_continued else NEW_RATE
     defaults = {"optimizer": {"learning_rate": rate, "warmup": WARMUP}, "data": {}}
     chosen = train_config(merged(defaults | base, changes), workdir)
@@ -179,10 +182,13 @@ def _is_prepared(path: str) -> bool:
 
 
 def path_of(init_from: Any, workdir: str) -> str:
-    """The path of a checkpoint. A model in memory is first saved in the workdir.
+    """The path of a checkpoint; "" for None.
 
+    A model in memory is first saved in the workdir.
     The name of its folder depends on the model: the same call finds the same folder.
     """
+    if init_from is None:
+        return ""
     if isinstance(init_from, str | os.PathLike):
         return os.fspath(init_from)
     if not isinstance(init_from, Checkpoint):
@@ -280,6 +286,7 @@ def finetune(
     Raises UserError for wrong rows, settings or files.
     """
     check_call(finetune, task, metrics, settings)
+    check_options(log, change_settings)
     if not (callback is None or callable(callback)):
         expected = "a function of the step and the scores"
         raise UserError(f"callback={callback!r:.60}, expected {expected}")
@@ -298,11 +305,19 @@ def finetune(
         task = copy.copy(task)
         task.own_metrics = metrics
         options = {"change_settings": change_settings, "callback": callback}
+        was_finished = (workdir / RESULTS).exists()
         results = run_one(config, workdir, log, task, **options)
-        model = load(workdir)
+        more = {"scores": results["scores"], "workdir": workdir, "metrics": metrics}
+        model = Trained(**vars(load(workdir)), **more)
+        if was_finished and metrics is not None:
+            # The run may have been scored with other metrics.
+            scores = {}
+            for split in model.scores:
+                rows = [values for _, values in records_of(task, split)]
+                scores[split] = model.evaluate(rows)
+            model = dataclasses.replace(model, scores=scores)
         log("next: model.predict(rows), model.evaluate(rows), or model.save(folder)")
-    more = {"scores": results["scores"], "workdir": workdir, "metrics": metrics}
-    return Trained(**vars(model), **more)
+    return model
 
 
 @contextlib.contextmanager
@@ -360,3 +375,12 @@ def check_call(
             called = task.function or task.family
             example = f"bert_jax.tasks.{called}({name}={value!r:.40})"
             raise UserError(f"{actual}, but of the task: {example}")
+
+
+def check_options(log: Any, change_settings: Any) -> None:
+    """Raises UserError for options of a run of another type."""
+    if not callable(log):
+        raise UserError(
+            f"log={log!r:.60}, expected a function of a line, such as print"
+        )
+    from_settings(bool, change_settings, "change_settings")

@@ -49,7 +49,7 @@ def check_folder(
     """
     path = folder.local / "config.json"
     if path.exists() and "hidden_size" in read_json(path, "the config of a run"):
-        raise UserError(f"{path} is the config of a checkpoint; use another --workdir")
+        raise UserError(f"{path} is the config of a checkpoint; use another workdir")
     if folder.has_run() and not change_settings:
         check_owner(folder.local, identity)
 

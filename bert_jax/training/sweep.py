@@ -67,7 +67,7 @@ def run_one(
     with open_workdir(workdir, log) as (folder, log):
         place = folder.local
         if (place / SWEEP).exists():
-            raise UserError(f"{workdir} holds a sweep; use another workdir, or --sweep")
+            raise UserError(f"{workdir} holds a sweep; use another workdir")
         results = from_leader(lambda: finished(place, config, PLACES))
         moved = results is not None and from_leader(lambda: _is_moved(place, config))
         if results is None:

@@ -42,7 +42,7 @@ def test_the_command_trains_sentencepiece(text, tmp_path, capsys):
     flags = [*arguments, "--kind", "sentencepiece"]
     vocabulary.main([*flags, "--output", str(tmp_path / "spiece.model")])
     err = capsys.readouterr().err
-    assert "reading 1 file as lines (--input_format auto)" in err
+    assert "reading 1 file as lines (input_format=auto)" in err
     assert "training a vocabulary on 300 sentences" in err
     assert load_tokenizer(tmp_path).vocab_size == 500
 

@@ -465,7 +465,7 @@ def test_short_records_of_jsonl_are_kept(tmp_path):
     [
         ({"body": None}, r"found a value of type NoneType there; drop the row$"),
         ({"body": ["a"]}, r"found a value of type list there; drop the row$"),
-        ({"text": "a"}, r"found text; set --text_field$"),
+        ({"text": "a"}, r"found text; set text_field$"),
     ],
 )
 def test_error_of_a_jsonl_row_without_text(tmp_path, row, found):

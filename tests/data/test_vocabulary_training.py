@@ -70,7 +70,7 @@ def test_words_that_save_most_tokens_extend_a_vocabulary(lines):
     assert "xylem" not in every  # once
     assert "the" not in every
     for words, count in ((["the the"], 5), (text, 0), (text, -1)):
-        with pytest.raises(UserError, match=f"no frequent words for --words={count}"):
+        with pytest.raises(UserError, match=f"no frequent words for words={count}"):
             extend_vocabulary(small, words, count)
 
 
@@ -200,8 +200,8 @@ def test_the_sample_for_sentencepiece_is_evenly_spaced(monkeypatch):
     [
         (["\0 \n"], 1000, "wordpiece", "the input has no words; expected text"),
         ([" "], 1000, "sentencepiece", "no sentence was found"),
-        (["abc"], 5, "wordpiece", "larger --size"),
-        (["abcdefghij"], 12, "wordpiece", "larger --size"),
+        (["abc"], 5, "wordpiece", "larger size"),
+        (["abcdefghij"], 12, "wordpiece", "larger size"),
         (["abcdefghij"], 12, "sentencepiece", "size=12 is too small"),
         (["abc"], 100, "bpe", "expected one of wordpiece, sentencepiece"),
     ],

@@ -48,7 +48,7 @@ def test_cross_validation_answers_each_row_once_and_resumes(
     rows = [*clued_rows(14), {"text": "w1 so so", "label": "perhaps"}]
     arguments = dict(init_from=checkpoint_dir, train=rows, folds=3, seed=4)
     arguments |= dict(workdir=tmp_path / "run", log=[].append)
-    arguments |= SETTINGS
+    arguments |= SETTINGS | {"epochs": 2, "batch_size": 6}
     task = bert_jax.tasks.classification(max_length=24)
 
     def share(gold, predicted):
@@ -69,6 +69,17 @@ def test_cross_validation_answers_each_row_once_and_resumes(
     assert result.mean["accuracy"] == pytest.approx(np.mean(values))
     assert result.deviation["accuracy"] == pytest.approx(np.std(values, ddof=1))
     assert {*result.answers[0]} >= {"label", "probability"}
+    assert "3 folds of 15 rows, in " in repr(result) and "label" not in repr(result)
+
+    # Finished folds are scored with the metrics of this call.
+    def size(gold, predicted):
+        return {"size": float(len(gold))}
+
+    other = bert_jax.cross_validate(task, metrics=size, **arguments)
+    own = {"share", "rows 4", "rows 5"}
+    for fold, scores, before in zip(folds, other.scores, result.scores, strict=True):
+        kept = {name: before[name] for name in before.keys() - own}
+        assert scores == kept | {"size": len(fold)}
     # The same call runs only what is missing, and gives the same result.
     ran, train = [], tuning.finetune
     monkeypatch.setattr(

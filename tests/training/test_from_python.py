@@ -1,8 +1,10 @@
 """Fine-tuning on rows of Python, for every family."""
 
 import dataclasses
+import functools
 import json
 import logging
+import math
 import pickle
 import shutil
 import subprocess
@@ -16,7 +18,9 @@ import pytest
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.interop.load import load
-from bert_jax.training import from_python
+from bert_jax.model.config import ComputeConfig, MeshConfig
+from bert_jax.training import cross_validation, from_python
+from bert_jax.training.config import DataConfig, ModelSettings, OptimizerConfig
 
 WORDS = [f"w{i}" for i in range(40)]
 
@@ -242,6 +246,10 @@ def test_own_metrics_choose_the_best_model_and_a_callback_stops(
     assert [(line["step"], line["mine"]) for line in lines] == [
         *((0, 9), (2, 1), (4, 3), (6, 2))
     ]
+    # A finished run is scored with the metrics of this call.
+    arguments["metrics"] = lambda gold, predicted: {"mine": len(gold), "other": 5}
+    again = bert_jax.finetune(task, **arguments, main_metric="mine", **settings)
+    assert again.scores["dev"] == model.scores["dev"] | {"mine": 8, "other": 5}
     arguments["workdir"] = None
     for wrong in ({"accuracy": 1}, {"own": None}, {"own": np.ones(2)}):
         arguments["metrics"] = lambda *_, wrong=wrong: wrong
@@ -427,7 +435,7 @@ def test_a_string_is_not_read_as_a_file():
             {"train": [("a", "b")], "workdir": __file__},
             "^workdir=.* is a file, expected the path of a folder",
         ),
-        ({"optimizer": [1]}, r"^optimizer=\[1\], expected a group of settings"),
+        ({"optimizer": [1]}, r"^optimizer=\[1\], expected a dictionary of settings"),
         *(
             (
                 {"train": [("good", "a")] * 9, "dev": share},
@@ -579,6 +587,37 @@ def test_a_run_starts_from_a_model_in_memory(checkpoint_dir, tmp_path):
         bert_jax.finetune(task, init_from=start, **arguments | {"workdir": "gs://x/y"})
 
 
+def test_a_group_of_settings_may_be_a_config(checkpoint_dir, monkeypatch, tmp_path):
+    configs = []
+
+    def stop(config, *_, **__):
+        configs.append(config)
+        raise UserError("stopped")
+
+    monkeypatch.setattr(from_python, "run_one", stop)
+    monkeypatch.setattr(cross_validation, "run_sweep", stop)
+    monkeypatch.setattr(from_python.pretraining, "pretrain", stop)
+    optimizer = OptimizerConfig(learning_rate=3e-4, beta1=0.8, clip_norm=math.inf)
+    groups = dict(optimizer=optimizer, mesh=MeshConfig(fsdp=True))
+    groups |= dict(compute=ComputeConfig(remat="dots"), init_from=checkpoint_dir)
+    groups["workdir"] = tmp_path
+    task, rows = bert_jax.tasks.classification(), [("a", "x"), ("b", "y")] * 4
+    tuned = groups | dict(train=rows, model=ModelSettings(pooling="mean"))
+    for function, arguments in (
+        (functools.partial(bert_jax.finetune, task), tuned | dict(verbose=0)),
+        (functools.partial(bert_jax.cross_validate, task), tuned | dict(folds=2)),
+        (bert_jax.pretrain, groups | dict(text=__file__, steps=3, data=DataConfig())),
+    ):
+        with pytest.raises(UserError, match="stopped"):
+            function(**arguments)
+        config = configs[-1]
+        for field in dataclasses.fields(OptimizerConfig):
+            value = getattr(config.optimizer, field.name)
+            assert value == getattr(optimizer, field.name)
+        assert config.mesh.fsdp and config.compute.remat == "dots"
+    assert [x.model.pooling for x in configs[:2]] == ["mean", "mean"]
+
+
 def test_two_values_of_one_setting_are_refused(checkpoint_dir):
     twice = dict(learning_rate=1e-4, optimizer={"learning_rate": 1e-3})
     with pytest.raises(
@@ -587,3 +626,34 @@ def test_two_values_of_one_setting_are_refused(checkpoint_dir):
         bert_jax.finetune(
             bert_jax.tasks.classification(), init_from=checkpoint_dir, train=[], **twice
         )
+
+
+@pytest.mark.parametrize("wrong", [0.5, [], b"x", object()])
+def test_values_of_other_types_are_refused_in_one_line(wrong, checkpoint_dir, tmp_path):
+    """Each function refuses a wrong value of each of these arguments by name."""
+    text, task = tmp_path / "a.txt", bert_jax.tasks.classification()
+    text.write_text("The sea.")
+    start = dict(init_from=checkpoint_dir, workdir=tmp_path / "run", verbose=0)
+    pretrain = functools.partial(bert_jax.pretrain, text=text, steps=1, **start)
+    start["train"] = [("a", "x"), ("b", "y")] * 4
+    finetune = functools.partial(bert_jax.finetune, task, **start)
+    folds = functools.partial(bert_jax.cross_validate, task, **start)
+    vocabulary = functools.partial(bert_jax.vocabulary, input=text, output="v.txt")
+    prepare = functools.partial(bert_jax.prepare, text, checkpoint_dir, output="s")
+    names = {
+        pretrain: ("config", "data", "optimizer", "init_from", "log", "workdir"),
+        finetune: ("optimizer", "mesh", "init_from", "log", "workdir"),
+        folds: ("model", "folds", "init_from", "log", "change_settings"),
+        vocabulary: ("output", "kind", "input_format", "language"),
+        prepare: ("output", "input_format", "workers", "segmenter"),
+    }
+    for function, arguments in names.items():
+        for name in arguments:
+            with pytest.raises(UserError, match=f"^{name}|there are .* {name}"):
+                function(**{name: wrong})
+    for function in (bert_jax.tokenizer, bert_jax.load):
+        with pytest.raises(UserError, match="expected the path of a folder"):
+            function(wrong)
+    for name in ("data", "optimizer"):
+        with pytest.raises(UserError, match=f"^{name}=None, expected a dictionary"):
+            pretrain(**{name: None})

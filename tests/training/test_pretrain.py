@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import shutil
 import threading
 import types
@@ -203,7 +204,9 @@ def test_new_words_start_as_the_mean_of_their_tokens(start, tmp_path, with_head)
         WordPieceTokenizer(longer.tokens, longer.lower_case, longest_word=100),
         WordPieceTokenizer(tokenizer.tokens, longer.lower_case, longest_word=100),
     ):
-        with pytest.raises(UserError, match=r"prepare the text with .* --extend"):
+        with pytest.raises(
+            UserError, match=r"prepare the text with .*bert_jax\.vocabulary extends"
+        ):
             pretrain_data.initial_params(config, other, print)
 
 
@@ -332,10 +335,23 @@ def test_an_evaluation_whose_loss_is_not_finite_ends_the_run(
         pretrain(one_step("--eval_every=5"), tmp_path, log=lambda line: None)
 
 
-def test_the_error_names_a_missing_objective(configure):
-    config = configure("--objective=sides.py")
-    with pytest.raises(UserError, match=r"bert_jax\.objectives\.mlm_nsp, \.causal"):
-        pretraining.pretraining_objective(config)
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("sides.py", r"No module .*bert_jax\.objectives\.mlm_nsp, \.causal"),
+        ("bert_jax.objectives.lost", "No module named 'bert_jax.objectives.lost'"),
+        ("", "is not the name of a module; expected"),
+        (".causal", "is not the name of a module; expected"),
+        ("bert_jax.objectives.objective", "has no function pretraining; expected"),
+    ],
+)
+def test_a_wrong_objective_is_found_before_the_text_is_prepared(
+    name, message, configure, tmp_path
+):
+    config = dataclasses.replace(configure(), objective=name)
+    with pytest.raises(UserError, match=f"^objective='{re.escape(name)}'.*{message}"):
+        pretrain(config, tmp_path / "run", log=lambda line: None)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.long
