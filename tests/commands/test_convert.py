@@ -11,6 +11,7 @@ import bert_jax
 from bert_jax.commands.convert import main
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop import huggingface
 
 NAMES = ("pretraining", "none", "masked_lm", "sequence", "token", "choice", "span")
 
@@ -107,3 +108,14 @@ def test_a_saved_model_is_replaced_on_request(source, tmp_path):
 def test_importing_the_package_is_cheap():
     code = "import bert_jax, sys; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_form_of_the_folder_is_the_flag_to(checkpoint_dir, tmp_path, monkeypatch):
+    forms = []
+    monkeypatch.setattr(
+        huggingface, "save_huggingface", lambda *_, own, **__: forms.append(own)
+    )
+    flags = ["--checkpoint", str(checkpoint_dir), "--output", str(tmp_path / "new")]
+    for more in ([], ["--to", "hf"], ["--to", "bert_jax"]):
+        main([*flags, *more])
+    assert forms == [False, False, True]

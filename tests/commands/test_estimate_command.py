@@ -8,6 +8,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax.commands import estimate, startup
 from bert_jax.errors import UserError
+from bert_jax.training import estimate as training_estimate
 
 # Adam has two moments of each parameter. Muon, which tiny uses, has one of a matrix.
 TINY = (
@@ -91,3 +92,23 @@ def test_a_step_that_does_not_fit_names_settings(compiler, capsys):
     output = capsys.readouterr().out
     assert "v2:2x2" in output
     assert "no; try in this order: --compute.dtype=bfloat16, " in output
+
+
+def test_each_topology_and_phase_is_compiled_with_every_flag(monkeypatch, capsys):
+    """The exit code is 1 if any step does not fit. Only the first does not fit here."""
+    calls = []
+
+    def compiled(config, phase, topology):
+        calls.append((phase.sequence_length, topology))
+        return {"fits": len(calls) > 1}
+
+    monkeypatch.setattr(training_estimate, "compile_step", compiled)
+    monkeypatch.setattr(training_estimate, "named_topology", lambda *named: named)
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    flags = ["--topology=v2:2x2,v4:2x2x4", "--num_slices=3", "--json"]
+    assert estimate.main([*TINY, *flags]) == 1
+    first, second = ("v2:2x2", 3), ("v4:2x2x4", 3)
+    assert calls == [(32, first), (64, first), (32, second), (64, second)]
+    reports = [*map(json.loads, capsys.readouterr().out.splitlines())]
+    assert [report["fits"] for report in reports] == [False, True, True, True]
+    assert estimate.main([*TINY, *flags]) == 0

@@ -42,6 +42,7 @@ def test_a_machine_that_trains_is_ready(tmp_path, capsys, monkeypatch):
     assert re.match(
         r"ok dropout: plain drops 12\.[45]\d%, .*, bytes drops 12\.[45]", lines[4]
     )
+    assert f" saved in {tmp_path}/" in lines[8]
     assert [*tmp_path.iterdir()] == []  # not even an empty folder
 
 

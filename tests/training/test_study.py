@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import statistics
+from pathlib import Path
 
 import pytest
 
@@ -330,3 +331,21 @@ def test_a_missing_file_is_an_error_before_a_run_starts(study, group, tmp_path):
     with pytest.raises(UserError, match="nowhere"):
         Study(other, tmp_path, log.append).run()
     assert (log, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_the_command_passes_every_flag(file, monkeypatch, tmp_path):
+    studies = []
+
+    class Recorded:
+        def __init__(self, config, folder, *, seeds):
+            studies.append((folder, seeds))
+
+        def write_table(self):
+            pass
+
+    monkeypatch.setattr("bert_jax.training.study.Study", Recorded)
+    workdir = tmp_path / "other"
+    command.main([file, "--table", "--seeds", "5,3", "--workdir", str(workdir)])
+    command.main([file, "--table"])
+    name = Path(file.partition(":")[0]).stem
+    assert studies == [(workdir, (5, 3)), (Path("runs", name), ())]
