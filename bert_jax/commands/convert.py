@@ -22,6 +22,7 @@ transformers has no class for. Google's TensorFlow files since February 2019 nee
 from pathlib import Path
 
 from bert_jax.commands import cli, startup
+from bert_jax.errors import counted
 from bert_jax.interop.find import check_save
 from bert_jax.model.config import ACTIVATIONS
 from bert_jax.progress import print_line
@@ -42,8 +43,9 @@ def main(argv: list[str]) -> None:
     changes = {"activation": args.activation} if args.activation else {}
     checkpoint = load(args.checkpoint, **changes)
     config, origin = checkpoint.config, f"a checkpoint of {checkpoint.source}"
+    layers = counted(config.num_layers, "layer")
     print_line(
-        f"{args.checkpoint}: {origin}; a BERT with {config.num_layers} layers, width "
+        f"{args.checkpoint}: {origin}; a BERT with {layers}, width "
         f"{config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} tokens; "
         f"head: {checkpoint.head}"
     )

@@ -16,7 +16,7 @@ from bert_jax.data.pipeline import (
 )
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.inference.pretrained import filled_prompts
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.train_state import newest_step
@@ -106,8 +106,9 @@ class _Pretraining:
         config, documents = self.config, self.store.info.documents
         training, held_out = split_documents(documents, config.data.holdout)
         if config.eval_every and not len(held_out):
+            whole = counted(documents, "document")
             raise UserError(
-                f"data.holdout={config.data.holdout} of {documents} documents leaves none "
+                f"data.holdout={config.data.holdout} of {whole} leaves none "
                 "for evaluation; use more documents, or set eval_every=0"
             )
         self.objective = pretraining_objective(config)
@@ -215,8 +216,10 @@ def _description(
     params = jax.eval_shape(objective.init, jax.random.key(0))
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     info, devices = store.info, jax.devices()
+    layers = counted(config.model.num_layers, "layer")
+    documents = counted(info.documents, "document")
     return (
-        f"BERT with {config.model.num_layers} layers, width {config.model.hidden_size}, "
-        f"{count:,} parameters; {phases}; {info.tokens:,} tokens in {info.documents:,} "
-        f"documents; {len(devices)} x {devices[0].device_kind}"
+        f"BERT with {layers}, width {config.model.hidden_size}, "
+        f"{count:,} parameters; {phases}; {info.tokens:,} tokens in {documents}; "
+        f"{len(devices)} x {devices[0].device_kind}"
     )
