@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from jax._src import compiler
+from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax.data.preparation import prepare
 from bert_jax.data.tokenizer_files import load_tokenizer
@@ -669,6 +670,17 @@ def small_model_config() -> BertConfig:
         layer_norm_epsilon=1e-5,
         initializer_range=0.03,
     )
+
+
+@pytest.fixture
+def tpu_compiler():
+    """The TPU's compiler. JAX cannot read cached programs of devices it does not have."""
+    pytest.importorskip("libtpu", reason="the TPU compiler: pip install libtpu")
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # otherwise JAX continues to use it
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="session")

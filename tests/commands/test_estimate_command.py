@@ -2,9 +2,7 @@
 
 import json
 
-import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax.commands import estimate, startup
 from bert_jax.errors import UserError
@@ -30,16 +28,7 @@ def test_libtpu_is_quiet_before_it_is_loaded(monkeypatch):
     assert calls == ["quiet"]
 
 
-@pytest.fixture
-def compiler():
-    pytest.importorskip("libtpu", reason="the TPU compiler: pip install libtpu")
-    compilation_cache.reset_cache()  # otherwise JAX continues to use it
-    yield
-    jax.config.update("jax_enable_compilation_cache", True)
-    compilation_cache.reset_cache()
-
-
-def test_a_report_is_printed_as_json(compiler, capsys):
+def test_a_report_is_printed_as_json(tpu_compiler, capsys):
     assert (
         estimate.main([*TINY, "--optimizer.name=adam", "--topology=v2:2x2", "--json"])
         == 0
@@ -78,14 +67,14 @@ def test_both_times_are_printed_in_seconds():
     assert lines["collectives"] == "2 all-reduce 3 MB"
 
 
-def test_a_topology_that_does_not_divide_the_batch_is_refused(compiler):
+def test_a_topology_that_does_not_divide_the_batch_is_refused(tpu_compiler):
     with pytest.raises(
         UserError, match=r"phases\[0\].batch_size=8 is not a multiple of 32,"
     ):
         estimate.main([TINY[0], "--phases[0].batch_size=8", "--topology=v2:4x4"])
 
 
-def test_a_step_that_does_not_fit_names_settings(compiler, capsys):
+def test_a_step_that_does_not_fit_names_settings(tpu_compiler, capsys):
     large = ("--config=experiments/large.py", "--compute.dtype=float32")
     scanned = "--compute.scan_layers=True"  # 24 layers compile as one
     assert estimate.main([*large, scanned, "--topology=v2:2x2"]) == 1

@@ -254,9 +254,9 @@ def test_a_missing_compiler_is_a_one_line_error():
 
 @pytest.mark.long
 @pytest.mark.parametrize("fsdp", [False, True])
+@pytest.mark.usefixtures("tpu_compiler")
 def test_each_device_draws_the_dropout_masks_of_its_rows(config_of, fsdp):
     """Of 16 devices each generates a sixteenth of the batch's random words."""
-    pytest.importorskip("libtpu", reason="the TPU compiler: pip install libtpu")
     B, L, M = 32, 128, 16
     phase = Phase(steps=1, sequence_length=L, batch_size=B, max_predictions=M)
     sizes = {"hidden_size": 128, "num_heads": 2, "num_layers": 2, "max_positions": L}
@@ -277,9 +277,9 @@ def test_each_device_draws_the_dropout_masks_of_its_rows(config_of, fsdp):
 
 @pytest.mark.long
 @pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.usefixtures("tpu_compiler")
 def test_groups_of_eight_gather_the_kernels_of_fsdp(config_of, scan):
     """64 devices gather a kernel as a sum of slices that are padded with zeros."""
-    pytest.importorskip("libtpu", reason="the TPU compiler: pip install libtpu")
     phase = Phase(steps=1, sequence_length=128, batch_size=64, max_predictions=16)
     D, F, layers = 512, 2048, 2
     sizes = {"hidden_size": D, "intermediate_size": F, "num_heads": 8}

@@ -187,9 +187,9 @@ def test_devices_exchange_each_gradient_once(kind, dtype):
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("tpu_compiler")
 def test_tpus_exchange_each_gradient_once():
     """In bfloat16 if it belongs to a kernel of the encoder, otherwise in float32."""
-    pytest.importorskip("libtpu", reason="the TPU compiler: pip install libtpu")
     devices = named_topology("v5e:2x4").devices
     mode = "slices and accumulation"
     program, _, state = compiled("masked", mode, "bfloat16", devices)
