@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import pytest
 
 from bert_jax.commands import estimate, startup
