@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from bert_jax.errors import UserError, printable
+from bert_jax.errors import UserError, counted, printable
 from bert_jax.files import ending, new_file, read_json
 from bert_jax.runs import Run, read_references, read_runs
 
@@ -152,9 +152,9 @@ def curves(
             if "/" not in name and name not in metrics:
                 metrics.append(name)
     metrics.append("grad_norm")
-    title = f"{len(runs)} runs"
+    title = counted(len(runs), "run")
     if len(runs) == 1:
-        title = f"{runs[0].name}: {runs[0].metrics[-1]['step']:,} steps"
+        title = f"{runs[0].name}: {counted(runs[0].metrics[-1]['step'], 'step')}"
     if not compared:
         metrics += ["learning_rate", "tokens_per_second"]
     picture, panels = _figure(title, len(metrics), 4, 3.4, 2.5 + 0.1 * len(runs))

@@ -44,9 +44,10 @@ def main(argv: list[str]) -> None:
     checkpoint = load(args.checkpoint, **changes)
     config, origin = checkpoint.config, f"a checkpoint of {checkpoint.source}"
     layers = counted(config.num_layers, "layer")
+    heads = counted(config.num_heads, "head")
     print_line(
         f"{args.checkpoint}: {origin}; a BERT with {layers}, width "
-        f"{config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} tokens; "
+        f"{config.hidden_size}, {heads}, {counted(config.vocab_size, 'token')}; "
         f"head: {checkpoint.head}"
     )
     print_line(f"missing: {', '.join(checkpoint.missing) or 'none'}")
@@ -54,7 +55,7 @@ def main(argv: list[str]) -> None:
     print_line(f"unexpected, not converted: {unexpected}")
     if checkpoint.tokenizer is None:
         print_line("no vocabulary beside the weights, so none is written")
-    card = f"Converted by `bert_jax convert` from {origin}."
+    card = f"Converted by `bert_jax convert` from {checkpoint.origin}."
     options = {"own": args.to == "bert_jax", "overwrite": args.overwrite}
     save_huggingface(args.output, checkpoint, card=card, **options)
     print_line(f"{args.output}: written")

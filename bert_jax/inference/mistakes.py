@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.errors import counted
 from bert_jax.files import write_json, write_text
 from bert_jax.tasks.task import Answer, Task
 
@@ -157,7 +158,8 @@ def write_mistakes(
     if type(task).outcomes is Task.outcomes:
         return []
     errors = worst_errors(task, rows, answers)
-    title = f"{len(errors):,} errors in {len(rows):,} rows of {split}, the worst first"
+    number, of = counted(len(errors), "error"), counted(len(rows), "row")
+    title = f"{number} in {of} of {split}, the worst first"
     errors = errors[:LONGEST]
     paths = [folder / f"{split}.errors.jsonl", folder / f"{split}.errors.html"]
     # default=str: an id may be a date, or another value that JSON does not have.

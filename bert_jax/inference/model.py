@@ -93,10 +93,12 @@ class Bert(Checkpoint):
             about = "regression"
         parameters = sum(x.size for x in jax.tree.leaves(self.params["bert"]))
         parameters -= (c.word_rows - c.vocab_size) * c.hidden_size
+        layers, heads = counted(c.num_layers, "layer"), counted(c.num_heads, "head")
+        tokens = counted(c.vocab_size, "token")
+        positions = counted(c.max_positions, "position")
         return (
-            f"Bert({about}; {counted(c.num_layers, 'layer')}, width {c.hidden_size}, "
-            f"{c.num_heads} heads, {c.vocab_size:,} tokens, {c.max_positions} positions, "
-            f"{parameters:,} parameters in the encoder)"
+            f"Bert({about}; {layers}, width {c.hidden_size}, {heads}, {tokens}, "
+            f"{positions}, {parameters:,} parameters in the encoder)"
         )
 
     @accepts(FillMaskOptions)

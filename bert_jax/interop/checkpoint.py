@@ -47,6 +47,9 @@ class Checkpoint:
     extra: settings that bert_jax saves with the model ("bert_jax" in config.json), and
       "modules": settings of sentence-transformers (see modules.py).
     source: "huggingface", "tensorflow" or "bert_jax".
+    path: folder, file or name that was read. "" for a model that was not read.
+    init_from: the checkpoint from which the run that trained the model started. "" if the
+      run started with random parameters, or if it is not known.
     missing: tensors of the architecture that the files do not contain. unexpected: tensors
       of the files that are not read. Google's tensors have Hugging Face's names.
     """
@@ -61,8 +64,17 @@ class Checkpoint:
     compute: ComputeConfig = ComputeConfig()
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
     source: str = "huggingface"
+    path: str = ""
+    init_from: str = ""
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """Where the parameters come from, for the model card. "" if that is not known."""
+        if self.path and self.init_from:
+            return f"{self.path}, which bert_jax trained from {self.init_from}"
+        return self.path
 
 
 def class_names(

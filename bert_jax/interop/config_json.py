@@ -67,6 +67,7 @@ class Saved(TypedDict, total=False):
     family: str
     data: TrainedOn
     features: FeatureConfig
+    init_from: str
 
 
 class CrossEncoder(TypedDict, total=False):

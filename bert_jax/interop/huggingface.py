@@ -124,6 +124,7 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
         activation_fn=read_activation_fn(folder, settings),
         extra=extra,
         source=source,
+        init_from=extra.get("init_from", ""),
         missing=converted.missing,
         unexpected=converted.unexpected,
     )
@@ -183,7 +184,8 @@ def save_huggingface(
     checkpoint: parameters on host or devices, with stacked layers or not. Its ``extra`` is
     written to config.json under "bert_jax", its modules to the files of
     sentence-transformers.
-    card: Markdown about the origin of the weights, for the model card. own: whether a model
+    card: Markdown about the origin of the weights, for the model card. None: the path and
+    the run that the checkpoint comes from, if they are known. own: whether a model
     without a class in transformers is written under our names, which only
     ``bert_jax.load`` reads; without ``own`` this model is a UserError. A ``directory`` that
     is not empty is a UserError unless ``overwrite``.
@@ -209,6 +211,8 @@ def save_huggingface(
         architecture, tensors = _their_tensors(head, params, config)
     settings = _config_json(checkpoint, architecture)
     modules = vector_settings(head, checkpoint.extra, config.max_positions)
+    if card is None and checkpoint.origin:
+        card = f"Saved by bert_jax from {checkpoint.origin}."
     with new_folder(Path(directory), overwrite=overwrite) as folder:
         write_safetensors(folder / SAFETENSORS, tensors, {"format": "pt"})
         if bilstm:

@@ -111,7 +111,8 @@ def load(
             f"{tokenizer.vocab_size:,} tokens; the other rows are never predicted"
         )
     params = with_scan(checkpoint.params, compute.scan_layers)
-    return dataclasses.replace(checkpoint, params=params, compute=compute)
+    read = {"params": params, "compute": compute, "path": os.fspath(path)}
+    return dataclasses.replace(checkpoint, **read)
 
 
 def tokenizer(path: os.PathLike | str) -> Tokenizer:
@@ -251,6 +252,7 @@ def _read_workdir(
         problem_type=settings.get("problem_type"),
         extra=settings.get("extra") or {},
         source="bert_jax",
+        init_from=settings.get("init_from", ""),
         missing=missing,
         unexpected=tuple(array_shapes(every)),
     )

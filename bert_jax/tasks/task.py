@@ -214,7 +214,7 @@ class Task(abc.ABC):
         folds. count: 2 or more.
         """
         if not isinstance(count, numbers.Integral) or count < 2:
-            raise UserError(f"there are {count!r} folds, expected at least 2")
+            raise UserError(f"the number of folds is {count!r}, expected at least 2")
         _check_seed(seed)
         classes = _classes(self.form, records_of(self, "train"))
         return [sorted(fold) for fold in fold_rows(classes, count, seed)]

@@ -49,6 +49,7 @@ def save_best(
     checkpoint = prepared.checkpoint
     extra = {"version": VERSION, "family": config.family}
     extra |= {"data": to_dict(saved_config(task)), "scores": scores}
+    extra["init_from"] = config.init_from
     head = task.head
     if config.features.layers:  # only the BiLSTM was trained
         params = params | {"bert": checkpoint.params["bert"]}

@@ -81,7 +81,7 @@ def _pretrain(
         state, _, first = run(job, folder, log)
     finished = first == config.total_steps
     if finished:
-        log(f"finished before, after {config.total_steps:,} steps")
+        log(f"finished before, after {counted(config.total_steps, 'step')}")
     pretraining.fill_prompts(state.params)
 
     def draw() -> None:
@@ -210,7 +210,7 @@ def _description(
     config: TrainConfig, objective: PretrainingObjective, store: TokenStore
 ) -> str:
     phases = ", ".join(
-        f"{p.steps:,} steps of {p.batch_size} x {p.sequence_length}"
+        f"{counted(p.steps, 'step')} of {p.batch_size} x {p.sequence_length}"
         for p in config.phases
     )
     params = jax.eval_shape(objective.init, jax.random.key(0))

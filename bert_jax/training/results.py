@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bert_jax.errors import DivergenceError, UserError, naming
+from bert_jax.errors import DivergenceError, UserError, counted, naming
 from bert_jax.files import read_json, write_json, write_text
 from bert_jax.parallel.processes import on_leader
 from bert_jax.progress import Log, aligned
@@ -156,13 +156,16 @@ def write_table(path: Path, content: Results, log: Log, folds: int = 0) -> None:
     """
     error, over = "deviation", ""
     if folds:
-        error, over = "standard_error", f"{folds} folds and "
-    variants = content["variants"]
+        error, over = "standard_error", f"{counted(folds, 'fold')} and "
+    variants, seeds = content["variants"], [*map(str, content["seeds"])]
+    noun = "seeds"
+    if len(seeds) == 1:
+        noun = "seed"
     text = "\n".join(_table_lines(variants, error)) + (
-        f"\n\nMean ± {error.replace('_', ' ')} over {over}the seeds "
-        f"{', '.join(map(str, content['seeds']))}; in brackets the difference from "
+        f"\n\nMean ± {error.replace('_', ' ')} over {over}the {noun} "
+        f"{', '.join(seeds)}; in brackets the difference from "
         f"{next(iter(variants))} ± its standard error. {content['finished']} of "
-        f"{content['parts']} runs are finished."
+        f"{counted(content['parts'], 'run')} finished."
     )
     write_json(path, content)
     write_text(path.with_suffix(".md"), f"{text}\n")

@@ -44,6 +44,8 @@ def test_converting_there_and_back_is_equal_bit_for_bit(source, tmp_path, name):
     second = convert(first, tmp_path / "second", "bert_jax")
     assert files(first) == files(second)
     assert "vocab.txt" in files(first)
+    card = (first / "README.md").read_text()
+    assert f"Converted by `bert_jax convert` from {source / name}." in card
     a, b = bert_jax.load(source / name), bert_jax.load(second)
     assert (a.config, a.head, a.labels) == (b.config, b.head, b.labels)
     jax.tree.map(np.testing.assert_array_equal, a.params, b.params)
@@ -87,6 +89,7 @@ def test_a_saved_model_is_replaced_on_request(source, tmp_path):
     with pytest.raises(UserError, match=r"out is not empty; .* or overwrite=True to"):
         model.save(out)
     model.save(out, overwrite=True)
+    assert f"Saved by bert_jax from {out}." in (out / "README.md").read_text()
     model.save(tmp_path / "empty", overwrite=True)
     assert files(out) == files(tmp_path / "empty")
     before = files(out)

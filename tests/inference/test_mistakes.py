@@ -194,6 +194,8 @@ def test_files_of_errors_and_confusion_are_written(tmp_path):
     assert page.count("<tr>") == 1 + LONGEST
     assert html.escape(text) in page and text not in page
     assert f"{count} errors in {count} rows of dev" in page
+    one = write_mistakes(tmp_path / "one", CLASSES, "dev", rows[:1], answers[:1])
+    assert "<title>1 error in 1 row of dev, " in one[1].read_text()
     assert json.loads(paths[2].read_text()) == {
         "split": "dev",
         "of": "rows",

@@ -459,6 +459,10 @@ def test_the_repr_shows_head_sizes_and_labels(model):
     # Rows of the word table beyond the vocabulary do not count.
     sizes["embeddings/word/embedding"] = CONFIG.vocab_size * CONFIG.hidden_size
     assert f", {sum(sizes.values()):,} parameters in the encoder)" in repr(model)
+    one = {"num_layers": 1, "num_heads": 1, "max_positions": 1}
+    small = dataclasses.replace(model, config=dataclasses.replace(model.config, **one))
+    assert "1 layer, width 32, 1 head, " in repr(small)
+    assert ", 1 position, " in repr(small)
 
 
 def test_unsuitable_texts_are_refused(model):

@@ -101,6 +101,21 @@ def test_a_run_without_pairs_has_no_nsp_head_and_no_pooler(workdir, tmp_path):
     ]
 
 
+def test_the_card_of_a_saved_model_names_its_origin(workdir, tmp_path):
+    settings = json.loads((workdir / "config.json").read_text())
+    settings["init_from"] = "org/start"
+    (workdir / "config.json").write_text(json.dumps(settings))
+    model = bert_jax.load(workdir)
+    unknown = dataclasses.replace(model, path="")
+    trained = f"{workdir}, which bert_jax trained from org/start"
+    for saved, source in (
+        (model, f"Saved by bert_jax from {trained}."),
+        (unknown, "Not stated."),
+    ):
+        saved.save(tmp_path / "saved", overwrite=True)
+        assert f"\n\n{source}\n\n" in (tmp_path / "saved/README.md").read_text()
+
+
 def test_a_pooler_of_another_objective_is_kept(folders, tmp_path):
     """A model without an NSP head may train its pooler in another way."""
     checkpoint = bert_jax.load(folders / "pretraining")

@@ -266,7 +266,9 @@ def test_each_row_is_dev_in_one_fold():
     assert sorted(len(fold.read("dev")) for fold in numbers.folds(3)) == [2, 2, 3]
     with pytest.raises(UserError, match="too few rows to use some for dev; expected"):
         numbers.folds(8)
-    with pytest.raises(UserError, match="there are 1 folds, expected at least 2"):
+    with pytest.raises(
+        UserError, match="the number of folds is 1, expected at least 2"
+    ):
         numbers.folds(1)
     with pytest.raises(UserError, match="too few rows to use some for dev; expected"):
         task.with_rows(train=[("a", "x"), ("b", "y")], held_out=0.1)

@@ -104,7 +104,7 @@ def test_cross_validation_answers_each_row_once_and_resumes(
     "arguments, message",
     [
         ({}, "nothing to learn from; give train=rows"),
-        ({"train": [("a", "b")] * 4, "folds": 1}, "there are 1 folds, expected at"),
+        ({"train": [("a", "b")] * 4, "folds": 1}, "the number of folds is 1, expected"),
         (
             {"train": [("a", "b"), ("c", "d")] * 2, "folds": 9},
             "train has too few rows to use some",

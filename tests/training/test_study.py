@@ -218,7 +218,7 @@ def test_the_table_of_a_study_has_means_deviations_and_differences(done):
     assert "difference" not in both["scores"]["topic finetune"]
     lines = (folder / "table.md").read_text().splitlines()
     assert [line.split()[1] for line in lines[2:5]] == ["both", "left", "left_slow"]
-    assert "14 of 14 runs are finished" in lines[-1]
+    assert "14 of 14 runs finished" in lines[-1]
     assert "\n".join(lines) in log
     cell = f"{statistics.mean(slow_scores):.1f} ± {statistics.stdev(slow_scores):.1f}"
     assert f"| {cell} ({mean:+.1f} ± {error:.1f})  |" in lines[4]
