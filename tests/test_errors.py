@@ -46,7 +46,10 @@ def test_arguments_of_transformers_without_a_setting_are_explained():
 # Files that only commands use. Flags of other programs, or beside the name of a command.
 _OF_COMMANDS = ("commands/", "inference/lines.py", "parallel/processes.py")
 _OF_COMMANDS += ("training/estimate.py", "training/checks.py", "__main__.py")
-_OTHERS = {"--local-dir", "--file_format", "--checksums", "--runner", "--pairs", "--to"}
+_OTHERS = {
+    *("--local-dir", "--file_format", "--checksums", "--runner", "--pairs", "--to"),
+    "--activation",
+}
 
 
 def test_messages_of_the_library_name_arguments_not_flags():

@@ -104,7 +104,7 @@ def _warn_of_gelu(prefix: Path, path: Path, config: BertConfig) -> None:
     _logger.warning(
         f'{path} has "gelu" for both forms of GELU; erf is used, as for Google\'s files '
         "before February 2019. Later files (whole-word masking, the small models) need "
-        "activation=gelu_tanh (of load, or of the command convert), or "
+        'gelu_tanh: load(path, activation="gelu_tanh"), convert --activation gelu_tanh, or '
         "model.activation=gelu_tanh of a run"
     )
 

@@ -234,8 +234,9 @@ def test_names_and_texts_of_files_are_printed_without_control_characters(
 def test_answers_on_a_terminal_have_no_progress_bar(line, bar, tmp_path, monkeypatch):
     """Answers of pairs are printed at the end, so their bar is shown."""
 
-    def stop(*arguments):
-        (options,) = (x for x in arguments if isinstance(x, Options))
+    def stop(*arguments, **more):
+        given = [*arguments, *more.values()]
+        (options,) = (x for x in given if isinstance(x, Options))
         raise UserError(f"show_progress={options.show_progress}")
 
     monkeypatch.setattr(cli, "start", lambda *arguments: None)

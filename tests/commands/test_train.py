@@ -22,7 +22,7 @@ from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training import pretrain
 from bert_jax.training.config import train_config
-from bert_jax.training.run import draw_run
+from bert_jax.training.workdir import draw_run
 
 REPOSITORY = Path(__file__).parent.parent.parent
 

@@ -105,8 +105,9 @@ def test_an_ambiguous_gelu_is_a_warning_that_names_the_flag(golden, caplog):
     assert bert_jax.load(golden / "google_bert").config.activation == "gelu"
     (record,) = caplog.records
     assert 'bert_config.json has "gelu" for both forms' in record.message
-    assert "--activation gelu_tanh" in record.message
-    assert "--model.activation=gelu_tanh" in record.message
+    assert 'load(path, activation="gelu_tanh")' in record.message
+    assert "convert --activation gelu_tanh" in record.message
+    assert "model.activation=gelu_tanh of a run" in record.message
     assert "\n" not in record.message
     caplog.clear()
     for activation in ("gelu", "gelu_tanh"):  # the user decided
