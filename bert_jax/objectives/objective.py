@@ -5,6 +5,8 @@ The setting ``objective`` names the module of a new objective, in any package.
 
 import abc
 import dataclasses
+import functools
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,15 +34,16 @@ class Objective(abc.ABC):
     The loss of a step is the sum of sums[name] / weights[name] over the names in
     ``weights``. Sums add up over microbatches, and weights belong to the global batch, so
     the loss does not depend on how a batch is split over devices, hosts or microbatches.
-    An objective is a frozen dataclass, so it is hashable. Runs with equal objectives share
-    their compiled programs.
+    An objective is a frozen dataclass. Runs with equal objectives of bert_jax share their
+    compiled programs; see :func:`cached_by_objective`.
 
     A subclass defines ``init``, ``weights`` and ``sums``. The default of everything else
     follows from the names of the sums. A loss "X_loss" has the weight "X_weight". If there
     is a sum "X_correct", the metric "X_accuracy" is reported. An objective with a single
     loss may leave out "X_".
 
-    sum_names: names of all sums that ``sums`` returns.
+    sum_names: names of all sums that ``sums`` returns. The names of the engine's own sums,
+      RESERVED_SUMS of training/state.py, are refused.
     rules: sharding of parameters that no rule of parallel/sharding.py matches.
     frozen: pattern of the paths of parameters that are not trained. Layer i of an encoder
       is encoder/layer_i, also if layers are stacked.
@@ -110,12 +113,54 @@ class Objective(abc.ABC):
     def flops(self, batch: Batch) -> float:
         """Operations of the forward and backward pass. A multiply-add counts as two.
 
-        The number depends only on the shapes of the batch's global arrays. Default: the
-        encoder of ``model.config``, without a head.
+        The number depends only on the shapes of the batch's global arrays. 0 if it is not
+        known: no device utilisation is reported. Default: the encoder of ``model.config``,
+        without a head, and 0 for an objective without a ``model``.
         """
+        model = getattr(self, "model", None)
+        if not (hasattr(model, "config") and hasattr(model, "compute")):
+            return 0.0
         rows, length = batch["input_ids"].shape
-        config, compute = self.model.config, self.model.compute
-        return flops.step(config, compute, rows, length, whole=True)
+        return flops.step(model.config, model.compute, rows, length, whole=True)
+
+
+def cached_by_objective(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a function of an objective and other arguments, which compiles programs.
+
+    Calls with equal arguments return the same result if the objective is one of bert_jax.
+    The loss of a user's objective may depend on values that equality does not compare, such
+    as a constant of its module. So each call with it returns a new result, and it needs no
+    hash.
+    """
+    cached = functools.lru_cache(maxsize=8)(function)
+
+    @functools.wraps(function)
+    def call(objective: Objective, *arguments: Any, **options: Any) -> Any:
+        if _is_of_bert_jax(objective):
+            return cached(objective, *arguments, **options)
+        return function(objective, *arguments, **options)
+
+    return call
+
+
+def _is_of_bert_jax(value: Any) -> bool:
+    """Whether bert_jax defines the class of a value, and all classes in its fields.
+
+    The fields of an objective contain its model, the configs and the classes of its parts.
+    """
+    if value is None or isinstance(value, str | int | float):
+        return True
+    if isinstance(value, tuple):
+        return all(_is_of_bert_jax(part) for part in value)
+    kind = value
+    if not isinstance(value, type | types.FunctionType):
+        kind = type(value)
+    if kind.__module__.split(".")[0] != __name__.split(".")[0]:
+        return False
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return True
+    fields = dataclasses.fields(value)
+    return all(_is_of_bert_jax(getattr(value, field.name)) for field in fields)
 
 
 class PretrainingObjective(Objective):

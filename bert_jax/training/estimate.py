@@ -15,7 +15,7 @@ from bert_jax.parallel.mesh import batch_sharding, check_batch_size, make_mesh
 from bert_jax.training import step as training_step
 from bert_jax.training.config import TrainConfig
 from bert_jax.training.metrics import peak_flops
-from bert_jax.training.optimizer import bert_optimizer, make_schedule
+from bert_jax.training.optimizer import make_schedule
 from bert_jax.training.pretrain import pretraining_objective
 from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.unstable import topologies
@@ -181,7 +181,7 @@ def lower_step(
 ) -> tuple[jax.stages.Lowered, TrainState, dict[str, jax.ShapeDtypeStruct]]:
     """The lowered train step of ``phase``, and the shapes of its state and batch."""
     objective = pretraining_objective(config)
-    optimizer = bert_optimizer(config.optimizer)
+    optimizer = training_step.objective_optimizer(objective, config.optimizer)
     state = abstract_state(objective, optimizer, mesh, fsdp=config.mesh.fsdp)
     options = {"accumulation": config.accumulation, "log_every": config.log_every}
     compiled = training_step.compile_step

@@ -195,7 +195,8 @@ class Reporter:
             rates["tokens_per_second"] = self._tokens / seconds
             rates["data_wait"] = self._wait / seconds
             rates["seconds_left"] = (self._total - step) * seconds / timed
-            rates["mfu"] = self._peak and self._flops / seconds / self._peak
+            if self._peak and self._flops:
+                rates["mfu"] = self._flops / seconds / self._peak
         rates["seconds"] = self.seconds
         return rates
 

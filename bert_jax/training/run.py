@@ -39,7 +39,7 @@ from bert_jax.training import hooks, metrics
 from bert_jax.training.config import RunConfig
 from bert_jax.training.hooks import Hook, Profile, Saver, Training, call_hooks
 from bert_jax.training.metrics import MetricWriter, Reporter, RunProgress
-from bert_jax.training.optimizer import Schedule, bert_optimizer, make_schedule
+from bert_jax.training.optimizer import Schedule, make_schedule
 from bert_jax.training.owner import check_folder, with_changes
 from bert_jax.training.state import (
     TrainState,
@@ -47,7 +47,7 @@ from bert_jax.training.state import (
     init_state,
     new_parameters,
 )
-from bert_jax.training.step import Sums, compile_step
+from bert_jax.training.step import Sums, compile_step, objective_optimizer
 from bert_jax.training.workdir import RunFolder
 
 HostBatch = dict[str, np.ndarray]
@@ -104,7 +104,7 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress,
     config, total = job.config, len(job.batches)
     check_same(job.identity, "config or data; start all with the same command")
     on_leader(lambda: check_folder(folder, job.identity, job.change_settings))
-    optimizer = bert_optimizer(config.optimizer, getattr(job.objective, "frozen", ""))
+    optimizer = objective_optimizer(job.objective, config.optimizer)
     abstract = abstract_state(job.objective, optimizer, job.mesh, fsdp=config.mesh.fsdp)
     with contextlib.ExitStack() as stack:
         stack.callback(folder.upload)

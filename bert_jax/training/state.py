@@ -11,13 +11,15 @@ import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
-from bert_jax.objectives.objective import Objective, Params
+from bert_jax.errors import UserError, listed
+from bert_jax.objectives.objective import Objective, Params, cached_by_objective
 from bert_jax.parallel.sharding import tree_shardings
 
 # Sums that the engine adds to the objective's: steps since the last report, their losses
 # and gradient norms, tokens without and with padding, and skipped batches. A skipped batch
 # is in no other sum.
 STEP_SUMS = ("steps", "step_loss", "grad_norm", "tokens", "computed_tokens", "skipped")
+RESERVED_SUMS = (*STEP_SUMS, "last_skipped")
 
 
 @flax.struct.dataclass
@@ -39,7 +41,7 @@ class TrainState:
     sums: dict[str, jax.Array]
 
 
-@functools.lru_cache(maxsize=8)
+@cached_by_objective
 def abstract_state(
     objective: Objective,
     optimizer: optax.GradientTransformation,
@@ -49,8 +51,12 @@ def abstract_state(
 ) -> TrainState:
     """Shapes, dtypes and shardings of the state.
 
-    Two calls with equal arguments return the same object; see :func:`bert_optimizer`.
+    Two calls with equal arguments return the same object; see :func:`cached_by_objective`.
+    Raises UserError if a sum of the objective has a name of RESERVED_SUMS.
     """
+    if taken := {*objective.sum_names} & {*RESERVED_SUMS}:
+        actual = f"the objective has the sums {listed(sorted(taken))}"
+        raise UserError(f"{actual}, which are sums of every run; give them other names")
     shapes = jax.eval_shape(
         lambda key: _make_state(objective, optimizer, key, {}), jax.random.key(0)
     )
@@ -73,7 +79,7 @@ def init_state(
     are ignored.
 
     Runs with equal objectives, optimizers and shardings share a program, so a sweep
-    compiles once.
+    compiles once; see :func:`cached_by_objective`.
     """
     places = flatten_dict(abstract.params)
     flat = {
@@ -86,7 +92,7 @@ def init_state(
     return init(jax.random.key(seed), flat)
 
 
-@functools.lru_cache(maxsize=8)
+@cached_by_objective
 def _compiled_init(
     objective: Objective,
     optimizer: optax.GradientTransformation,

@@ -12,7 +12,13 @@ from bert_jax.model.config import ComputeConfig
 from bert_jax.model.kernels.device import platform
 from bert_jax.model.layers import for_product
 from bert_jax.model.parameters import is_encoder_kernel
-from bert_jax.objectives.objective import Batch, Objective, Params, summed
+from bert_jax.objectives.objective import (
+    Batch,
+    Objective,
+    Params,
+    cached_by_objective,
+    summed,
+)
 from bert_jax.parallel.mesh import batch_divisor, summed_over_devices, traced_on
 from bert_jax.training.optimizer import (
     OptimizerConfig,
@@ -44,11 +50,10 @@ def gradients(
     then exchange each gradient once; see :func:`_sums_by_rows`. Otherwise the compiler
     divides the arrays of the whole batch.
     """
-    frozen = getattr(objective, "frozen", "")
 
     def sum_gradients(batch: Batch, params: Params, weights: Sums, key: jax.Array):
         def loss_fn(params: Params, part: Batch, key: jax.Array):
-            sums = objective.sums(stop_frozen(frozen, params), part, key)
+            sums = objective.sums(stop_frozen(objective.frozen, params), part, key)
             return sum(sums[name] / weight for name, weight in weights.items()), sums
 
         return _summed_gradients(loss_fn, params, batch, key, accumulation)
@@ -141,6 +146,13 @@ def apply_gradients(
     return new_state, sums | {"last_skipped": last_skipped}
 
 
+def objective_optimizer(
+    objective: Objective, config: OptimizerConfig
+) -> optax.GradientTransformation:
+    """:func:`bert_optimizer` without updates of the objective's frozen parameters."""
+    return bert_optimizer(config, objective.frozen)
+
+
 def compile_step(
     objective: Objective,
     optimizer: OptimizerConfig,
@@ -155,14 +167,15 @@ def compile_step(
       devices. The new state has the shardings of the old state, and reuses its memory: the
       caller must not use the old state again.
 
-    Two calls with equal arguments return the same program, so a sweep compiles once.
+    Two calls with equal arguments return the same program, so a sweep compiles once; see
+    :func:`cached_by_objective`.
     """
     optimizer = without_schedule(optimizer)
     leaves, tree = jax.tree.flatten(jax.tree.map(lambda leaf: leaf.sharding, abstract))
     return _compiled(objective, optimizer, tree, tuple(leaves), accumulation, log_every)
 
 
-@functools.lru_cache(maxsize=8)
+@cached_by_objective
 def _compiled(
     objective: Objective,
     optimizer: OptimizerConfig,
@@ -171,7 +184,7 @@ def _compiled(
     accumulation: int,
     log_every: int,
 ) -> Callable[[TrainState, Batch, Schedule], tuple[TrainState, Sums]]:
-    transformation = bert_optimizer(optimizer, getattr(objective, "frozen", ""))
+    transformation = objective_optimizer(objective, optimizer)
     shardings = jax.tree.unflatten(tree, leaves)
     by_rows = _sums_by_rows(objective, shardings)
 
@@ -210,9 +223,13 @@ def _sums_by_rows(objective: Objective, shardings: TrainState) -> bool:
     """
     if batch_divisor(shardings.step.mesh) == 1:
         return False
-    places = jax.tree.leaves(shardings.params)
-    is_whole = all("data" not in place.spec for place in places)
-    return objective.adds_rows and is_whole
+    if not objective.adds_rows:
+        return False
+    for place in jax.tree.leaves(shardings.params):
+        for axes in place.spec:  # the name of an axis, several names, or None
+            if axes == "data" or (isinstance(axes, tuple) and "data" in axes):
+                return False
+    return True
 
 
 def _summed_gradients(

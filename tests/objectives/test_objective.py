@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.model import layers, parameters
-from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.heads import BertForSequence
 from bert_jax.objectives.electra import Electra, ReplacedTokens
@@ -15,6 +15,7 @@ from bert_jax.objectives.heads import Classification
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.objective import (
     PretrainingObjective,
+    cached_by_objective,
     cross_entropy,
     cross_entropy_sums,
     few_rows,
@@ -145,6 +146,50 @@ def test_metrics_follow_from_the_names_of_the_sums():
 
 def test_an_objective_needs_three_functions():
     assert PretrainingObjective.__abstractmethods__ == {"init", "weights", "sums"}
+
+
+class OwnObjective(MlmNsp):
+    def __init__(self, model, gamma):
+        super().__init__(model)
+        object.__setattr__(self, "gamma", gamma)
+
+
+class OwnModel(BertForPreTraining):
+    pass
+
+
+class OwnEncoder(BertModel):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("make", "shared"),
+    [
+        (lambda c: MlmNsp(BertForPreTraining(c)), True),
+        (lambda c: Classification(BertForSequence(c, 3), "", (0.5, 2.0)), True),
+        (lambda c: OwnObjective(BertForPreTraining(c), 9.0), False),
+        (lambda c: MlmNsp(OwnModel(c)), False),
+        (
+            lambda c: Classification(
+                BertForSequence(c, 3, ComputeConfig(), OwnEncoder)
+            ),
+            False,
+        ),
+        (lambda c: MlmNsp(BertForPreTraining(c), lambda: True), False),
+        (lambda c: MlmNsp(BertForPreTraining(c), np.ones(2)), False),  # has no hash
+    ],
+)
+def test_only_objectives_of_bert_jax_share_programs(make, shared, small_model_config):
+    """Equal objectives of a user may have other losses."""
+    compiled = cached_by_objective(lambda objective, *, number: [number])
+    first, again = (compiled(make(small_model_config), number=3) for _ in range(2))
+    assert first == again == [3]
+    assert (first is again) == shared
+    assert compiled(make(small_model_config), number=4) == [4]
+
+
+def test_operations_are_unknown_without_a_model():
+    assert TwoLosses().flops(few_rows()) == 0
 
 
 def test_a_subclass_states_that_it_only_adds_up_rows():

@@ -10,6 +10,8 @@ import pytest
 
 from bert_jax.data.pipeline import Phase
 from bert_jax.errors import UserError
+from bert_jax.model.bert import BertForPreTraining
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training import estimate
 from bert_jax.training.config import train_config
@@ -53,6 +55,25 @@ def test_the_new_state_reuses_the_memory_of_the_old_state(config_of):
         batch + schedule
     )
     assert memory.alias_size_in_bytes >= kept
+
+
+class Frozen(MlmNsp):
+    frozen = "^bert/embeddings/"
+
+
+def test_the_step_of_an_objective_with_frozen_parameters_is_lowered(
+    config_of, monkeypatch
+):
+    monkeypatch.setattr(
+        estimate,
+        "pretraining_objective",
+        lambda config: Frozen(BertForPreTraining(config.model, config.compute)),
+    )
+    phase = Phase(steps=1, sequence_length=16, batch_size=8, max_predictions=4)
+    config = config_of(phase, {"num_layers": 1})
+    lowered, state, _ = lower_step(config, phase, make_mesh(config.mesh))
+    new_state, _ = lowered.out_info
+    assert jax.tree.structure(new_state) == jax.tree.structure(state)
 
 
 @pytest.fixture(scope="module")

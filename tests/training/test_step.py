@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.data.packing import Packing
+from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import ComputeConfig, FeatureConfig
 from bert_jax.objectives.causal import Causal
@@ -15,12 +17,13 @@ from bert_jax.objectives.electra import Electra, ReplacedTokens
 from bert_jax.objectives.heads import HEADS
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.networks import make_model
+from bert_jax.objectives.objective import PretrainingObjective
 from bert_jax.objectives.two_way import TwoWay, TwoWayForPreTraining
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch, traced_on
 from bert_jax.parallel.sharding import arrays_by_path
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer, make_schedule
-from bert_jax.training.state import abstract_state, init_state
-from bert_jax.training.step import compile_step, gradients
+from bert_jax.training.state import RESERVED_SUMS, abstract_state, init_state
+from bert_jax.training.step import _sums_by_rows, compile_step, gradients
 
 SETTINGS = OptimizerConfig(learning_rate=1e-2, warmup_steps=2)
 OPTIMIZER = bert_optimizer(SETTINGS)
@@ -213,6 +216,67 @@ def test_runs_that_differ_in_the_schedule_share_their_programs(
     )
 
 
+FACTOR = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled(PretrainingObjective):
+    """An objective with a constant of its module, and a field that has no hash."""
+
+    sizes: list
+    sum_names = ("loss", "weight")
+
+    def init(self, key):
+        return {"scale": jnp.full(self.sizes, FACTOR)}
+
+    def weights(self, batch):
+        return {"loss": jnp.float32(1)}
+
+    def sums(self, params, batch, key):
+        return {"loss": FACTOR * params["scale"].sum(), "weight": jnp.float32(1)}
+
+
+def test_each_run_of_a_users_objective_compiles_its_own_programs(monkeypatch):
+    """Equality does not compare constants of the module, which the user may change."""
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    batch = {"attention_mask": jnp.ones((1, 4), jnp.int32)}
+    losses = []
+    for factor in (1.0, 10.0):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        step = compiled(Scaled([3]), mesh)
+        _, sums = step(new_state(Scaled([3]), mesh), batch, SCHEDULE)
+        losses.append(float(sums["loss"]))
+    assert losses == [3.0, 300.0]
+
+
+@pytest.mark.parametrize("name", RESERVED_SUMS)
+def test_a_sum_with_the_name_of_a_sum_of_every_run_is_refused(name):
+    class Counting(Scaled):
+        sum_names = ("loss", name)
+
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    with pytest.raises(UserError, match=f"has the sums {name}, which"):
+        abstract_state(Counting([3]), OPTIMIZER, mesh)
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [(None, True), ("model", True), ("data", False), (("data", "model"), False)],
+)
+def test_devices_sum_their_own_rows_unless_data_divides_a_parameter(axes, expected):
+    class Adding(Scaled):
+        adds_rows = True
+
+    mesh = make_mesh(MeshConfig(data=4, model=2))
+    state = new_state(Adding([8]), make_mesh(MeshConfig(), jax.devices()[:1]))
+    whole = NamedSharding(mesh, PartitionSpec())
+    shardings = jax.tree.map(lambda leaf: whole, state)
+    place = NamedSharding(mesh, PartitionSpec(None, axes))
+    shardings = shardings.replace(params={"bias": whole, "kernel": place})
+    assert _sums_by_rows(Adding([8]), shardings) == expected
+    assert not _sums_by_rows(Scaled([8]), shardings)
+
+
 def test_the_state_starts_with_the_parameters_of_a_checkpoint(
     small_model_config, max_difference
 ):
@@ -321,6 +385,7 @@ class KeyDraws:
 
     sum_names = ("loss", "square")
     rules = ()
+    frozen = ""
 
     def init(self, key):
         del key
