@@ -439,6 +439,21 @@ def own_scores(
     raise UserError(f"metrics returned {more!r:.200}, expected {expected}")
 
 
+def with_own_scores(
+    task: Task, rows: list[Any], answers: Answers, recorded: Scores
+) -> Scores:
+    """The scores of a finished split with the task's ``own_metrics``.
+
+    recorded: scores of the run. An earlier call may have finished it with other metrics, so
+    only own metrics are computed from the answers. All other scores are the recorded ones.
+    """
+    if task.own_metrics is None:
+        return recorded
+    names = [*task.score(rows, answers)]
+    scores = {name: recorded[name] for name in names if name in recorded}
+    return scores | own_scores(task, rows, answers, names)
+
+
 def write_answers(
     task: Task, rows: list[Any], answers: Answers, split: str, directory: Path
 ) -> list[Path]:

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError, counted
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.progress import Log, print_line
 from bert_jax.runs import RESULTS, spread
-from bert_jax.tasks.task import Metrics, Task, own_scores
+from bert_jax.tasks.task import Metrics, Task, with_own_scores
 from bert_jax.training.config import FineTuneConfig, SweepConfig, finetune_config
 from bert_jax.training.finetune_outputs import ANSWERS, PREDICTIONS
 from bert_jax.training.from_python import (
@@ -147,7 +147,8 @@ def _of_folds(
             raise UserError(f"{folder}: {results[DIVERGED]}")
         file = folder / PREDICTIONS / ANSWERS.format("dev")
         of_fold = json.loads(file.read_text())
-        scores.append(_scores_of_fold(task, of_fold, results["scores"]["dev"]))
+        recorded = results["scores"]["dev"]
+        scores.append(with_own_scores(task, task.read("dev"), of_fold, recorded))
         for number, answer in zip(numbers_of_fold, of_fold, strict=True):
             answers[number] = answer
     mean, deviation = {}, {}
@@ -157,19 +158,3 @@ def _of_folds(
         values = spread([of_fold[metric] for of_fold in scores if metric in of_fold])
         mean[metric], deviation[metric] = values["mean"], values["deviation"]
     return CrossValidation(mean, deviation, scores, answers, workdir)
-
-
-def _scores_of_fold(
-    task: Task, answers: list[dict[str, Any]], recorded: dict[str, float]
-) -> dict[str, float]:
-    """The scores of a finished fold.
-
-    An earlier call may have finished it with other metrics, so the scores of the task's own
-    metrics are computed from the answers. All others are the recorded ones.
-    """
-    if task.own_metrics is None:
-        return recorded
-    rows = task.read("dev")
-    names = [*task.score(rows, answers)]
-    scores = {name: recorded[name] for name in names if name in recorded}
-    return scores | own_scores(task, rows, answers, names)

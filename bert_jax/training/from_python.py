@@ -21,7 +21,9 @@ from bert_jax.arguments import accepts, in_groups
 from bert_jax.data.text_functions import Files, file_names
 from bert_jax.errors import UserError
 from bert_jax.files import expanded, is_remote
+from bert_jax.inference.evaluation import Options
 from bert_jax.inference.model import Bert, load
+from bert_jax.inference.scores import evaluate
 from bert_jax.interop.checkpoint import Checkpoint, check_vocabulary
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.objectives.objective import eval_summary
@@ -30,7 +32,7 @@ from bert_jax.progress import Log, hidden_bars, print_line
 from bert_jax.runs import NO_SCORES, RESULTS, read_runs
 from bert_jax.settings import from_settings, merged, plain
 from bert_jax.tasks.splits import HUB, read_hub
-from bert_jax.tasks.task import Metrics, Task, records_of
+from bert_jax.tasks.task import Metrics, Task, records_of, with_own_scores
 from bert_jax.training import pretrain as pretraining
 from bert_jax.training.config import (
     FineTuneConfig,
@@ -164,10 +166,10 @@ def pretrain(
     with shown_output(log, verbose) as log:
         pretraining.pretrain(chosen, workdir, log, change_settings=change_settings)
         model = load(workdir)
-        log(
-            "next: model.fill_mask('The [MASK] is here.'), or "
-            f"bert_jax.finetune(task, init_from={str(workdir)!r}, train=rows)"
-        )
+        following = f"bert_jax.finetune(task, init_from={str(workdir)!r}, train=rows)"
+        if chosen.objective == TrainConfig.objective:  # the model predicts [MASK]
+            following = f"model.fill_mask('The [MASK] is here.'), or {following}"
+        log(f"next: {following}")
     lines = [x for x in read_runs([workdir])[0].metrics if x["split"] == "eval"]
     last = lines[-1].items() if lines else ()
     scores = {name: x for name, x in last if name not in NO_SCORES}
@@ -307,17 +309,31 @@ def finetune(
         options = {"change_settings": change_settings, "callback": callback}
         was_finished = (workdir / RESULTS).exists()
         results = run_one(config, workdir, log, task, **options)
-        more = {"scores": results["scores"], "workdir": workdir, "metrics": metrics}
+        more = {"scores": {**results["scores"]}, "workdir": workdir, "metrics": metrics}
         model = Trained(**vars(load(workdir)), **more)
         if was_finished and metrics is not None:
-            # The run may have been scored with other metrics.
-            scores = {}
-            for split in model.scores:
-                rows = [values for _, values in records_of(task, split)]
-                scores[split] = model.evaluate(rows)
-            model = dataclasses.replace(model, scores=scores)
+            for split, recorded in results["scores"].items():
+                scores = _scores_of_finished(model, config, task, split, recorded)
+                model.scores[split] = scores
         log("next: model.predict(rows), model.evaluate(rows), or model.save(folder)")
     return model
+
+
+def _scores_of_finished(
+    model: Trained,
+    config: FineTuneConfig,
+    task: Task,
+    split: str,
+    recorded: Mapping[str, float],
+) -> dict[str, float]:
+    """The recorded scores of a finished run, with the scores of ``model.metrics``."""
+    rows = [values for _, values in records_of(task, split)]
+    options = Options(batch_size=config.eval_batch_size, dtype=config.compute.dtype)
+    (scored,) = evaluate(model._devices, rows, options)
+    of_model = copy.copy(scored.task)
+    of_model.own_metrics = model.metrics
+    answers = scored.evaluation.predictions
+    return with_own_scores(of_model, scored.split.rows, answers, recorded)
 
 
 @contextlib.contextmanager

@@ -223,6 +223,7 @@ def test_own_metrics_choose_the_best_model_and_a_callback_stops(
         workdir=tmp_path / "run", metrics=lambda *_: {"mine": next(values)}
     )
     settings = SETTINGS | {"epochs": 5, "class_weights": "balanced"}
+    settings["compute"] = {"dtype": "bfloat16"}
 
     def third(step, scores):
         calls.append((step, dict(scores)))
@@ -246,10 +247,16 @@ def test_own_metrics_choose_the_best_model_and_a_callback_stops(
     assert [(line["step"], line["mine"]) for line in lines] == [
         *((0, 9), (2, 1), (4, 3), (6, 2))
     ]
-    # A finished run is scored with the metrics of this call.
-    arguments["metrics"] = lambda gold, predicted: {"mine": len(gold), "other": 5}
+    # A finished run gets the metrics of this call. It keeps its own scores, which may have
+    # been computed on another device, and its dtype.
+    results["scores"]["dev"] |= {"accuracy": 12.5, "mine": 3}
+    (tmp_path / "run" / "results.json").write_text(json.dumps(results))
+    arguments["metrics"] = lambda gold, predicted: {"two": len(gold), "other": 5}
     again = bert_jax.finetune(task, **arguments, main_metric="mine", **settings)
-    assert again.scores["dev"] == model.scores["dev"] | {"mine": 8, "other": 5}
+    kept = {name: x for name, x in results["scores"]["dev"].items() if name != "mine"}
+    assert again.scores["dev"] == kept | {"two": 8, "other": 5}
+    assert ("checkpoint", "bfloat16") in again._devices._kept
+    assert ("checkpoint", "auto") not in again._devices._kept
     arguments["workdir"] = None
     for wrong in ({"accuracy": 1}, {"own": None}, {"own": np.ones(2)}):
         arguments["metrics"] = lambda *_, wrong=wrong: wrong
