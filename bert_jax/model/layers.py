@@ -29,9 +29,12 @@ def kernel_init(config: BertConfig) -> Initializer:
     """A normal distribution cut at two standard deviations (create_initializer).
 
     As in modeling.py it is not rescaled, so the standard deviation is 0.88 times
-    initializer_range.
+    initializer_range. Equal ranges give the same function.
     """
-    return jax.nn.initializers.truncated_normal(config.initializer_range)
+    return _truncated_normal(config.initializer_range)
+
+
+_truncated_normal = functools.cache(jax.nn.initializers.truncated_normal)
 
 
 def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:

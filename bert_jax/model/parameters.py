@@ -1,16 +1,16 @@
 """Parameters of encoders: which are kernels, and layers that are stacked for a scan."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 from flax.core.scope import LazyRng
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bert_jax.model.config import BertConfig
-from bert_jax.model.layers import kernel_init
+from bert_jax.model.layers import DenseGeneral, kernel_init
 
 
 def is_encoder_kernel(path: tuple[Any, ...]) -> bool:
@@ -61,41 +61,50 @@ def unstack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
     return layers | rest
 
 
-def stacked_at_start(
-    params: Mapping[str, Any], config: BertConfig, key: jax.Array
+def init_stacked(
+    model: nn.Module, key: jax.Array, *inputs: Any, **options: Any
 ) -> dict[str, Any]:
-    """``with_scan(params, True)`` of new parameters, which draws each kernel again.
+    """``with_scan(params, True)`` of new parameters.
 
-    The kernels of all layers are drawn at once, each from the key that Flax gave it. A
-    program that draws and stacks them one by one takes twice as long to compile, and needs
-    the memory of all layers twice.
+    The kernels with the initialiser :func:`kernel_init` are most of a model. Each is drawn
+    for all layers at once, from the keys that Flax gave the layers. A program that draws
+    and stacks them one by one takes twice as long to compile, and needs the memory of all
+    layers twice. The parameters of all other initialisers are stacked.
 
-    params: result of ``model.init`` in the same jitted function, whose draws the compiler
-      then leaves out. key: the argument of ``model.init``.
+    model: without scan_layers. inputs, options: the arguments of ``model.init``. It must be
+      called in the same jitted function: the compiler leaves out its draws of the kernels.
     """
-    draw = kernel_init(config)
-    changed = dict(params)
+    draw = kernel_init(model.config)
+    drawn = set()  # the paths of the modules with these kernels
+
+    def record(call: Callable, args: Any, kwargs: Any, context: Any) -> Any:
+        module = context.module
+        if isinstance(module, DenseGeneral) and module.kernel_init is draw:
+            drawn.add(module.path)
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(record):
+        params = model.init(key, *inputs, **options)["params"]
+    changed = with_scan(params, True)
     for name in encoder_names(params):
-        encoder = dict(params[name]["encoder"])
-        if "layer_0" not in encoder:  # LSTMs
+        encoder = changed[name]["encoder"]
+        if "layers" not in encoder:  # LSTMs
             continue
-        count = sum(part.startswith("layer_") for part in encoder)
-        layers = [flatten_dict(encoder.pop(f"layer_{i}")) for i in range(count)]
-        stacked = {}
-        for path, leaf in layers[0].items():
-            if path[-1] != "kernel":  # the same number in all layers
-                stacked[path] = jnp.broadcast_to(leaf, (count, *leaf.shape))
-                continue
+        count = sum(part.startswith("layer_") for part in params[name]["encoder"])
+        stacked = flatten_dict(encoder["layers"])
+        for path, leaf in stacked.items():
             keys = []
             for i in range(count):
-                # Flax's key for the first parameter of a module: its path and a number.
                 module = name, "encoder", f"layer_{i}", *path[:-1]
-                keys.append(LazyRng.create(key, *module, 1).as_jax_rng())
+                if path[-1] == "kernel" and module in drawn:
+                    # Flax's key for the first parameter of a module: its path and a number.
+                    keys.append(LazyRng.create(key, *module, 1).as_jax_rng())
+            if not keys:
+                continue
 
             def draw_layer(layer_key, leaf=leaf):
-                return draw(layer_key, leaf.shape, leaf.dtype)
+                return draw(layer_key, leaf.shape[1:], leaf.dtype)
 
             stacked[path] = jax.lax.map(draw_layer, jnp.stack(keys))
         encoder["layers"] = unflatten_dict(stacked)
-        changed[name] = {**params[name], "encoder": encoder}
     return changed

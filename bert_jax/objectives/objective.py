@@ -18,7 +18,7 @@ from flax import linen as nn
 from bert_jax.errors import UserError
 from bert_jax.model import flops
 from bert_jax.model.config import BertConfig
-from bert_jax.model.parameters import stacked_at_start
+from bert_jax.model.parameters import init_stacked
 from bert_jax.parallel.sharding import Rules
 
 Batch = dict[str, jax.Array]
@@ -229,10 +229,9 @@ def new_params(
     """
     compute = dataclasses.replace(model.compute, scan_layers=False)
     unscanned = model.clone(compute=compute)
-    params = unscanned.init(key, *inputs, **options)["params"]
     if model.compute.scan_layers:
-        return stacked_at_start(params, model.config, key)
-    return params
+        return init_stacked(unscanned, key, *inputs, **options)
+    return unscanned.init(key, *inputs, **options)["params"]
 
 
 def rngs(key: jax.Array | None) -> dict[str, jax.Array] | None:

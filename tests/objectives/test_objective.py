@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.examples import ExampleConfig
-from bert_jax.model import layers, parameters
+from bert_jax.model import bert, layers, parameters
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.heads import BertForSequence
@@ -80,6 +80,51 @@ def test_scanned_layers_start_with_the_parameters_of_the_loop(
     keys = {float(x.ravel()[0]) for x in jax.tree.leaves(loop) if x.any()}
     assert len(keys) > 12
     assert jax.tree.structure(stacked) == jax.tree.structure(scanned)
+    jax.tree.map(np.testing.assert_array_equal, stacked, scanned)
+
+
+@pytest.mark.parametrize("kind", [bert.PostNormBlock, bert.PreNormBlock])
+def test_scanned_layers_keep_the_initialisers_of_a_block(
+    kind, small_model_config, monkeypatch
+):
+    """Also initialisers that depend on the shape, and biases and scales that are random."""
+    blocks = {x for x in bert.Block.__subclasses__() if x.__module__ == bert.__name__}
+    assert blocks == {bert.PostNormBlock, bert.PreNormBlock}
+    uniform = jax.nn.initializers.uniform(0.5)
+    scaled = jax.nn.initializers.variance_scaling(3.0, "fan_in", "uniform")
+
+    def dense(config, compute, features, *arguments, **options):
+        module = layers.dense(config, compute, features, *arguments, **options)
+        object.__setattr__(module, "bias_init", uniform)
+        if features == config.hidden_size:
+            object.__setattr__(module, "kernel_init", scaled)
+        return module
+
+    def layer_norm(*arguments, **options):
+        module = layers.layer_norm(*arguments, **options)
+        object.__setattr__(module, "scale_init", uniform)
+        object.__setattr__(module, "bias_init", uniform)
+        return module
+
+    for module in (layers, parameters):  # compiles faster than a normal distribution
+        monkeypatch.setattr(module, "kernel_init", lambda config: jax.random.uniform)
+    monkeypatch.setattr(bert, "dense", dense)
+    monkeypatch.setattr(bert, "layer_norm", layer_norm)
+    is_pre_norm = kind is bert.PreNormBlock
+    config = dataclasses.replace(small_model_config, pre_norm=is_pre_norm)
+    loop, scanned = (
+        jax.jit(MlmNsp(BertForPreTraining(config, compute)).init)(jax.random.key(7))
+        for compute in (ComputeConfig(), ComputeConfig(scan_layers=True))
+    )
+    loop, scanned = jax.device_get((loop, scanned))
+    block = scanned["bert"]["encoder"]["layers"]
+    for leaf in jax.tree.leaves(block):
+        assert len({float(x.ravel()[0]) for x in leaf}) == config.num_layers > 1
+    spread = np.std(block["feed_forward_output"]["kernel"])
+    assert spread == pytest.approx((3 / config.intermediate_size) ** 0.5, rel=0.1)
+    spread = np.std(block["intermediate"]["kernel"])
+    assert spread == pytest.approx(1 / 12**0.5, rel=0.1)
+    stacked = parameters.with_scan(loop, True)
     jax.tree.map(np.testing.assert_array_equal, stacked, scanned)
 
 
