@@ -80,10 +80,13 @@ def in_groups(function: Callable, settings: Mapping[str, Any]) -> dict[str, Any]
     """The settings of a call, with the settings of a flat group in their group.
 
     function: a function with :func:`accepts`. settings: a group is a dictionary or a
-    config. Raises UserError for a name that is not one of the arguments, for a group of
-    another type, and for two values of one setting.
+    config. A setting of its own replaces the value of a config, whose defaults cannot be
+    told from values that were given. Raises UserError for a name that is not one of the
+    arguments, for a group of another type, and for two values of one setting if the group
+    is a dictionary.
     """
-    settings = {name: _group(value) for name, value in settings.items()}
+    given = settings
+    settings = {name: _group(value) for name, value in given.items()}
     known = inspect.signature(function).parameters
     grouped: dict[str, Any] = {}
     for name, value in settings.items():
@@ -100,7 +103,8 @@ def in_groups(function: Callable, settings: Mapping[str, Any]) -> dict[str, Any]
         for name, owner in function.groups.items():
             if owner != group or name not in settings:
                 continue
-            if name in changed and changed[name] != settings[name]:
+            is_given = isinstance(given.get(group), Mapping) and name in changed
+            if is_given and changed[name] != settings[name]:
                 twice = f"{name} and {group}[{name!r}] differ"
                 raise UserError(f"{twice}; give one of them")
             changed[name] = settings[name]

@@ -3,6 +3,8 @@
 They may change in any release of JAX. Each has the reason why bert_jax needs it.
 """
 
+import types
+
 # wait_at_barrier of its client needs no device and has its own timeout. The barriers of
 # multihost_utils are collectives of the devices.
 from jax._src.distributed import global_state
@@ -13,9 +15,6 @@ from jax._src.distributed import global_state
 # topologies: devices to compile for that this machine does not have.
 from jax.experimental import mesh_utils, multihost_utils, topologies
 
-# The only attention of JAX for TPUs that does not write its scores to memory.
-from jax.experimental.pallas.ops.tpu import splash_attention
-
 __all__ = [
     "global_state",
     "mesh_utils",
@@ -23,3 +22,14 @@ __all__ = [
     "splash_attention",
     "topologies",
 ]
+
+
+def splash_attention() -> types.ModuleType:
+    """The only attention of JAX for TPUs that does not write its scores to memory.
+
+    The module is imported when it is first used, because its import takes a sixth of the
+    start of a process.
+    """
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    return splash

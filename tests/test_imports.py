@@ -108,6 +108,13 @@ def test_private_and_experimental_parts_of_libraries_are_imported_in_one_file():
     assert users == [PACKAGE / "unstable.py"]
 
 
+def test_a_start_does_not_import_the_kernels_of_tpus():
+    """Their import takes a sixth of the start. unstable.py imports them at their use."""
+    lines = (PACKAGE / "unstable.py").read_text().splitlines()
+    kernels = [line for line in lines if "pallas" in line]
+    assert kernels and all(line.startswith("    from ") for line in kernels)
+
+
 @pytest.mark.parametrize(
     "line",
     [

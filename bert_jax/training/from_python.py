@@ -142,7 +142,7 @@ def pretrain(
     check_options(log, change_settings)
     workdir = workdir_of(workdir)
     given = _without_none(learning_rate=learning_rate, warmup=warmup)
-    changes = in_groups(pretrain, plain(settings) | given)
+    changes = plain(in_groups(pretrain, settings | given))
     start = path_of(init_from, workdir)
     if start:
         changes["init_from"] = start

@@ -10,17 +10,25 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
 import bert_jax
+from bert_jax.arguments import in_groups
 from bert_jax.errors import UserError
 from bert_jax.interop.load import load
 from bert_jax.model.config import ComputeConfig, MeshConfig
+from bert_jax.settings import to_dict
 from bert_jax.training import cross_validation, from_python
-from bert_jax.training.config import DataConfig, ModelSettings, OptimizerConfig
+from bert_jax.training.config import (
+    DataConfig,
+    FineTuneOptimizer,
+    ModelSettings,
+    OptimizerConfig,
+)
 
 WORDS = [f"w{i}" for i in range(40)]
 
@@ -623,6 +631,32 @@ def test_a_group_of_settings_may_be_a_config(checkpoint_dir, monkeypatch, tmp_pa
             assert value == getattr(optimizer, field.name)
         assert config.mesh.fsdp and config.compute.remat == "dots"
     assert [x.model.pooling for x in configs[:2]] == ["mean", "mean"]
+    changed = groups | dict(text=__file__, steps=3, warmup=0.4)
+    with pytest.raises(UserError, match="stopped"):
+        bert_jax.pretrain(**changed)
+    assert configs[-1].optimizer == dataclasses.replace(optimizer, warmup=0.4)
+
+
+@pytest.mark.parametrize(
+    ("objective", "line"),
+    [
+        ("bert_jax.objectives.mlm_nsp", "next: model.fill_mask('The [MASK] is here.')"),
+        ("bert_jax.objectives.electra", "next: bert_jax.finetune(task, init_from='"),
+    ],
+)
+def test_only_a_masked_lm_is_advised_to_fill_masks(
+    objective, line, checkpoint_dir, monkeypatch, tmp_path
+):
+    model = bert_jax.load(checkpoint_dir)
+    monkeypatch.setattr(from_python.pretraining, "pretrain", lambda *_, **__: None)
+    monkeypatch.setattr(from_python, "load", lambda workdir: model)
+    monkeypatch.setattr(
+        from_python, "read_runs", lambda _: [SimpleNamespace(metrics=[])]
+    )
+    lines = []
+    arguments = dict(text=__file__, steps=3, objective=objective, log=lines.append)
+    bert_jax.pretrain(workdir=tmp_path, init_from=checkpoint_dir, **arguments)
+    assert lines[-1].startswith(line)
 
 
 def test_two_values_of_one_setting_are_refused(checkpoint_dir):
@@ -633,6 +667,15 @@ def test_two_values_of_one_setting_are_refused(checkpoint_dir):
         bert_jax.finetune(
             bert_jax.tasks.classification(), init_from=checkpoint_dir, train=[], **twice
         )
+
+
+def test_a_setting_replaces_the_value_of_a_config():
+    """The config has a value for each setting, also for those that nobody gave."""
+    optimizer = FineTuneOptimizer(learning_rate=1e-4, warmup=0.3)
+    given = {"optimizer": optimizer, "warmup": 0.2, "epochs": 7}
+    grouped = in_groups(bert_jax.finetune, given)
+    expected = dataclasses.replace(optimizer, warmup=0.2)
+    assert grouped == {"optimizer": to_dict(expected), "epochs": 7}
 
 
 @pytest.mark.parametrize("wrong", [0.5, [], b"x", object()])

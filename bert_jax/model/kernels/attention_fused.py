@@ -18,7 +18,7 @@ from bert_jax.model.kernels.device import (
     is_plain,
     platform,
 )
-from bert_jax.unstable import splash_attention as splash
+from bert_jax.unstable import splash_attention
 
 LANES = 128  # blocks of queries and keys of splash are multiples of this number
 _BLOCK = 512  # the largest block
@@ -77,6 +77,7 @@ def attend_splash(
     L must be a multiple of LANES. A CPU interprets the kernel, for tests. With a mesh
     (parallel.mesh.traced_on) each device computes its rows and heads.
     """
+    splash = splash_attention()
     Q, H = q_BQNH.shape[1], q_BQNH.shape[-1]
     L = k_BLNH.shape[1]
     # Splash returns NaN for a query without keys, and a row may be only padding.
