@@ -22,12 +22,12 @@ from bert_jax.training.workdir import RunFolder
 NO_EFFECT = (
     *("mesh", "accumulation", "log_every", "checkpoint_every", "profile_steps"),
     *("tracker", "data_timeout", "eval_batch_size", "keep_checkpoints", "prompts"),
-    *("data.threads", "data.prefetch", "data.packing", "data.path"),
+    *("data.threads", "data.prefetch", "data.packing"),
 )
 
 # Settings that name places. Places with the same content are the same.
-PLACES = ("init_from", "data.dir", "data.train", "data.dev", "data.test")
-_CORPUS = ("data.path", "data.corpus")
+PLACES = ("init_from", "data.path", "data.dir", "data.train", "data.dev", "data.test")
+_CORPUS = ("data.corpus",)
 # Entries of config.json that are not settings of a run; see the head of this file.
 _NOTES = ("text", "rows", "changes", "labels", "content", "start")
 
@@ -190,9 +190,12 @@ def _same_content(name: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
 
     A run of 0.2 has no checksum of the checkpoint, and "rows" is its checksum of the data.
     """
-    key = "start"
-    if name != "init_from":
-        key = "content" if "content" in old else "rows"
+    key = "content" if "content" in old else "rows"
+    if name == "init_from":
+        key = "start"
+    elif name == "data.path":
+        key = "content"
+        old, new = old.get("text", {}), new.get("text", {})
     return old.get(key) is not None and old.get(key) == new.get(key)
 
 

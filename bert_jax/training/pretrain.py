@@ -36,7 +36,13 @@ from bert_jax.progress import Log, print_line
 from bert_jax.settings import to_dict
 from bert_jax.training.config import TrainConfig
 from bert_jax.training.hooks import evaluation
-from bert_jax.training.pretrain_data import checked, fitted, initial_params, open_text
+from bert_jax.training.pretrain_data import (
+    checked,
+    fitted,
+    initial_params,
+    open_text,
+    recorded_text,
+)
 from bert_jax.training.pretrain_evaluation import Evaluations
 from bert_jax.training.run import Job, run
 from bert_jax.training.workdir import RunFolder, draw_run, is_drawn, open_workdir
@@ -154,15 +160,9 @@ class _Pretraining:
 
     def _text(self) -> dict[str, Any]:
         """The text as config.json records it. Warns of a text without checksums."""
-        info, directory = self.store.info, self.store.directory
-        text = {
-            "documents": info.documents,
-            "tokens": info.tokens,
-            "vocabulary": info.vocabulary_fingerprint,
-        }
-        if content := info.fingerprint():
-            text["content"] = content
-        else:
+        directory = self.store.directory
+        text = recorded_text(self.store.info)
+        if "content" not in text:
             add = f"bert_jax inspect {directory} --checksums adds them"
             warning = f"{directory} has no checksums: damage is not noticed; {add}"
             self.log(f"warning: {warning}")

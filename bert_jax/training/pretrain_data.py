@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from bert_jax.data.checksums import Check
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.preparation import prepare
-from bert_jax.data.store import TokenStore
+from bert_jax.data.store import StoreInfo, TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
@@ -70,6 +71,19 @@ def open_text(
             f"expected {expected}; use another workdir, or delete this folder"
         )
     return store, tokenizer
+
+
+def recorded_text(info: StoreInfo) -> dict[str, Any]:
+    """The "text" of a run's config.json. A store without checksums has no "content"."""
+    text = {
+        "documents": info.documents,
+        "tokens": info.tokens,
+        "vocabulary": info.vocabulary_fingerprint,
+    }
+    content = info.fingerprint()
+    if content:
+        text["content"] = content
+    return text
 
 
 def prepare_corpus(

@@ -48,11 +48,19 @@ class _Part(TypedDict, total=False):
     seconds: float
 
 
-def finished(workdir: Path, config: Any, free: tuple[str, ...] = ()) -> Results | None:
+def finished(
+    workdir: Path,
+    config: Any,
+    free: tuple[str, ...] = (),
+    content: Mapping[str, Any] | None = None,
+) -> Results | None:
     """The results of a run. None if it is not finished.
 
-    config: a config, or the content of config.json. free: settings that may differ from
-    ``config``. Raises UserError if the workdir belongs to a run with other settings.
+    config: a config, or the settings of config.json. free: settings that may differ from
+    ``config``. content: checksums of the data and the checkpoint, by their keys in
+    config.json. A place whose checksum is not given is compared by its path.
+
+    Raises UserError if the workdir belongs to a run with other settings or content.
     """
     path = workdir / _last_file(config)
     if not path.exists():
@@ -63,7 +71,7 @@ def finished(workdir: Path, config: Any, free: tuple[str, ...] = ()) -> Results 
     # A run whose pretraining diverged did not start and has no config.json.
     if DIVERGED not in results or (workdir / "config.json").exists():
         identity = config if isinstance(config, dict) else to_dict(config)
-        check_owner(workdir, identity, (*NO_EFFECT, *free))
+        check_owner(workdir, identity | (content or {}), (*NO_EFFECT, *free))
     return results
 
 

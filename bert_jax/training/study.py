@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.data.pipeline import largest_batch
+from bert_jax.data.store import read_info
 from bert_jax.errors import DivergenceError, naming
 from bert_jax.files import LOCK, delete_folder, locked, write_json
 from bert_jax.inference.evaluation import OnDevices
@@ -28,6 +29,7 @@ from bert_jax.inference.pretrained import (
 )
 from bert_jax.interop.load import load
 from bert_jax.progress import Log, Progress, print_line
+from bert_jax.remote import local_copy
 from bert_jax.runs import read_runs
 from bert_jax.settings import merged, to_dict
 from bert_jax.tasks.families import FAMILIES
@@ -41,6 +43,7 @@ from bert_jax.training.config import (
 )
 from bert_jax.training.finetune_outputs import BEST
 from bert_jax.training.pretrain import pretrain, pretraining_objective
+from bert_jax.training.pretrain_data import recorded_text
 from bert_jax.training.results import (
     DIVERGED,
     Results,
@@ -113,14 +116,18 @@ class Study:
 
         Raises UserError if its folder contains a run with other settings. A study can be
         moved, so ``init_from`` may differ. A small corpus gives fewer tokens than
-        ``vocab_size``.
+        ``vocab_size``. A prepared text is compared by its content, and may be moved.
         """
-        config, free = self.configs[name], ()
+        config, free, content = self.configs[name], (), {}
         if isinstance(config, FineTuneConfig):
             free = ("init_from",)
-        elif isinstance(config, TrainConfig) and config.data.corpus:
-            free = ("model.vocab_size",)
-        return finished(self.folder / name, config, free)
+        elif isinstance(config, TrainConfig):
+            if config.data.corpus:
+                free = ("model.vocab_size",)
+            else:
+                info = read_info(local_copy(config.data.path))
+                content = {"text": recorded_text(info)}
+        return finished(self.folder / name, config, free, content)
 
     def missing(self) -> list[str]:
         """The names of the runs that are not finished."""

@@ -228,6 +228,21 @@ def test_values_of_the_data_count_if_both_versions_have_them(settings):
     assert found(new, other) == "text.content: 'a' -> 'b'"
 
 
+def test_a_text_at_another_place_is_the_same_by_its_content(settings):
+    settings["data"] = {"path": "here"}
+    old = to_dict(train_config(settings)) | {"text": {"tokens": 3, "content": "a"}}
+    new = copy.deepcopy(old)
+    new["data"]["path"] = "there"
+    assert found(old, new) == ""
+    for text in ({"tokens": 3}, {"tokens": 3, "content": "b"}):
+        for free in ((), NO_EFFECT):
+            assert "data.path: 'here' -> 'there'" in found(
+                old, new | {"text": text}, free
+            )
+    del new["text"]
+    assert found(old, new, NO_EFFECT) == "data.path: 'here' -> 'there'"
+
+
 def test_the_defaults_of_fine_tuning_follow_the_paper():
     """Appendix A.3: batch 16 or 32; 5e-5, 3e-5, 2e-5; 3 or 4 epochs; dropout 0.1."""
     config = finetune_config(FINE_TUNING)

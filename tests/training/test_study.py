@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from bert_jax.commands import study as command
+from bert_jax.data.store import read_info, write_info
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.files import locked, write_json
 from bert_jax.runs import read_runs
 from bert_jax.settings import from_settings, to_dict
 from bert_jax.training import study as study_module
 from bert_jax.training.config import StudyConfig
+from bert_jax.training.pretrain_data import recorded_text
 from bert_jax.training.results import scores_of
 from bert_jax.training.study import Study, flops
 
@@ -151,6 +153,46 @@ def test_finished_parts_with_other_settings_are_refused(
     else:
         other.run()
     assert ran(log) == []
+
+
+def test_a_finished_pretraining_is_compared_by_the_content_of_its_text(
+    study, small_store, tmp_path
+):
+    """Its text may be moved. Another text is another run."""
+    moved, other, plain = tmp_path / "moved", tmp_path / "other", tmp_path / "plain"
+    for folder in (moved, other, plain):
+        shutil.copytree(small_store[0], folder)
+    info = read_info(moved)
+    checksums = dict.fromkeys(info.checksums, 7)
+    write_info(other, dataclasses.replace(info, checksums=checksums))
+    write_info(plain, dataclasses.replace(info, checksums={}))
+
+    def study_of(text):
+        data = {"corpus": (), "path": str(text)}
+        variant = one_variant(study, data=data)
+        return Study(
+            dataclasses.replace(variant, pairs=(), tasks={}), tmp_path / "runs"
+        )
+
+    first = study_of(small_store[0])
+    ((name, config),) = first.configs.items()
+    run, results = first.folder / name, {"scores": {"held-out lm_accuracy": 3.0}}
+    content = to_dict(config) | {"text": recorded_text(info)}
+    write_json(run / "config.json", content)
+    write_json(run / "part.json", results)
+    assert first.result(name) == study_of(moved).result(name) == results
+    for text in (other, plain):
+        with pytest.raises(UserError, match=r"another run \(.*data\.path: "):
+            study_of(text).missing()
+    # The text at the same place was prepared again.
+    shutil.rmtree(moved)
+    shutil.copytree(other, moved)
+    write_json(
+        run / "config.json",
+        content | {"data": to_dict(config.data) | {"path": str(moved)}},
+    )
+    with pytest.raises(UserError, match=r"text\.content: "):
+        study_of(moved).table()
 
 
 @pytest.fixture(scope="module")
