@@ -211,6 +211,12 @@ def _read_workdir(
     expected = "the config of a run of bert_jax; copy it from the run"
     settings = with_remat(read_json(path, expected, RunJson))
     if "family" in settings:
+        if (workdir / BEST).exists():
+            instead = f"load {workdir}, which is its best model"
+            raise UserError(
+                f"{workdir / CHECKPOINTS}/{step} is a checkpoint of a fine-tuning, which "
+                f"only its run reads; {instead}"
+            )
         again = "start its command again, which continues it"
         raise UserError(f"{workdir} is a fine-tuning without a best model yet; {again}")
     with naming(path):

@@ -132,13 +132,17 @@ def prepare(
     return Prepared(checkpoint, task, mesh, model, forward, train, tuple(others))
 
 
+def check_accumulation(config: FineTuneConfig, task: Task) -> None:
+    """Raises UserError if a batch cannot be split into ``config.accumulation`` parts."""
+    most, expected = config.batch_size, f"at most batch_size={config.batch_size}"
+    if task.whole_batch:
+        most, expected = 1, "1, because the contrastive loss needs the whole batch"
+    if config.accumulation > most:
+        raise UserError(f"accumulation={config.accumulation}, expected {expected}")
+
+
 def _check_settings(config: FineTuneConfig, task: Task, checkpoint: Checkpoint) -> None:
     """Raises UserError for settings that the task or the checkpoint cannot have."""
-    expected = f"at most batch_size={config.batch_size}"
-    if task.whole_batch:
-        expected = "1, because the contrastive loss needs the whole batch"
-    if config.accumulation > (1 if task.whole_batch else config.batch_size):
-        raise UserError(f"accumulation={config.accumulation}, expected {expected}")
     metric = config.main_metric or task.main_metric
     if task.problem_type == REGRESSION and metric in ERRORS:
         actual = f"main_metric={metric!r}, of which the lowest is the best"

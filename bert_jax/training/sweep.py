@@ -10,17 +10,16 @@ import functools
 import itertools
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.files import (
     check_link,
     delete_folder,
     new_folder,
-    read_json,
     replace_folder,
 )
 from bert_jax.parallel.processes import from_leader, on_leader
@@ -35,6 +34,7 @@ from bert_jax.training.config import FineTuneConfig
 from bert_jax.training.finetune_outputs import BEST, PREDICTIONS, show
 from bert_jax.training.owner import NO_EFFECT, PLACES, check_owner, owner_changes
 from bert_jax.training.results import (
+    DIVERGED,
     Results,
     finished,
     run_part,
@@ -70,7 +70,13 @@ def run_one(
             raise UserError(f"{workdir} holds a sweep; use another workdir")
         results = from_leader(lambda: finished(place, config, PLACES))
         moved = results is not None and from_leader(lambda: _is_moved(place, config))
+        if results is not None and DIVERGED in results:  # one of a sweep's runs
+            advice = "use another workdir and a lower learning_rate"
+            raise UserError(f"{workdir} diverged: {results[DIVERGED]}; {advice}")
         if results is None:
+            data.check_accumulation(
+                config, task or FAMILIES[config.family](config.data)
+            )
             on_leader(lambda: check_link(place / BEST))
         if results is None or moved:
             prepared = data.prepare(config, place, log, task, folder)
@@ -124,17 +130,24 @@ def run_sweep(
     with open_workdir(workdir, log) as (folder, log):
         runs = _expand(config, task)
         missing = from_leader(lambda: _missing(runs, config, folder))
-        prepared, shared = None, None  # runs on the same rows share what is prepared
         left = [run for run in runs if run.name in missing]
+
+        def prepare(run: _Run) -> data.Prepared:
+            own = folder.child(f"{SWEEP}/{run.name}")
+            prepared = data.prepare(config, folder.local, log, run.fold, own)
+            content = prepared.content
+            on_leader(lambda: _check_content(runs, config, content, folder.local))
+            return prepared
+
+        if not left and from_leader(lambda: _has_moved(runs, config, folder.local)):
+            prepare(runs[0])
+        prepared, shared = None, None  # runs on the same rows share what is prepared
         for run in Progress("runs", left, unit="runs"):
             log(f"== {run.name}")
             own = folder.child(f"{SWEEP}/{run.name}")
             rows = run.fold, from_leader(functools.partial(data.recorded_labels, own))
             if prepared is None or shared != rows:
-                arguments = config, folder.local, log, run.fold, own
-                prepared, shared = data.prepare(*arguments), rows
-                start = prepared.content["start"]
-                on_leader(functools.partial(_check_start, runs, start, folder.local))
+                prepared, shared = prepare(run), rows
             train = functools.partial(
                 tuning.finetune,
                 run.config,
@@ -160,7 +173,8 @@ def run_names(config: FineTuneConfig, task: Task | None = None) -> list[str]:
 def _expand(config: FineTuneConfig, task: Task | None) -> list[_Run]:
     """All runs of the grid. Runs on the same fold follow each other.
 
-    Raises UserError if two runs have one name, because learning rates are shortened there.
+    Raises UserError if two runs have one name, because learning rates are shortened there,
+    and for a batch size that ``accumulation`` cannot split.
     """
     grid, task = config.sweep, task or FAMILIES[config.family](config.data)
     runs = []
@@ -178,6 +192,7 @@ def _expand(config: FineTuneConfig, task: Task | None) -> list[_Run]:
             if fold is not None:
                 name = f"{name}-fold{number}"
                 own = replace(own, data=fold.config)
+            data.check_accumulation(own, task)
             runs.append(_Run(point, name, own, fold))
     names = [run.name for run in runs]
     for name in names:
@@ -203,34 +218,68 @@ def _missing(
     return [name for name, result in results.items() if result is None]
 
 
-def _check_start(runs: Sequence[_Run], start: int, workdir: Path) -> None:
-    """Raises UserError if a finished run started with other parameters.
+def _has_moved(runs: Sequence[_Run], config: FineTuneConfig, workdir: Path) -> bool:
+    """Whether a finished run has other names for its data or its checkpoint."""
+    return any(
+        owner_changes(place, identity, free)
+        for place, identity, free in _finished_runs(runs, config, workdir)
+    )
 
-    start: checksum of the parameters of ``init_from``. Runs that compare points or folds
-    must start with the same parameters. Only process 0 calls it.
+
+def _check_content(
+    runs: Sequence[_Run], config: FineTuneConfig, content: dict[str, Any], workdir: Path
+) -> None:
+    """Raises UserError if a finished run has other rows, or started with other parameters.
+
+    content: ``Prepared.content``. Runs that compare points or folds must start with the
+    same parameters. Only process 0 calls it.
     """
-    for run in runs:
-        place = workdir / SWEEP / run.name
-        if not (place / RESULTS).exists() or not (place / "config.json").exists():
+    for place, identity, free in _finished_runs(runs, config, workdir):
+        known = {"start": content["start"], "content": content["content"]}
+        check_owner(place, known | identity, free)
+
+
+def _finished_runs(
+    runs: Sequence[_Run], config: FineTuneConfig, workdir: Path
+) -> Iterator[tuple[Path, dict[str, Any], tuple[str, ...]]]:
+    """The finished runs of this grid and of earlier grids.
+
+    Yields the folder of a run, its settings with the "content" of a fold, and the settings
+    that may differ.
+    """
+    of_grid = {run.name: run for run in runs}
+    for path in sorted((workdir / SWEEP).glob(f"*/{RESULTS}")):
+        place = path.parent
+        if not (place / "config.json").exists():
             continue
-        expected = "the config of a run; put it back, or use another workdir"
-        known = read_json(place / "config.json", expected).get("start", start)
-        if known != start:
-            changed = f"init_from={run.config.init_from} has other parameters now"
-            raise UserError(f"{place} is finished, and {changed}; use another workdir")
+        run = of_grid.get(place.name)
+        if run is None:
+            yield place, to_dict(config), (*NO_EFFECT, *_free(config))
+            continue
+        identity = to_dict(run.config)
+        if run.fold is not None:
+            identity["content"] = run.fold.splits.checksum
+        yield place, identity, NO_EFFECT
 
 
 def _results(runs: Sequence[_Run], workdir: Path) -> dict[str, Results | None]:
-    """The results of the runs of the grid by name."""
-    return {run.name: finished(workdir / SWEEP / run.name, run.config) for run in runs}
+    """The results of the runs of the grid by name. Places may differ."""
+    results = {}
+    for run in runs:
+        results[run.name] = finished(workdir / SWEEP / run.name, run.config, PLACES)
+    return results
+
+
+def _free(config: FineTuneConfig) -> tuple[str, ...]:
+    """The settings that differ between grids. Another seed has other folds."""
+    if config.sweep.folds:
+        return (*_GRID, "data.dir")
+    return _GRID
 
 
 def _finished_run(name: str, config: FineTuneConfig, workdir: Path) -> Results:
     """The results of a finished run of this grid or of an earlier one."""
-    free = _GRID
-    if config.sweep.folds:
-        free = (*_GRID, "data.dir")
-    return finished(workdir / SWEEP / name, config, free)
+    return finished(workdir / SWEEP / name, config, (*_GRID, *PLACES))
 
 
 def _keep_best(config: FineTuneConfig, folder: RunFolder) -> str:

@@ -585,5 +585,15 @@ def test_a_tokenizer_is_read_without_weights(workdir, folders, golden, tmp_path)
 def test_a_fine_tuning_without_a_best_model_is_named(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.json").write_text('{"family": "tagging", "model": {}}')
-    with pytest.raises(UserError, match="is a fine-tuning without a best model yet"):
+    message = "is a fine-tuning without a best model yet"
+    with pytest.raises(UserError, match=message):
         bert_jax.load(tmp_path)
+    step = tmp_path / "checkpoints/20"
+    step.mkdir()
+    with pytest.raises(UserError, match=message):
+        bert_jax.load(step)
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best/config.json").write_text("{}")
+    message = f"20 is a checkpoint of a fine-tuning, .*; load {tmp_path}, which is"
+    with pytest.raises(UserError, match=message):
+        bert_jax.load(step)

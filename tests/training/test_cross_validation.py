@@ -93,7 +93,7 @@ def test_cross_validation_answers_each_row_once_and_resumes(
     (config,) = (tmp_path / "run/sweep").glob("*-fold0/config.json")
     settings = json.loads(config.read_text())
     config.write_text(json.dumps(settings | {"start": settings["start"] + 1}))
-    with pytest.raises(UserError, match="other parameters now; use another"):
+    with pytest.raises(UserError, match=r"checksum of init_from: .* use another"):
         bert_jax.cross_validate(task, metrics=share, **arguments)
     other = arguments | {"train": rows[1:], "metrics": share}
     with pytest.raises(UserError, match="another run"):

@@ -152,7 +152,10 @@ def run(config, monkeypatch):
     """A function that runs a sweep of simulated runs: returns result and names."""
 
     def prepare(config, workdir, log, fold, run):
-        return types.SimpleNamespace(fold=fold, content={"start": 1})
+        content = {"labels": [], "start": 1, "content": "rows"}
+        if fold is not None:
+            content["content"] = fold.splits.checksum
+        return types.SimpleNamespace(fold=fold, content=content)
 
     monkeypatch.setattr(finetune_data, "prepare", prepare)
 
@@ -164,7 +167,7 @@ def run(config, monkeypatch):
             assert fold is None or fold.config == config.data
             for name in ("best/model.safetensors", "predictions/dev_predictions.tsv"):
                 write_json(place / name, place.name)
-            write_json(place / "config.json", to_dict(config))
+            write_json(place / "config.json", to_dict(config) | prepared.content)
             if diverges(config):
                 raise DivergenceError("the loss became nan")
             scores = {"dev": {"pearson": score(config)}}
@@ -276,6 +279,44 @@ def test_an_interrupted_move_of_the_best_model_is_repeated(old_model, made, run)
     check_end(copy, uninterrupted)
 
 
+@pytest.mark.parametrize("name", ["", NAMES[2]])
+def test_a_sweep_is_the_same_on_moved_data(name, made, run, config):
+    """Its places are compared by their content, also if all runs are finished."""
+    uninterrupted, copy = made
+    if name:
+        (copy / "sweep" / name / "results.json").unlink()
+    data = dataclasses.replace(config.data, dir="elsewhere")
+    moved = {"data": data, "init_from": "elsewhere"}
+    assert run(copy, **moved)[1] == [name] * bool(name)
+    check_end(copy, uninterrupted)
+    for key, value, message in (
+        ("content", "other rows", r"data\.dir: .* -> 'elsewhere'"),
+        ("start", 2, "init_from: .* -> 'elsewhere'"),
+    ):
+        path = copy / "sweep" / NAMES[1] / "config.json"
+        settings = json.loads(path.read_text())
+        write_json(path, settings | {key: value})
+        for grid in (config.sweep, SweepConfig(**GRID | {"seeds": (5,)})):
+            with pytest.raises(UserError, match=f"{NAMES[1]} holds another.*{message}"):
+                run(copy, sweep=grid, **moved)
+        write_json(path, settings)
+
+
+def test_folds_are_the_same_on_moved_data(run, config, tmp_path):
+    grid = SweepConfig(**GRID | {"folds": 2, "seeds": (0,)})
+    first, names, _ = run(tmp_path / "runs", sweep=grid)
+    assert len(names) == 4
+    folder = tmp_path / "moved"
+    shutil.copytree(config.data.dir, folder)
+    moved = dataclasses.replace(config.data, dir=str(folder))
+    arguments = {"sweep": grid, "init_from": "elsewhere", "data": moved}
+    assert run(tmp_path / "runs", **arguments)[:2] == (first, [])
+    (train,) = folder.glob("train*")
+    train.write_text("".join(train.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UserError, match=r"holds another run \(.*data\.dir: 'rows:"):
+        run(tmp_path / "runs", **arguments)
+
+
 def test_points_may_be_added_in_any_order(made, run):
     _, copy = made
     grid = SweepConfig(**GRID | {"learning_rate": (1e-6, 1e-5, 1e-2)})
@@ -325,7 +366,7 @@ def test_each_fold_is_dev_of_a_run_and_the_table_has_the_standard_error(run, tmp
         run(tmp_path, sweep=grid)
 
 
-def test_a_diverged_run_is_counted_and_does_not_run_again(run, tmp_path):
+def test_a_diverged_run_is_counted_and_does_not_run_again(run, config, tmp_path):
     def diverges(config):
         return config.seed == 1 or config.optimizer.learning_rate == 1e-2
 
@@ -338,9 +379,28 @@ def test_a_diverged_run_is_counted_and_does_not_run_again(run, tmp_path):
     assert [variant["diverged"] for variant in content["variants"].values()] == [1, 2]
     assert "| batch8-rate0.01-epochs2   | -        | 2         |" in log[-2]
     assert run(tmp_path, diverges)[:2] == (content, [])
+    one = dataclasses.replace(config, epochs=2, seed=1)
+    one = dataclasses.replace(
+        one, optimizer=dataclasses.replace(one.optimizer, learning_rate=1e-5)
+    )
+    with pytest.raises(
+        UserError, match=f"{NAMES[2]} diverged: the loss became nan; use"
+    ):
+        run_one(one, tmp_path / "sweep" / NAMES[2])
     shutil.rmtree(tmp_path)
     with pytest.raises(UserError, match=r"every run in .*sweep diverged; lower"):
         run(tmp_path, lambda config: True)
+
+
+def test_each_batch_size_of_a_grid_is_compared_with_accumulation(run, tmp_path):
+    """batch_size of the config is 8, and no run of the second sweep has it."""
+    small = SweepConfig(**GRID | {"batch_size": (8, 4)})
+    message = "accumulation=8, expected at most batch_size=4"
+    with pytest.raises(UserError, match=message):
+        run(tmp_path, accumulation=8, sweep=small)
+    assert not (tmp_path / "sweep").exists()
+    large = SweepConfig(**GRID | {"batch_size": (16,)})
+    assert len(run(tmp_path, accumulation=16, sweep=large)[1]) == len(NAMES)
 
 
 def test_other_settings_are_refused_before_a_run_starts(made, run, config, tmp_path):
