@@ -14,7 +14,7 @@ from bert_jax.data.checksums import Check
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.preparation import prepare
-from bert_jax.data.store import StoreInfo, TokenStore
+from bert_jax.data.store import StoreInfo, TokenStore, read_info
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
@@ -84,6 +84,11 @@ def recorded_text(info: StoreInfo) -> dict[str, Any]:
     if content:
         text["content"] = content
     return text
+
+
+def text_at(path: str) -> dict[str, Any]:
+    """The "text" of a run whose ``data.path`` is ``path``."""
+    return recorded_text(read_info(local_copy(path)))
 
 
 def prepare_corpus(

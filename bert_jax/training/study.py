@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.data.pipeline import largest_batch
-from bert_jax.data.store import read_info
 from bert_jax.errors import DivergenceError, naming
 from bert_jax.files import LOCK, delete_folder, locked, write_json
 from bert_jax.inference.evaluation import OnDevices
@@ -29,7 +28,6 @@ from bert_jax.inference.pretrained import (
 )
 from bert_jax.interop.load import load
 from bert_jax.progress import Log, Progress, print_line
-from bert_jax.remote import local_copy
 from bert_jax.runs import read_runs
 from bert_jax.settings import merged, to_dict
 from bert_jax.tasks.families import FAMILIES
@@ -43,7 +41,7 @@ from bert_jax.training.config import (
 )
 from bert_jax.training.finetune_outputs import BEST
 from bert_jax.training.pretrain import pretrain, pretraining_objective
-from bert_jax.training.pretrain_data import recorded_text
+from bert_jax.training.pretrain_data import text_at
 from bert_jax.training.results import (
     DIVERGED,
     Results,
@@ -52,7 +50,7 @@ from bert_jax.training.results import (
     table,
     write_table,
 )
-from bert_jax.training.sweep import run_one
+from bert_jax.training.sweep import is_moved, run_one
 from bert_jax.training.workdir import CHECKPOINTS
 
 
@@ -116,18 +114,22 @@ class Study:
 
         Raises UserError if its folder contains a run with other settings. A study can be
         moved, so ``init_from`` may differ. A small corpus gives fewer tokens than
-        ``vocab_size``. A prepared text is compared by its content, and may be moved.
+        ``vocab_size``. A prepared text and the files of a task may be moved too, because
+        they are compared by their content.
         """
         config, free, content = self.configs[name], (), {}
+        folder = self.folder / name
         if isinstance(config, FineTuneConfig):
             free = ("init_from",)
+            if is_moved(folder, config, free):
+                task = FAMILIES[config.family](config.data)
+                content = {"content": task.splits.checksum}
         elif isinstance(config, TrainConfig):
             if config.data.corpus:
                 free = ("model.vocab_size",)
             else:
-                info = read_info(local_copy(config.data.path))
-                content = {"text": recorded_text(info)}
-        return finished(self.folder / name, config, free, content)
+                content = {"text": text_at(config.data.path)}
+        return finished(folder, config, free, content)
 
     def missing(self) -> list[str]:
         """The names of the runs that are not finished."""

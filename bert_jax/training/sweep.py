@@ -69,7 +69,7 @@ def run_one(
         if (place / SWEEP).exists():
             raise UserError(f"{workdir} holds a sweep; use another workdir")
         results = from_leader(lambda: finished(place, config, PLACES))
-        moved = results is not None and from_leader(lambda: _is_moved(place, config))
+        moved = from_leader(lambda: is_moved(place, config))
         if results is not None and DIVERGED in results:  # one of a sweep's runs
             advice = "use another workdir and a lower learning_rate"
             raise UserError(f"{workdir} diverged: {results[DIVERGED]}; {advice}")
@@ -94,9 +94,14 @@ def run_one(
         return results
 
 
-def _is_moved(workdir: Path, config: FineTuneConfig) -> bool:
-    """Whether a finished run has other names for its data or its checkpoint."""
-    return bool(owner_changes(workdir, to_dict(config), NO_EFFECT))
+def is_moved(workdir: Path, config: FineTuneConfig, free: tuple[str, ...] = ()) -> bool:
+    """Whether a finished run has other names for its data or its checkpoint.
+
+    free: settings that may differ. False if there is no finished run.
+    """
+    if not (workdir / RESULTS).exists() or not (workdir / "config.json").exists():
+        return False
+    return bool(owner_changes(workdir, to_dict(config), (*NO_EFFECT, *free)))
 
 
 class _Run(NamedTuple):

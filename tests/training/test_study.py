@@ -15,6 +15,7 @@ from bert_jax.errors import DivergenceError, UserError
 from bert_jax.files import locked, write_json
 from bert_jax.runs import read_runs
 from bert_jax.settings import from_settings, to_dict
+from bert_jax.tasks.families import FAMILIES
 from bert_jax.training import study as study_module
 from bert_jax.training.config import StudyConfig
 from bert_jax.training.pretrain_data import recorded_text
@@ -278,6 +279,25 @@ def test_a_corpus_may_have_fewer_tokens_than_a_study_requests(study, done, tmp_p
     assert again.result("pretrain/both-seed0") == done[0].result("pretrain/both-seed0")
     with pytest.raises(UserError, match=r"model\.num_heads: 4 -> 2"):
         again.missing()
+
+
+def test_a_study_is_the_same_if_the_files_of_a_task_are_moved(study, done, tmp_path):
+    folder = shutil.copytree(done[0].folder, tmp_path / "copy")
+    name = "finetune/both-topic-seed1"
+    config = done[0].configs[name]
+    path = folder / name / "config.json"
+    checksum = FAMILIES[config.family](config.data).splits.checksum
+    content = {"labels": [], "content": checksum}
+    write_json(path, json.loads(path.read_text()) | content)
+    place = shutil.copytree(config.data.dir, tmp_path / "moved")
+    (topic,) = study.tasks.values()
+    topic = topic | {"data": topic["data"] | {"dir": str(place)}}
+    moved = Study(dataclasses.replace(study, tasks={"topic": topic}), folder)
+    assert moved.result(name) == done[0].result(name)
+    (train,) = place.glob("train*")
+    train.write_text("".join(train.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UserError, match=r"seed1 holds another run \(data\.dir: "):
+        moved.result(name)
 
 
 def test_a_studys_folder_is_enough_to_run_it_again(done, capsys):
