@@ -492,7 +492,7 @@ def test_the_content_of_the_text_belongs_to_a_run(copied, tmp_path):
     (tmp_path / "run/config.json").write_text(json.dumps(written))
     lines.clear()
     pretrain(config, tmp_path / "run", lines.append)
-    assert "finished before, after 1 steps" in lines
+    assert "finished before, after 1 step" in lines
     assert not any(line.startswith("warning") for line in lines)
 
 
@@ -570,7 +570,7 @@ def test_a_run_killed_before_its_picture_draws_it_at_the_next_start(
     lines = []
     for _ in range(2):
         pretrain(one_step(), tmp_path, lines.append)
-    assert lines.count("finished before, after 1 steps") == 2
+    assert lines.count("finished before, after 1 step") == 2
     assert picture.exists() and len(draws) == 2
     # A picture of the same run with fewer steps is older than the metrics.
     os.utime(picture, (1, 1))
