@@ -21,8 +21,9 @@ flags:
 [Score sentences](guides/vectors.md#score-sentences) explains the scores and the files of
 pairs. Logarithms are natural. With --json the answer to a text has "text",
 "log_probability" and "tokens". The answer to a row of a table has the columns of the row in
-place of "text". The answer to pairs has "accuracy" (a share of 1), "by_set" (the accuracy
-of each set by its path) and "pairs".
+place of "text". If the table has a column "tokens", the new column is "predicted_tokens".
+The answer to pairs has "accuracy" (a share of 1), "by_set" (the accuracy of each set by its
+path) and "pairs".
 """
 
 import functools

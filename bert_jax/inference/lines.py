@@ -53,8 +53,9 @@ def beside_columns(
 ) -> Iterator[Part]:
     """The answers to rows. The answer to a row of a table has the row's columns first.
 
-    answer: function that answers rows. path: value of --input, or None. Columns with the
-    name of a new value, such as an earlier "log_probability", are replaced.
+    answer: function that answers rows. path: value of --input, or None. A value with the
+    name of a column gets a prefix, as in "predicted_tokens", in all rows from the part on
+    that has the column.
     """
     if path and is_table(Path(path)):
         return _with_columns(answer, rows)
@@ -65,12 +66,21 @@ def _with_columns(
     answer: Callable[[Rows], Iterator[Part]], rows: Rows
 ) -> Iterator[Part]:
     placed, kept = itertools.tee(rows.placed)
+    taken: set[str] = set()  # rows of JSON lines may have different columns
     for part in answer(rows._replace(placed=placed)):
-        answers = []
-        for values, (_, columns) in zip(part.answers, kept, strict=False):
-            new = {name: x for name, x in values.items() if name not in _OF_ROW}
-            answers.append(columns | new)
-        yield part._replace(answers=answers)
+        rows_of_part = []
+        for _, columns in itertools.islice(kept, len(part.answers)):
+            taken.update(columns)
+            rows_of_part.append(dict(columns))
+        for cells, values in zip(rows_of_part, part.answers, strict=True):
+            for name, value in values.items():
+                if name in _OF_ROW:
+                    continue
+                if name in taken:
+                    cells[f"{PREFIX}{name}"] = value
+                else:
+                    cells[name] = value
+        yield part._replace(answers=rows_of_part)
 
 
 def on_screen(path: str) -> bool:

@@ -18,6 +18,7 @@ from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, FeatureConfig
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.networks import make_model
+from bert_jax.tasks.rows import read_rows
 from tests.word_tokenizer import TOKENIZER
 
 CONFIG = BertConfig(
@@ -299,30 +300,42 @@ def test_a_table_is_read_by_columns_and_keeps_them_in_the_output(
     assert [a.get("id") for a in model.predict(rows)] == [0, 7, "7", None]
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
 @pytest.mark.parametrize(
     ("command", "flags", "columns", "new"),
     [
-        (score, [], ["body"], {"log_probability", "tokens"}),
-        (predict, [], ["body"], {"blanks"}),
-        (predict, ["--next_sentence"], ["body", "text"], {"probability"}),
+        (score, [], ["tokens"], ["log_probability", "predicted_tokens"]),
+        (predict, [], ["blanks"], ["predicted_blanks"]),
+        (
+            predict,
+            ["--next_sentence"],
+            ["blanks", "probability"],
+            ["predicted_probability"],
+        ),
     ],
 )
 def test_a_pretrained_model_answers_beside_the_columns_of_a_table(
-    command, flags, columns, new, checkpoint, tmp_path
+    command, flags, columns, new, ending, checkpoint, tmp_path
 ):
-    """Only columns with the name of a new value are replaced."""
-    row = {"body": "the [MASK]", "text": "a cat", "id": 7, "topic": ["x", "y"]}
-    row |= {"log_probability": "old", "blanks": "old", "probability": "old"}
-    table, output = tmp_path / "new.jsonl", tmp_path / "answers.jsonl"
-    rows = [row, row | {"id": None, "topic": "z"}]
-    table.write_text("".join(json.dumps(x) + "\n" for x in rows))
+    """An answer with the name of a column, even of the text itself, gets a prefix."""
+    names = "tokens", "blanks", "probability"
+    row = {"text": "a cat", "id": "7", "predicted_tokens": "old"}
+    row |= dict.fromkeys(names, "the [MASK]")
+    table, output = tmp_path / f"new.{ending}", tmp_path / f"answers.{ending}"
+    rows = [row, row | {"id": ""}]
+    if ending == "jsonl":
+        rows[0] = row | {"id": 7, "topic": ["x", "y"]}
+    lines = [json.dumps(x) for x in rows]
+    if ending == "csv":
+        lines = [",".join(x) for x in (row, *(x.values() for x in rows))]
+    table.write_text("".join(f"{line}\n" for line in lines))
     flags = ["--checkpoint", checkpoint("blanks"), "--input", str(table), *flags]
     command.main([*flags, "--columns", *columns, "--output", str(output)])
-    answers = [json.loads(line) for line in output.read_text().splitlines()]
+    answers = [answer for _, answer in read_rows(output)]
     for answer, given in zip(answers, rows, strict=True):
-        assert answer.keys() == given.keys() | new
+        assert answer.keys() == given.keys() | set(new)
         changed = {name for name in answer if answer[name] != given.get(name)}
-        assert changed == new
+        assert changed == set(new)
 
 
 @pytest.mark.parametrize("command", [predict, score, embed])

@@ -6,8 +6,14 @@ from pathlib import Path
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.inference.evaluation import Part, chunks
-from bert_jax.inference.lines import csv_texts, given_rows, plain_texts, write_answers
+from bert_jax.inference.evaluation import Part, Rows, chunks
+from bert_jax.inference.lines import (
+    beside_columns,
+    csv_texts,
+    given_rows,
+    plain_texts,
+    write_answers,
+)
 from bert_jax.tasks.rows import read_rows
 
 
@@ -55,6 +61,26 @@ def test_a_control_character_does_not_end_a_line_of_csv(control, tmp_path):
     assert frame["label"].tolist() == ["y"] * 3
     if control != "\r\n":  # pandas reads it as "\n"
         assert frame[control].tolist() == texts
+
+
+def test_an_answer_never_shares_a_column_with_values_of_other_rows():
+    """A later row of JSON lines may be the first one with the column."""
+    rows = [
+        ("1", {"text": "a"}),
+        ("2", {"text": "b", "tokens": 9}),
+        ("3", {"text": "c"}),
+    ]
+
+    def answer(rows):
+        values = [{"text": row["text"], "tokens": 1} for _, row in rows.placed]
+        return iter([Part(None, values[:2]), Part(None, values[2:])])
+
+    found = beside_columns(answer, Rows(rows), "rows.jsonl")
+    assert [x for part in found for x in part.answers] == [
+        {"text": "a", "predicted_tokens": 1},
+        {"text": "b", "tokens": 9, "predicted_tokens": 1},
+        {"text": "c", "predicted_tokens": 1},
+    ]
 
 
 def test_texts_of_the_command_line_are_rows():
