@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import importlib
+import inspect
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -187,9 +189,30 @@ class _Pretraining:
 def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
     """The objective that a config names, with its model.
 
-    Raises UserError if there is no such module, or if it has no function ``pretraining``.
+    Raises UserError if there is no such module, or if it has no function ``pretraining``
+    that returns an objective.
     """
     name = config.objective
+    pretraining = _pretraining_function(name)
+    configs = config.model, config.compute, config.data.examples
+    try:
+        inspect.signature(pretraining).bind(*configs)
+    except TypeError as error:
+        actual = f"objective={name!r}: its function pretraining has other arguments"
+        needed = "expected pretraining(model, compute, examples)"
+        raise UserError(f"{actual} ({error}); {needed}") from error
+    objective = pretraining(*configs)
+    # An objective may be of any class that has the methods.
+    for method in sorted(PretrainingObjective.__abstractmethods__):
+        if not callable(getattr(objective, method, None)):
+            kind = type(objective).__name__
+            actual = f"objective={name!r}: pretraining returned {kind} without {method}"
+            raise UserError(f"{actual}; expected a PretrainingObjective")
+    return objective
+
+
+def _pretraining_function(name: str) -> Callable[..., Any]:
+    """The function ``pretraining`` of the module of an objective."""
     expected = (
         "expected bert_jax.objectives.mlm_nsp, .causal, .electra or .two_way, or a module "
         "of your own in a folder of PYTHONPATH"
@@ -199,11 +222,16 @@ def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if not f"{name}.".startswith(f"{missing}."):  # the module imports it
+            actual = f"objective={name!r} imports {missing}: {error}"
+            raise UserError(f"{actual}; install it or correct the import") from error
         raise UserError(f"objective={name!r}: {error}; {expected}") from error
-    if not hasattr(module, "pretraining"):
+    pretraining = getattr(module, "pretraining", None)
+    if not callable(pretraining):
         actual = f"objective={name!r} has no function pretraining"
         raise UserError(f"{actual}; {expected}")
-    return module.pretraining(config.model, config.compute, config.data.examples)
+    return pretraining
 
 
 def _description(

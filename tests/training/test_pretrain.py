@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import threading
 import types
 from pathlib import Path
@@ -350,6 +351,33 @@ def test_a_wrong_objective_is_found_before_the_text_is_prepared(
 ):
     config = dataclasses.replace(configure(), objective=name)
     with pytest.raises(UserError, match=f"^objective='{re.escape(name)}'.*{message}"):
+        pretrain(config, tmp_path / "run", log=lambda line: None)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "code, message",
+    [
+        ("import lost_package", "imports lost_package: No module .*; install it or"),
+        ("pretraining = 3", "has no function pretraining; expected"),
+        (
+            "def pretraining(model, compute): pass",
+            r"other arguments \(too many .*\); expected pretraining\(model, compute, ex",
+        ),
+        (
+            "def pretraining(model, compute, examples): pass",
+            "returned NoneType without init; expected a PretrainingObjective",
+        ),
+    ],
+)
+def test_a_module_without_an_objective_is_found_before_the_text_is_prepared(
+    code, message, configure, monkeypatch, tmp_path
+):
+    (tmp_path / "wrong_objective.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wrong_objective", raising=False)
+    config = dataclasses.replace(configure(), objective="wrong_objective")
+    with pytest.raises(UserError, match=f"^objective='wrong_objective'.*{message}"):
         pretrain(config, tmp_path / "run", log=lambda line: None)
     assert not (tmp_path / "run").exists()
 
