@@ -69,9 +69,11 @@ class _DamagedError(Exception):
 class CheckpointStore:
     """The checkpoints of one run, saved in the background.
 
-    It keeps the newest ``keep`` checkpoints and, unless ``keep_every`` is 0, the first
-    checkpoint from each multiple of ``keep_every`` steps on. It is the checkpoint of the
-    multiple, unless the batch of that step was skipped. All others are deleted when the
+    It keeps the newest ``keep`` checkpoints and, unless ``keep_every`` is 0, the checkpoint
+    of each multiple of ``keep_every`` steps. If the batch of that step was skipped, it
+    keeps the first checkpoint after it that is before the next multiple of ``save_every``
+    steps. Later checkpoints do not stand for it: a run that started with another
+    ``keep_every`` saved no checkpoints at its multiples. All others are deleted when the
     next save starts, and at the end of the run. If the run ends with an error, nothing is
     deleted: a run that diverged soon after its last save may need the checkpoint before it.
     Orbax's Checkpointer would delete that checkpoint as soon as the save is complete.
@@ -80,10 +82,20 @@ class CheckpointStore:
     failed raises at the next save or at the end; JAX then ends the other processes.
     """
 
-    def __init__(self, directory: os.PathLike, keep: int, keep_every: int = 0):
-        """directory: an absolute path or a URL. Raises UserError if it is not writable."""
+    def __init__(
+        self,
+        directory: os.PathLike,
+        keep: int,
+        keep_every: int = 0,
+        save_every: int = 1,
+    ):
+        """directory: an absolute path or a URL. Raises UserError if it is not writable.
+
+        save_every: steps between the saves of the run, besides those of keep_every.
+        """
         self._directory = epath.Path(directory)
         self._keep, self._keep_every = keep, keep_every
+        self._save_every = save_every
         self._pending: Any = None  # Orbax's response of the save in the background
         on_leader(self._delete_unfinished)
 
@@ -168,16 +180,18 @@ class CheckpointStore:
                 path.rename(aside)
 
     def _delete_old(self) -> None:
-        """Deletes all checkpoints but the newest and the first from each multiple on."""
+        """Deletes all checkpoints but the newest and those of multiples."""
         paths = _complete(self._directory)
         kept = {*paths[: self._keep]}
         if self._keep_every:
-            last = 0  # the multiple of the checkpoint before
+            before = 0  # the step of the checkpoint before
             for path in reversed(paths):
-                multiple = int(path.name) // self._keep_every
-                if multiple > last:
+                step = int(path.name)
+                multiple = step - step % self._keep_every
+                next_save = multiple - multiple % self._save_every + self._save_every
+                if before < multiple and step < next_save:
                     kept.add(path)
-                last = multiple
+                before = step
         for path in paths:
             if path not in kept:
                 # Not Orbax's delete, which refuses a folder that a kill left incomplete.

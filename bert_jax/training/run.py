@@ -110,7 +110,8 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress,
         stack.callback(folder.upload)
         # The signals are handled until the last save is complete.
         stop_requested = stack.enter_context(stop_requests())
-        keep = job.keep_checkpoints, job.keep_checkpoints_every
+        save_every = config.steps_between_saves(total)
+        keep = job.keep_checkpoints, job.keep_checkpoints_every, save_every
         store = CheckpointStore(folder.checkpoints, *keep)
         stack.push(store)
         state, saved = _first_state(job, store, optimizer, abstract, log)
@@ -135,7 +136,7 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress,
         profile = Profile(config.profile_steps, folder.local / metrics.TENSORBOARD)
         stack.callback(profile.close)
         saver = Saver(
-            (config.steps_between_saves(total), job.keep_checkpoints_every),
+            (save_every, job.keep_checkpoints_every),
             functools.partial(_save, job, folder, store, identity, reporter),
         )
         train_step = _train_step(job, abstract, schedule)

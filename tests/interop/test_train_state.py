@@ -105,13 +105,23 @@ def test_the_newest_checkpoints_and_multiples_of_steps_are_kept(saved, tmp_path)
         assert store.steps() == [11, 9, 8, 4]
     assert store.steps() == [11, 8, 4]
     # The batch of step 12 was skipped, so step 13 was saved in its place.
-    with CheckpointStore(tmp_path / "run", keep=1, keep_every=4) as store:
+    with CheckpointStore(tmp_path / "run", 1, keep_every=4, save_every=7) as store:
         for step in (13, 14, 15):
             store.save(step, state, {})
     assert store.steps() == [15, 13, 8, 4]
     with CheckpointStore(tmp_path / "run", keep=2) as store:
         pass
     assert store.steps() == [15, 13]
+
+
+def test_checkpoints_of_a_run_that_kept_no_multiples_stand_for_none(saved, tmp_path):
+    """The run resumes with keep_checkpoints_every, or with a lower one."""
+    source, _ = saved
+    for step in (28, 32, 36, 40, 44):
+        shutil.copytree(source / "1", tmp_path / f"run/{step}")
+    with CheckpointStore(tmp_path / "run", 1, keep_every=10, save_every=4) as store:
+        pass
+    assert store.steps() == [44, 40]
 
 
 def test_a_checkpoint_of_another_model_is_a_one_line_error(
