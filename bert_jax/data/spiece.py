@@ -34,6 +34,8 @@ _RULES = {
 }
 _ADVICE = "save the tokenizer as tokenizer.json, for example with transformers"
 _CHARACTERS = 2  # field of the normalisation table
+_TILDE = "\uff5e"  # fullwidth
+_NO_CHARACTER = "\ufdd0"  # Unicode promises that no text contains it
 _PIECE, _TYPE = 1, 3
 _NORMAL, _USER_DEFINED = 1, 4  # types of a token
 
@@ -58,7 +60,7 @@ class SentencePieceTokenizer(LibraryTokenizer):
     Its ids are equal to the ids of an exported tokenizer.json. They differ from the
     sentencepiece package's, which encoded up to version 0.2.0, where two splits have equal
     scores (one of 6,000 sentences), for combining marks that are rare or not in Unicode's
-    order, and for a sigma at the end of a word in capitals.
+    order or after a ligature, and for a sigma at the end of a word in capitals.
     """
 
     kind = "sentencepiece"
@@ -152,6 +154,26 @@ def _check_rules(fields: dict[int, list]) -> None:
             raise UserError(f"its {name} is {value}, expected {needed}; {_ADVICE}")
 
 
+def _before_table(table: normalizers.Normalizer) -> list[normalizers.Normalizer]:
+    """Steps before a table that composes letters, as Unicode's NFC or NFKC does.
+
+    The library looks up the start of a letter with all its marks, or each character alone.
+    So it loses the second mark of a letter and each mark of a fullwidth letter, and does
+    not compose Korean and Japanese.
+    """
+    # NFKC would make capitals, whose marks a table that folds case would lose.
+    if table.normalize_str("\uff21") != "A":
+        return [normalizers.NFC()]
+    if table.normalize_str(_TILDE) != _TILDE:
+        return [normalizers.NFKC()]
+    # The rules nmt_nfkc differ from NFKC for this tilde only.
+    return [
+        normalizers.Replace(_TILDE, _NO_CHARACTER),
+        normalizers.NFKC(),
+        normalizers.Replace(_NO_CHARACTER, _TILDE),
+    ]
+
+
 def _to_json(model: _Model, lower_case: bool) -> bytes:
     """The tokenizer.json of a model."""
     pieces = list(zip(model.tokens, model.scores, strict=True))
@@ -162,10 +184,8 @@ def _to_json(model: _Model, lower_case: bool) -> bytes:
     if model.characters:
         table = normalizers.Precompiled(model.characters)
         composes = table.normalize_str("e\u0301") == "\u00e9"
-        # The library looks up a letter with all its marks, or each character alone. So it
-        # loses the second mark of a letter, and does not compose Korean and Japanese.
         if composes:
-            steps.append(normalizers.NFC())
+            steps += _before_table(table)
         steps.append(table)
         if composes:
             steps.append(normalizers.NFC())  # the table widens halfwidth Japanese

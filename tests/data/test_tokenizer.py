@@ -460,10 +460,15 @@ def test_sentencepiece_needs_no_spaces_and_restores_the_text(mixed):
         "한국어 각각",
         "tiếng việt một",
         "\uff76\uff9e\uff97\uff7d \uff8a\uff9f\uff9d",
+        "\uff41\u0301\uff42\u0304 \u2460\u0308 \ufef0\u064e \u32ac\uff5e",
     ],
 )
 def test_decomposed_letters_have_the_tokens_of_the_sentencepiece_package(text, mixed):
-    """File names and texts of Macs are decomposed. The last text is halfwidth Japanese."""
+    """File names and texts of Macs are decomposed. The fourth text is halfwidth Japanese.
+
+    The last text has marks after fullwidth and circled characters and an Arabic form, and
+    the tilde that the rules keep.
+    """
     package = SentencePieceProcessor(model_proto=mixed.content)
     for form in (text, unicodedata.normalize("NFD", text)):
         normalized = mixed.library.normalizer.normalize_str(form)
