@@ -166,7 +166,7 @@ def parameter_shapes(
         shapes["bert/mix/weights"] = (config.num_layers + 1,)
     width = encoder_class(config).width(config)
     inputs = width
-    if pooled:
+    if pooled and config.pooler != "none":
         inputs = config.hidden_size
     for name, size in (("classifier", (inputs, outputs)), ("qa_outputs", (width, 2))):
         shapes |= {f"{name}/bias": size[1:], f"{name}/kernel": size}

@@ -77,10 +77,12 @@ def stretched(checkpoint: Checkpoint, positions: int, path: object) -> Checkpoin
     bert = checkpoint.params["bert"]
     embeddings = dict(bert["embeddings"])
     if "position" in embeddings:
-        old_PD = embeddings["position"]["embedding"]
+        rows_PD = embeddings["position"]["embedding"]
+        first_PD, old_PD = np.split(rows_PD, [config.position_offset])
         places_P = np.linspace(0, len(old_PD) - 1, positions)[len(old_PD) :]
         linear = make_interp_spline(np.arange(len(old_PD)), old_PD, k=1)
-        table_PD = np.concatenate([old_PD, linear(places_P).astype(np.float32)])
+        new_PD = linear(places_P).astype(np.float32)
+        table_PD = np.concatenate([first_PD, old_PD, new_PD])
         embeddings["position"] = {"embedding": table_PD}
     params = checkpoint.params | {"bert": bert | {"embeddings": embeddings}}
     return dataclasses.replace(checkpoint, config=config, params=params)

@@ -28,6 +28,7 @@ from bert_jax.model.config import MASKED_SCORE, BertConfig, ComputeConfig
 from bert_jax.model.kernels import attention as kernels
 from bert_jax.model.kernels.device import activation_dtype, is_plain
 from bert_jax.model.layers import (
+    POOLER_ACTIVATIONS,
     Dropout,
     activation,
     dense,
@@ -38,6 +39,7 @@ from bert_jax.model.layers import (
     sinusoids,
     split,
     table,
+    unchanged,
 )
 from bert_jax.model.tokens import Tokens, take_positions
 
@@ -61,9 +63,11 @@ class Embeddings(nn.Module):
     def setup(self):
         config, compute = self.config, self.compute
         self.word = table(config, config.vocab_size, config.word_rows)
-        self.segment = table(config, config.type_vocab_size)
+        self.segment = _no_vectors
+        if config.type_vocab_size:
+            self.segment = table(config, config.type_vocab_size)
         if config.positions == "learned":
-            self.position = table(config, config.max_positions)
+            self.position = table(config, config.position_rows)
         elif config.positions == "sinusoidal":
             self.position = functools.partial(jnp.take, sinusoids(config), axis=0)
         else:
@@ -74,20 +78,15 @@ class Embeddings(nn.Module):
     def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
         """The sum of the three vectors, normalised: (B, L, D) in the compute dtype."""
         x_BLD = self.word(tokens.input_ids) + self.segment(tokens.token_type_ids)
-        x_BLD += self.position(tokens.positions)
+        x_BLD += self.position(tokens.positions + self.config.position_offset)
         # Cast after the lookups, so that gradients of the tables are summed in float32.
         x_BLD = self.norm(x_BLD.astype(activation_dtype(self.compute.dtype)))
         return self.dropout(x_BLD, deterministic)
 
 
-def _no_vectors(positions_BL: jax.Array) -> jax.Array:
-    """Zeros in place of position vectors, (B, L, 1)."""
-    return jnp.zeros((*positions_BL.shape, 1))
-
-
-def unchanged(x: jax.Array) -> jax.Array:
-    """``x``, in place of a LayerNorm that a model does not have."""
-    return x
+def _no_vectors(ids_BL: jax.Array) -> jax.Array:
+    """Zeros in place of vectors, (B, L, 1)."""
+    return jnp.zeros((*ids_BL.shape, 1))
 
 
 def attend_plain(
@@ -322,7 +321,7 @@ class EncoderOutput:
     """The output of BertModel, in the dtype of the activations; pooled_BD is float32.
 
     sequence_BLD: output of the last layer, (B, Q, D) if positions_BQ is given.
-    pooled_BD: tanh of a dense layer on [CLS], on the last token of a causal model, or on
+    pooled_BD: config.pooler of a dense layer on [CLS], on the last token of a causal model, or on
       the mean of all tokens (config.pooling). None if pool is False. Its shape is (B, S, D)
       if ``encode`` returns it: a vector for each sequence.
     hidden_states: the embeddings and the output of each layer. Empty by default.
@@ -348,7 +347,10 @@ class BertModel(nn.Module):
             )
         self.embeddings = Embeddings(config, compute)
         self.encoder = Encoder(config, compute)
-        self.pooler = dense(config, compute, config.hidden_size, is_head=True)
+        self.pooler = unchanged
+        if config.pooler != "none":
+            self.pooler = dense(config, compute, config.hidden_size, is_head=True)
+        self.pooler_activation = POOLER_ACTIVATIONS[config.pooler]
 
     @staticmethod
     def width(config: BertConfig) -> int:
@@ -416,7 +418,7 @@ class BertModel(nn.Module):
             S = pooled_BS.shape[1]
             vectors_BSD, x_BQD = jnp.split(x_BLD, [S], axis=1)
         pooled_BSD = split(self.pooler(split(vectors_BSD, "BSD")), "BSD")
-        return EncoderOutput(x_BQD, jnp.tanh(pooled_BSD), states)
+        return EncoderOutput(x_BQD, self.pooler_activation(pooled_BSD), states)
 
 
 def pooled_positions(config: BertConfig, tokens: Tokens) -> jax.Array:

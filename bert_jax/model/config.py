@@ -15,6 +15,7 @@ from bert_jax.settings import check_ranges, setting
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 POOLINGS = ("token", "mean")
+POOLERS = ("tanh", "relu", "gelu", "none")
 DTYPES = ("float32", "bfloat16", "auto")
 
 # Added to the score of a key that a query does not attend to, as in modeling.py. It is
@@ -37,7 +38,12 @@ class BertConfig:
     max_positions: int = setting(
         512, "maximum length of a sequence, in tokens", least=1
     )
-    type_vocab_size: int = setting(2, "number of token types: A and B", least=1)
+    type_vocab_size: int = setting(
+        2,
+        "number of token types: 2 for A and B, 1 for one vector that all tokens have, 0 for "
+        "none",
+        least=0,
+    )
     causal: bool = setting(False, "no attention to later tokens, as in GPT")
     encoder: str = setting(
         "transformer",
@@ -50,6 +56,12 @@ class BertConfig:
         "position vectors: learned, sinusoidal (Vaswani et al., 2017) or none",
         one_of=("learned", "sinusoidal", "none"),
     )
+    position_offset: int = setting(
+        0,
+        "row of the position table that the first token has. RoBERTa's is 2: its table has "
+        "max_positions + 2 rows",
+        least=0,
+    )
     pre_norm: bool = setting(
         False,
         "LayerNorm before attention and feed-forward, not after them. The last layer has "
@@ -60,6 +72,17 @@ class BertConfig:
         "input of a classifier. token: [CLS], the last token if causal, or the last state "
         "of each direction. mean: the mean of all tokens",
         one_of=POOLINGS,
+    )
+    pooler: str = setting(
+        "tanh",
+        "activation of the pooler, the dense layer below a classifier of texts. none: no "
+        "pooler",
+        one_of=POOLERS,
+    )
+    model_type: str = setting(
+        "bert",
+        "model_type of an exported config.json. A family of transformers that lacks one of "
+        "the other options is replaced by one that has them",
     )
     hidden_dropout: float = setting(
         0.1, "dropout rate of the embeddings and of each layer's outputs", **_SHARE
@@ -101,6 +124,11 @@ class BertConfig:
         power of two of devices up to 128 can split it. The padding rows stay zero.
         """
         return -(-self.vocab_size // _TILE) * _TILE
+
+    @property
+    def position_rows(self) -> int:
+        """Number of rows of the position table."""
+        return self.max_positions + self.position_offset
 
     @property
     def head_size(self) -> int:

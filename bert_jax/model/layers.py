@@ -116,7 +116,7 @@ def dense(
 
 
 def table(config: BertConfig, size: int, rows: int | None = None) -> nn.Embed:
-    """A float32 vector for each of ``size`` ids.
+    """A float32 vector for each of ``size`` ids. If there is one, every id has it.
 
     Vectors are looked up in float32 and cast later. The gradient of a lookup adds one
     vector for each occurrence of an id, and in bfloat16 the sum stops growing after a few
@@ -136,7 +136,7 @@ def sinusoids(config: BertConfig) -> np.ndarray:
     """float32 (positions, D): sin(p / 10000^(2i/D)) and the cosine, alternating."""
     D = config.hidden_size
     rates = 10_000.0 ** (-np.arange(0, D, 2) / D)
-    angles = np.arange(config.max_positions)[:, None] * rates
+    angles = np.arange(config.position_rows)[:, None] * rates
     table = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
     return np.float32(SINUSOID_SCALE * table.reshape(len(angles), -1)[:, :D])
 
@@ -157,6 +157,25 @@ def layer_norm(
     )
 
 
+def unchanged(x: jax.Array) -> jax.Array:
+    """``x``, in place of a part that a model does not have."""
+    return x
+
+
+def gelu(x: jax.Array) -> jax.Array:
+    """GELU with erf, as modeling.py has it. jax.nn.gelu uses erfc, which takes longer."""
+    return x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5))))
+
+
+# The activations of BertConfig.pooler.
+POOLER_ACTIVATIONS = {
+    "tanh": jnp.tanh,
+    "relu": jax.nn.relu,
+    "gelu": gelu,
+    "none": unchanged,
+}
+
+
 def activation(config: BertConfig) -> Callable[[jax.Array], jax.Array]:
     """The nonlinearity of the feed-forward layers and of the MLM head.
 
@@ -165,8 +184,7 @@ def activation(config: BertConfig) -> Callable[[jax.Array], jax.Array]:
     keeps only the argument, because arrays of float32 would double the memory.
     """
     function = {
-        # As modeling.py has it. jax.nn.gelu uses erfc, which takes longer.
-        "gelu": lambda x: x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))),
+        "gelu": gelu,
         "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
         "relu": jax.nn.relu,
     }[config.activation]

@@ -28,7 +28,7 @@ from bert_jax.model.bert import (
 from bert_jax.model.bilstm import DIRECTIONS, last_states, lstm
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.device import activation_dtype
-from bert_jax.model.layers import Dropout, dense
+from bert_jax.model.layers import POOLER_ACTIVATIONS, Dropout, dense, unchanged
 from bert_jax.model.tokens import Tokens, take_positions
 from bert_jax.objectives.causal import Causal
 from bert_jax.objectives.objective import Batch, check_model
@@ -104,7 +104,10 @@ class TwoWayModel(BertModel):
         self.embeddings = Embeddings(config, compute)
         self.mix = LayerMix()
         self.encoder = TwoWayLstm(config, compute)
-        self.pooler = dense(config, compute, config.hidden_size, is_head=True)
+        self.pooler = unchanged
+        if config.pooler != "none":
+            self.pooler = dense(config, compute, config.hidden_size, is_head=True)
+        self.pooler_activation = POOLER_ACTIVATIONS[config.pooler]
 
     @staticmethod
     def width(config: BertConfig) -> int:
@@ -129,7 +132,7 @@ class TwoWayModel(BertModel):
             ends_BSE = last_states(mixed_BLE, tokens)
             if self.config.pooling == "mean":
                 ends_BSE = tokens.mean(mixed_BLE).astype(mixed_BLE.dtype)
-            pooled_BSD = jnp.tanh(self.pooler(ends_BSE))
+            pooled_BSD = self.pooler_activation(self.pooler(ends_BSE))
         mixed_BQE = take_positions(mixed_BLE, positions_BQ)
         return EncoderOutput(mixed_BQE, pooled_BSD, states if hidden_states else [])
 
