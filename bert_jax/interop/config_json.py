@@ -8,31 +8,27 @@ from typing import Any, TypedDict
 
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
+from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
+from bert_jax.schema import check
 from bert_jax.settings import from_settings
 
-# Settings without a name in transformers. config.json contains them if they are no
-# defaults.
-_OURS = ("encoder", "positions", "pooling", "pre_norm")
-# From our names to the names in bert_config.json and in Hugging Face's config.json.
-_JSON_NAMES = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "max_positions": "max_position_embeddings",
-    "type_vocab_size": "type_vocab_size",
-    "hidden_dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "layer_norm_epsilon": "layer_norm_eps",
-    "initializer_range": "initializer_range",
-    "causal": "is_decoder",
-    **{name: name for name in _OURS},
+# Keys of config.json for options that transformers does not have, or that a family implies.
+# config.json contains them if the family's other values do not imply them.
+_OURS = {
+    "encoder": "encoder",
+    "positions": "positions",
+    "pooling": "pooling",
+    "pre_norm": "pre_norm",
+    "position_offset": "position_offset",
+    "pooler": "pooler",
+    "model_type": "transformers_type",
 }
-# Values of model_type. PRE_NORM: a BERT of pre-LN layers in transformers. OWN: a model
-# without a class in transformers.
-BERT, PRE_NORM, OWN = "bert", "megatron-bert", "bert_jax"
+# Options without which a class of transformers computes the same: positions are written as
+# a table, and save_huggingface decides about the others.
+_ANY = ("encoder", "positions", "pooling")
+OWN = "bert_jax"  # model_type of a model without a class in transformers
+_TYPES_TABLE = "bert/embeddings/segment/embedding"
 # bert_config.json has "gelu" for both forms. Hugging Face has a name for each.
 _FROM_JSON_ACTIVATION = {
     "gelu": "gelu",
@@ -47,11 +43,6 @@ _FROM_JSON_ACTIVATION = {
 _TO_JSON_ACTIVATION = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 _COMPUTE = typing.get_type_hints(ComputeConfig).keys()
 _HINTS = typing.get_type_hints(BertConfig)
-_Sizes = TypedDict(
-    "_Sizes",
-    {theirs: _HINTS[ours] for ours, theirs in _JSON_NAMES.items()},
-    total=False,
-)
 
 
 class TrainedOn(TypedDict, total=False):
@@ -76,12 +67,11 @@ class CrossEncoder(TypedDict, total=False):
     activation_fn: str | None
 
 
-class ConfigJson(_Sizes, total=False):
-    """The form of a bert_config.json or config.json: the keys that are read."""
+class ConfigJson(TypedDict, total=False):
+    """The form of a bert_config.json or config.json, without the keys of a family."""
 
     model_type: str
     architectures: list[str] | None
-    hidden_act: str
     id2label: dict[str, str | float | bool] | None
     problem_type: str | None
     head: str | None
@@ -130,29 +120,38 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
     changes: fields of BertConfig that replace values of the file. Google's checkpoints
     since February 2019 need activation="gelu_tanh", but their files have "gelu".
     """
-    kind = values.get("model_type", BERT)
-    if kind not in (BERT, PRE_NORM, OWN):
-        raise UserError(f"model_type={kind!r}; bert_jax runs only BERT's encoder")
-    sizes = {}
+    model_type = values.get("model_type", BertConfig.model_type)
+    if model_type == OWN:
+        model_type = BertConfig.model_type
+    sizes = _fields(values, model_type)
+    for field, key in _OURS.items():
+        if key in values:
+            sizes[field] = values[key]
+    return from_settings(BertConfig, sizes | changes, "model")
+
+
+def _fields(values: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    """The fields of BertConfig that a family reads from the values of config.json."""
+    family = find_family(model_type)
+    sizes = {"model_type": model_type, **family.options}
     missing = []
     for field in dataclasses.fields(BertConfig):
-        name = _JSON_NAMES.get(field.name)
-        if name in values:
-            sizes[field.name] = values[name]
+        key = family.keys.get(field.name)
+        if key in values:
+            check(values[key], _HINTS[field.name], key)
+            sizes[field.name] = values[key]
         elif field.default is dataclasses.MISSING:
-            missing.append(name)
+            missing.append(key)
     if missing:
-        raise UserError(f"a BERT config needs {', '.join(missing)}; add them")
-    activation = values.get("hidden_act", "gelu")
-    if str(activation) not in _FROM_JSON_ACTIVATION:
+        raise UserError(f"a {model_type} config needs {', '.join(missing)}; add them")
+    activation = sizes.get("activation", "gelu")
+    if activation not in _FROM_JSON_ACTIVATION:
         raise UserError(
-            f"hidden_act={activation!r}, expected one of "
+            f"{family.keys['activation']}={activation!r}, expected one of "
             f"{', '.join(_FROM_JSON_ACTIVATION)}"
         )
     sizes["activation"] = _FROM_JSON_ACTIVATION[activation]
-    if kind == PRE_NORM:
-        sizes["pre_norm"] = True
-    return from_settings(BertConfig, sizes | changes, "model")
+    return sizes | family.read(values)
 
 
 def read_config(path: Path | str, **changes: Any) -> BertConfig:
@@ -165,20 +164,48 @@ def read_config_json(path: Path) -> dict[str, Any]:
     return read_json(path, "a BERT config", ConfigJson)
 
 
-def config_to_dict(config: BertConfig) -> dict[str, Any]:
-    """The content of a config.json for Hugging Face's and Google's code."""
-    values = {
-        "architectures": ["BertForPreTraining"],
-        "model_type": BERT,
-        "hidden_act": _TO_JSON_ACTIVATION[config.activation],
-    }
-    if config.pre_norm:
-        values["model_type"] = PRE_NORM
-    for ours, theirs in _JSON_NAMES.items():
-        value = getattr(config, ours)
-        if ours not in _OURS or value != getattr(BertConfig, ours):
-            values[theirs] = value
+def config_to_dict(config: BertConfig, model_type: str = "") -> dict[str, Any]:
+    """The content of a config.json of a family, by default ``config.model_type``.
+
+    It has keys of ours for options that the family does not imply.
+    """
+    model_type = model_type or config.model_type
+    family = find_family(model_type)
+    values = {"model_type": model_type}
+    for field, key in family.keys.items():
+        values[key] = getattr(config, field)
+    values[family.keys["activation"]] = _TO_JSON_ACTIVATION[config.activation]
+    values |= family.write(config)
+    implied = _fields(values, model_type)
+    for field, key in _OURS.items():
+        value = getattr(config, field)
+        if value != implied.get(field, getattr(BertConfig, field)):
+            values[key] = value
     return values
+
+
+def exported_config(config: BertConfig) -> BertConfig | None:
+    """The config with the model_type of a family that has all its options.
+
+    It is ``config.model_type``, or else the first family that fits. None if none fits.
+    """
+    for model_type in (config.model_type, *FAMILIES):
+        exported = dataclasses.replace(config, model_type=model_type)
+        if _fits(exported):
+            return exported
+    return None
+
+
+def _fits(config: BertConfig) -> bool:
+    """Whether the classes of ``config.model_type`` compute a model with these options."""
+    has_types = find_family(config.model_type).name_of(_TYPES_TABLE) != ""
+    if has_types != (config.type_vocab_size > 0):
+        return False
+    values = config_to_dict(config)
+    for key in _OURS.values():
+        values.pop(key, None)
+    same = {field: getattr(config, field) for field in _ANY}
+    return config_from_dict(values, **same) == config
 
 
 def split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -26,8 +26,10 @@ from bert_jax.interop.config_json import (
     config_file,
     config_from_dict,
     config_to_dict,
+    exported_config,
     read_config_json,
 )
+from bert_jax.interop.families import Family, find_family
 from bert_jax.interop.find import BILSTM, SAFETENSORS
 from bert_jax.interop.modules import (
     EXTRA,
@@ -54,26 +56,9 @@ from bert_jax.model.layers import sinusoids
 from bert_jax.model.parameters import with_scan
 from bert_jax.schema import check
 
-# Head and parts of each architecture, beside the encoder.
-_ARCHITECTURES = {
-    "BertForPreTraining": ("pretraining", ("pooler", "mlm", "nsp")),
-    "BertForMaskedLM": ("pretraining", ("mlm",)),
-    "BertLMHeadModel": ("pretraining", ("mlm",)),
-    "BertForNextSentencePrediction": ("pretraining", ("pooler", "nsp")),
-    "BertModel": ("none", ("pooler",)),
-    "BertForSequenceClassification": ("sequence", ("pooler", "classifier")),
-    "BertForMultipleChoice": ("choice", ("pooler", "classifier")),
-    "BertForTokenClassification": ("token", ("classifier",)),
-    "BertForQuestionAnswering": ("span", ("qa_outputs",)),
-}
-_PREFIXES = ("embeddings.", "encoder.", "pooler.")  # names in a checkpoint of BertModel
 _CARD = Path(__file__).with_name("model_card.md")  # the template
-_DECODER = "cls.predictions.decoder."
-_WORDS = "bert.embeddings.word_embeddings.weight"
-_MLM_BIAS = "cls.predictions.bias"
-_POSITIONS = "bert.embeddings.position_embeddings.weight"
-# The prefix of a layer's LayerNorms, which transformers calls "ln" in pre-LN layers.
-_LAYER = r"(\.layer\.\d+(?:\.attention)?)"
+_WORDS = "bert/embeddings/word/embedding"
+_POSITIONS = "bert/embeddings/position/embedding"
 
 
 def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
@@ -146,16 +131,19 @@ def _their_params(
     if config.encoder != "transformer":
         actual = f"encoder={config.encoder!r} and no model_type={OWN!r}"
         raise UserError(f"{actual}; expected the config.json that bert_jax wrote")
-    tensors = standard_names(tensors)
-    _take_tied(tensors)
+    family = find_family(config.model_type)
+    tensors = family.with_prefix(standard_names(tensors))
+    _take_tied(tensors, family)
     if config.positions != "learned":
-        tensors.pop(_POSITIONS, None)  # only transformers needs this table
+        # Only transformers needs this table.
+        tensors.pop(family.name_of(_POSITIONS), None)
     for architecture in settings.get("architectures") or ():
-        known = _ARCHITECTURES.get(architecture.removeprefix("Megatron"))
+        start = family.model_types[config.model_type]
+        known = family.classes.get(architecture.removeprefix(start))
         if known:
             head, expected = known
             return head, to_params(tensors, config, head=head, expected=expected)
-    head = guess_head(tensors)
+    head = guess_head(tensors, config.model_type)
     return head, to_params(tensors, config, head=head)
 
 
@@ -168,6 +156,13 @@ def misfit(checkpoint: Checkpoint) -> str:
         return "a classifier on the last token"
     if head in ("sequence", "choice") and config.pooling == "mean":
         return "a classifier on the mean of all tokens"
+    exported = exported_config(config)
+    if exported is None:
+        return "these options (token types, positions, LayerNorm, pooler)"
+    padding = config_to_dict(exported).get("pad_token_id")
+    tokenizer = checkpoint.tokenizer
+    if padding is not None and tokenizer and tokenizer.pad_id != padding:
+        return f"position_offset={config.position_offset} and pad_id={tokenizer.pad_id}"
     return ""
 
 
@@ -205,11 +200,16 @@ def save_huggingface(
         )
     if reason:
         library = architecture = OWN
+        settings = config_to_dict(config, BertConfig.model_type)
         tensors = _flat(with_scan(params, scan=False))
     else:
         library = "transformers"
+        config = exported_config(config)
+        settings = config_to_dict(config)
         architecture, tensors = _their_tensors(head, params, config)
-    settings = _config_json(checkpoint, architecture)
+    settings |= _more_settings(checkpoint, architecture)
+    if checkpoint.tokenizer is not None:
+        settings.setdefault("pad_token_id", checkpoint.tokenizer.pad_id)
     modules = vector_settings(head, checkpoint.extra, config.max_positions)
     if card is None and checkpoint.origin:
         card = f"Saved by bert_jax from {checkpoint.origin}."
@@ -238,28 +238,24 @@ def _their_tensors(
     """The class of a model in transformers, and its tensors under transformers' names."""
     if head not in HEADS:
         head = "none"
+    family = find_family(config.model_type)
     params = _with_position_table(params, config)
-    architecture = _architecture_of(head, params)
-    tensors = from_params(params, config)
-    if architecture == "BertModel":
-        tensors = _renamed(tensors, r"^bert\.", "")
-    if config.causal and architecture == "BertForMaskedLM":
-        architecture = "BertLMHeadModel"
-    if config.pre_norm:
-        tensors = _renamed(tensors, rf"{_LAYER}\.output\.LayerNorm\.", r"\1.ln.")
-        architecture = architecture.replace("BertLMHeadModel", "BertForCausalLM")
-        architecture = f"Megatron{architecture}"
-    return architecture, tensors
+    rest = _class_of(head, params, family)
+    tensors = from_params(params, config, head=head)
+    if rest == "Model":
+        tensors = {name.removeprefix(family.prefix): x for name, x in tensors.items()}
+    if config.causal and rest == "ForMaskedLM":
+        rest = family.causal
+    return f"{family.model_types[config.model_type]}{rest}", tensors
 
 
-def _renamed(tensors: Tensors, pattern: str, replacement: str) -> Tensors:
-    return {re.sub(pattern, replacement, name): x for name, x in tensors.items()}
+def _more_settings(checkpoint: Checkpoint, architecture: str) -> dict[str, Any]:
+    """The values of config.json beside the options of the model.
 
-
-def _config_json(checkpoint: Checkpoint, architecture: str) -> dict[str, Any]:
-    """The content of config.json. architecture: class in transformers, or OWN."""
+    architecture: class in transformers, or OWN.
+    """
     head = checkpoint.head
-    settings = config_to_dict(checkpoint.config) | {"dtype": "float32"}
+    settings: dict[str, Any] = {"dtype": "float32"}
     if architecture == OWN:
         settings |= {"architectures": [], "model_type": OWN, "head": head}
     else:
@@ -273,8 +269,6 @@ def _config_json(checkpoint: Checkpoint, architecture: str) -> dict[str, Any]:
         settings["sentence_transformers"] = {"activation_fn": checkpoint.activation_fn}
     if checkpoint.problem_type is not None:
         settings["problem_type"] = checkpoint.problem_type
-    if checkpoint.tokenizer is not None:
-        settings["pad_token_id"] = checkpoint.tokenizer.pad_id
     extra = dict(checkpoint.extra)
     extra.pop(EXTRA, None)  # in the files of sentence-transformers
     if extra:
@@ -298,40 +292,41 @@ def _with_position_table(params: dict[str, Any], config: BertConfig) -> dict[str
 
 
 def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Tensors under the names of names.py, without buffers."""
-    bare = "embeddings.word_embeddings.weight" in tensors
+    """Tensors without buffers. LayerNorms have weight and bias, not gamma and beta."""
     result = {}
     for name, array in tensors.items():
-        if bare and name.startswith(_PREFIXES):
-            name = f"bert.{name}"
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        name = re.sub(rf"{_LAYER}\.ln\.", r"\1.output.LayerNorm.", name)
         if not name.endswith("embeddings.position_ids"):
             result[name] = array
     return result
 
 
-def _take_tied(tensors: dict[str, np.ndarray]) -> None:
+def _take_tied(tensors: dict[str, np.ndarray], family: Family) -> None:
     """Removes copies of tied tensors. Raises UserError for a copy that differs."""
-    for leaf, tied in (("weight", _WORDS), ("bias", _MLM_BIAS)):
-        name = f"{_DECODER}{leaf}"
+    for leaf, path in (("weight", _WORDS), ("bias", "mlm/output_bias")):
+        name, tied = f"{family.decoder}.{leaf}", family.name_of(path)
+        if name == tied:
+            continue
         copy = tensors.pop(name, None)
         if copy is None or np.array_equal(copy, tensors.setdefault(tied, copy)):
             continue
         raise UserError(
             f"{name} differs from {tied} (tie_word_embeddings=false); expected an MLM head "
-            "with the word table, or the encoder alone, saved as transformers' BertModel"
+            "with the word table, or the encoder alone, saved as transformers' Model class"
         )
 
 
-def _architecture_of(head: str, params: Mapping[str, Any]) -> str:
+def _class_of(head: str, params: Mapping[str, Any], family: Family) -> str:
+    """The end of the name of the class in transformers, such as "ForMaskedLM"."""
     parts = set(params) - {"bert"}
-    for name, (its_head, its_parts) in _ARCHITECTURES.items():
+    for rest, (its_head, its_parts) in family.classes.items():
         if head == its_head and parts == set(its_parts) - {"pooler"}:
-            return name
+            return rest
+    (start, *_) = family.model_types.values()
+    known = ", ".join(f"{start}{rest}" for rest in family.classes)
     raise UserError(
         f"transformers has no class with head {head!r} and parameters "
-        f"{', '.join(sorted(params))}; expected one of {', '.join(_ARCHITECTURES)}"
+        f"{', '.join(sorted(params))}; expected one of {known}"
     )
 
 

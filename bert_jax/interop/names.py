@@ -1,4 +1,4 @@
-"""Our names and Hugging Face's names of all parameters, in one table."""
+"""Parameters under Hugging Face's names, which interop/families/ lists, and under ours."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -10,6 +10,7 @@ from flax import traverse_util
 
 from bert_jax.errors import UserError, listed
 from bert_jax.interop.checkpoint import parameter_shapes, part_of
+from bert_jax.interop.families import find_family
 from bert_jax.model.config import BertConfig
 from bert_jax.model.parameters import with_scan
 
@@ -22,31 +23,6 @@ class Converted(NamedTuple):
     unexpected: tuple[str, ...]
 
 
-# Hugging Face's names of our layers. Google's names are the same with slashes
-# (tensorflow.py).
-_LAYERS = {
-    "bert/embeddings/word": "bert.embeddings.word_embeddings",
-    "bert/embeddings/position": "bert.embeddings.position_embeddings",
-    "bert/embeddings/segment": "bert.embeddings.token_type_embeddings",
-    "bert/embeddings/norm": "bert.embeddings.LayerNorm",
-    # Below bert/encoder/layer_0, layer_1, ...
-    "attention/query": "attention.self.query",
-    "attention/key": "attention.self.key",
-    "attention/value": "attention.self.value",
-    "attention/output": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "intermediate": "intermediate.dense",
-    "feed_forward_output": "output.dense",
-    "feed_forward_norm": "output.LayerNorm",
-    "bert/encoder/final_norm": "bert.encoder.ln",  # of pre-LN layers
-    "bert/pooler": "bert.pooler.dense",
-    "mlm/transform": "cls.predictions.transform.dense",
-    "mlm/norm": "cls.predictions.transform.LayerNorm",
-    "mlm": "cls.predictions",
-    "nsp": "cls.seq_relationship",
-    "classifier": "classifier",
-    "qa_outputs": "qa_outputs",
-}
 # The parts of a model with each head, beside encoder and pooler.
 HEADS = {
     "none": (),
@@ -56,36 +32,28 @@ HEADS = {
     "choice": ("classifier",),
     "span": ("qa_outputs",),
 }
+# Parameters that only models with a head have, in the order of the guesses.
+_SIGNS = (
+    ("span", ("qa_outputs/kernel",)),
+    ("sequence", ("classifier/kernel", "bert/pooler/kernel")),
+    ("token", ("classifier/kernel",)),
+    ("pretraining", ("nsp/kernel",)),
+    ("pretraining", ("mlm/output_bias",)),
+)
 _WORDS = "bert/embeddings/word/embedding"
 
 
-def name_of(name: str) -> str:
-    """Hugging Face's name of our parameter ``name``."""
-    path, leaf = name.rsplit("/", 1)
-    number, layer = re.fullmatch(r"(?:bert/encoder/layer_(\d+)/)?(.*)", path).groups()
-    place = ""
-    if number:
-        place = f"bert.encoder.layer.{number}."
-    kind = "weight"
-    if leaf.endswith("bias"):
-        kind = "bias"
-    return f"{place}{_LAYERS[layer]}.{kind}"
-
-
-def guess_head(names: Collection[str]) -> str:
+def guess_head(names: Collection[str], model_type: str = BertConfig.model_type) -> str:
     """Guesses the head, a key of HEADS, from the names of tensors.
 
     A classifier counts as a classifier of sequences if there is a pooler, and otherwise of
-    tokens. Both have the same names.
+    tokens. Both may have the same names.
     """
-    if "qa_outputs.weight" in names:
-        return "span"
-    if "classifier.weight" in names:
-        if "bert.pooler.dense.weight" in names:
-            return "sequence"
-        return "token"
-    if {"cls.seq_relationship.weight", "cls.predictions.bias"} & {*names}:
-        return "pretraining"
+    family = find_family(model_type)
+    for head, paths in _SIGNS:
+        signs = [family.name_of(path, head) for path in paths]
+        if {*signs} <= {*names} and all(signs):
+            return head
     return "none"
 
 
@@ -104,6 +72,7 @@ def to_params(
     or not at all. Raises UserError if a tensor of the encoder is missing, if the encoder
     has tensors that ``config`` does not have, or if a shape does not fit.
     """
+    family = find_family(config.model_type)
     parts = ("bert", "pooler", *HEADS[head])
     if expected is None:
         expected = HEADS[head]
@@ -119,12 +88,15 @@ def to_params(
     unexpected = set(tensors)
     shapes = parameter_shapes(config, outputs)
     for part in parts:
-        names = {n: name_of(n) for n in shapes if part_of(n) == part}
+        names = {n: family.name_of(n, head) for n in shapes if part_of(n) == part}
+        if "" in names.values():
+            continue  # the family does not have this part
         absent = [name for name in names.values() if name not in tensors]
         if absent and part == "bert":
             raise UserError(
                 f"the weights lack {len(absent)} of {len(names)} tensors of the encoder "
-                f"({listed(absent)}); expected a BERT, found {listed(sorted(tensors), 2)}"
+                f"({listed(absent)}); expected {config.model_type}, found "
+                f"{listed(sorted(tensors), 2)}"
             )
         if absent:
             if part in expected or len(absent) < len(names):
@@ -140,7 +112,8 @@ def to_params(
             else:
                 flat[ours] = _our_array(array, ours, shapes[ours])
     # More layers, cross attention or relative positions would change the results.
-    unknown = [name for name in unexpected if name.startswith("bert.encoder.")]
+    layers = family.layer.partition("layer")[0]
+    unknown = [name for name in unexpected if name.startswith(layers)]
     wrong += [f"{name} is unknown" for name in sorted(unknown)]
     if wrong:
         raise UserError(f"the weights do not fit the config: {listed(wrong)}")
@@ -158,18 +131,27 @@ def _our_array(array: np.ndarray, name: str, shape: tuple[int, ...]) -> np.ndarr
     return array.reshape(shape)
 
 
-def from_params(params: Mapping[str, Any], config: BertConfig) -> dict[str, np.ndarray]:
-    """The inverse of :func:`to_params`: every parameter under Hugging Face's name."""
+def from_params(
+    params: Mapping[str, Any], config: BertConfig, *, head: str = "none"
+) -> dict[str, np.ndarray]:
+    """The inverse of :func:`to_params`: parameters under Hugging Face's names.
+
+    A pooler is left out if models of this family and head have none.
+    """
+    family = find_family(config.model_type)
     result = {}
     flat = traverse_util.flatten_dict(with_scan(params, scan=False), sep="/")
     for ours, array in flat.items():
+        name = family.name_of(ours, head)
+        if not name:
+            continue
         array = np.asarray(array, np.float32)
         shape = _shape_there(ours, array.shape, config)
         if ours == _WORDS:
             array = array[: config.vocab_size]
         if ours.endswith("/kernel"):
             array = array.reshape(shape[::-1]).T
-        result[name_of(ours)] = np.ascontiguousarray(array.reshape(shape))
+        result[name] = np.ascontiguousarray(array.reshape(shape))
     return result
 
 

@@ -321,9 +321,9 @@ class EncoderOutput:
     """The output of BertModel, in the dtype of the activations; pooled_BD is float32.
 
     sequence_BLD: output of the last layer, (B, Q, D) if positions_BQ is given.
-    pooled_BD: config.pooler of a dense layer on [CLS], on the last token of a causal model, or on
-      the mean of all tokens (config.pooling). None if pool is False. Its shape is (B, S, D)
-      if ``encode`` returns it: a vector for each sequence.
+    pooled_BD: the pooler (config.pooler) on [CLS], on the last token of a causal model, or
+      on the mean of all tokens (config.pooling). None if pool is False. Its shape is
+      (B, S, D) if ``encode`` returns it: a vector for each sequence.
     hidden_states: the embeddings and the output of each layer. Empty by default.
     """
 

@@ -40,8 +40,7 @@ class BertConfig:
     )
     type_vocab_size: int = setting(
         2,
-        "number of token types: 2 for A and B, 1 for one vector that all tokens have, 0 for "
-        "none",
+        "number of token types. 2: A and B. 1: all tokens have one vector. 0: none",
         least=0,
     )
     causal: bool = setting(False, "no attention to later tokens, as in GPT")

@@ -9,7 +9,8 @@ from flax import traverse_util
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import initial_shapes, parameter_shapes
 from bert_jax.interop.config_json import read_config
-from bert_jax.interop.names import HEADS, from_params, guess_head, name_of, to_params
+from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.names import HEADS, from_params, guess_head, to_params
 from bert_jax.interop.tensorflow import huggingface_names, read_checkpoint
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, FeatureConfig
@@ -90,7 +91,7 @@ def test_each_parameter_of_the_model_has_its_own_name():
         parameters.items()
     )
     assert len(parameters) == 5 + 3 * 16 + 2 + 5 + 3 * 2
-    assert len({*map(name_of, parameters)}) == len(parameters)
+    assert len({*map(BERT.name_of, parameters)}) == len(parameters)
 
 
 @pytest.mark.parametrize("encoder", ["transformer", "lstm"])

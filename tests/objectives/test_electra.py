@@ -14,7 +14,7 @@ from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
-from bert_jax.interop.names import name_of
+from bert_jax.interop.families.bert import BERT
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives import electra
@@ -62,7 +62,7 @@ def params(computed, objective):
         else:
             side = "generator" if place.startswith("generator") else "discriminator"
             bert = path.replace("generator/", "bert/")
-            name = name_of(bert).replace("bert.", f"{side}.electra.", 1)
+            name = BERT.name_of(bert).replace("bert.", f"{side}.electra.", 1)
         array = computed[name]
         if leaf == "kernel":
             array = array.T

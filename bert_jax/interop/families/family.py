@@ -1,0 +1,82 @@
+"""A family of encoders in transformers: keys of config.json, tensor names and classes."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bert_jax.model.config import BertConfig
+
+_LAYER = re.compile(r"bert/encoder/layer_(\d+)/(.*)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A family. Paths are our names of modules, such as "bert/pooler".
+
+    model_types: the prefix of the names of classes by model_type of config.json, such as
+      {"bert": "Bert"}.
+    classes: head and parts, beside the encoder, by the rest of a class's name, such as
+      {"ForMaskedLM": ("pretraining", ("mlm",))}. The first class that fits is written.
+    causal: the rest of the name of the class of a causal language model. "" without one.
+    prefix: start of the encoder's tensor names in a model with a head.
+    layer: start of the names of layer {}.
+    names: transformers' names by path. Paths of a layer start below the layer. A part
+      without a name is neither read nor written.
+    head_names: names that are different in models with a head, by head and path.
+    decoder: the product with the word table in the MLM head, whose weight is the table and
+      whose bias is the bias of "mlm".
+    keys: keys of config.json by field of BertConfig. A missing key means BertConfig's
+      default, which must be transformers' default, or an error for a field without one.
+    options: fields of BertConfig that are the same in all models of the family.
+    read: further fields of BertConfig from the values of config.json. It raises UserError
+      for a model that cannot be computed.
+    write: the inverse of read, further values of config.json.
+    """
+
+    model_types: Mapping[str, str]
+    classes: Mapping[str, tuple[str, tuple[str, ...]]]
+    prefix: str
+    layer: str
+    names: Mapping[str, str]
+    keys: Mapping[str, str]
+    causal: str = ""
+    head_names: Mapping[str, Mapping[str, str]] = dataclasses.field(
+        default_factory=dict
+    )
+    decoder: str = ""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    read: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda values: {}
+    write: Callable[[BertConfig], dict[str, Any]] = lambda config: {}
+
+    def name_of(self, name: str, head: str = "none") -> str:
+        """Transformers' name of our parameter ``name``. "" if it has none."""
+        path, _, leaf = name.rpartition("/")
+        start = ""
+        layer = _LAYER.fullmatch(path)
+        if layer:
+            start = self.layer.format(layer[1])
+            path = layer[2]
+        names = {**self.names, **self.head_names.get(head, {})}
+        if path not in names:
+            return ""
+        kind = "weight"
+        if leaf.endswith("bias"):
+            kind = "bias"
+        return f"{start}{names[path]}.{kind}"
+
+    def with_prefix(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Tensors of an encoder without a head, named as in a model with a head."""
+        word = self.name_of("bert/embeddings/word/embedding")
+        if word.removeprefix(self.prefix) not in tensors:
+            return dict(tensors)
+        inside = set()
+        for start in (*self.names.values(), self.layer):
+            if start.startswith(self.prefix):
+                inside.add(start.removeprefix(self.prefix).partition(".")[0])
+        result = {}
+        for name, tensor in tensors.items():
+            if name.partition(".")[0] in inside:
+                name = f"{self.prefix}{name}"
+            result[name] = tensor
+        return result

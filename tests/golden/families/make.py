@@ -1,0 +1,142 @@
+"""Makes this folder with torch and transformers, which the project does not need.
+
+Tiny random models of other families than BERT, as transformers saves them. outputs.npz has
+their outputs for one batch of single texts, pairs and padding: hidden states, logits, and
+gradients of a loss with respect to the embeddings' LayerNorm and the first query.
+
+    HF_HUB_OFFLINE=1 python tests/golden/families/make.py     (transformers 5.24)
+"""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+FOLDER = Path(__file__).parent
+# All sizes differ, so that a transposed dimension never fits.
+SIZES = {
+    "vocab_size": 41,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "initializer_range": 0.2,
+}
+ROBERTA = SIZES | {
+    "max_position_embeddings": 17,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+}
+DISTILBERT = {
+    "vocab_size": 41,
+    "dim": 24,
+    "n_layers": 2,
+    "n_heads": 3,
+    "hidden_dim": 40,
+    "max_position_embeddings": 15,
+    "initializer_range": 0.2,
+}
+ELECTRA = SIZES | {"embedding_size": 24, "max_position_embeddings": 15}
+# The class of each folder, and its config.
+MODELS = {
+    "roberta_mlm": ("RobertaForMaskedLM", ROBERTA),
+    "roberta_sequence": ("RobertaForSequenceClassification", ROBERTA),
+    "roberta_choice": ("RobertaForMultipleChoice", ROBERTA),
+    "roberta_span": ("RobertaForQuestionAnswering", ROBERTA),
+    "xlm_roberta_none": ("XLMRobertaModel", ROBERTA | {"pad_token_id": 3}),
+    "xlm_roberta_token": ("XLMRobertaForTokenClassification", ROBERTA),
+    "distilbert_mlm": ("DistilBertForMaskedLM", DISTILBERT),
+    "distilbert_none": ("DistilBertModel", DISTILBERT | {"sinusoidal_pos_embds": True}),
+    "distilbert_sequence": ("DistilBertForSequenceClassification", DISTILBERT),
+    "distilbert_choice": ("DistilBertForMultipleChoice", DISTILBERT),
+    "distilbert_token": ("DistilBertForTokenClassification", DISTILBERT),
+    "distilbert_span": ("DistilBertForQuestionAnswering", DISTILBERT),
+    "electra_none": ("ElectraForPreTraining", ELECTRA),
+    "electra_sequence": ("ElectraForSequenceClassification", ELECTRA),
+    "electra_choice": ("ElectraForMultipleChoice", ELECTRA),
+}
+LABELS = 3
+
+
+def make(name: str) -> transformers.PreTrainedModel:
+    """A random model. Biases and LayerNorms are also random instead of 0 and 1."""
+    class_name, settings = MODELS[name]
+    kind = getattr(transformers, class_name)
+    if name.endswith(("_sequence", "_token")):
+        settings = settings | {"num_labels": LABELS}
+    model = kind(kind.config_class(**settings)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+def batch(pad: int) -> dict[str, np.ndarray]:
+    """A full row, a pair and two short rows. Padding tokens have the id ``pad``."""
+    rng = np.random.default_rng(0)
+    lengths = (12, 9, 5, 2)
+    ids = rng.integers(5, SIZES["vocab_size"], (len(lengths), 12))
+    mask = np.array([[1] * n + [0] * (12 - n) for n in lengths])
+    types = np.zeros_like(ids)
+    types[1, 4:9] = 1
+    return {
+        "input_ids": np.where(mask, ids, pad),
+        "token_type_ids": types,
+        "attention_mask": mask,
+    }
+
+
+def outputs(name: str, model: transformers.PreTrainedModel) -> dict[str, np.ndarray]:
+    """Hidden states, logits and gradients, by name."""
+    arrays = batch(model.config.pad_token_id)
+    if name.startswith("distilbert"):
+        del arrays["token_type_ids"]
+    elif getattr(model.config, "type_vocab_size", 2) == 1:
+        arrays["token_type_ids"] = arrays["token_type_ids"] * 0
+    inputs = {key: torch.tensor(array) for key, array in arrays.items()}
+    if name.endswith("_choice"):
+        inputs = {key: array[None] for key, array in inputs.items()}
+    output = model(**inputs, output_hidden_states=True)
+    found = {"hidden_states": torch.stack(output.hidden_states)}
+    mask = torch.tensor(arrays["attention_mask"])
+    if name.endswith("_span"):
+        found["logits"] = torch.stack([output.start_logits, output.end_logits], dim=-1)
+    elif name.endswith("_none"):
+        if getattr(output, "pooler_output", None) is not None:
+            found["pooled"] = output.pooler_output
+    else:
+        found["logits"] = output.logits
+    # The loss: the sum of sin(logits or last states) over tokens, without padding.
+    last = found.get("logits", output.hidden_states[-1])
+    values = torch.sin(last)
+    if values.ndim == 3:
+        values = values * mask[..., None]
+    elif values.shape == mask.shape:
+        values = values * mask
+    values.sum().backward()
+    for key, parameter in model.base_model.named_parameters():
+        if key.endswith(
+            ("embeddings.LayerNorm.bias", "0.attention.self.query.weight")
+        ) or key.endswith("0.attention.q_lin.weight"):
+            short = "norm" if "Norm" in key else "query"
+            found[f"gradient_{short}"] = parameter.grad
+    return {f"{name}/{key}": value.detach().numpy() for key, value in found.items()}
+
+
+def main() -> None:
+    """Writes all folders and outputs.npz."""
+    torch.manual_seed(0)
+    golden = {}
+    for name in MODELS:
+        model = make(name)
+        shutil.rmtree(FOLDER / name, ignore_errors=True)
+        model.save_pretrained(FOLDER / name)
+        golden |= outputs(name, model)
+    np.savez_compressed(FOLDER / "outputs.npz", **golden)
+
+
+if __name__ == "__main__":
+    main()
