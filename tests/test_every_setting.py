@@ -28,6 +28,7 @@ from bert_jax.inference import evaluation
 from bert_jax.inference.evaluation import Options
 from bert_jax.inference.model import Bert
 from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.config_json import exported_config
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
@@ -291,6 +292,20 @@ ROWS = {
     ),
     "model.type_vocab_size": Row(
         3, lambda x: x.shapes["bert/embeddings/segment/embedding"] == (3, 16), "alone"
+    ),
+    "model.position_offset": Row(
+        3,
+        lambda x: x.shapes["bert/embeddings/position/embedding"] == (99, 16),
+        "alone",
+    ),
+    "model.pooler": Row(
+        "relu", lambda x: traced_as(x, "model", pooler="relu"), "alone"
+    ),
+    "model.model_type": Row(
+        "megatron-bert",
+        lambda x: exported_config(x.job.config.model).model_type == "megatron-bert",
+        "alone",
+        {"model.pre_norm": True},
     ),
     # The objective of the left side refuses the default.
     "model.causal": Row(

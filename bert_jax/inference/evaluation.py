@@ -215,11 +215,9 @@ class OnDevices:
     ) -> list[np.ndarray]:
         """The outputs of a program for each sequence; see :func:`run_model`.
 
-        Raises UserError for pairs if the model has one token type, and for outputs that are
-        not finite.
+        Raises UserError for outputs that are not finite.
         """
         config = self.loaded.config
-        checks.check_types(features.token_type_ids, config)
         outputs = run_model(
             program,
             params,

@@ -17,7 +17,6 @@ from bert_jax.inference.evaluation import (
     rows_of,
     text_features,
 )
-from bert_jax.interop.checkpoint import check_types
 from bert_jax.model.bert import BertModel
 from bert_jax.model.parameters import with_scan
 from bert_jax.objectives.networks import encoder_class
@@ -74,7 +73,6 @@ def encoder_output(model: OnDevices, texts: Any, options: CallOptions) -> Output
     features = text_features(tokenizer, rows, limit)
     if features.truncated:
         raise UserError(f"a text has more than {limit} tokens; shorten it")
-    check_types(features.token_type_ids, config)
     alone = [[i] for i in range(len(rows))]
     shape = Shape(len(rows), int(features.lengths_UC.max()), 1)
     arrays = packed_rows(features, alone, shape, tokenizer.pad_id)

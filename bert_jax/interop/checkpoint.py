@@ -2,12 +2,11 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 
 from bert_jax.data.tokenizer import Tokenizer
@@ -188,14 +187,6 @@ def part_of(name: str) -> str:
     if name.startswith("bert/pooler"):
         return "pooler"
     return name.split("/")[0]
-
-
-def check_types(token_type_ids: Iterable[np.ndarray], config: BertConfig) -> None:
-    """Raises UserError if the model has no token type for the second text of a pair."""
-    types = config.type_vocab_size
-    if any(ids.max(initial=0) >= types for ids in token_type_ids):
-        needed = "use another checkpoint, or single texts"
-        raise UserError(f"type_vocab_size={types}, but pairs of texts need 2; {needed}")
 
 
 def check_vocabulary(checkpoint: Checkpoint, path: object) -> None:

@@ -79,7 +79,7 @@ def to_params(
         if head not in ("token", "span"):
             expected = ("pooler", *expected)
     outputs = 0
-    bias_C = tensors.get("classifier.bias")
+    bias_C = tensors.get(family.name_of("classifier/bias", head))
     if bias_C is not None and bias_C.ndim == 1:
         outputs = len(bias_C)
     flat: dict[str, np.ndarray] = {}

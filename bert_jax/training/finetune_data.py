@@ -119,7 +119,6 @@ def prepare(
     splits = []
     for name in ("train", *task.splits.scored, *task.splits.predicted):
         split = _read_split(task, name, checkpoint.tokenizer, config, log)
-        checks.check_types(split.features.token_type_ids, checkpoint.config)
         if config.features.layers:
             settings = {"batch_size": config.eval_batch_size, "mesh": mesh, "log": log}
             hidden = workdir / FEATURES

@@ -31,7 +31,10 @@ from bert_jax.training.workdir import RunFolder
 # What a process knows about the files of its text.
 _READING, _UNDAMAGED, _DAMAGED = range(3)
 # Settings of the model that a run may choose. The checkpoint decides all others.
-_FREE = ("hidden_dropout", "attention_dropout", "initializer_range", "pooling")
+_FREE = (
+    *("hidden_dropout", "attention_dropout", "initializer_range", "pooling"),
+    "model_type",
+)
 
 
 def open_text(
@@ -129,7 +132,8 @@ def fitted(config: TrainConfig, vocab_size: int, log: Log) -> TrainConfig:
         raise UserError(f"model.vocab_size={model.vocab_size}, expected {expected}")
     if data.examples.next_sentence and model.type_vocab_size < 2:
         expected = "2 for pairs of sentences, or data.examples.next_sentence=False"
-        raise UserError(f"model.type_vocab_size=1, expected {expected}")
+        actual = f"model.type_vocab_size={model.type_vocab_size}"
+        raise UserError(f"{actual}, expected {expected}")
     return config
 
 

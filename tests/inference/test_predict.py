@@ -534,15 +534,18 @@ def test_a_run_uses_the_tuned_threshold_for_dev_and_test(
         assert [a["answer"] for a in answers] == list(written.values())
 
 
-def test_a_model_of_one_token_type_reads_no_pairs(tmp_path):
+def test_a_model_of_one_token_type_gives_it_to_both_texts_of_a_pair(tmp_path):
     tiny(tmp_path / "m", "sequence", 2, labels=("x", "y"))
     weights, path = tmp_path / "m/model.safetensors", tmp_path / "m/config.json"
     tensors, name = load_file(weights), "bert.embeddings.token_type_embeddings.weight"
     save_file(tensors | {name: tensors[name][:1]}, weights, metadata={"format": "pt"})
     path.write_text(json.dumps(json.loads(path.read_text()) | {"type_vocab_size": 1}))
-    assert len(bert_jax.load(tmp_path / "m").predict(["the film"])) == 1
-    with pytest.raises(UserError, match="type_vocab_size=1, but pairs of texts need 2"):
-        bert_jax.load(tmp_path / "m").predict([("the film", "the film")])
+    one = bert_jax.load(tmp_path / "m").predict([("the film", "the film")])
+    tensors[name][1] = tensors[name][0]
+    save_file(tensors, weights, metadata={"format": "pt"})
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"type_vocab_size": 2}))
+    two = bert_jax.load(tmp_path / "m").predict([("the film", "the film")])
+    assert one == two
 
 
 def test_outputs_that_are_not_finite_are_an_error(tmp_path):

@@ -106,9 +106,11 @@ def test_bad_values_are_user_errors(changes, message):
 
 
 def test_a_config_of_another_architecture_is_refused():
-    """RoBERTa's config.json has the names of BERT's settings, but the model differs."""
-    with pytest.raises(UserError, match="model_type='roberta'"):
-        config_from_dict(GOOGLE_BASE | {"model_type": "roberta"})
+    """These config.json have the names of BERT's settings, but the models differ."""
+    for model_type in ("deberta-v2", "mpnet", "modernbert", "nomic_bert"):
+        message = f"model_type='{model_type}' cannot be read; expected bert, .*roberta"
+        with pytest.raises(UserError, match=message):
+            config_from_dict(GOOGLE_BASE | {"model_type": model_type})
 
 
 def test_a_decoder_is_a_causal_model():

@@ -12,9 +12,9 @@ from flax import traverse_util
 from bert_jax.commands.config_file import parse
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
-from bert_jax.interop.families.bert import BERT
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives import electra

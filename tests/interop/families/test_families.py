@@ -1,0 +1,411 @@
+"""Models of other families, whose outputs are in tests/golden/families."""
+
+import ast
+import dataclasses
+import functools
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import bert_jax
+from bert_jax.errors import UserError
+from bert_jax.interop.config_json import config_from_dict, exported_config
+from bert_jax.interop.families import FAMILIES
+from bert_jax.interop.huggingface import read_huggingface, save_huggingface
+from bert_jax.model.bert import BertForPreTraining, BertModel
+from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
+from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.networks import make_model
+
+PACKAGE = Path(bert_jax.__file__).parent
+# Class, number of tensors that are not read, and whether the model has a pooler.
+FOLDERS = {
+    "roberta_mlm": ("RobertaForMaskedLM", 0, False),
+    "roberta_sequence": ("RobertaForSequenceClassification", 0, True),
+    "roberta_choice": ("RobertaForMultipleChoice", 0, True),
+    "roberta_span": ("RobertaForQuestionAnswering", 0, False),
+    "xlm_roberta_none": ("XLMRobertaModel", 0, True),
+    "xlm_roberta_token": ("XLMRobertaForTokenClassification", 0, False),
+    "distilbert_mlm": ("DistilBertForMaskedLM", 0, False),
+    "distilbert_none": ("DistilBertModel", 0, False),
+    "distilbert_sequence": ("DistilBertForSequenceClassification", 0, True),
+    "distilbert_choice": ("DistilBertForMultipleChoice", 0, True),
+    "distilbert_token": ("DistilBertForTokenClassification", 0, False),
+    "distilbert_span": ("DistilBertForQuestionAnswering", 0, False),
+    "electra_none": ("ElectraModel", 4, False),
+    "electra_sequence": ("ElectraForSequenceClassification", 0, True),
+    "electra_choice": ("ElectraForMultipleChoice", 0, True),
+}
+# Values that transformers does not read for these classes, or that are implied.
+LOST = {"distilbert_none": {"sinusoidal_pos_embds"}}
+
+
+@pytest.fixture(scope="module")
+def folder(golden):
+    return golden / "families"
+
+
+@pytest.fixture(scope="module")
+def theirs(folder):
+    with np.load(folder / "outputs.npz") as file:
+        return dict(file)
+
+
+def tokens_of(pad=1):
+    """The batch of make.py."""
+    rng = np.random.default_rng(0)
+    lengths = np.array([12, 9, 5, 2])
+    ids = rng.integers(5, 41, (4, 12))
+    mask = np.int32(np.arange(12)[None] < lengths[:, None])
+    types = np.zeros_like(ids)
+    types[1, 4:9] = 1
+    ids = np.where(mask, ids, pad)
+    return Tokens.of_mask(*map(np.int32, (ids, types)), mask)
+
+
+def output_of(checkpoint, params, tokens):
+    """Logits of the head, (B, L, W), (B, outputs) or (1, B), or the last states."""
+    config, head = checkpoint.config, checkpoint.head
+    options = {"deterministic": True}
+    if head == "none":
+        model = BertModel(config)
+        variables = {"params": params["bert"]}
+        encode = functools.partial(model.apply, method=model.encode)
+        return encode(variables, tokens, pool=False, **options).sequence_BLD
+    if head == "pretraining":
+        model = BertForPreTraining(config)
+        places_BQ = np.repeat(np.arange(12)[None], 4, axis=0)
+        logits = functools.partial(model.apply, method=model.lm_logits)
+        return logits({"params": params}, tokens, places_BQ, **options)[..., :41]
+    outputs = len(params.get("classifier", {"bias": "12"})["bias"])
+    model = make_model(config, head, outputs, FeatureConfig())
+    logits = model.apply({"params": params}, tokens, **options)
+    if head in ("sequence", "choice"):
+        logits = logits[:, 0]
+    if head == "choice":
+        logits = logits.T
+    return logits
+
+
+def close(ours, golden, share):
+    assert ours.shape == golden.shape
+    limit = share * np.abs(golden).max()
+    np.testing.assert_allclose(ours, golden, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_outputs_and_gradients_equal_transformers(folder, theirs, name):
+    checkpoint = read_huggingface(folder / name)
+    _, unread, pooler = FOLDERS[name]
+    assert checkpoint.missing == ()
+    assert len(checkpoint.unexpected) == unread
+    assert ("pooler" in checkpoint.params["bert"]) == pooler
+    golden = {
+        key.partition("/")[2]: array
+        for key, array in theirs.items()
+        if key.startswith(f"{name}/")
+    }
+    tokens = tokens_of()
+    mask_BL = np.asarray(tokens.segment_ids)
+
+    def loss(params):
+        output = output_of(checkpoint, params, tokens)
+        values = jnp.sin(output)
+        if values.ndim == 3:
+            values = values * mask_BL[..., None]
+        return values.sum(), output
+
+    with jax.default_matmul_precision("highest"):
+        bert = {"params": checkpoint.params["bert"]}
+        encoded = BertModel(checkpoint.config).apply(
+            bert,
+            tokens,
+            deterministic=True,
+            hidden_states=True,
+            pool="pooled" in golden,
+            method=BertModel.encode,
+        )
+        grads, output = jax.grad(loss, has_aux=True)(checkpoint.params)
+    for ours, state in zip(encoded.hidden_states, golden["hidden_states"], strict=True):
+        real = mask_BL[..., None]
+        close(ours * real, state.reshape(ours.shape) * real, 1e-5)
+    if "pooled" in golden:
+        close(encoded.pooled_BD[:, 0], golden["pooled"], 1e-5)
+    if "logits" in golden:
+        real = np.ones(())
+        if output.ndim == 3:
+            real = mask_BL[..., None]
+        close(output * real, golden["logits"] * real, 1e-5)
+    norm = grads["bert"]["embeddings"]["norm"]["bias"]
+    query = grads["bert"]["encoder"]["layer_0"]["attention"]["query"]["kernel"]
+    close(norm, golden["gradient_norm"], 1e-4)
+    close(query.reshape(24, 24).T, golden["gradient_query"], 1e-4)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_is_read_and_written_without_a_change(folder, tmp_path, name):
+    checkpoint = read_huggingface(folder / name)
+    save_huggingface(tmp_path / "out", checkpoint)
+    before = load_file(folder / name / "model.safetensors")
+    after = load_file(tmp_path / "out/model.safetensors")
+    prefix = ""
+    if name == "electra_none":  # read as the bare encoder
+        prefix = "electra."
+        before = {key: x for key, x in before.items() if key.startswith(prefix)}
+    assert {key.removeprefix(prefix) for key in before} == {*after}
+    for key, tensor in before.items():
+        ours = after[key.removeprefix(prefix)]
+        np.testing.assert_array_equal(ours, tensor, strict=True)
+    theirs = json.loads((folder / name / "config.json").read_text())
+    ours = json.loads((tmp_path / "out/config.json").read_text())
+    assert ours.pop("architectures") == [FOLDERS[name][0]]
+    for key in LOST.get(name, ()):
+        ours.pop(key, None)
+    assert {key: theirs[key] for key in ours} == ours
+    again = read_huggingface(tmp_path / "out")
+    assert (again.config, again.head) == (checkpoint.config, checkpoint.head)
+    jax.tree.map(np.testing.assert_array_equal, again.params, checkpoint.params)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_tensor_names_decide_the_head_of_an_unknown_class(folder, tmp_path, name):
+    """Such as the class of a user's own code."""
+    copy = shutil.copytree(folder / name, tmp_path / "copy")
+    settings = json.loads((copy / "config.json").read_text())
+    settings["architectures"] = ["Own"]
+    (copy / "config.json").write_text(json.dumps(settings))
+    known, guessed = read_huggingface(folder / name), read_huggingface(copy)
+    same_names = {
+        "roberta_choice": "token",
+        "distilbert_choice": "sequence",
+        "electra_choice": "token",
+    }
+    assert guessed.head == same_names.get(name, known.head)
+    part = {"classifier", "qa_outputs", "mlm"} & {*known.params}
+    assert part <= {*guessed.params}
+
+
+def test_tied_copies_and_bare_encoders_are_read(folder, tmp_path):
+    """Files of older versions have the decoder, and buffers."""
+    for name, copies in (
+        ("roberta_mlm", {"weight": "roberta.embeddings.word_embeddings.weight"}),
+        ("distilbert_mlm", {"weight": "distilbert.embeddings.word_embeddings.weight"}),
+    ):
+        copy = shutil.copytree(folder / name, tmp_path / name)
+        decoder = {"roberta_mlm": "lm_head.decoder"}.get(name, "vocab_projector")
+        tensors = load_file(copy / "model.safetensors")
+        more = {f"{decoder}.{leaf}": tensors[tied] for leaf, tied in copies.items()}
+        if name == "roberta_mlm":
+            more["lm_head.decoder.bias"] = tensors["lm_head.bias"]
+            more["roberta.embeddings.position_ids"] = np.arange(17)[None]
+        save_file(tensors | more, copy / "model.safetensors")
+        expected, read = read_huggingface(folder / name), read_huggingface(copy)
+        assert (read.missing, read.unexpected) == ((), ())
+        jax.tree.map(np.testing.assert_array_equal, read.params, expected.params)
+        save_file(
+            tensors | {f"{decoder}.weight": more[f"{decoder}.weight"] + 1},
+            copy / "model.safetensors",
+        )
+        with pytest.raises(UserError, match=rf"{decoder}.weight differs from \S+word_"):
+            read_huggingface(copy)
+        bare = {}
+        for key, tensor in tensors.items():
+            bare[key.partition(".")[2]] = tensor
+            if key.startswith(("lm_head", "vocab")):
+                del bare[key.partition(".")[2]]
+        save_file(bare, copy / "model.safetensors")
+        settings = json.loads((copy / "config.json").read_text())
+        settings["architectures"] = None
+        (copy / "config.json").write_text(json.dumps(settings))
+        read = read_huggingface(copy)
+        assert (read.head, read.missing[2:], read.unexpected) == ("none", (), ())
+        jax.tree.map(
+            np.testing.assert_array_equal, read.params["bert"], expected.params["bert"]
+        )
+
+
+def test_missing_keys_have_the_class_defaults_of_transformers():
+    """Released models have all keys, with other values."""
+    sizes = {
+        "vocab_size": 41,
+        "hidden_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "intermediate_size": 40,
+    }
+    roberta = config_from_dict(sizes | {"model_type": "roberta"})
+    assert (roberta.layer_norm_epsilon, roberta.type_vocab_size) == (1e-12, 2)
+    assert (roberta.max_positions, roberta.position_offset) == (510, 2)
+    released = {
+        "layer_norm_eps": 1e-5,
+        "type_vocab_size": 1,
+        "max_position_embeddings": 514,
+    }
+    read = config_from_dict(sizes | released | {"model_type": "xlm-roberta"})
+    assert (read.layer_norm_epsilon, read.type_vocab_size) == (1e-5, 1)
+    assert (read.max_positions, read.position_rows) == (512, 514)
+    for changes, message in (
+        (
+            {"model_type": "roberta", "pad_token_id": None},
+            "pad_token_id=None, expected",
+        ),
+        ({"model_type": "electra"}, "embedding_size=128, but hidden_size=24; expected"),
+        ({"model_type": "distilbert"}, "a distilbert config needs dim, n_layers, n_he"),
+        ({"model_type": "deberta-v2"}, "model_type='deberta-v2' cannot be read"),
+    ):
+        values = {
+            key: sizes[key] for key in sizes if changes["model_type"] != "distilbert"
+        }
+        with pytest.raises(UserError, match=message) as error:
+            config_from_dict({"vocab_size": 41} | values | changes)
+        assert "\n" not in str(error.value)
+
+
+SMALL = BertConfig(41, 24, 2, 3, 40, 15, initializer_range=0.2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "model_type"),
+    [
+        ({}, "bert"),
+        ({"model_type": "electra", "pooler": "gelu"}, "electra"),
+        ({"model_type": "roberta"}, "bert"),
+        ({"pre_norm": True}, "megatron-bert"),
+        ({"position_offset": 2}, "roberta"),
+        ({"position_offset": 2, "type_vocab_size": 1}, "roberta"),
+        ({"position_offset": 2, "model_type": "camembert"}, "camembert"),
+        ({"type_vocab_size": 0, "pooler": "relu"}, "distilbert"),
+        ({"pooler": "gelu", "positions": "none"}, "electra"),
+        ({"type_vocab_size": 0}, None),
+        ({"pooler": "none"}, None),
+        ({"pooler": "relu", "position_offset": 2}, None),
+        ({"pre_norm": True, "position_offset": 2}, None),
+        ({"type_vocab_size": 0, "pooler": "relu", "layer_norm_epsilon": 1e-5}, None),
+    ],
+)
+def test_a_model_is_exported_as_a_family_with_its_options(changes, model_type):
+    exported = exported_config(dataclasses.replace(SMALL, **changes))
+    assert (exported and exported.model_type) == model_type
+
+
+def random_checkpoint(config, folder):
+    """The parameters of roberta_none for other options of the model."""
+    checkpoint = read_huggingface(folder / "xlm_roberta_none")
+    model = BertForPreTraining(config)
+    arrays = tokens_of()
+    places = np.zeros((4, 1), np.int32)
+    shapes = jax.eval_shape(
+        functools.partial(model.init, deterministic=True),
+        jax.random.key(0),
+        *(arrays.input_ids, arrays.token_type_ids, arrays.segment_ids, places),
+    )["params"]
+    random = np.random.default_rng(1)
+    params = jax.tree.map(
+        lambda x: np.float32(random.normal(0, 0.2, x.shape)), {"bert": shapes["bert"]}
+    )
+    return dataclasses.replace(checkpoint, config=config, params=params)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"type_vocab_size": 0},
+        {"pooler": "none", "position_offset": 3, "model_type": "xlm-roberta"},
+    ],
+)
+def test_options_without_a_class_are_kept_under_our_names(folder, tmp_path, changes):
+    checkpoint = random_checkpoint(dataclasses.replace(SMALL, **changes), folder)
+    with pytest.raises(UserError, match="transformers has no BERT with these options"):
+        save_huggingface(tmp_path / "out", checkpoint)
+    save_huggingface(tmp_path / "out", checkpoint, own=True)
+    read = read_huggingface(tmp_path / "out")
+    assert read.config == checkpoint.config
+    jax.tree.map(np.testing.assert_array_equal, read.params, checkpoint.params)
+
+
+def test_sinusoids_start_at_the_first_row(folder, tmp_path):
+    config = dataclasses.replace(SMALL, positions="sinusoidal", position_offset=2)
+    checkpoint = random_checkpoint(config, folder)
+    save_huggingface(tmp_path / "out", checkpoint)
+    name = "embeddings.position_embeddings.weight"
+    table_PD = load_file(tmp_path / "out/model.safetensors")[name]
+    assert table_PD.shape == (17, 24)
+    read = read_huggingface(tmp_path / "out")
+    assert read.config == dataclasses.replace(config, model_type="roberta")
+    learned = dataclasses.replace(config, positions="learned")
+    embeddings = {**read.params["bert"]["embeddings"]}
+    embeddings["position"] = {"embedding": table_PD}
+    bert = read.params["bert"] | {"embeddings": embeddings}
+    outputs = []
+    for kind, params in ((config, read.params["bert"]), (learned, bert)):
+        output = BertModel(kind).apply(
+            {"params": params}, tokens_of(), deterministic=True, method="encode"
+        )
+        outputs.append(output.pooled_BD)
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_more_positions_keep_the_rows_before_the_first(folder):
+    short = bert_jax.load(folder / "roberta_mlm")
+    long = bert_jax.load(folder / "roberta_mlm", max_positions=21)
+    before = short.params["bert"]["embeddings"]["position"]["embedding"]
+    after = long.params["bert"]["embeddings"]["position"]["embedding"]
+    assert (before.shape[0], after.shape[0]) == (17, 23)
+    np.testing.assert_array_equal(after[:17], before)
+    line = before[2:]
+    np.testing.assert_allclose(after[-1], line[-1], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "compute", [{}, {"scan_layers": True}, {"remat": "full"}], ids=str
+)
+@pytest.mark.parametrize("name", ["roberta_sequence", "distilbert_sequence"])
+def test_packed_rows_equal_single_rows(folder, name, compute):
+    checkpoint = bert_jax.load(folder / name, **compute)
+    single = tokens_of()
+    lengths = np.asarray(single.segment_ids).sum(axis=1)
+    row = {"input_ids": [], "segment_ids": []}
+    starts = []
+    for i in (1, 2):  # 9 and 5 tokens in a row of 15
+        starts.append(len(row["input_ids"]))
+        row["input_ids"] += single.input_ids[i, : lengths[i]].tolist()
+        row["segment_ids"] += [i] * int(lengths[i])
+    ids, numbers = (np.int32([[*row[key], 0]]) for key in ("input_ids", "segment_ids"))
+    packed = Tokens(ids, numbers * 0, numbers, np.int32([starts]))
+    model = make_model(
+        checkpoint.config, "sequence", 3, FeatureConfig(), ComputeConfig(**compute)
+    )
+    apply = jax.jit(functools.partial(model.apply, deterministic=True))
+    variables = {"params": checkpoint.params}
+    expected = apply(variables, single.replace(token_type_ids=single.input_ids * 0))
+    found = apply(variables, packed)
+    np.testing.assert_allclose(found[0], expected[1:3, 0], rtol=0, atol=2e-5)
+
+
+def test_no_name_of_a_family_is_tested_elsewhere():
+    """A family is a file in interop/families. Other code knows only its options."""
+    names = {*FAMILIES}
+    for family in FAMILIES.values():
+        names |= {*family.model_types.values(), family.prefix, family.decoder}
+    names -= {"", "bert", "Bert"}  # a part of the parameters, and a class of ours
+    assert {"roberta", "XLMRoberta", "distilbert.", "electra"} <= names
+    files = {*PACKAGE.rglob("*.py")} - {*PACKAGE.glob("interop/families/*.py")}
+    for path in files:
+        constants = {
+            node.value
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant)
+        }
+        assert names.isdisjoint(constants), path
+
+
+def test_the_file_of_a_family_is_short():
+    for path in (PACKAGE / "interop/families").glob("*.py"):
+        limit = 60 if path.name == "electra.py" else 100
+        assert len(path.read_text().splitlines()) < limit
