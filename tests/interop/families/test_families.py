@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
 from safetensors.numpy import load_file, save_file
 
 import bert_jax
@@ -20,8 +21,15 @@ from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
+from bert_jax.model.parameters import with_scan
 from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.heads import HEADS
 from bert_jax.objectives.networks import make_model
+from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch, traced_on
+from bert_jax.training.config import OptimizerConfig
+from bert_jax.training.optimizer import bert_optimizer
+from bert_jax.training.state import abstract_state, init_state
+from bert_jax.training.step import gradients
 
 PACKAGE = Path(bert_jax.__file__).parent
 # Class, number of tensors that are not read, and whether the model has a pooler.
@@ -409,3 +417,56 @@ def test_the_file_of_a_family_is_short():
     for path in (PACKAGE / "interop/families").glob("*.py"):
         limit = 60 if path.name == "electra.py" else 100
         assert len(path.read_text().splitlines()) < limit
+
+
+def test_eight_devices_have_the_gradients_of_one():
+    """With fsdp and split layers, for all options of other families together."""
+    config = dataclasses.replace(
+        SMALL,
+        num_layers=1,
+        num_heads=4,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        position_offset=2,
+        type_vocab_size=0,
+        pooler="gelu",
+    )
+    batch = {
+        "input_ids": np.random.default_rng(0).integers(5, 41, (16, 12), np.int32),
+        "token_type_ids": np.ones((16, 12), np.int32),
+        "attention_mask": np.ones((16, 12), np.int32),
+        "label": np.arange(16, dtype=np.int32)[:, None] % 3,
+        "weights": np.ones((16, 1), np.float32),
+    }
+    results = []
+    for sizes, devices in (
+        (MeshConfig(data=1), 1),
+        (MeshConfig(data=4, model=2, fsdp=True), 8),
+    ):
+        compute = ComputeConfig(scan_layers=devices > 1, remat="full")
+        model = make_model(config, "sequence", 3, FeatureConfig(), compute)
+        objective = HEADS["sequence"](model)
+        mesh = make_mesh(sizes, jax.devices()[:devices])
+        optimizer = bert_optimizer(OptimizerConfig(learning_rate=1e-2))
+        abstract = abstract_state(objective, optimizer, mesh, fsdp=sizes.fsdp)
+        state = init_state(objective, optimizer, abstract, seed=1)
+
+        def function(state, batch, objective=objective):
+            return gradients(
+                state, batch, objective=objective, accumulation=1, by_rows=False
+            )
+
+        compiled = jax.jit(traced_on(mesh, function))
+        grads, _ = compiled(state, put_batch(batch, mesh))
+        grads = with_scan(jax.device_get(grads), scan=False)
+        results.append(array_by_name(grads))
+    one, eight = results
+    assert one.keys() == eight.keys()
+    for name, grad in one.items():
+        if "key/bias" not in name:
+            difference = np.linalg.norm(eight[name] - grad)
+            assert difference <= 1e-5 * np.linalg.norm(grad), name
+
+
+def array_by_name(tree):
+    return traverse_util.flatten_dict(tree, sep="/")
