@@ -91,6 +91,8 @@ class Bert(Checkpoint):
             about = f"{about} of {listed([*map(repr, labels)])}"
         elif self.head == "sequence":
             about = "regression"
+        if c.model_type != BertConfig.model_type:
+            about = f"{c.model_type}, {about}"
         parameters = sum(x.size for x in jax.tree.leaves(self.params["bert"]))
         parameters -= (c.word_rows - c.vocab_size) * c.hidden_size
         layers, heads = counted(c.num_layers, "layer"), counted(c.num_heads, "head")

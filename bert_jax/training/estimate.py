@@ -124,6 +124,7 @@ def compile_step(
     return {
         "topology": topology.name,
         "chips": len(devices) // chip.devices,
+        "model_type": config.model.model_type,
         "sequence_length": phase.sequence_length,
         "batch_size": phase.batch_size,
         "argument_bytes": program.arguments,

@@ -455,6 +455,9 @@ def test_the_repr_shows_head_sizes_and_labels(model):
     ):
         other = dataclasses.replace(model, head=head, labels=labels, extra=extra)
         assert repr(other).startswith(f"Bert({about}; 2 layers, ")
+    roberta = dataclasses.replace(CONFIG, model_type="roberta")
+    other = dataclasses.replace(model, config=roberta)
+    assert repr(other).startswith("Bert(roberta, pretraining; 2 layers, ")
     sizes = {name: x.size for name, x in arrays_by_path(model.params["bert"]).items()}
     # Rows of the word table beyond the vocabulary do not count.
     sizes["embeddings/word/embedding"] = CONFIG.vocab_size * CONFIG.hidden_size

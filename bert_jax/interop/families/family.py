@@ -28,7 +28,8 @@ class Family:
       whose bias is the bias of "mlm".
     keys: keys of config.json by field of BertConfig. A missing key means BertConfig's
       default, which must be transformers' default, or an error for a field without one.
-    options: fields of BertConfig that are the same in all models of the family.
+    options: fields of BertConfig without a key, which are the same in all models of the
+      family, and defaults of missing keys that differ from BertConfig's.
     read: further fields of BertConfig from the values of config.json. It raises UserError
       for a model that cannot be computed.
     write: the inverse of read, further values of config.json.
