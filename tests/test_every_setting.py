@@ -302,10 +302,10 @@ ROWS = {
         "relu", lambda x: traced_as(x, "model", pooler="relu"), "alone"
     ),
     "model.model_type": Row(
-        "megatron-bert",
-        lambda x: exported_config(x.job.config.model).model_type == "megatron-bert",
+        "camembert",
+        lambda x: exported_config(x.job.config.model).model_type == "camembert",
         "alone",
-        {"model.pre_norm": True},
+        {"model.position_offset": 2},
     ),
     # The objective of the left side refuses the default.
     "model.causal": Row(

@@ -48,7 +48,7 @@ def main(argv: list[str]) -> None:
     print_line(
         f"{args.checkpoint}: {origin}; a BERT with {layers}, width "
         f"{config.hidden_size}, {heads}, {counted(config.vocab_size, 'token')}; "
-        f"head: {checkpoint.head}"
+        f"head: {checkpoint.head}; model_type: {config.model_type}"
     )
     print_line(f"missing: {', '.join(checkpoint.missing) or 'none'}")
     unexpected = ", ".join(checkpoint.unexpected) or "none"

@@ -120,13 +120,13 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
     changes: fields of BertConfig that replace values of the file. Google's checkpoints
     since February 2019 need activation="gelu_tanh", but their files have "gelu".
     """
-    model_type = values.get("model_type", BertConfig.model_type)
+    model_type, ours = values.get("model_type", BertConfig.model_type), _ANY
     if model_type == OWN:
-        model_type = BertConfig.model_type
+        model_type, ours = BertConfig.model_type, _OURS
     sizes = _fields(values, model_type)
-    for field, key in _OURS.items():
-        if key in values:
-            sizes[field] = values[key]
+    for field in ours:
+        if _OURS[field] in values:
+            sizes[field] = values[_OURS[field]]
     return from_settings(BertConfig, sizes | changes, "model")
 
 
