@@ -324,7 +324,7 @@ def attention_lines(
     _check_index("head", head, model.config.num_heads)
     out = model([text], attentions=True)
     ids = out.input_ids[0]
-    word_L = np.cumsum(~model.tokenizer.continuation[ids]) - 1
+    word_L = np.cumsum(model.tokenizer.word_starts(ids)) - 1
     own_WL = np.arange(word_L[-1] + 1)[:, None] == word_L
     words = [model.tokenizer.decode(ids[own_L]) for own_L in own_WL]
     mean_WL = own_WL / own_WL.sum(axis=1, keepdims=True)

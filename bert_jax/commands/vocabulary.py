@@ -1,16 +1,16 @@
-"""Makes a vocabulary from text: WordPiece as Google's, or SentencePiece.
+"""Makes a vocabulary from text: WordPiece as Google's, SentencePiece or BPE.
 
 Its settings are written beside it, in tokenizer_config.json.
 
 usage:
   bert_jax vocabulary --input TEXT --output vocab.txt
-  bert_jax vocabulary --input TEXT --output spiece.model --kind sentencepiece
+  bert_jax vocabulary --input TEXT --output tokenizer.json --kind bpe --cased
   bert_jax vocabulary --input TEXT --output vocab.txt --extend CHECKPOINT
 
 flags:
-  --output FILE      vocab.txt, or spiece.model for sentencepiece
+  --output FILE      vocab.txt; spiece.model or tokenizer.json for other kinds
   --size N           number of tokens (30522)
-  --kind K           wordpiece or sentencepiece (wordpiece)
+  --kind K           wordpiece, sentencepiece or bpe (wordpiece)
   --cased            keep capitals and accents
   --keep_accents     keep accents and vowel signs, as Hindi needs
   --extend FILE      vocabulary or checkpoint that gets more words
@@ -20,10 +20,11 @@ flags:
   --text_field NAME  field of the text in JSONL and tfds rows (text)
   --language CODE    language of the text, to split sentences (en)
 
-If the output has another name than vocab.txt or spiece.model, such as NAME.txt, its
-settings are in NAME_config.json. With --extend nothing is trained: words of the text that
-the vocabulary splits into several tokens, or does not know, are added to it. Only WordPiece
-vocabularies can be extended.
+Sentencepiece needs a file in .model. bpe is a byte-level BPE with the special tokens of
+RoBERTa, in .json. If the output has another name than vocab.txt, spiece.model or
+tokenizer.json, such as NAME.txt, its settings are in NAME_config.json. With --extend
+nothing is trained: words of the text that the vocabulary splits into several tokens, or
+does not know, are added to it. Only WordPiece vocabularies can be extended.
 """
 
 from bert_jax.commands import cli

@@ -142,7 +142,10 @@ class ExampleSource:
     documents: np.ndarray | None = None
 
     def __post_init__(self):
-        most = self._room
+        most, special = self._room, self.vocabulary.overhead(2)
+        if most < 2:
+            actual = f"a phase has sequence_length={self.sequence_length}"
+            raise UserError(f"{actual}, expected at least {special + 2}")
         if not 1 <= self.max_predictions <= most:
             phase = f"a phase with sequence_length={self.sequence_length}"
             actual = f"max_predictions={self.max_predictions} of {phase}"
@@ -185,11 +188,19 @@ class ExampleSource:
 
     def lengths(self, samples: Sequence[int]) -> np.ndarray:
         """Number of tokens of samples, int64, without reading the tokens."""
-        parts = [self._spans(*part)[0] for part in self._by_epoch(samples)]
-        lengths_B2 = self._tokens(np.concatenate(parts))
-        tokens_B = np.minimum(lengths_B2.sum(1), self._room)
+        lengths_B2 = self.text_lengths(samples)
         overhead = self.vocabulary.overhead
-        return tokens_B + np.where(lengths_B2[:, 1] > 0, overhead(2), overhead(1))
+        special_B = np.where(lengths_B2[:, 1] > 0, overhead(2), overhead(1))
+        return lengths_B2.sum(1) + special_B
+
+    def text_lengths(self, samples: Sequence[int]) -> np.ndarray:
+        """Number of tokens of A and B of samples, int64 (B, 2). 0 for an absent B."""
+        parts = [self._spans(*part)[0] for part in self._by_epoch(samples)]
+        return self._cut_lengths(np.concatenate(parts))
+
+    def _cut_lengths(self, spans: np.ndarray) -> np.ndarray:
+        """Number of tokens of A and B, cut to the sequence length, int64 (B, 2)."""
+        return np.stack(pair_lengths(*self._tokens(spans).T, self._room), 1)
 
     def _tokens(self, spans: np.ndarray) -> np.ndarray:
         """Number of tokens of each span of sentences."""
@@ -273,7 +284,7 @@ class ExampleSource:
         """
         B, L = len(spans), self.sequence_length
         lengths_B2 = self._tokens(spans)
-        sizes_B2 = np.stack(pair_lengths(*lengths_B2.T, self._room), 1)
+        sizes_B2 = self._cut_lengths(spans)
         # Number of tokens that a text loses at its start.
         words_BW = words_BW.reshape(2 * B, _CUT_WORDS)
         fronts = binomial_half((lengths_B2 - sizes_B2).ravel(), words_BW)
@@ -307,7 +318,7 @@ class ExampleSource:
         input_ids_BL &= ~bit
         totals_B = batch["attention_mask"].sum(1)
         counts_B = masking.prediction_counts(totals_B, config.mask_rate, M)
-        special_BL = np.isin(input_ids_BL, (vocabulary.cls_id, vocabulary.sep_id))
+        special_BL = np.isin(input_ids_BL, vocabulary.template_ids)
         candidates_BL = (batch["attention_mask"] > 0) & ~special_BL
         if config.masking == "token":
             positions_BM = masking.choose_tokens(candidates_BL, keys_BL, counts_B, M)

@@ -5,21 +5,30 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, normalizers
-from tokenizers.processors import BertProcessing
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import BertProcessing, RobertaProcessing
 
 from bert_jax.data.text_arrays import INPUT_NAMES
-from bert_jax.data.tokenizer import SpecialTokens, Tokenizer, continuations
+from bert_jax.data.tokenizer import (
+    BERT_TOKENS,
+    SpecialTokens,
+    Template,
+    Tokenizer,
+    check_special,
+    continuations,
+)
 from bert_jax.errors import UserError
 
 T = TypeVar("T")
-# Space in the tokens of SentencePiece and of byte-level BPE.
+# Space in the tokens of SentencePiece, and in the tokens of byte-level BPE, which has a
+# letter for each byte.
 SPACE = "\u2581"
-_MARKS = SPACE, "\u0120"
+_BYTE_SPACE = "\u0120"
 # Scripts without spaces between words: first words of their letters' Unicode names.
 _WITHOUT_SPACES = {
     *("CJK", "HIRAGANA", "KATAKANA"),
@@ -39,13 +48,18 @@ class LibraryTokenizer(Tokenizer):
     kind = "tokenizers"
     file_name = "tokenizer.json"
 
-    def __init__(self, content: bytes, control: Collection[str] = ()):
+    def __init__(
+        self,
+        content: bytes,
+        special: SpecialTokens = BERT_TOKENS,
+        control: Collection[str] = (),
+    ):
         """content: the bytes of a tokenizer.json.
 
         control: tokens that no text contains, besides the special tokens.
         """
         self.parts = json.loads(content)
-        self._content, self._ordinary = content, {*self.special, *control}
+        self._content, self._ordinary = content, {*special, *control}
         self.library = _library(content, self._ordinary)
         tokens = _tokens(self.library, self._ordinary)
         added = self.parts.get("added_tokens") or ()
@@ -53,11 +67,14 @@ class LibraryTokenizer(Tokenizer):
         normalizer = self.library.normalizer or normalizers.Sequence([])
         lower_case = call_library(normalizer.normalize_str, "A") == "a"
         continues = self._continuation(tokens)
-        super().__init__(content, tokens, continues, lower_case)
-        self._arguments = (content,)
+        template = _template(self.library)
+        super().__init__(content, tokens, continues, lower_case, special, template)
+        self._arguments = content, special, control
         plain = call_library(normalizer.normalize_str, "\u00e9")
         self.strip_accents = plain == "e"
         self._check_template()
+        # A space at the start of a text changes its tokens.
+        self._marks_spaces = self.encode("a").tolist() != self.encode(" a").tolist()
 
     def _continuation(self, tokens: Sequence[str]) -> list[bool]:
         """Whether each token continues a word.
@@ -76,23 +93,38 @@ class LibraryTokenizer(Tokenizer):
         return continues
 
     def _check_template(self) -> None:
-        """Raises UserError if the file has other special tokens or types for a pair."""
-        pair = call_library(self.library.encode, "a", "b")
-        input_ids, token_type_ids = self.build(self.encode("a"), self.encode("b"))
-        expected = input_ids.tolist(), token_type_ids.tolist()
-        if self.library.post_processor and (pair.ids, pair.type_ids) != expected:
-            cls, sep = self.special.cls, self.special.sep
+        """Raises UserError for sequences of the file that :meth:`build` does not make."""
+        template, library = self.template, self.library
+        if library.post_processor is None:
+            return
+        ids = self.encode("a")
+        pair = call_library(library.encode, "a", "a")
+        expected = [(pair.ids, pair.type_ids)]
+        single = call_library(library.encode, "a")
+        expected.append((single.ids, single.type_ids))
+        built = []
+        for texts in ((ids, ids), (ids,)):
+            input_ids, token_type_ids = self.build(*texts)
+            built.append((input_ids.tolist(), token_type_ids.tolist()))
+        if built != expected or not (template.before and template.after):
             raise UserError(
                 f"its post_processor makes {' '.join(pair.tokens)!r}, {pair.type_ids} of "
-                f"a pair; expected {cls} a {sep} b {sep}, {expected[1]}"
+                "a pair; expected special tokens before, between and after the texts, the "
+                "same for a single text, and type 0 up to the second text"
             )
+
+    def spaced(self, parts: Sequence[str]) -> list[str]:
+        """The words or sentences of a text; see Tokenizer.spaced."""
+        if not self._marks_spaces:
+            return list(parts)
+        return [*parts[:1], *(f" {part}" for part in parts[1:])]
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text; see Tokenizer.encode_batch."""
         return [self.encode(text) for text in texts]
 
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
-        """Ids of one text; "[MASK]" in it is ordinary text unless ``allow_mask``."""
+        """Ids of one text; its mask token is ordinary text unless ``allow_mask``."""
         library = self.library
         if allow_mask:
             library = self._with_mask
@@ -117,15 +149,44 @@ class LibraryTokenizer(Tokenizer):
         return self._content
 
     def fingerprint(self) -> str:
-        """SHA-256 of the tokenizer.json."""
-        return hashlib.sha256(f"{self.kind}\n".encode() + self.content).hexdigest()
+        """SHA-256 of the tokenizer.json, and of special tokens that are not BERT's."""
+        lines = [self.kind]
+        if self.special != BERT_TOKENS:
+            lines += self.special
+        rules = "".join(f"{line}\n" for line in lines)
+        return hashlib.sha256(rules.encode() + self.content).hexdigest()
 
     def config(self) -> dict:
         """Settings with which transformers' AutoTokenizer reads all of tokenizer.json."""
         settings = super().config() | self.special.settings()
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-        settings["model_input_names"] = INPUT_NAMES
+        names = list(INPUT_NAMES)
+        if self.template.second_type == 0:  # transformers fills in zeros
+            names.remove("token_type_ids")
+        settings["model_input_names"] = names
         return settings
+
+
+def _template(library: tokenizers.Tokenizer) -> Template | None:
+    """The special tokens around two texts of one or more tokens, measured.
+
+    None without a post_processor. LibraryTokenizer._check_template checks the result.
+    """
+    if library.post_processor is None:
+        return None
+    pair = call_library(library.encode, "a", "a")
+    texts = pair.sequence_ids  # 0 and 1 for the tokens of the texts, otherwise None
+    if not {0, 1} <= {*texts}:
+        raise UserError(
+            "it has no tokens for 'a'; expected a vocabulary with this letter"
+        )
+    first, second = texts.index(0), texts.index(1)
+    return Template(
+        before=tuple(pair.ids[:first]),
+        between=tuple(pair.ids[first + texts.count(0) : second]),
+        after=tuple(pair.ids[second + texts.count(1) :]),
+        second_type=pair.type_ids[second],
+    )
 
 
 def utf8(text: str) -> bytes:
@@ -199,9 +260,12 @@ def _without_mark(tokens: Sequence[str]) -> list[bool]:
 
     A letter of a script without spaces between words needs no mark.
     """
-    for mark in _MARKS:
-        if any(token.startswith(mark) for token in tokens):
-            return [not _starts_word(token, mark) for token in tokens]
+    if any(token.startswith(SPACE) for token in tokens):
+        return [not _starts_word(token, SPACE) for token in tokens]
+    if any(token.startswith(_BYTE_SPACE) for token in tokens):
+        decoder = decoders.ByteLevel()
+        texts = [decoder.decode([token]) for token in tokens]
+        return [not _starts_word(text, " ") for text in texts]
     return [False] * len(tokens)
 
 
@@ -212,13 +276,42 @@ def _starts_word(token: str, mark: str) -> bool:
     return unicodedata.category(token[0]) == "Lo" and script in _WITHOUT_SPACES
 
 
-def add_special_tokens(
-    library: tokenizers.Tokenizer, special: SpecialTokens, *, lstrip: bool = False
-) -> None:
-    """Adds the special tokens of a vocabulary, and the template with [CLS] and [SEP].
+def byte_level_json(
+    vocabulary: Path, merges: Path, special: SpecialTokens, *, add_prefix_space: bool
+) -> bytes:
+    """The tokenizer.json of a byte-level BPE of GPT-2's form, with RoBERTa's template.
 
-    lstrip: whether [MASK] includes the spaces before it.
+    vocabulary, merges: vocab.json and merges.txt. add_prefix_space: whether a text gets a
+    space before its first word.
     """
+    model = models.BPE.from_file(str(vocabulary), str(merges))
+    library = tokenizers.Tokenizer(model)
+    add_byte_level(library, special, add_prefix_space=add_prefix_space)
+    return library.to_str(pretty=True).encode()
+
+
+def add_byte_level(
+    library: tokenizers.Tokenizer, special: SpecialTokens, *, add_prefix_space: bool
+) -> None:
+    """Adds the rules of a byte-level BPE, and <s> A </s></s> B </s> with type 0."""
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    library.decoder = decoders.ByteLevel()
+    add_special_tokens(library, special, RobertaProcessing, lstrip=True)
+
+
+def add_special_tokens(
+    library: tokenizers.Tokenizer,
+    special: SpecialTokens,
+    template: Callable[..., Any] = BertProcessing,
+    *,
+    lstrip: bool = False,
+) -> None:
+    """Adds the special tokens of a vocabulary, and a template.
+
+    template: its class, BertProcessing or RobertaProcessing. lstrip: whether the mask token
+    includes the spaces before it. Raises UserError if the vocabulary has not these tokens.
+    """
+    check_special(special, library.get_vocab())
     tokens = []
     for token in special:
         before = lstrip and token == special.mask
@@ -226,7 +319,7 @@ def add_special_tokens(
     library.add_special_tokens(tokens)
     sep = special.sep, library.token_to_id(special.sep)
     cls = special.cls, library.token_to_id(special.cls)
-    library.post_processor = BertProcessing(sep, cls)
+    library.post_processor = template(sep, cls)
 
 
 def _by_id(ids: Mapping[str, int]) -> list[str]:

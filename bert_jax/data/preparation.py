@@ -221,14 +221,15 @@ class Writer:
         documents = (corpus.read_source(*part, reading) for part in parts)
         place = self.directory, shard, settings["shards"]
         with store.shard_writer(*place, dtype) as write:
-            for _, document in itertools.chain.from_iterable(documents):
+            for _, sentences in itertools.chain.from_iterable(documents):
+                document = tokenizer.spaced(sentences)
                 if segment:
                     words = encode_words(document, tokenizer, segment)
-                    sentences = [ids | bit * continues for ids, continues in words]
+                    tokens = [ids | bit * continues for ids, continues in words]
                 else:
-                    sentences = tokenizer.encode_batch(document)
-                write(sentences)
-                ids = np.concatenate(sentences) | bit
+                    tokens = tokenizer.encode_batch(document)
+                write(tokens)
+                ids = np.concatenate(tokens) | bit
                 counts["tokens"] += len(ids)
                 counts["unknown"] += int((ids == tokenizer.unk_id | bit).sum())
         return counts

@@ -1,12 +1,15 @@
 """SentencePiece models, converted for Hugging Face's `tokenizers` library."""
 
 import hashlib
+import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import RobertaProcessing
 
 from bert_jax.data.library import (
     SPACE,
@@ -14,7 +17,12 @@ from bert_jax.data.library import (
     add_special_tokens,
     call_library,
 )
-from bert_jax.data.tokenizer import BERT_TOKENS, Tokenizer, check_special
+from bert_jax.data.tokenizer import (
+    BERT_TOKENS,
+    FAIRSEQ_TOKENS,
+    Tokenizer,
+    check_special,
+)
 from bert_jax.data.wordpiece import Cache
 from bert_jax.errors import UserError
 from bert_jax.protobuf import last_value, read_message
@@ -54,6 +62,33 @@ class _Model(NamedTuple):
     characters: bytes
 
 
+class _Layout(NamedTuple):
+    """How fairseq numbers the tokens of a SentencePiece model.
+
+    first: tokens that it puts before the tokens of the model. skipped: number of first
+    tokens of the model that it leaves out. <mask> is the last token.
+    """
+
+    first: Sequence[tuple[str, float]]
+    skipped: int
+
+    @property
+    def more(self) -> int:
+        """Number of tokens more than the SentencePiece model has."""
+        return len(self.first) - self.skipped + 1
+
+
+_XLM_R = _Layout([("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)], 3)
+# The model's own <s> and </s> follow. No text gets the tokens with NOTUSED.
+_CAMEMBERT = _Layout(
+    [
+        *[("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>", 0.0)],
+        ("<unk>NOTUSED", -100.0),
+    ],
+    1,
+)
+
+
 class SentencePieceTokenizer(LibraryTokenizer):
     """A SentencePiece model that has BERT's special tokens.
 
@@ -69,11 +104,12 @@ class SentencePieceTokenizer(LibraryTokenizer):
     def __init__(self, model: bytes, lower_case: bool | None = None):
         """model: content of a .model file. lower_case: see WordPieceTokenizer."""
         parts = _read_model(model)
+        check_special(BERT_TOKENS, parts.tokens)
         if lower_case is None:
             words = [token for token in parts.tokens if token not in parts.control]
             lower_case = not any(char.isupper() for char in "".join(words))
         self._word_ids = Cache(self._ids_of, _LONGEST_CACHED)
-        super().__init__(_to_json(parts, lower_case), parts.control)
+        super().__init__(_to_json(parts, lower_case), control=parts.control)
         self.content, self.lower_case = model, lower_case
         self._arguments = model, lower_case
 
@@ -129,7 +165,6 @@ def _read_model(content: bytes) -> _Model:
     package = sentencepiece.SentencePieceProcessor(model_proto=content)
     ids = list(range(package.vocab_size()))
     tokens, scores = package.id_to_piece(ids), package.get_score(ids)
-    check_special(BERT_TOKENS, tokens)
     control = set()
     for token, score, piece in zip(tokens, scores, fields[_PIECE], strict=True):
         if score == 0:  # the score of all symbols that were not learned from text
@@ -143,6 +178,41 @@ def _read_model(content: bytes) -> _Model:
     rules = read_message(last_value(fields, _NORMALIZER, b""))
     characters = last_value(rules, _CHARACTERS, b"")
     return _Model(tokens, scores, control, package.unk_id(), characters)
+
+
+def fairseq_json(content: bytes, vocab_size: int | None) -> bytes:
+    """The tokenizer.json of a sentencepiece.bpe.model, whose ids fairseq has renumbered.
+
+    vocab_size: of the model, which chooses between the layouts of XLM-R and CamemBERT.
+    None means XLM-R's. Raises UserError for another number.
+    """
+    model = _read_model(content)
+    more = _XLM_R.more
+    if vocab_size is not None:
+        more = vocab_size - len(model.tokens)
+    for layout in (_XLM_R, _CAMEMBERT):
+        if layout.more == more:
+            break
+    else:
+        raise UserError(
+            f"it has {len(model.tokens):,} tokens, the model {vocab_size:,}; expected "
+            f"{_XLM_R.more} more as in XLM-R, or {_CAMEMBERT.more} as in CamemBERT; "
+            f"{_ADVICE}"
+        )
+    pieces = [*layout.first]
+    learned = zip(model.tokens, model.scores, strict=True)
+    pieces += itertools.islice(learned, layout.skipped, None)
+    pieces.append((FAIRSEQ_TOKENS.mask, 0.0))
+    unk_id = [token for token, _ in pieces].index(FAIRSEQ_TOKENS.unk)
+    library = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unk_id))
+    if model.characters:
+        library.normalizer = normalizers.Precompiled(model.characters)
+    library.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    library.decoder = decoders.Metaspace()
+    add_special_tokens(library, FAIRSEQ_TOKENS, RobertaProcessing, lstrip=True)
+    return library.to_str(pretty=True).encode()
 
 
 def _check_rules(fields: dict[int, list]) -> None:

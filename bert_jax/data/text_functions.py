@@ -28,7 +28,7 @@ Vocabulary = os.PathLike | str | Tokenizer | Any
 
 logger = logging.getLogger(__name__)
 
-_ENDINGS = {"wordpiece": ".txt", "sentencepiece": ".model"}
+_ENDINGS = {"wordpiece": ".txt", "sentencepiece": ".model", "bpe": ".json"}
 
 
 def vocabulary(
@@ -52,10 +52,11 @@ def vocabulary(
     ['the', 'whale', '##s', 'swim', '.']
 
     input: files, folders or patterns, "tfds:NAME" or "python-docs"; one or several.
-    output: the file, in .txt for WordPiece and in .model for SentencePiece. Its settings
-      are written beside it, in tokenizer_config.json.
+    output: the file, in .txt for WordPiece, in .model for SentencePiece and in .json for
+      BPE. Its settings are written beside it, in tokenizer_config.json.
     size: number of tokens.
-    kind: "wordpiece", as Google's, or "sentencepiece".
+    kind: "wordpiece", as Google's; "sentencepiece"; or "bpe", a byte-level BPE as
+      RoBERTa's.
     cased: whether capitals and accents are kept.
     keep_accents: whether lower-cased text keeps accents and vowel signs, as Hindi needs.
     extend: a WordPiece vocabulary that gets more words, instead of a new vocabulary: its
@@ -79,12 +80,14 @@ def vocabulary(
         _check_unused(words=words)
     if kind not in KINDS:
         raise UserError(f"kind={kind!r}, expected one of {', '.join(KINDS)}")
-    if cased or kind == "sentencepiece":
+    if cased or kind != "wordpiece":
         _check_unused(keep_accents=keep_accents)
     inputs, path = _inputs(input), Path(output)
     if ending(path) != _ENDINGS[kind]:
         expected = f"expected a {_ENDINGS[kind]} file for {kind}"
         raise UserError(f"output={path}, {expected}")
+    if path.name == "vocab.json":  # is read together with merges.txt
+        raise UserError(f"output={path}, expected another name, such as tokenizer.json")
     check_output(path, *inputs)
     if isinstance(extend, str | os.PathLike):
         check_output(path, expanded(extend))

@@ -30,10 +30,30 @@ class SpecialTokens(NamedTuple):
         return {f"{name}_token": token for name, token in self._asdict().items()}
 
 
+class Template(NamedTuple):
+    """The special tokens that a tokenizer adds to one text or two texts.
+
+    before, between, after: token ids before the first text, between the texts, and after
+    the last text. second_type: token type of the second text and of the tokens after it.
+    All other tokens have type 0.
+    """
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    second_type: int
+
+
 BERT_TOKENS = SpecialTokens()
-# Names of vocabulary files in transformers. A tokenizer.json has more rules than a
-# vocab.txt.
-FILES = ("tokenizer.json", "vocab.txt", "spiece.model")
+# The special tokens of fairseq, which many byte-level BPEs and Unigram models have.
+FAIRSEQ_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+# Names of vocabulary files in transformers. A tokenizer.json has more rules than the
+# others. vocab.json needs merges.txt beside it.
+FILES = (
+    *("tokenizer.json", "vocab.txt", "spiece.model"),
+    *("vocab.json", "sentencepiece.bpe.model"),
+)
+MERGES = "merges.txt"
 LONGEST = "max_input_chars_per_word"
 
 
@@ -49,7 +69,8 @@ def check_special(special: SpecialTokens, tokens: Container[str]) -> None:
     missing = [token for token in special if token not in tokens]
     if missing:
         raise UserError(
-            f"{' '.join(missing)} is missing; expected BERT's tokens, one in each line"
+            f"{' '.join(missing)} is missing; expected a vocabulary with the special "
+            f"tokens {' '.join(special)}"
         )
 
 
@@ -59,6 +80,7 @@ class Tokenizer:
     tokens: list of tokens by id. ids: dictionary from token to id. vocab_size: number of
       tokens.
     special: the special tokens. pad_id, unk_id, cls_id, sep_id, mask_id: their ids.
+    template: the special tokens of a sequence. template_ids: their ids, int (n,).
     lower_case: whether text is lower-cased first. strip_accents: whether accents and other
       marks (Unicode category Mn) are removed.
     continuation: bool (vocab_size,), whether a token continues the word before it.
@@ -70,7 +92,6 @@ class Tokenizer:
       with. None without a model.
     """
 
-    special = BERT_TOKENS
     kind: ClassVar[str]
     file_name: ClassVar[str]  # transformers' name of the vocabulary file
     strip_accents = False
@@ -82,8 +103,12 @@ class Tokenizer:
         tokens: Sequence[str],
         continuation: Sequence[bool],
         lower_case: bool,
+        special: SpecialTokens = BERT_TOKENS,
+        template: Template | None = None,
     ):
+        """template: None means BERT's, [CLS] A [SEP] B [SEP] with type 1 for B [SEP]."""
         self.content, self.tokens, self.lower_case = content, list(tokens), lower_case
+        self.special = special
         self.continuation = np.array(continuation, bool)
         self.ids = {token: i for i, token in enumerate(tokens)}
         check_special(self.special, self.ids)
@@ -94,11 +119,15 @@ class Tokenizer:
         self.mask_id = self.ids[self.special.mask]
         self.vocab_size = len(tokens)
         self.dtype = token_dtype(self.vocab_size)
-        # The special tokens of a sequence: before its first text, between its two texts,
-        # and after its last text.
-        self._before = np.array([self.cls_id], self.dtype)
-        self._between = np.array([self.sep_id], self.dtype)
-        self._after = np.array([self.sep_id], self.dtype)
+        if template is None:
+            sep = (self.sep_id,)
+            template = Template((self.cls_id,), sep, sep, second_type=1)
+        self.template = template
+        self._before = np.array(template.before, self.dtype)
+        self._between = np.array(template.between, self.dtype)
+        self._after = np.array(template.after, self.dtype)
+        gaps = [self._before, self._between, self._after]
+        self.template_ids = np.unique(np.concatenate(gaps))
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, without [CLS] and [SEP]; the arrays may be read-only.
@@ -107,12 +136,20 @@ class Tokenizer:
         """
         raise NotImplementedError
 
+    def spaced(self, parts: Sequence[str]) -> list[str]:
+        """The words or sentences of a text, as :meth:`encode_batch` needs them.
+
+        Each part after the first gets a space before it if the tokens of a word depend on
+        this space, as in byte-level BPE. So the parts have the tokens of the whole text.
+        """
+        return list(parts)
+
     def join(self, ids: Sequence[int]) -> str:
         """The text of some token ids; see :meth:`decode`."""
         raise NotImplementedError
 
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
-        """Ids of one text; "[MASK]" in it is ordinary text unless ``allow_mask``."""
+        """Ids of one text; its mask token is ordinary text unless ``allow_mask``."""
         texts = [text]
         if allow_mask:
             texts = text.split(self.special.mask)
@@ -139,10 +176,10 @@ class Tokenizer:
         texts: one text; or a list, an array or a column of texts.
         pairs: the second text of each text.
 
-        Returns input_ids, token_type_ids (1 for the second text and the [SEP] after it) and
-        attention_mask (0 for padding), int32 (texts, L), or (L,) for a single text. Raises
-        UserError for a missing text, for other numbers of texts and pairs, and for rows
-        that are longer than the padding.
+        Returns input_ids, token_type_ids and attention_mask (0 for padding), int32 (texts,
+        L), or (L,) for a single text. With BERT's template the second text and the [SEP]
+        after it have type 1. Raises UserError for a missing text, for other numbers of
+        texts and pairs, and for rows that are longer than the padding.
         """
         chosen = from_settings(CallOptions, options, "")
         limit = chosen.limit(self.model_max_length)
@@ -169,8 +206,8 @@ class Tokenizer:
 
         texts: token ids of each text, (T,).
 
-        Returns input_ids and token_type_ids, int32 (L,). B and the [SEP] after it have
-        type 1.
+        Other templates have other special tokens; see :class:`Template`. Returns input_ids
+        and token_type_ids, int32 (L,).
         """
         parts = [self._before, texts[0]]
         for text in texts[1:]:
@@ -181,7 +218,7 @@ class Tokenizer:
         token_type_ids = np.zeros(len(input_ids), np.int32)
         if len(texts) == 2:
             start = self.starts(len(texts[0]), len(texts[1]))[1]
-            token_type_ids[start:] = 1
+            token_type_ids[start:] = self.template.second_type
         return input_ids, token_type_ids
 
     def overhead(self, texts: int) -> int:
@@ -201,6 +238,17 @@ class Tokenizer:
             position += length + len(self._between)
         return positions
 
+    def word_starts(self, ids: np.ndarray) -> np.ndarray:
+        """Whether each token of a sequence starts a word, bool (L,).
+
+        ids: token ids of :meth:`build`, (L,). A special token is a word, and the first
+        token of a text starts a word.
+        """
+        starts = ~self.continuation[ids]
+        starts[0] = True
+        starts[1:] |= np.isin(ids[:-1], self.template_ids)
+        return starts
+
     def __len__(self) -> int:
         """The number of tokens of the vocabulary."""
         return self.vocab_size
@@ -213,8 +261,8 @@ class Tokenizer:
     def decode(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
         """The text of an id or of several ids, or a list of texts for rows of ids.
 
-        Tokens are joined to words again. skip_special_tokens: whether to leave out [CLS],
-        [SEP], [PAD], [MASK] and [UNK]. Raises UserError for an id without a token.
+        Tokens are joined to words again. skip_special_tokens: whether to leave out the
+        tokens of ``special``. Raises UserError for an id without a token.
         """
         rows = np.atleast_1d(np.array(ids, object))  # rows may differ in length
         if any(map(np.ndim, rows[:1])):

@@ -3,15 +3,22 @@
 import collections
 import itertools
 import json
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bert_jax.data.library import LibraryTokenizer
-from bert_jax.data.spiece import SentencePieceTokenizer
+from tokenizers import models
+
+from bert_jax.data.library import LibraryTokenizer, byte_level_json
+from bert_jax.data.spiece import SentencePieceTokenizer, fairseq_json
 from bert_jax.data.tokenizer import (
     BERT_TOKENS,
+    FAIRSEQ_TOKENS,
     FILES,
     LONGEST,
+    MERGES,
+    SpecialTokens,
+    Template,
     Tokenizer,
     config_path,
 )
@@ -19,14 +26,18 @@ from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, WordPieceTokenizer
 from bert_jax.errors import UserError, listed, naming
 from bert_jax.files import ending, expanded, read_json, read_text, reading
 
-# Settings that change tokens, and the supported values. The first value is Google's.
+# Settings that change tokens, and the supported values. The first value is Google's. A
+# tokenizer.json has rules of its own in place of those that are not in _WORD_RULES.
+_WORD_RULES: dict[str, tuple] = {
+    "clean_text": (True, None),
+    "do_basic_tokenize": (True, None),
+    "never_split": (None, []),
+}
 _RULES: dict[str, tuple] = {
     "do_lower_case": (True, False, None),
     "strip_accents": (None, True, False),
     "tokenize_chinese_chars": (True, None),
-    "clean_text": (True, None),
-    "do_basic_tokenize": (True, None),
-    "never_split": (None, []),
+    **_WORD_RULES,
     **{name: (token, None) for name, token in BERT_TOKENS.settings().items()},
     "tokenizer_class": (
         *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", None),
@@ -47,7 +58,11 @@ _NORMALIZER = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-_EXPECTED = f"the {' or '.join(FILES)} of a BERT tokenizer"
+# Classes of transformers that have no rules of their own.
+_GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
+# Special tokens whose names in other settings also count.
+_OTHER_NAMES = {"cls_token": "bos_token", "sep_token": "eos_token"}
+_EXPECTED = f"the {' or '.join(FILES)} of a BERT tokenizer or a similar one"
 
 
 class _AddedToken(TypedDict):
@@ -67,6 +82,8 @@ class _SpecialTokens(TypedDict, total=False):
     cls_token: _Token
     sep_token: _Token
     mask_token: _Token
+    bos_token: _Token
+    eos_token: _Token
     additional_special_tokens: list[_Token] | None
     extra_special_tokens: list[_Token] | dict[str, _Token] | None
 
@@ -81,15 +98,17 @@ class _Settings(_SpecialTokens, total=False):
     clean_text: bool | None
     do_basic_tokenize: bool | None
     never_split: list[str] | None
+    add_prefix_space: bool | None
     tokenizer_class: str | None
     max_input_chars_per_word: int
     added_tokens_decoder: dict[str, _AddedToken] | None
 
 
 class _Class(TypedDict, total=False):
-    """The form of config.json: the key that is read."""
+    """The form of config.json: the keys that are read."""
 
     tokenizer_class: str | None
+    vocab_size: int
 
 
 def find_vocabulary(directory: Path) -> Path | None:
@@ -97,9 +116,10 @@ def find_vocabulary(directory: Path) -> Path | None:
 
     Our own SentencePiece model takes precedence over tokenizer.json in the same folder.
     """
-    names = FILES
-    if _settings(directory / FILES[-1]).get("kind") == SentencePieceTokenizer.kind:
-        names = FILES[::-1]
+    names = list(FILES)
+    own = SentencePieceTokenizer
+    if _settings(directory / own.file_name).get("kind") == own.kind:
+        names.insert(0, own.file_name)
     for name in names:
         if (directory / name).is_file():
             return directory / name
@@ -114,7 +134,7 @@ def find_tokenizer(directory: Path) -> Tokenizer | None:
 
 
 def load_tokenizer(path: Path | str) -> Tokenizer:
-    """Reads a vocab.txt, a SentencePiece .model, a tokenizer.json, or their folder.
+    """Reads one of FILES, or the first of them in a folder.
 
     Also reads the settings in the same folder. do_lower_case and strip_accents of
     tokenizer_config.json take precedence over the rules of a BERT tokenizer's
@@ -123,27 +143,50 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
     that the vocabulary does not have.
     """
     path = Path(expanded(path))
-    if path.name == "vocab.txt" and path.with_name("tokenizer.json").is_file():
+    if path.name in FILES and path.with_name("tokenizer.json").is_file():
         path = path.parent
     if path.is_dir():
         path = find_vocabulary(path) or path
     if not path.is_file():
         raise UserError(f"no vocabulary at {path}; expected {_EXPECTED}")
-    settings, suffix, rules = _settings(path), ending(path), _RULES
-    lower_case, name = settings.get("do_lower_case"), settings.get("tokenizer_class")
-    has_all_rules = suffix == ".json" and str(name).endswith(("Fast", "Backend"))
-    if has_all_rules or settings.get("kind") == SentencePieceTokenizer.kind:
-        rules = rules | {"tokenizer_class": (name,)}
+    settings = _settings(path)
     with naming(path), reading(path, _EXPECTED):
-        if suffix == ".json":
-            return _read_tokenizer_json(path, settings, rules)
-        _check_rules(settings, rules)
-        _check_added(settings, set(BERT_TOKENS))
-        if suffix == ".model":
-            return SentencePieceTokenizer(path.read_bytes(), lower_case)
-        tokens, longest = _read_tokens(path), settings.get(LONGEST, LONGEST_WORD)
-        accents = settings.get("strip_accents")
-        return WordPieceTokenizer(tokens, lower_case, accents, longest)
+        content = _tokenizer_json(path, settings)
+        if content is not None:
+            return _read_tokenizer_json(content, path, settings)
+        return _read_own(path, settings)
+
+
+def _tokenizer_json(path: Path, settings: dict[str, Any]) -> bytes | None:
+    """The content of a tokenizer.json, also for files that have no rules of their own.
+
+    These files are the vocab.json of a byte-level BPE and sentencepiece.bpe.model, in the
+    layouts of fairseq. None for a vocab.txt and our own .model.
+    """
+    if path.name == "vocab.json":
+        merges = path.with_name(MERGES)
+        prefix = bool(settings.get("add_prefix_space"))
+        return byte_level_json(path, merges, FAIRSEQ_TOKENS, add_prefix_space=prefix)
+    if path.name == "sentencepiece.bpe.model":
+        return fairseq_json(path.read_bytes(), settings.get("vocab_size"))
+    if ending(path) == ".json":
+        return _with_settings(path.read_bytes(), settings)
+    return None
+
+
+def _read_own(path: Path, settings: dict[str, Any]) -> Tokenizer:
+    """Reads a vocab.txt or our own .model, whose rules are Google's."""
+    rules = dict(_RULES)
+    if settings.get("kind") == SentencePieceTokenizer.kind:
+        rules.pop("tokenizer_class")
+    _check_rules(settings, rules)
+    _check_added(settings, set(BERT_TOKENS))
+    lower_case = settings.get("do_lower_case")
+    if ending(path) == ".model":
+        return SentencePieceTokenizer(path.read_bytes(), lower_case)
+    tokens, longest = _read_tokens(path), settings.get(LONGEST, LONGEST_WORD)
+    accents = settings.get("strip_accents")
+    return WordPieceTokenizer(tokens, lower_case, accents, longest)
 
 
 def _settings(vocabulary: Path) -> dict[str, Any]:
@@ -161,7 +204,7 @@ def _settings(vocabulary: Path) -> dict[str, Any]:
     if vocabulary.name not in FILES:
         return config
     return {
-        "tokenizer_class": read("config.json", _Class).get("tokenizer_class"),
+        **read("config.json", _Class),
         "added_tokens": list(read("added_tokens.json", dict[str, int])),
         **read("special_tokens_map.json", _SpecialTokens),
         **config,
@@ -199,6 +242,27 @@ def _content(token: Any) -> Any:
     return token
 
 
+def _special_tokens(
+    settings: dict[str, Any], vocabulary: Container[str]
+) -> SpecialTokens:
+    """The special tokens that settings name, otherwise usual tokens of the vocabulary.
+
+    bos_token and eos_token name the tokens for cls and sep, if the settings have no others.
+    """
+    found = []
+    usual = zip(BERT_TOKENS.settings().items(), FAIRSEQ_TOKENS, strict=True)
+    for (name, token), other in usual:
+        named = _content(settings.get(name))
+        if named is None and name in _OTHER_NAMES:
+            named = _content(settings.get(_OTHER_NAMES[name]))
+        if named is None:
+            named = token
+            if token not in vocabulary and other in vocabulary:
+                named = other
+        found.append(named)
+    return SpecialTokens(*found)
+
+
 def _read_tokens(path: Path) -> list[str]:
     """The tokens of a vocab.txt, one in each line. The id is the line's number from 0."""
     text = read_text(path, _EXPECTED).rstrip()
@@ -214,13 +278,16 @@ def _read_tokens(path: Path) -> list[str]:
 
 
 def _read_tokenizer_json(
-    path: Path, settings: dict[str, Any], rules: dict[str, tuple]
+    content: bytes, path: Path, settings: dict[str, Any]
 ) -> Tokenizer:
-    """A WordPieceTokenizer if the rules are Google's, otherwise a LibraryTokenizer."""
-    tokenizer = LibraryTokenizer(_with_settings(path.read_bytes(), settings))
-    # tokenizer.json has the rules of the text.
-    _check_rules(settings, {n: rules[n] for n in rules if n not in _NORMALIZER})
-    _check_added(settings, tokenizer.added | set(tokenizer.special))
+    """A WordPieceTokenizer if the rules are Google's, otherwise a LibraryTokenizer.
+
+    content: of the tokenizer.json of ``path``.
+    """
+    special = _special_tokens(settings, _vocabulary(json.loads(content)))
+    tokenizer = LibraryTokenizer(content, special)
+    _check_rules(settings, _WORD_RULES)
+    _check_added(settings, tokenizer.added | {*special})
     vocabulary = path.with_name("vocab.txt")
     if path.name in FILES and vocabulary.is_file():
         pairs = itertools.zip_longest(_read_tokens(vocabulary), tokenizer.tokens)
@@ -229,7 +296,7 @@ def _read_tokenizer_json(
                 raise UserError(
                     f"token {i} is {token!r}, but {line!r} in vocab.txt; remove one file"
                 )
-    if _is_google(tokenizer.parts):
+    if _is_google(tokenizer):
         normalizer = tokenizer.parts["normalizer"]
         lower_case, accents = normalizer["lowercase"], normalizer.get("strip_accents")
         longest = tokenizer.parts["model"][LONGEST]
@@ -237,14 +304,38 @@ def _read_tokenizer_json(
     return tokenizer
 
 
+def _vocabulary(parts: dict[str, Any]) -> set[str]:
+    """The tokens of a tokenizer.json."""
+    model = parts["model"]
+    if "type" in model and model["type"] is None:
+        raise UserError(
+            'its model has "type": null; expected "BPE", "Unigram" or another'
+        )
+    tokens = {token["content"] for token in parts.get("added_tokens") or ()}
+    for entry in model["vocab"]:
+        if isinstance(entry, list):  # of a Unigram model: the token and its score
+            entry = entry[0]
+        tokens.add(entry)
+    return tokens
+
+
 def _with_settings(content: bytes, settings: dict[str, Any]) -> bytes:
     """A tokenizer.json with the rules of tokenizer_config.json, if they have precedence.
 
-    They have in transformers' BERT tokenizers. Other classes read only tokenizer.json.
+    They have in transformers' BERT tokenizers, and the space before a text has in all
+    classes of its own. PreTrainedTokenizerFast reads only tokenizer.json.
     """
     parts = json.loads(content)
+    name = settings.get("tokenizer_class")
+    words = parts.get("pre_tokenizer") or {}
+    space = settings.get("add_prefix_space")
+    if words.get("type") == "ByteLevel" and name not in _GENERAL:
+        if space not in (None, words["add_prefix_space"]):
+            parts["pre_tokenizer"] = words | {"add_prefix_space": space}
+            return json.dumps(parts).encode()
+        return content
     normalizer = parts.get("normalizer") or {}
-    is_bert = settings.get("tokenizer_class") in _RULES["tokenizer_class"]
+    is_bert = name in _RULES["tokenizer_class"]
     if not is_bert or normalizer.get("type") != "BertNormalizer":
         return content
     rules = dict(normalizer)
@@ -258,12 +349,17 @@ def _with_settings(content: bytes, settings: dict[str, Any]) -> bytes:
     return json.dumps(parts | {"normalizer": rules}).encode()
 
 
-def _is_google(parts: dict[str, Any]) -> bool:
-    """Whether a tokenizer.json splits text as Google's tokenizer does."""
+def _is_google(tokenizer: LibraryTokenizer) -> bool:
+    """Whether a tokenizer.json splits text and joins texts as Google's tokenizer does."""
+    parts = tokenizer.parts
     model, normalizer = parts["model"], parts["normalizer"] or {}
     added = {token["content"] for token in parts["added_tokens"]}
+    sep = (tokenizer.sep_id,)
+    template = Template((tokenizer.cls_id,), sep, sep, second_type=1)
     return (
-        model.get("type", "WordPiece") == "WordPiece"  # old files leave it out
+        # Old files leave the type out.
+        isinstance(tokenizer.library.model, models.WordPiece)
+        and (tokenizer.special, tokenizer.template) == (BERT_TOKENS, template)
         and (model["unk_token"], model["continuing_subword_prefix"])
         == (BERT_TOKENS.unk, PREFIX)
         and normalizer.get("type") == "BertNormalizer"

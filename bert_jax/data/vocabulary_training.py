@@ -1,6 +1,7 @@
-"""Training of vocabularies: WordPiece in Google's layout, or SentencePiece."""
+"""Training of vocabularies: WordPiece in Google's layout, SentencePiece, byte-level BPE."""
 
 import io
+import itertools
 import logging
 import random
 import sys
@@ -10,20 +11,21 @@ from collections.abc import Iterable, Iterator
 import sentencepiece
 import tokenizers
 
+from bert_jax.data.library import LibraryTokenizer, add_byte_level
 from bert_jax.data.spiece import SentencePieceTokenizer
-from bert_jax.data.tokenizer import BERT_TOKENS, Tokenizer
+from bert_jax.data.tokenizer import BERT_TOKENS, FAIRSEQ_TOKENS, Tokenizer
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordPieceTokenizer
 from bert_jax.errors import UserError
 
-KINDS = ("wordpiece", "sentencepiece")
+KINDS = ("wordpiece", "sentencepiece", "bpe")
 # Number of unused tokens in Google's vocabularies: 99 after [PAD], the others after [MASK]
 # (uncased_L-12_H-768_A-12/vocab.txt). A small vocabulary has no unused tokens, because the
 # model would predict them.
 UNUSED = 994
 _UNUSED_FIRST = 99
 _SMALLEST_WITH_UNUSED = 8000
-# WordPiece joins tokens that are neighbours at least this often. extend_vocabulary adds
-# words that occur at least this often.
+# WordPiece and BPE join tokens that are neighbours at least this often. extend_vocabulary
+# adds words that occur at least this often.
 _MIN_FREQUENCY = 2
 # Maximum number of different words that are counted, about 400 MB. The rarest words of
 # larger texts are dropped.
@@ -49,14 +51,16 @@ def train_vocabulary(
     """Trains a tokenizer of ``size`` tokens, special and unused tokens included.
 
     keep_accents: whether lower-cased text keeps its accents, and scripts such as
-    Devanagari their vowel signs. Google's tokenizer removes both. Cased text and
-    SentencePiece always keep them.
+    Devanagari their vowel signs. Google's tokenizer removes both. Cased text,
+    SentencePiece and BPE always keep them.
     Memory holds all different words, or a sample of the sentences for SentencePiece. The
     same sentences give the same vocabulary. A small text gives fewer tokens, and no unused
     tokens.
     """
     if kind == "sentencepiece":
         return _train_sentencepiece(sentences, size, lower_case)
+    if kind == "bpe":
+        return _train_bpe(sentences, size, lower_case)
     if kind != "wordpiece":
         raise UserError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
     splitter = Splitter(lower_case, lower_case and not keep_accents)
@@ -222,6 +226,37 @@ def _train_sentencepiece(
     except RuntimeError as error:  # too few tokens for the characters
         raise UserError(f"size={size} is too small ({error}); raise it") from error
     return SentencePieceTokenizer(model.getvalue(), lower_case)
+
+
+def _train_bpe(sentences: Iterable[str], size: int, lower_case: bool) -> Tokenizer:
+    """A byte-level BPE with the special tokens and the template of RoBERTa.
+
+    Every text has tokens, because each byte is a token.
+    """
+    pad, unk, cls, sep, mask = FAIRSEQ_TOKENS
+    first = [cls, pad, sep, unk, mask]  # fairseq's order, in which <pad> is number 1
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    least = len(first) + len(alphabet)
+    if size < least:
+        raise UserError(f"size={size}, expected at least {least} for all bytes")
+    texts = filter(str.strip, sentences)
+    start = next(texts, None)
+    if start is None:
+        raise UserError("the input has no words; expected text")
+    library = tokenizers.Tokenizer(tokenizers.models.BPE())
+    if lower_case:
+        library.normalizer = tokenizers.normalizers.Lowercase()
+    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=_MIN_FREQUENCY,
+        special_tokens=first,
+        initial_alphabet=alphabet,
+        show_progress=sys.stderr.isatty(),
+    )
+    library.train_from_iterator(itertools.chain([start], texts), trainer)
+    add_byte_level(library, FAIRSEQ_TOKENS, add_prefix_space=False)
+    return LibraryTokenizer(library.to_str(pretty=True).encode(), FAIRSEQ_TOKENS)
 
 
 def _sample(sentences: Iterable[str], limit: int) -> list[str]:

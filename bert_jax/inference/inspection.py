@@ -145,10 +145,13 @@ def _examples(source: ExampleSource, samples: Sequence[int]) -> list[Values]:
     second text. "is_next": whether B follows A; None without next sentence prediction.
     """
     batch, tokens = source.draw(samples), source.vocabulary.tokens
+    lengths = source.text_lengths(samples).tolist()
     examples = []
     for i, ids in enumerate(batch["input_ids"]):
         length = int(batch["attention_mask"][i].sum())
-        cut = length - int(batch["token_type_ids"][i].sum())
+        _, cut = source.vocabulary.starts(*lengths[i])
+        if not lengths[i][1]:
+            cut = length
         shown = [tokens[t] for t in ids[:length]]
         used = batch["mlm_weights"][i] > 0
         right = batch["mlm_ids"][i][used]

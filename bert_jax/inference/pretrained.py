@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import softmax
 
 from bert_jax.data.batching import Features
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer import BERT_TOKENS, Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.evaluation import (
     Columns,
@@ -98,6 +98,9 @@ def _tokenized(
     """
     for where, (text,), row_id in row_texts(rows, most=1):
         token = tokenizer.special.mask
+        if mask and token not in text:
+            # BERT's name of the token is clear in a text that must contain the token.
+            text = text.replace(BERT_TOKENS.mask, token)
         if mask and token not in text:
             raise UserError(
                 f"{where}: no {token} in {text[:60]!r}; this checkpoint is not "
@@ -330,13 +333,16 @@ def score(model: OnDevices, rows: Rows, options: ScoreOptions) -> Iterator[Part]
             features = _masked_copies(part, tokenizer, options.rest_of_word)
         outputs = model.run(program, head.params, features, options, done)
         if one_sided:
-            sums = [logs[1:-1].sum(dtype=np.float64) for logs in outputs]
+            sums = []
+            for row, logs in zip(part, outputs, strict=True):
+                places = _text_places(row.input_ids, tokenizer)
+                sums.append(logs[places].sum(dtype=np.float64))
         else:
             sums = np.bincount(features.row, np.array(outputs), len(part))
         answers = []
         for row, log in zip(part, sums, strict=True):
             values = {"text": row.text, "log_probability": float(log)}
-            values["tokens"] = len(row.input_ids) - 2
+            values["tokens"] = len(_text_places(row.input_ids, tokenizer))
             answers.append(with_id(row, values))
         return Part(features, answers)
 
@@ -364,6 +370,13 @@ def log_probabilities(
     return np.array([answer["log_probability"] for answer in answers], float)
 
 
+def _text_places(ids: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    """The positions of the tokens of a single text, without special tokens: int (T,)."""
+    length = len(ids) - tokenizer.overhead(1)
+    (first,) = tokenizer.starts(length)
+    return first + np.arange(length)
+
+
 def _masked_copies(
     rows: list[TokenizedText], tokenizer: Tokenizer, rest_of_word: bool
 ) -> Features:
@@ -374,18 +387,18 @@ def _masked_copies(
     copies, numbers, places, targets = [], [], [], []
     for number, row in enumerate(rows):
         ids = row.input_ids
-        place = 1 + np.arange(len(ids) - 2)
+        place = _text_places(ids, tokenizer)
         end = place + 1
         if rest_of_word:
             # A word ends before the next token that does not continue a word.
-            starts = np.flatnonzero(~tokenizer.continuation[ids])
+            starts = np.flatnonzero(tokenizer.word_starts(ids))
             end = starts[np.searchsorted(starts, place, side="right")]
         column = np.arange(len(ids))
         masked = (column >= place[:, None]) & (column < end[:, None])
         copies.extend(np.where(masked, np.int32(tokenizer.mask_id), ids))
         numbers.append(np.full(len(place), number))
         places.append(place)
-        targets.append(ids[1:-1])
+        targets.append(ids[place])
     return single_texts(
         copies,
         np.concatenate(numbers),

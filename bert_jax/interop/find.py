@@ -27,6 +27,7 @@ _SMALL = (
     *("config.json", "bert_config.json", "tokenizer_config.json", "tokenizer.json"),
     _ADAPTER,
     *("vocab.txt", "spiece.model", "added_tokens.json", "special_tokens_map.json"),
+    *("vocab.json", "merges.txt", "sentencepiece.bpe.model"),
     *(MODULES, "sentence_bert_config.json", "config_sentence_transformers.json"),
 )
 # Names in a folder that a model was saved to, here, by transformers or by

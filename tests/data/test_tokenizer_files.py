@@ -214,8 +214,12 @@ def test_files_of_other_tools_are_read_unchanged(tmp_path, content, tokens):
             "\n".join([*TOKENS, "the"]).encode(),
             "'the' is in several lines",
         ),
-        ("spiece.model", b"", "an empty file.*expected the .*spiece.model of a BERT"),
-        ("spiece.model", b"not a model", "expected the .*spiece.model of a BERT"),
+        (
+            "spiece.model",
+            b"",
+            "an empty file.*expected the .*spiece.model .* of a BERT",
+        ),
+        ("spiece.model", b"not a model", "expected the .*spiece.model .* of a BERT"),
         ("tokenizer.json", b"{", "expected the tokenizer.json .* of a BERT"),
         ("tokenizer.json", b'{"model": 1}', "expected the tokenizer.json .* of a BERT"),
     ],
@@ -329,10 +333,21 @@ def test_tokens_that_files_add_to_a_vocabulary_are_refused(
     ("path", "value", "message"),
     [
         (("model", "type"), "BPE", "expected the tokenizer.json .* of a BERT"),
+        (("model", "type"), None, 'its model has "type": null; expected "BPE"'),
         (
             ("post_processor", "pair", 3, "Sequence", "type_id"),
             0,
             "post_processor makes",
+        ),
+        (
+            ("post_processor", "pair", 1, "Sequence", "type_id"),
+            1,
+            "post_processor makes",
+        ),
+        (
+            ("post_processor", "pair", 0, "Sequence"),
+            None,
+            "expected the tokenizer.json",
         ),
         (("model", "vocab", "new"), 7, "its 62 tokens have ids up to 60; expected"),
         (("model", "vocab", "new"), 124, "its 62 tokens have ids up to 124; expected"),
