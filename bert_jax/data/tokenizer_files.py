@@ -165,6 +165,8 @@ def _tokenizer_json(path: Path, settings: dict[str, Any]) -> bytes | None:
     """
     if path.name == "vocab.json":
         merges = path.with_name(MERGES)
+        if not merges.is_file():
+            raise UserError(f"{MERGES} is missing beside it; expected both files")
         prefix = bool(settings.get("add_prefix_space"))
         return byte_level_json(path, merges, FAIRSEQ_TOKENS, add_prefix_space=prefix)
     if path.name == "sentencepiece.bpe.model":

@@ -47,6 +47,21 @@ def test_the_command_trains_sentencepiece(text, tmp_path, capsys):
     assert load_tokenizer(tmp_path).vocab_size == 500
 
 
+def test_the_command_trains_a_byte_level_bpe(text, tmp_path, capsys):
+    flags = ["--input", text, "--size", "400", "--kind", "bpe", "--cased"]
+    vocabulary.main([*flags, "--output", str(tmp_path / "tokenizer.json")])
+    assert "wrote 400 tokens" in capsys.readouterr().out
+    tokenizer = load_tokenizer(tmp_path)
+    assert (len(tokenizer), tokenizer.lower_case) == (400, False)
+    assert tokenizer.overhead(2) == 4
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert settings["mask_token"] == "<mask>"
+    for name, message in (("vocab.json", "another name"), ("bpe.txt", "a .json file")):
+        with pytest.raises(UserError, match=message):
+            vocabulary.main([*flags, "--output", str(tmp_path / name)])
+
+
 @pytest.mark.parametrize("flags", [[], ["--extend"], ["--kind", "sentencepiece"]])
 def test_text_without_sentences_is_a_one_line_error(tmp_path, flags, golden):
     path, output = tmp_path / "wiki_00", tmp_path / "out" / "vocab.txt"

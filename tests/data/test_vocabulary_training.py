@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from bert_jax.data import vocabulary_training
+from bert_jax.data.tokenizer import Template
 from bert_jax.data.vocabulary_training import (
     count_words,
     extend_vocabulary,
@@ -117,7 +118,7 @@ def test_cased_keeps_capitals_and_accents(lines):
         assert tokenizer.tokenize("Zoë") == [token]
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece", "bpe"])
 def test_the_same_text_gives_the_same_vocabulary_in_every_process(kind, tmp_path):
     # Random words of six letters: hundreds of pairs have equal counts.
     rng = random.Random(3)
@@ -142,6 +143,24 @@ def test_the_same_text_gives_the_same_vocabulary_in_every_process(kind, tmp_path
     assert len(contents) == 1
 
 
+@pytest.mark.parametrize("lower_case", [False, True])
+def test_a_byte_level_bpe_has_robertas_special_tokens(lines, lower_case):
+    text = ["Call me Zo\u00eb, said Ahab."] * 9 + lines[:300]
+    tokenizer = train_vocabulary(text, 500, kind="bpe", lower_case=lower_case)
+    assert tokenizer.tokens[:5] == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    assert (len(tokenizer), tokenizer.lower_case) == (500, lower_case)
+    assert tokenizer.template == Template((0,), (2, 2), (2,), second_type=0)
+    mask = tokenizer.encode("the <mask>", allow_mask=True)
+    assert mask.tolist() == [*tokenizer.encode("the"), 4]
+    # Every text has tokens and is restored from them.
+    text = "Zo\u00eb \U0001f642 \u4e2d"
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == (text.lower() if lower_case else text)
+    assert tokenizer.unk_id not in ids
+    merged = {token for token in tokenizer.tokens[5 + 256 :] if len(token) > 1}
+    assert len(merged) == 500 - 5 - 256 and "\u0120the" in merged
+
+
 def test_a_small_text_gives_a_smaller_vocabulary():
     text = ["the sea and the ship and the whale"] * 3
     tokenizer = train_vocabulary(text, 2000)
@@ -149,6 +168,7 @@ def test_a_small_text_gives_a_smaller_vocabulary():
     assert tokenizer.tokenize("the whale") == ["the", "whale"]
     smaller = train_vocabulary(text, 2000, kind="sentencepiece")
     assert 5 < smaller.vocab_size < 60
+    assert 261 < train_vocabulary(text, 2000, kind="bpe").vocab_size < 300
 
 
 def test_a_text_of_one_character_has_a_vocabulary():
@@ -203,7 +223,9 @@ def test_the_sample_for_sentencepiece_is_evenly_spaced(monkeypatch):
         (["abc"], 5, "wordpiece", "larger size"),
         (["abcdefghij"], 12, "wordpiece", "larger size"),
         (["abcdefghij"], 12, "sentencepiece", "size=12 is too small"),
-        (["abc"], 100, "bpe", "expected one of wordpiece, sentencepiece"),
+        (["abc"], 260, "bpe", "size=260, expected at least 261 for all bytes"),
+        ([" "], 300, "bpe", "the input has no words; expected text"),
+        (["abc"], 100, "words", "expected one of wordpiece, sentencepiece, bpe"),
     ],
 )
 def test_impossible_requests_are_refused(text, size, kind, message):

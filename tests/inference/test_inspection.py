@@ -105,6 +105,22 @@ def test_examples_equal_the_examples_of_training(store, text):
     assert 0.7 < masked / batch["mlm_weights"].sum() < 0.9
 
 
+def test_examples_of_another_template_are_split_at_the_second_text(tmp_path):
+    """All token types are 0 in a pair of RoBERTa's kind."""
+    lines = [f"the cat {i} sat. a bee sat on it." for i in range(40)]
+    (tmp_path / "text.txt").write_text("\n\n".join("\n".join(lines) for _ in "abc"))
+    bpe = train_vocabulary(lines, 300, kind="bpe")
+    store = tmp_path / "store"
+    prepare([str(tmp_path / "text.txt")], bpe, store, workers=1)
+    examples = inspect(store, examples=30, sequence_length=40)["examples"]
+    assert {example["is_next"] for example in examples} == {True, False}
+    for example in examples:
+        a, b = example["a"].split(" "), example["b"].split(" ")
+        assert (a[0], a[-2:], b[-1]) == ("<s>", ["</s>", "</s>"], "</s>")
+        assert example["tokens"] == len(a) + len(b)
+        assert "</s>" not in (*a[1:-2], *b[:-1])
+
+
 def test_an_example_is_shown_with_its_masks_and_its_label(text):
     shown = "\n".join(describe(text))
     example = text["examples"][0]

@@ -7,11 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.data.library import LibraryTokenizer
+from bert_jax.data.tokenizer import FAIRSEQ_TOKENS
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference import evaluation
 from bert_jax.inference.evaluation import OnDevices, rows_of
 from bert_jax.inference.model import Bert
-from bert_jax.inference.pretrained import ScoreOptions, accuracy, read_sets, score
+from bert_jax.inference.pretrained import (
+    ScoreOptions,
+    TokenizedText,
+    _masked_copies,
+    _tokenized,
+    accuracy,
+    read_sets,
+    score,
+)
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.causal import Causal
 from tests.word_tokenizer import PARTS_CONFIG as CONFIG
@@ -119,6 +130,50 @@ def test_rows_of_the_word_table_without_a_token_are_never_answers(pretrained):
     (blank,) = padded.fill_mask("the [MASK] sail", top=100)
     assert sorted(token for token, _ in blank) == sorted(tokens)
     assert sum(probability for _, probability in blank) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_name_of_the_mask_is_the_tokenizers_or_berts(golden):
+    """[MASK] counts only in a text without the tokenizer's own mask token."""
+    bpe = load_tokenizer(golden / "templates/byte_level")
+    texts = ["a <mask> cat", "a [MASK] cat", "a [MASK]<mask> cat"]
+    rows = rows_of(texts, tabs=False)
+    own, berts, both = _tokenized(bpe, rows, 48, mask=True)
+    assert own.input_ids.tolist() == berts.input_ids.tolist()
+    assert own.input_ids.tolist() == bpe(texts[0])["input_ids"].tolist()
+    assert (own.input_ids == bpe.mask_id).sum() == (both.input_ids == bpe.mask_id).sum()
+    rows = rows_of(["a cat"], tabs=False)
+    with pytest.raises(UserError, match=r"no <mask> in 'a cat'"):
+        next(_tokenized(bpe, rows, 48, mask=True))
+
+
+@pytest.mark.parametrize("rest_of_word", [False, True])
+def test_every_token_of_another_template_is_masked_once(golden, rest_of_word):
+    parts = json.loads(load_tokenizer(golden / "templates/byte_level").to_json())
+    special = {"id": "<s>", "ids": [0, 3], "tokens": ["<s>", "<unk>"]}
+    after = {"id": "</s>", "ids": [2, 1, 2], "tokens": ["</s>", "<pad>", "</s>"]}
+    first = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    last = {"SpecialToken": {"id": "</s>", "type_id": 0}}
+    text = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+    parts["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [first, text[0], last],
+        "pair": [first, text[0], last, text[1], last],
+        "special_tokens": {"<s>": special, "</s>": after},
+    }
+    bpe = LibraryTokenizer(json.dumps(parts).encode(), FAIRSEQ_TOKENS)
+    ids, _ = bpe.build(bpe.encode("bees sat on"))
+    features = _masked_copies([TokenizedText("", ids, None)], bpe, rest_of_word)
+    places = np.arange(2, len(ids) - 3)
+    assert features.inputs["place"].tolist() == places.tolist()
+    assert features.inputs["target"].tolist() == ids[places].tolist()
+    starts = bpe.word_starts(ids)
+    for place, copy_L in zip(places, features.input_ids, strict=True):
+        end = place + 1
+        while rest_of_word and not starts[end]:
+            end += 1
+        changed = np.flatnonzero(copy_L != ids)
+        assert changed.tolist() == [*range(place, end)]
+        assert (copy_L[changed] == bpe.mask_id).all()
 
 
 def test_texts_that_cannot_be_scored_are_refused(pretrained):

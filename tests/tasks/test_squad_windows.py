@@ -76,6 +76,30 @@ def test_answers_are_recovered_from_their_labels(uncased, words, seed):
     assert len(answered) > 190
 
 
+def test_answers_are_recovered_under_another_template(golden):
+    """A pair of RoBERTa's kind has four special tokens, and type 0 everywhere."""
+    bpe = load_tokenizer(golden / "templates/byte_level")
+    context = "The cat's bee sat on a mat. \u4e2d\u6587 the bee, a cat and the mat"
+    rows = [
+        question(context, text) for text in ("bee sat", "mat.", "\u4e2d\u6587", "The")
+    ]
+    features = windows(rows, bpe)
+    start, end = features.targets["start"], features.targets["end"]
+    found = set()
+    places = zip(features.row, features.extra, features.input_ids, strict=True)
+    for i, (row, window, ids) in enumerate(places):
+        before = bpe.build(bpe.encode("Who?"), bpe.encode(""))[0][:-1]
+        assert ids[: window.offset].tolist() == before.tolist()
+        assert len(ids) == window.offset + window.stop - window.first + 1 <= 40
+        assert not features.token_type_ids[i].any()
+        if start[i]:
+            first = window.tokens.starts[window.first + start[i] - window.offset]
+            stop = window.tokens.ends[window.first + end[i] - window.offset]
+            assert context[first:stop] == rows[row].answers[0][0]
+            found.add(int(row))
+    assert found == {0, 1, 2, 3}
+
+
 def test_windows_start_one_stride_after_another(uncased):
     rows = [question("sea " * 60, "sea")]
     config = SquadConfig(max_length=24, stride=8)

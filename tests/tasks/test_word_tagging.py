@@ -70,6 +70,35 @@ def test_first_tokens_of_words_have_the_labels(uncased):
 
 
 @pytest.mark.parametrize("context", [False, True])
+def test_words_have_the_tokens_of_their_text(golden, context):
+    """In a byte-level BPE the tokens of a word depend on the space before it."""
+    bpe = load_tokenizer(golden / "templates/byte_level")
+    rows = [
+        make_row("the cat's (see) bee", "O B-PER O O", 1),
+        make_row("sat on the mat", "O O O B-LOC", 1),
+    ]
+    task = make_task(max_length=40, document_context=context)
+    features = task.encode(rows, bpe)
+    texts = [" ".join(row.words) for row in rows]
+    if context:
+        texts = [" ".join(texts)] * 2
+    assert [bpe.decode(ids[1:-1]) for ids in features.input_ids] == texts
+    for i, text in enumerate(texts):
+        ids = features.input_ids[i]
+        assert ids.tolist() == bpe.build(bpe.encode(text))[0].tolist()
+        # The first token of each word has its label.
+        _, positions = features.extra[i]
+        labels = features.targets["labels"][i]
+        assert np.flatnonzero(labels != IGNORED).tolist() == positions.tolist()
+        numbers = [task.labels.index(tag) for tag in rows[i].tags]
+        assert labels[positions].tolist() == numbers
+        for word, position in zip(rows[i].words, positions, strict=True):
+            token = bpe.decode(ids[position])
+            assert word.startswith(token.strip())
+            assert token.startswith(" ") or position == 1
+
+
+@pytest.mark.parametrize("context", [False, True])
 def test_every_word_counts_and_is_predicted_once(uncased, context):
     rng = np.random.default_rng(0)
     vocabulary = np.array(
