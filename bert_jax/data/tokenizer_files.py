@@ -136,14 +136,16 @@ def find_tokenizer(directory: Path) -> Tokenizer | None:
 def load_tokenizer(path: Path | str) -> Tokenizer:
     """Reads one of FILES, or the first of them in a folder.
 
-    Also reads the settings in the same folder. do_lower_case and strip_accents of
+    A tokenizer.json beside a file takes precedence, except over our own .model. Also reads
+    the settings in the same folder. do_lower_case and strip_accents of
     tokenizer_config.json take precedence over the rules of a BERT tokenizer's
     tokenizer.json, as in transformers. Without both, text is lower-cased unless a token has
     a capital letter. Raises UserError if other files in the folder add tokens or rules
     that the vocabulary does not have.
     """
     path = Path(expanded(path))
-    if path.name in FILES and path.with_name("tokenizer.json").is_file():
+    plain = path.name in FILES and path.name != SentencePieceTokenizer.file_name
+    if plain and path.with_name("tokenizer.json").is_file():
         path = path.parent
     if path.is_dir():
         path = find_vocabulary(path) or path
@@ -205,8 +207,10 @@ def _settings(vocabulary: Path) -> dict[str, Any]:
         config = read("tokenizer_config.json", _Settings)
     if vocabulary.name not in FILES:
         return config
+    model = read("config.json", _Class)
     return {
-        **read("config.json", _Class),
+        "tokenizer_class": model.get("tokenizer_class"),
+        "vocab_size": model.get("vocab_size"),
         "added_tokens": list(read("added_tokens.json", dict[str, int])),
         **read("special_tokens_map.json", _SpecialTokens),
         **config,

@@ -98,15 +98,16 @@ def _tokenized(
     """
     for where, (text,), row_id in row_texts(rows, most=1):
         token = tokenizer.special.mask
+        masked = text
         if mask and token not in text:
             # BERT's name of the token is clear in a text that must contain the token.
-            text = text.replace(BERT_TOKENS.mask, token)
-        if mask and token not in text:
+            masked = text.replace(BERT_TOKENS.mask, token)
+        if mask and token not in masked:
             raise UserError(
                 f"{where}: no {token} in {text[:60]!r}; this checkpoint is not "
                 f"fine-tuned and only fills in {token}: add it, or fine-tune first"
             )
-        ids, _ = tokenizer.build(tokenizer.encode(text, allow_mask=mask))
+        ids, _ = tokenizer.build(tokenizer.encode(masked, allow_mask=mask))
         if len(ids) > max_length:
             actual = f"{where} has {len(ids)} tokens, at most {max_length} fit"
             raise UserError(f"{actual}; shorten it")

@@ -194,6 +194,17 @@ def test_a_class_of_its_own_reads_the_space_from_its_settings(changed, class_nam
     assert has_space is (class_name == "RobertaTokenizer")
 
 
+def test_a_model_without_a_type_is_what_it_contains(byte_level, changed):
+    """Files of old versions of the library have no type."""
+    model = json.loads(byte_level.to_json())["model"]
+    del model["type"]
+    tokenizer = changed(model=model)
+    text = "a <mask> cat's \u4e2d"
+    assert (
+        tokenizer(text)["input_ids"].tolist() == byte_level(text)["input_ids"].tolist()
+    )
+
+
 def test_text_that_spells_a_special_token_is_ordinary(byte_level):
     for token in (*FAIRSEQ_TOKENS, *BERT_TOKENS):
         ids = byte_level.encode(f"a {token} cat")

@@ -139,6 +139,7 @@ def test_the_name_of_the_mask_is_the_tokenizers_or_berts(golden):
     rows = rows_of(texts, tabs=False)
     own, berts, both = _tokenized(bpe, rows, 48, mask=True)
     assert own.input_ids.tolist() == berts.input_ids.tolist()
+    assert berts.text == texts[1]
     assert own.input_ids.tolist() == bpe(texts[0])["input_ids"].tolist()
     assert (own.input_ids == bpe.mask_id).sum() == (both.input_ids == bpe.mask_id).sum()
     rows = rows_of(["a cat"], tabs=False)
