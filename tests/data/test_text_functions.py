@@ -132,7 +132,10 @@ def test_a_vocabulary_is_extended(text, tmp_path):
             dict(output="v.model"),
             r"output=v\.model, expected a \.txt file for wordpiece",
         ),
-        (dict(kind="bpe"), "kind='words', expected one of wordpiece, sentencepiece, bpe"),
+        (
+            dict(kind="words"),
+            "kind='words', expected one of wordpiece, sentencepiece, bpe",
+        ),
         (
             dict(extend=3, words=1),
             "extend is of type int; expected a file, a tokenizer",
