@@ -97,21 +97,18 @@ class LibraryTokenizer(Tokenizer):
         template, library = self.template, self.library
         if library.post_processor is None:
             return
-        ids = self.encode("a")
-        pair = call_library(library.encode, "a", "a")
-        expected = [(pair.ids, pair.type_ids)]
-        single = call_library(library.encode, "a")
-        expected.append((single.ids, single.type_ids))
-        built = []
-        for texts in ((ids, ids), (ids,)):
-            input_ids, token_type_ids = self.build(*texts)
-            built.append((input_ids.tolist(), token_type_ids.tolist()))
-        if built != expected or not (template.before and template.after):
-            raise UserError(
-                f"its post_processor makes {' '.join(pair.tokens)!r}, {pair.type_ids} of "
-                "a pair; expected special tokens before, between and after the texts, the "
-                "same for a single text, and type 0 up to the second text"
-            )
+        for texts in (("a", "a"), ("a",)):
+            theirs = call_library(library.encode, *texts)
+            input_ids, token_type_ids = self.build(*map(self.encode, texts))
+            ours = input_ids.tolist(), token_type_ids.tolist()
+            same = ours == (theirs.ids, theirs.type_ids)
+            if not (same and template.before and template.after):
+                actual = f"{' '.join(theirs.tokens)!r}, {theirs.type_ids}"
+                raise UserError(
+                    f"its post_processor makes {actual} of {' and '.join(texts)}; expected "
+                    "special tokens before, between and after the texts, the same for a "
+                    "single text, and type 0 up to the second text"
+                )
 
     def spaced(self, parts: Sequence[str]) -> list[str]:
         """The words or sentences of a text; see Tokenizer.spaced."""

@@ -187,15 +187,12 @@ def fairseq_json(content: bytes, vocab_size: int | None) -> bytes:
     None means XLM-R's. Raises UserError for another number.
     """
     model = _read_model(content)
-    more = _XLM_R.more
-    if vocab_size is not None:
-        more = vocab_size - len(model.tokens)
-    for layout in (_XLM_R, _CAMEMBERT):
-        if layout.more == more:
-            break
-    else:
+    layout, size = _XLM_R, len(model.tokens)
+    if vocab_size == size + _CAMEMBERT.more:
+        layout = _CAMEMBERT
+    elif vocab_size not in (None, size + _XLM_R.more):
         raise UserError(
-            f"it has {len(model.tokens):,} tokens, the model {vocab_size:,}; expected "
+            f"it has {size:,} tokens, the model {vocab_size:,}; expected "
             f"{_XLM_R.more} more as in XLM-R, or {_CAMEMBERT.more} as in CamemBERT; "
             f"{_ADVICE}"
         )

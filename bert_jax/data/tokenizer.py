@@ -44,6 +44,11 @@ class Template(NamedTuple):
     second_type: int
 
 
+def bert_template(cls_id: int, sep_id: int) -> Template:
+    """BERT's template: [CLS] A [SEP] B [SEP], with type 1 for B [SEP]."""
+    return Template((cls_id,), (sep_id,), (sep_id,), second_type=1)
+
+
 BERT_TOKENS = SpecialTokens()
 # The special tokens of fairseq, which many byte-level BPEs and Unigram models have.
 FAIRSEQ_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -106,7 +111,7 @@ class Tokenizer:
         special: SpecialTokens = BERT_TOKENS,
         template: Template | None = None,
     ):
-        """template: None means BERT's, [CLS] A [SEP] B [SEP] with type 1 for B [SEP]."""
+        """template: None means :func:`bert_template`."""
         self.content, self.tokens, self.lower_case = content, list(tokens), lower_case
         self.special = special
         self.continuation = np.array(continuation, bool)
@@ -120,8 +125,7 @@ class Tokenizer:
         self.vocab_size = len(tokens)
         self.dtype = token_dtype(self.vocab_size)
         if template is None:
-            sep = (self.sep_id,)
-            template = Template((self.cls_id,), sep, sep, second_type=1)
+            template = bert_template(self.cls_id, self.sep_id)
         self.template = template
         self._before = np.array(template.before, self.dtype)
         self._between = np.array(template.between, self.dtype)

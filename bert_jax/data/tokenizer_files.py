@@ -18,8 +18,8 @@ from bert_jax.data.tokenizer import (
     LONGEST,
     MERGES,
     SpecialTokens,
-    Template,
     Tokenizer,
+    bert_template,
     config_path,
 )
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, WordPieceTokenizer
@@ -360,8 +360,7 @@ def _is_google(tokenizer: LibraryTokenizer) -> bool:
     parts = tokenizer.parts
     model, normalizer = parts["model"], parts["normalizer"] or {}
     added = {token["content"] for token in parts["added_tokens"]}
-    sep = (tokenizer.sep_id,)
-    template = Template((tokenizer.cls_id,), sep, sep, second_type=1)
+    template = bert_template(tokenizer.cls_id, tokenizer.sep_id)
     return (
         # Old files leave the type out.
         isinstance(tokenizer.library.model, models.WordPiece)
