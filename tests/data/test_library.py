@@ -207,6 +207,23 @@ def test_a_model_without_a_type_is_what_it_contains(byte_level, changed):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "fingerprint"),
+    [
+        ("tokenizers/added", "c6724e1ba9051d10"),
+        ("tokenizers/bpe", "f08d015ed00ceebf"),
+        ("tokenizers/unigram", "fea7428624e22a45"),
+        ("huggingface/tokenizer", "08b16d93f9af7093"),
+        ("tokenizer/uncased_vocab.txt", "1972ea29524b62f7"),
+    ],
+)
+def test_fingerprints_with_berts_special_tokens_are_those_of_0_3_0(
+    golden, name, fingerprint
+):
+    """A store of an older version has the fingerprint of its vocabulary."""
+    assert load_tokenizer(golden / name).fingerprint()[:16] == fingerprint
+
+
 def test_text_that_spells_a_special_token_is_ordinary(byte_level):
     for token in (*FAIRSEQ_TOKENS, *BERT_TOKENS):
         ids = byte_level.encode(f"a {token} cat")
@@ -214,7 +231,7 @@ def test_text_that_spells_a_special_token_is_ordinary(byte_level):
         assert byte_level.decode(ids) == f"a {token} cat"
 
 
-def test_bert_vocabularies_keep_fingerprints_with_types_of_their_file(golden, tmp_path):
+def test_a_bert_vocabulary_may_give_all_texts_the_type_0(golden, tmp_path):
     """A BERT vocabulary whose file gives all tokens the type 0 is read as it is."""
     source = golden / "huggingface/tokenizer/tokenizer.json"
     parts = json.loads(source.read_text())
