@@ -159,6 +159,9 @@ def misfit(checkpoint: Checkpoint) -> str:
     exported = exported_config(config)
     if exported is None:
         return "these options (token types, positions, LayerNorm, pooler)"
+    if not _class_of(exported, head, checkpoint.params):
+        parts = ", ".join(sorted(checkpoint.params))
+        return f"model_type={exported.model_type}, head {head!r} and parameters {parts}"
     padding = config_to_dict(exported).get("pad_token_id")
     tokenizer = checkpoint.tokenizer
     if padding is not None and tokenizer and tokenizer.pad_id != padding:
@@ -236,16 +239,12 @@ def _their_tensors(
     head: str, params: dict[str, Any], config: BertConfig
 ) -> tuple[str, Tensors]:
     """The class of a model in transformers, and its tensors under transformers' names."""
-    if head not in HEADS:
-        head = "none"
     family = find_family(config.model_type)
     params = _with_position_table(params, config)
-    rest = _class_of(head, params, family)
+    rest = _class_of(config, head, params)
     tensors = from_params(params, config, head=head)
     if rest == "Model":
         tensors = {name.removeprefix(family.prefix): x for name, x in tensors.items()}
-    if config.causal and rest == "ForMaskedLM":
-        rest = family.causal
     return f"{family.model_types[config.model_type]}{rest}", tensors
 
 
@@ -316,18 +315,20 @@ def _take_tied(tensors: dict[str, np.ndarray], family: Family) -> None:
         )
 
 
-def _class_of(head: str, params: Mapping[str, Any], family: Family) -> str:
-    """The end of the name of the class in transformers, such as "ForMaskedLM"."""
-    parts = set(params) - {"bert"}
+def _class_of(config: BertConfig, head: str, params: Mapping[str, Any]) -> str:
+    """The end of the name of the class in transformers, such as "ForMaskedLM", or ""."""
+    if head not in HEADS:
+        head = "none"
+    parts = {*params} - {"bert", "bilstm"}
+    if config.causal:
+        parts.discard("nsp")  # this head is not trained
+    family = find_family(config.model_type)
     for rest, (its_head, its_parts) in family.classes.items():
-        if head == its_head and parts == set(its_parts) - {"pooler"}:
+        if head == its_head and parts == {*its_parts} - {"pooler"}:
+            if config.causal and rest == "ForMaskedLM":
+                return family.causal
             return rest
-    (start, *_) = family.model_types.values()
-    known = ", ".join(f"{start}{rest}" for rest in family.classes)
-    raise UserError(
-        f"transformers has no class with head {head!r} and parameters "
-        f"{', '.join(sorted(params))}; expected one of {known}"
-    )
+    return ""
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> None:

@@ -350,7 +350,7 @@ def test_a_folder_with_files_is_replaced_only_on_demand(folder, tmp_path):
         checkpoint.params[bias[0]][bias[1]][bias[2]][0] + np.float32(1)
     )
     # A failed save does not change the old folder.
-    with pytest.raises(UserError, match="no class with head"):
+    with pytest.raises(UserError, match="no BERT with model_type=bert, head"):
         save({**checkpoint.params, "odd": {"kernel": np.ones(2)}}, overwrite=True)
     assert read_huggingface(tmp_path / "out").head == "none"
     assert [p.name for p in tmp_path.iterdir()] == ["out"]

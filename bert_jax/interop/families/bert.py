@@ -59,7 +59,7 @@ BERT = Family(
 
 
 def encoder_names(prefix: str) -> dict[str, str]:
-    """BERT's names with another prefix, without those of the heads of pretraining."""
+    """BERT's names with another prefix, without the names of pretraining heads."""
     names = {}
     for path, name in BERT.names.items():
         if not path.startswith(("mlm", "nsp")):

@@ -337,6 +337,22 @@ def test_options_without_a_class_are_kept_under_our_names(folder, tmp_path, chan
     jax.tree.map(np.testing.assert_array_equal, read.params, checkpoint.params)
 
 
+def test_a_head_that_a_family_does_not_have_is_kept_under_our_names(folder, tmp_path):
+    """A discriminator that was trained to fill in blanks."""
+    mlm = read_huggingface(folder / "roberta_mlm")
+    config = dataclasses.replace(SMALL, model_type="electra", pooler="gelu")
+    encoder = random_checkpoint(config, folder)
+    params = encoder.params | {"mlm": mlm.params["mlm"]}
+    changed = dataclasses.replace(encoder, params=params, head="pretraining")
+    message = "has no BERT with model_type=electra, head 'pretraining' and parameters b"
+    with pytest.raises(UserError, match=message):
+        save_huggingface(tmp_path / "out", changed)
+    save_huggingface(tmp_path / "out", changed, own=True)
+    read = read_huggingface(tmp_path / "out")
+    assert (read.config, read.head) == (config, "pretraining")
+    jax.tree.map(np.testing.assert_array_equal, read.params, params)
+
+
 def test_sinusoids_start_at_the_first_row(folder, tmp_path):
     config = dataclasses.replace(SMALL, positions="sinusoidal", position_offset=2)
     checkpoint = random_checkpoint(config, folder)
