@@ -50,6 +50,12 @@ FOLDERS = {
     "electra_sequence": ("ElectraForSequenceClassification", 0, True),
     "electra_choice": ("ElectraForMultipleChoice", 0, True),
 }
+# Models with every option and head, and models with the same parts as one of these.
+SHORT = (
+    *("roberta_mlm", "roberta_sequence", "roberta_choice", "xlm_roberta_none"),
+    *("distilbert_mlm", "distilbert_sequence", "electra_choice", "electra_none"),
+)
+OTHERS = sorted({*FOLDERS} - {*SHORT})
 # Values that transformers does not read for these classes, or that are implied.
 LOST = {"distilbert_none": {"sinusoidal_pos_embds"}}
 
@@ -107,7 +113,9 @@ def close(ours, golden, share):
     np.testing.assert_allclose(ours, golden, rtol=0, atol=limit)
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize(
+    "name", [*SHORT, *(pytest.param(n, marks=pytest.mark.long) for n in OTHERS)]
+)
 def test_outputs_and_gradients_equal_transformers(folder, theirs, name):
     checkpoint = read_huggingface(folder / name)
     _, unread, pooler = FOLDERS[name]
@@ -387,9 +395,16 @@ def test_more_positions_keep_the_rows_before_the_first(folder):
 
 
 @pytest.mark.parametrize(
-    "compute", [{}, {"scan_layers": True}, {"remat": "full"}], ids=str
+    ("name", "compute"),
+    [
+        ("roberta_sequence", {"scan_layers": True}),
+        ("distilbert_sequence", {}),
+        pytest.param("roberta_sequence", {"remat": "full"}, marks=pytest.mark.long),
+        pytest.param(
+            "distilbert_sequence", {"scan_layers": True}, marks=pytest.mark.long
+        ),
+    ],
 )
-@pytest.mark.parametrize("name", ["roberta_sequence", "distilbert_sequence"])
 def test_packed_rows_equal_single_rows(folder, name, compute):
     checkpoint = bert_jax.load(folder / name, **compute)
     single = tokens_of()
