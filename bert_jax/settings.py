@@ -206,14 +206,24 @@ def from_settings(kind: type[T], value: Any, name: str) -> T:
     raise UserError(f"{name or 'config'}={value!r:.200}, expected {expected}")
 
 
-def _from_group(kind: type[T], values: Mapping[str, Any], name: str) -> T:
+def check_names(kind: type, values: Mapping[str, Any], name: str) -> None:
+    """Raises UserError for a name that is not a setting of a group.
+
+    kind: type of the group. name: its full name, "" for the whole config.
+    """
     dot = f"{name}." if name else ""
-    fields = {field.name: field for field in dataclasses.fields(kind)}
+    fields = [field.name for field in dataclasses.fields(kind)]
     for key in values:
         if key not in fields:
             near = hint(f"{dot}{key}", [f"{dot}{f}" for f in fields])
             near = near or f"expected one of {sorted(fields)}"
             raise UserError(f"{dot}{key} is not a setting; {near}")
+
+
+def _from_group(kind: type[T], values: Mapping[str, Any], name: str) -> T:
+    check_names(kind, values, name)
+    dot = f"{name}." if name else ""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
     for key, field in fields.items():
         required = field.default is field.default_factory is REQUIRED
         if required and key not in values:

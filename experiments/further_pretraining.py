@@ -1,9 +1,9 @@
 """Further pretraining: a checkpoint learns from texts of your own domain.
 
-What: MLM and NSP from a checkpoint, 10,000 steps of 32 x 128 tokens with Google's learning
-  rate for this; four passes over 50 MB of text. The checkpoint gives the sizes of the model
-  and the vocabulary. The checkpoint is evaluated before the first step, and then every
-  1,000 steps.
+What: MLM and NSP from a checkpoint, 10,000 steps of 32 x 128 tokens (fewer, if the
+  checkpoint has fewer positions) with Google's learning rate for this; four passes over
+  50 MB of text. The checkpoint gives the sizes of the model and the vocabulary. The
+  checkpoint is evaluated before the first step, and then every 1,000 steps.
 On: one GPU for about an hour for BASE (an estimate). Two CPU cores need four to nine
   seconds a step.
 Result: the loss on held-out documents of the domain falls from the first evaluation on. The
@@ -14,8 +14,6 @@ Run:
   checkpoint; see docs/guides/further_pretraining.md.
 """
 
-from base import phase
-
 
 def get_config() -> dict:
     """A fifth of BASE's learning rate."""
@@ -23,7 +21,7 @@ def get_config() -> dict:
         compute=dict(dtype="auto"),
         data=dict(holdout=0.02, packing=True),
         optimizer=dict(learning_rate=2e-5, warmup_steps=500),
-        phases=(phase(10_000, 128, 20, batch_size=32),),
+        phases=(dict(steps=10_000, batch_size=32),),  # of 128 tokens, if it has as many
         eval_every=1000,
         eval_batches=40,
         checkpoint_every=1000,

@@ -188,6 +188,8 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(flags, namespace)
 
     def error(self, message: str, near: str = "") -> NoReturn:
+        # A setting is also --config.NAME.
+        message = re.sub(r"^argument (--\S+)/--config\.\S+:", r"argument \1:", message)
         near = near or f"{self.prog} --help shows all arguments"
         raise UserError(f"{message}; {near}")
 

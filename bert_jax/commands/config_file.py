@@ -90,9 +90,13 @@ def parse(
         else:
             value = _value(args[name], known_setting.value)
         _change(settings, name, value)
+    if "data.corpus" in args and known["data.corpus"].value and "prompts" not in args:
+        settings["prompts"] = ()  # the prompts of the file are about its own text
     file, _, argument = given.partition(":")
     name = "-".join(filter(None, (Path(file).stem, argument)))
     workdir = args["workdir"] or f"runs/{name}"
+    if Path(workdir).is_file():
+        raise UserError(f"--workdir={workdir} is a file, expected the path of a folder")
     config = read(with_architecture(settings, workdir))
     if args["print_config"]:
         _print_and_exit(config)

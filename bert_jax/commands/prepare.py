@@ -22,6 +22,8 @@ flags:
 [Text and data](data.md) describes the formats.
 """
 
+from pathlib import Path
+
 from bert_jax.commands import cli
 from bert_jax.data import text_functions
 from bert_jax.progress import print_line
@@ -36,5 +38,16 @@ def main(argv: list[str]) -> None:
     report = text_functions.prepare(**settings)
     output = settings["output"]
     print_line(f"{output}: {report}")
-    size = f"--model.vocab_size={report.info.vocab_size}"
-    cli.print_next(("train", "--config", "mini", f"--data.path={output}", size))
+    train = "train", "--config", "mini", f"--data.path={output}"
+    if Path(settings["vocabulary"], "config.json").is_file():  # a checkpoint
+        start = f"--init_from={settings['vocabulary']}"
+        train = (
+            "train",
+            "--config",
+            "further_pretraining",
+            start,
+            f"--data.path={output}",
+        )
+        cli.print_next(train)
+        return
+    cli.print_next((*train, f"--model.vocab_size={report.info.vocab_size}"))

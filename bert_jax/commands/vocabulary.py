@@ -27,6 +27,8 @@ nothing is trained: words of the text that the vocabulary splits into several to
 does not know, are added to it. Only WordPiece vocabularies can be extended.
 """
 
+from pathlib import Path
+
 from bert_jax.commands import cli
 from bert_jax.data import text_functions
 from bert_jax.data.vocabulary_training import KINDS
@@ -56,3 +58,8 @@ def main(argv: list[str]) -> None:
     same = [f"--{name}={settings[name]}" for name in changed]
     made = "--vocabulary", output, "--output", "data/text"
     cli.print_next(("prepare", "--input", *settings["input"], *made, *same))
+    start = settings["extend"]
+    if start and not Path(start).is_file():  # a checkpoint
+        size = f"--model.vocab_size={tokenizer.vocab_size}"
+        further = "train", "--config", "further_pretraining", f"--init_from={start}"
+        cli.print_next((*further, "--data.path=data/text", size))

@@ -150,8 +150,22 @@ def _expand(text: str, reading: Reading) -> list[Source]:
             name = store.unstrip_protocol(name)
         sources += _file_sources(name, reading)
     if not sources:
-        raise UserError(f"{text:.200} does not exist or has no text; check the path")
+        raise UserError(f"{text:.200} {_without_text(store, path)}")
     return sources
+
+
+def _without_text(store: fsspec.AbstractFileSystem, path: str) -> str:
+    """Why an input has no text, for a message."""
+    if glob.has_magic(path) and not store.exists(path):
+        return "is a pattern without a file that has text; expected paths of files"
+    if store.isdir(path):
+        return "is a folder without text: its files are empty or hidden"
+    if store.exists(path):
+        return "is an empty file; expected text"
+    return (
+        "does not exist; expected the path of a file or a folder, or a pattern, not the "
+        "text itself"
+    )
 
 
 def _file_sources(name: str, reading: Reading) -> Iterator[Source]:

@@ -62,6 +62,10 @@ MERGES = "merges.txt"
 LONGEST = "max_input_chars_per_word"
 
 
+# Share of unknown tokens above which a vocabulary does not suit a text.
+_MOST_UNKNOWN = 0.05
+
+
 def token_dtype(vocab_size: int) -> np.dtype:
     """The smallest unsigned integer type for the ids of a vocabulary."""
     if vocab_size <= 1 << 16:
@@ -339,3 +343,29 @@ def config_path(vocabulary: Path) -> Path:
     if vocabulary.name in FILES:
         return vocabulary.with_name("tokenizer_config.json")
     return vocabulary.with_name(f"{vocabulary.stem}_config.json")
+
+
+def count_unknown(
+    sequences: Iterable[np.ndarray], tokenizer: Tokenizer
+) -> tuple[int, int]:
+    """The numbers of unknown tokens and of all tokens, without other special tokens.
+
+    sequences: input_ids of each sequence, (L,).
+    """
+    ids = np.concatenate([np.zeros(0, np.int32), *sequences])
+    others = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
+    ids = ids[~np.isin(ids, others)]
+    return int(np.count_nonzero(ids == tokenizer.unk_id)), len(ids)
+
+
+def unknown_warning(unknown: int, tokens: int, name: object) -> str:
+    """A warning if the vocabulary of checkpoint ``name`` lacks many tokens; "" otherwise.
+
+    unknown, tokens: see :func:`count_unknown`.
+    """
+    if unknown <= _MOST_UNKNOWN * tokens:
+        return ""
+    return (
+        f"{unknown / tokens:.0%} of the tokens are unknown: the vocabulary of {name} does "
+        "not suit the text; use a checkpoint for the language and script of the text"
+    )

@@ -135,6 +135,7 @@ def encode(model: OnDevices, rows: Rows, options: EncodeOptions) -> Iterator[Par
         answer,
         texts,
         options,
+        model=model,
         total=rows.total,
         max_length=reading.max_length,
         doing="encoding",

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from bert_jax.data import sequences
 from bert_jax.data.batching import Features, inference_batches
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer import Tokenizer, count_unknown, unknown_warning
 from bert_jax.errors import UserError, counted
 from bert_jax.files import new_file
 from bert_jax.interop import checkpoint as checks
@@ -289,6 +289,7 @@ def in_parts(
     rows: Iterable[Any],
     options: Options,
     *,
+    model: OnDevices,
     total: int | None,
     max_length: int,
     doing: str = "predicting",
@@ -298,7 +299,8 @@ def in_parts(
 ) -> Iterator[Part]:
     """Yields the answers to rows, about CHUNK rows at a time. Memory holds one part.
 
-    At the end it logs a warning with the number of truncated rows.
+    At the end it logs a warning with the number of truncated rows, and a warning if many
+    tokens are unknown.
 
     answer: function of some rows that returns their answers. It calls its second argument
       with the share that is finished. total: number of rows, if known. doing, noun: names
@@ -309,14 +311,28 @@ def in_parts(
     show = options.show_progress
     if show is None and total == 1:
         show = False  # the bar would flash, and leave a blank output in a notebook
-    answered = truncated = 0
+    answered = truncated = unknown = tokens = 0
     with Progress(doing, total=total, unit=f"{noun}s", show=show) as progress:
         for part in chunks(rows, CHUNK, cost, document):
             answers = answer(part, progress.part(len(part)))
             yield answers
             answered += len(part)
             truncated += answers.features.truncated
+            counts = count_unknown(answers.features.input_ids, model.tokenizer)
+            unknown += counts[0]
+            tokens += counts[1]
     warn_truncated(truncated, answered, noun, max_length)
+    warn_unknown((unknown, tokens), model.name)
+
+
+def warn_unknown(counts: tuple[int, int], name: str) -> None:
+    """Logs a warning if the vocabulary of a model does not suit the texts.
+
+    counts: see :func:`tokenizer.count_unknown`. name: path of the model.
+    """
+    warning = unknown_warning(*counts, name)
+    if warning:
+        logger.warning(warning)
 
 
 def warn_truncated(truncated: int, count: int, noun: str, max_length: int) -> None:

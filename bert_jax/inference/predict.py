@@ -224,6 +224,7 @@ def _decoded(
         answer,
         objects_of(with_columns(task, rows.columns), rows.placed),
         options,
+        model=model,
         total=rows.total,
         max_length=task.config.max_length,
         noun="row",

@@ -158,6 +158,7 @@ def fill_mask(model: OnDevices, rows: Rows, options: FillMaskOptions) -> Iterato
         answer,
         texts,
         options,
+        model=model,
         total=rows.total,
         max_length=head.max_length,
     )
@@ -271,6 +272,7 @@ def next_sentence(model: OnDevices, rows: Rows, options: Options) -> Iterator[Pa
         answer,
         _pairs(rows),
         options,
+        model=model,
         total=rows.total,
         max_length=max_length,
     )
@@ -352,6 +354,7 @@ def score(model: OnDevices, rows: Rows, options: ScoreOptions) -> Iterator[Part]
         answer,
         texts,
         options,
+        model=model,
         total=rows.total,
         max_length=head.max_length,
         doing="scoring",

@@ -1,8 +1,10 @@
 """The scores of a fine-trained checkpoint on rows with labels."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from bert_jax.data.tokenizer import count_unknown
 from bert_jax.errors import UserError
 from bert_jax.inference.evaluation import (
     Columns,
@@ -12,6 +14,7 @@ from bert_jax.inference.evaluation import (
     Split,
     evaluate_split,
     warn_truncated,
+    warn_unknown,
 )
 from bert_jax.inference.predict import fine_tuned
 from bert_jax.progress import Progress
@@ -60,6 +63,8 @@ def evaluate(
     if directory:
         task = task.changed(dir=directory)
     task = with_columns(task, columns)
+    # The message for a missing column names the argument columns, not a setting.
+    task.form = dataclasses.replace(task.form, usual={})
     if data is not None:
         task = task.with_rows(dev=data)
     elif not task.config.dir or task.config.dir.startswith(ROWS):
@@ -80,6 +85,9 @@ def evaluate(
             outputs = model.run(trained.program, *inputs, options, done)
         length = own.config.max_length
         warn_truncated(split.features.truncated, total, "row", length)
+        warn_unknown(
+            count_unknown(split.features.input_ids, model.tokenizer), model.name
+        )
         evaluation = evaluate_split(task, split, trained.activated(outputs))
         yield Scored(task, split, evaluation)
 

@@ -3,6 +3,7 @@
 Nothing here imports JAX, so that a command answers a wrong path or name at once.
 """
 
+import difflib
 import os
 import re
 from collections.abc import Sequence
@@ -118,6 +119,9 @@ def find_files(
         return "tensorflow", prefix
     if path.name.endswith((".safetensors", ".bin", INDEX)) and path.is_file():
         return "huggingface", _folder_of(path)
+    similar = _similar_folder(path)
+    if similar:
+        raise UserError(f"{path} does not exist; did you mean {similar}?")
     raise UserError(f"{path} {_instead(path)}; {_EXPECTED}")
 
 
@@ -173,6 +177,16 @@ def _instead(path: Path) -> str:
         if (path / name).is_file():
             return f"contains only {name}; {advice}"
     return "contains no weights"
+
+
+def _similar_folder(path: Path) -> Path | None:
+    """A folder beside a path that does not exist, with a similar name."""
+    if path.exists() or not path.parent.is_dir():
+        return None
+    names = [other.name for other in path.parent.iterdir() if other.is_dir()]
+    for name in difflib.get_close_matches(path.name, names, n=1):
+        return path.with_name(name)
+    return None
 
 
 def find_weights(folder: Path) -> Path | None:
@@ -299,6 +313,12 @@ def _download_error(path: os.PathLike | str, reason: object) -> UserError:
     from huggingface_hub import constants
 
     reason = " ".join(str(reason).split())[:400] or type(reason).__name__
+    similar = _similar_folder(Path(path))
+    if similar:
+        failed = f"its download from {constants.ENDPOINT} failed ({reason[:80]})"
+        return UserError(
+            f"{path} does not exist here; did you mean {similar}? Otherwise, {failed}"
+        )
     return UserError(
         f"{path} does not exist here, and its download from {constants.ENDPOINT} failed "
         f"({reason}); correct the path, or run 'hf download {hub_name(path)[0]} "

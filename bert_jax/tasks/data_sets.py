@@ -84,6 +84,11 @@ SWAG = ("sent2", "ending0", "ending1", "ending2", "ending3")
 # Chen et al. (2019). The file has no header, and contains all splits.
 CODAH = ("category", "context", "choice0", "choice1", "choice2", "choice3", "label")
 _CODAH = "full_data.tsv|codah.tsv"
+_TAGGED = _files(
+    "train.txt|train.conll|train.conllu",
+    "dev.txt|dev.conll|dev.conllu",
+    "test.txt|test.conll|test.conllu",
+)
 _TEXTS = _files("train.txt", "dev.txt", "test.txt")
 
 _SEQUENCES: dict[str, DataSet] = {
@@ -204,7 +209,7 @@ DATA_SETS: dict[str, dict[str, DataSet]] = {
                 "wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"
             )
         ),
-        "columns": DataSet(files=_TEXTS),
+        "columns": DataSet(files=_TAGGED),
         "segmented": DataSet(files=_TEXTS),
     },
     "multiple_choice": {

@@ -131,7 +131,8 @@ class SquadForm(Form):
         name = f"{split}-v1.1.json"
         if self.config.version_2:
             name = f"{split}-v2.0.json"
-        return (name, f"{name}.gz")
+        plain = f"{split}.json"
+        return (name, f"{name}.gz", plain, f"{plain}.gz")
 
     def is_own(self, path: Path) -> bool:
         """Whether the file ends in .json or .json.gz, as SQuAD's do."""
@@ -259,8 +260,9 @@ class Squad(Task):
             if there == answer and answer.strip():
                 right.append((answer, start))
             else:
-                actual = f"the answer {answer!r} is not in the context at {start}"
-                problem = f"{where}: {actual}, which has {there!r} there"
+                problem = f"{where}: the answer {answer!r} is not in the context"
+                if start >= 0 or answer in context:
+                    problem += f" at {start}, which has {there!r} there"
                 _skip(self.config, problem)
         return right
 

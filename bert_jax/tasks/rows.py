@@ -430,7 +430,8 @@ def value_of(
     """The value of a column in one row.
 
     names: possible names of the column. The first name that the row has is used.
-    setting: the setting of the task that names the column, for the message; "" if none.
+    setting: "columns" or the setting of the task that names the column in this call, for
+      the message; "" if none does.
     Raises UserError if the row has none of the names, or if the value is missing.
     """
     name = name_in(values, names)
@@ -438,14 +439,16 @@ def value_of(
         raise UserError(f'{where}: "{name}" is missing; fill it in or drop the row')
     if name:
         return values[name]
-    advice = "columns to predict"
-    if setting:
-        advice += f", {setting} of the task (data.{setting}) to train, or to evaluate"
+    advice = "rename a column"
+    if setting == "columns":
+        advice += ", or set columns to its name"
+    elif setting:
+        advice += f", or set {setting} of the task (data.{setting}) to its name"
     if ".csv" in where or ".tsv" in where:
         advice += "; a table needs a header, with commas in .csv and tabs in .tsv"
     raise UserError(
         f"{where}: no column {' or '.join(map(repr, names))}; the columns are "
-        f"{', '.join(values)}; rename a column, or give its name: {advice}"
+        f"{', '.join(values)}; {advice}"
     )
 
 

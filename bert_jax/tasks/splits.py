@@ -251,7 +251,7 @@ class Splits:
         """The splits with these rows of train, by number, as dev."""
         train = self.rows["train"]
         if train and not dev:
-            needed = "expected two of a class and as many as folds, or dev=rows"
+            needed = "expected two of a class, or dev=rows"
             raise UserError(f"train has too few rows to use some for dev; {needed}")
         chosen: dict[str, list[Record]] = {"train": [], "dev": []}
         for number, record in enumerate(train):
@@ -362,7 +362,7 @@ def _named(
             continue
         found = {key: name_in(row, names) for key, names in possible.items()}
         if not first:
-            _check_names(where, row, form, found, possible, label)
+            _check_names(where, row, form, found, possible, labelled, label)
             first = found
         values: dict[str, Any] = {}
         for key, name in found.items():
@@ -399,6 +399,7 @@ def _check_names(
     form: Form,
     found: Mapping[str, str],
     possible: Mapping[str, tuple[str, ...]],
+    labelled: bool,
     label: bool,
 ) -> None:
     """Raises UserError if a column is missing, or is two columns of the form.
@@ -410,8 +411,10 @@ def _check_names(
         needed = key not in form.optional and (label or key != form.label)
         if needed and not name:
             setting = ""
-            if key in form.usual:
+            if key in form.usual and labelled:
                 setting = key
+            elif key != form.label:
+                setting = "columns"
             value_of(where, row, possible[key], setting)  # raises UserError
         if not name:
             continue

@@ -18,7 +18,7 @@ import numpy as np
 from bert_jax.data.batching import IGNORED as IGNORED  # a target, beside Features
 from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError, listed
+from bert_jax.errors import UserError, counted, listed
 from bert_jax.files import write_text
 from bert_jax.settings import label_name
 from bert_jax.tasks.rows import Placed, Record, is_single, value_of
@@ -217,7 +217,14 @@ class Task(abc.ABC):
             raise UserError(f"the number of folds is {count!r}, expected at least 2")
         _check_seed(seed)
         classes = _classes(self.form, records_of(self, "train"))
-        return [sorted(fold) for fold in fold_rows(classes, count, seed)]
+        folds = [sorted(fold) for fold in fold_rows(classes, count, seed)]
+        if not all(folds):
+            shared = sum(len(fold) for fold in folds)
+            actual = f"folds={count}, but train has {counted(len(classes), 'row')}"
+            if shared < len(classes):
+                actual += f", {shared} of them not alone in their class"
+            raise UserError(f"{actual}; expected at most one fold for each row")
+        return folds
 
     def parsed(self, split: str) -> list[Any]:
         """The result of :meth:`row` for each row of a split; [] if there is no such split.

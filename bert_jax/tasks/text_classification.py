@@ -319,7 +319,7 @@ class Classification(Task):
         most = max(20, 0.9 * len(names + names_of_dev))
         if not self.least_labels <= len(labels) <= most:
             rows = len(self.splits.rows.get("train", ()))
-            different = counted(len(labels), "different label")
+            different = counted(len(labels), "label")
             shown = listed([label[:60] for label in labels])
             raise UserError(
                 f"train: {counted(rows, 'row')} with {different} ({shown}); are text "

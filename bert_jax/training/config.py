@@ -24,6 +24,7 @@ from bert_jax.model.config import (
 )
 from bert_jax.settings import (
     FilePath,
+    check_names,
     check_ranges,
     from_settings,
     label_name,
@@ -426,7 +427,12 @@ def train_config(
     data.corpus: one that is not given has the value of the other. workdir: see
     :func:`with_architecture`.
     """
-    settings = with_architecture(with_remat(settings), workdir)
+    settings = with_remat(settings)
+    # A misspelled name is reported, not the setting that is missing because of it.
+    check_names(TrainConfig, settings, "")
+    if isinstance(settings.get("model"), Mapping):
+        check_names(BertConfig, settings["model"], "model")
+    settings = with_architecture(settings, workdir)
     model, data = settings.get("model"), settings.get("data")
     if isinstance(model, Mapping) and isinstance(data, Mapping) and data.get("corpus"):
         size = data.get("vocabulary_size", DataConfig.vocabulary_size)

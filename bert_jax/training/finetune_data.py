@@ -14,7 +14,7 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import Mesh
 
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer import Tokenizer, count_unknown, unknown_warning
 from bert_jax.errors import UserError, counted, listed, naming
 from bert_jax.files import read_json
 from bert_jax.inference.evaluation import Split, with_hidden
@@ -213,7 +213,14 @@ def _read_split(
     features = task.encode(rows, tokenizer)
     cut = f", {features.truncated:,} of them truncated" if features.truncated else ""
     sequences = counted(len(features.input_ids), "sequence")
-    log(f"{name}: {counted(len(rows), 'row')}{cut}, {sequences}")
+    unknown, tokens = count_unknown(features.input_ids, tokenizer)
+    share = ""
+    if unknown:
+        share = f", {unknown / tokens:.1%} of the tokens unknown"
+    log(f"{name}: {counted(len(rows), 'row')}{cut}, {sequences}{share}")
+    warning = unknown_warning(unknown, tokens, config.init_from)
+    if warning:
+        log(f"warning: {name}: {warning}")
     if name == "train":
         counts = collections.Counter(gold for row in rows for gold in golds(task, row))
         if counts and task.problem_type == REGRESSION:

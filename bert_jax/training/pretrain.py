@@ -39,6 +39,7 @@ from bert_jax.settings import to_dict
 from bert_jax.training.config import TrainConfig
 from bert_jax.training.hooks import evaluation
 from bert_jax.training.pretrain_data import (
+    check_start,
     checked,
     fitted,
     initial_params,
@@ -80,6 +81,9 @@ def pretrain(
 def _pretrain(
     config: TrainConfig, mesh: Mesh, folder: RunFolder, log: Log, change_settings: bool
 ) -> dict[str, float] | None:
+    # A resumed run has its own parameters.
+    if config.init_from and not newest_step(folder.checkpoints):
+        check_start(config)
     store, tokenizer = open_text(config.data, folder, log, config.init_from)
     config = fitted(config, tokenizer.vocab_size, log)
     pretraining = _Pretraining(config, mesh, store, tokenizer, log)

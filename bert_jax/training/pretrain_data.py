@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError, naming
 from bert_jax.interop.load import load
 from bert_jax.interop.surgery import stretched, with_new_words
+from bert_jax.model.config import BertConfig
 from bert_jax.objectives.objective import Params
 from bert_jax.parallel.processes import from_all
 from bert_jax.progress import Log
@@ -35,6 +36,8 @@ _FREE = (
     *("hidden_dropout", "attention_dropout", "initializer_range", "pooling"),
     "model_type",
 )
+# Settings of the model that a checkpoint is fitted to, or that its files do not decide.
+_FITTED = ("vocab_size", "max_positions", "activation")
 
 
 def open_text(
@@ -137,6 +140,32 @@ def fitted(config: TrainConfig, vocab_size: int, log: Log) -> TrainConfig:
     return config
 
 
+def check_start(config: TrainConfig) -> None:
+    """Raises UserError if the sizes of ``init_from`` and the config differ.
+
+    Reads no weights. The vocabulary, the positions and the activation may be changed to
+    those of the config: see :func:`initial_params`, which checks them.
+    """
+    known = load(config.init_from, weights=False).config
+    _check_sizes(config, known, leave_out=(*_FREE, *_FITTED))
+
+
+def _check_sizes(
+    config: TrainConfig, known: BertConfig, leave_out: Sequence[str]
+) -> None:
+    """Raises UserError if a setting of the model is not as in the checkpoint.
+
+    known: the checkpoint's settings. leave_out: names of settings that may differ.
+    """
+    for name, expected in vars(known).items():
+        value = getattr(config.model, name)
+        if name not in leave_out and value != expected:
+            raise UserError(
+                f"model.{name}={value!r}, but {config.init_from} has {expected!r}; leave "
+                f"out model.{name}, or set model.{name}={expected}"
+            )
+
+
 def initial_params(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Params:
     """The parameters of ``init_from``.
 
@@ -158,13 +187,7 @@ def initial_params(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Param
     if positions > before:
         log(f"{path}: its table of {before} positions is stretched to {positions}")
         checkpoint = stretched(checkpoint, positions, path)
-    for name, expected in vars(checkpoint.config).items():
-        value = getattr(config.model, name)
-        if name not in _FREE and value != expected:
-            change = f"set model.{name}={expected}"
-            raise UserError(
-                f"model.{name}={value!r}, but {path} has {expected!r}; {change}"
-            )
+    _check_sizes(config, checkpoint.config, leave_out=_FREE)
     log(f"starts with the parameters of {path}")
     return checkpoint.params
 

@@ -169,10 +169,13 @@ def write_table(path: Path, content: Results, log: Log, folds: int = 0) -> None:
     noun = "seeds"
     if len(seeds) == 1:
         noun = "seed"
+    brackets = ""
+    if len(variants) > 1:
+        first, *_ = variants
+        brackets = f"; in brackets the difference from {first} ± its standard error"
     text = "\n".join(_table_lines(variants, error)) + (
         f"\n\nMean ± {error.replace('_', ' ')} over {over}the {noun} "
-        f"{', '.join(seeds)}; in brackets the difference from "
-        f"{next(iter(variants))} ± its standard error. {content['finished']} of "
+        f"{', '.join(seeds)}{brackets}. {content['finished']} of "
         f"{counted(content['parts'], 'run')} finished."
     )
     write_json(path, content)

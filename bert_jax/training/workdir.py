@@ -206,12 +206,20 @@ def open_workdir(
     """Locks a workdir for one run, and copies its small files from a bucket.
 
     Yields the folder, and a ``log`` that prints in process 0 only.
-    Raises UserError that names the other process if another run has the lock.
+    Raises UserError that names the other process if another run has the lock. A new local
+    folder that is still empty after an error is deleted.
     """
     folder = RunFolder(workdir)
-    with folder.held():
-        folder.fetch()
-        yield folder, log if is_leader() else lambda line: None
+    is_new = not folder.local.exists()
+    try:
+        with folder.held():
+            folder.fetch()
+            yield folder, log if is_leader() else lambda line: None
+    except UserError:
+        if is_new and is_leader():
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.local.rmdir()
+        raise
 
 
 def is_drawn(folder: RunFolder) -> bool:

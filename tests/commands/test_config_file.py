@@ -127,8 +127,12 @@ def get_config(name):
         ("--config.optim.model=2", r"did you mean --mesh\.model\?"),
         ("--config.phases[2].steps=1", r"did you mean --phases\[0\]\.steps\?"),
         ("--config.seeds[0]=1", r"did you mean --seeds\?"),
-        ("--config.name", "--config.name: expected one argument"),
-        ("--config.name --packing", "--config.name: expected one argument"),
+        ("--config.name", "^argument --name: expected one argument; "),
+        ("--config.name --packing", "^argument --name: expected one argument; "),
+        (
+            f"--workdir={__file__}",
+            r"^--workdir=.*\.py is a file, expected the path of a",
+        ),
         ("mesh.model=2", r"argument 'mesh\.model=2'; did you mean --mesh\.model\?"),
         ("--config.mesh=2", "did you mean --mesh.model"),
         ("--config.mesh.model=x", r"mesh\.model='x', expected a value of type int"),
@@ -294,10 +298,8 @@ def test_sizes_missing_in_a_config_come_from_the_checkpoint(
     with pytest.raises(SystemExit):
         model("--print_config")
     assert "\nmodel.hidden_size = 24  # " in capsys.readouterr().out
-    with pytest.raises(
-        UserError, match=r"=128, expected at most model.max_positions=19"
-    ):
-        parse(line, USAGE, read)
+    (phase,) = parse(line, USAGE, read).config.phases
+    assert phase.sequence_length == 19  # all positions, which are fewer than 128
     with pytest.raises(
         UserError, match=r"no model\.vocab_size, .*; set them or init_from"
     ):
@@ -339,3 +341,13 @@ def test_a_checkpoint_of_any_origin_gives_its_sizes(kind, golden):
     model = load(path)
     assert (read.config, read.params) == (model.config, {})
     assert (read.tokenizer is None) == (model.tokenizer is None)
+
+
+def test_prompts_of_a_config_are_asked_of_its_own_text_only():
+    tiny = ["--config", "tiny"]
+    own = parse(tiny, USAGE, train_config).config
+    assert "thread" in own.prompts[0]
+    other = [*tiny, "--data.corpus=novel.txt"]
+    assert parse(other, USAGE, train_config).config.prompts == ()
+    chosen = [*other, "--prompts", "The [MASK] sank."]
+    assert parse(chosen, USAGE, train_config).config.prompts == ("The [MASK] sank.",)

@@ -1,4 +1,5 @@
 import sys
+import types
 from collections import Counter
 from pathlib import Path
 
@@ -82,7 +83,7 @@ def test_the_command_passes_every_flag(tmp_path, monkeypatch, beam):
 @pytest.mark.parametrize(
     "changed, message",
     [
-        ({"--input": "no.txt"}, "no.txt does not exist or has no text"),
+        ({"--input": "no.txt"}, "no.txt does not exist; expected the path"),
         ({"--vocabulary": "no.txt"}, "no.txt"),
         ({"--language": "English"}, "language='English', expected a code such as en"),
         ({"--output": "other.txt"}, "File exists (other.txt)"),
@@ -101,3 +102,21 @@ def test_mistakes_are_one_line_errors(tmp_path, monkeypatch, capsys, changed, me
     assert errors.splitlines()[-1].startswith("error: ")
     assert message in errors
     assert not Path("store").exists()
+
+
+def test_the_next_command_starts_from_the_checkpoint_of_the_vocabulary(
+    golden, monkeypatch, capsys
+):
+    start = str(golden / "huggingface/pretraining")
+    info = types.SimpleNamespace(vocab_size=77)
+    report = types.SimpleNamespace(info=info)
+    monkeypatch.setattr(text_functions, "prepare", lambda **_: report)
+    line = ["--input", "a", "--output", "store", "--vocabulary"]
+    prepare.main([*line, start])
+    prepare.main([*line, VOCABULARY])
+    further, new = capsys.readouterr().err.splitlines()
+    assert further == (
+        "next: bert_jax train --config further_pretraining "
+        f"--init_from={start} --data.path=store"
+    )
+    assert new.endswith("--config mini --data.path=store --model.vocab_size=77")

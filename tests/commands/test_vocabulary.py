@@ -1,4 +1,5 @@
 import json
+import types
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,17 @@ def test_an_output_that_is_an_input_is_refused(tmp_path):
         with pytest.raises(UserError, match=r"is the input .* or in it; expected"):
             vocabulary.main(list(map(str, [*flags, "--output", output])))
     assert path.read_text() == text
+
+
+def test_a_checkpoint_that_was_extended_is_trained_next(
+    text, golden, tmp_path, monkeypatch, capsys
+):
+    start = str(golden / "huggingface/pretraining")
+    output = str(tmp_path / "vocab.txt")
+    tokenizer = types.SimpleNamespace(vocab_size=77)
+    monkeypatch.setattr(text_functions, "vocabulary", lambda **_: tokenizer)
+    vocabulary.main(["--input", text, "--output", output, "--extend", start])
+    prepare, train = capsys.readouterr().err.splitlines()[-2:]
+    assert "bert_jax prepare" in prepare
+    flags = f"--init_from={start} --data.path=data/text --model.vocab_size=77"
+    assert train == f"next: bert_jax train --config further_pretraining {flags}"

@@ -129,7 +129,7 @@ def test_documents_are_read_from_a_bucket(text, bucket):
     assert (
         list(read_documents([f"{bucket}/text/[ab].txt"])) == here[: len(here) // 3 * 2]
     )
-    with pytest.raises(UserError, match="does not exist or has no text"):
+    with pytest.raises(UserError, match=r"nothing does not exist; expected the path"):
         list(read_documents([f"{bucket}/nothing"]))
     # A different text of the same size is detected.
     (source,) = find_sources([f"{bucket}/text/a.txt"], Reading())

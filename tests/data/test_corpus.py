@@ -337,10 +337,20 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 # Mistakes of users: (files, inputs, settings, part of the message).
 BAD = {
-    "missing": ({}, ["no.txt"], "no.txt does not exist or has no text"),
-    "glob": ({"a.txt": b"A."}, ["*.md"], "*.md does not exist or has no text"),
+    "missing": ({}, ["no.txt"], "no.txt does not exist; expected the path of a file"),
+    "glob": ({"a.txt": b"A."}, ["*.md"], "*.md is a pattern without a file"),
+    "text": (
+        {},
+        ["Call me Ishmael. " * 30],
+        "the path of a file or a folder, or a pattern, ",
+    ),
+    "empty file": ({"a.txt": b""}, ["a.txt"], "a.txt is an empty file; expected text"),
     "no name": ({"a.txt": b"A."}, [""], "name of an input is empty"),
-    "empty": ({"d/a.txt": b""}, ["d"], "d does not exist or has no text"),
+    "empty": (
+        {"d/a.txt": b""},
+        ["d"],
+        "d is a folder without text: its files are empty",
+    ),
     "utf-16": ({"a.txt": "Hi.".encode("utf-16")}, ["a.txt"], "UTF-16"),
     "latin-1": (
         {"a.txt": b"Good.\nAh.\n\nCaf\xe9.\n"},

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from bert_jax.data import vocabulary_training, wordpiece
 from bert_jax.data.library import LibraryTokenizer
 from bert_jax.data.spiece import SentencePieceTokenizer
+from bert_jax.data.tokenizer import count_unknown, unknown_warning
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
@@ -640,3 +641,16 @@ def spaced():
 def test_sentencepiece_puts_no_space_behind_a_mask(text, tokens, spaced):
     ids = spaced.encode(text, allow_mask=True)
     assert [spaced.tokens[i] for i in ids] == tokens
+
+
+def test_unknown_tokens_are_counted_without_other_special_tokens():
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = WordPieceTokenizer([*special, "the", "ship"], True)
+    text = tokenizer.encode_batch(["the ж ship ж", ""])
+    sequences = [tokenizer.build(ids)[0] for ids in text]
+    known = len(tokenizer.encode("the ship"))
+    assert count_unknown(sequences, tokenizer) == (2, known + 2)
+    assert count_unknown([], tokenizer) == (0, 0)
+    assert unknown_warning(5, 100, "a/model") == unknown_warning(0, 0, "a/model") == ""
+    warning = unknown_warning(6, 100, "a/model")
+    assert warning.startswith("6% of the tokens are unknown: the vocabulary of a/model")

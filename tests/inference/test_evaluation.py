@@ -180,7 +180,7 @@ def test_rows_without_texts_are_refused(data, most, message):
 
 
 def test_the_message_for_a_missing_column_names_the_columns():
-    message = r"row 0: no column '7'; the columns are 0, 1; .*--columns to predict$"
+    message = r"row 0: no column '7'; the columns are 0, 1; .* set columns to its name$"
     with pytest.raises(UserError, match=message):
         texts([{"0": "a", "1": 1}], "7")
     with pytest.raises(

@@ -199,7 +199,8 @@ def test_without_weights_no_weights_are_downloaded(hub, models):
     assert len(hub.sent) == 3
 
 
-def test_a_revision_follows_the_at_sign(hub, models):
+def test_a_revision_follows_the_at_sign(hub, models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a checkout may have runs/tiny
     model = bert_jax.load("bert_jax/tiny@old")
     assert "pytorch_model.bin" in hub.sent
     assert "model.safetensors" not in hub.sent
@@ -383,3 +384,15 @@ def test_a_command_accepts_a_name(hub, tmp_path):
     [line] = done.stderr.splitlines()
     assert line.startswith("next: bert_jax predict --checkpoint ")
     assert (tmp_path / "out/vocab.txt").is_file()
+
+
+@pytest.mark.parametrize("name", ["runs/ovn", "runs/deep/ovn"])
+def test_a_similar_folder_is_suggested(name, hub, tmp_path, monkeypatch):
+    """Also for a name that a hub may have."""
+    monkeypatch.chdir(tmp_path)
+    similar = Path(name).with_name("own")
+    similar.mkdir(parents=True)
+    message = f"^{name} does not exist.*; did you mean {similar}\\?"
+    with pytest.raises(UserError, match=message) as caught:
+        bert_jax.load(name)
+    assert len(str(caught.value)) < 220

@@ -345,6 +345,8 @@ def test_a_column_that_occurs_twice_is_refused(tmp_path):
 def test_the_message_for_a_missing_column_names_the_argument_of_the_task(
     name, row, setting
 ):
-    message = rf"columns to predict, {setting} of the task \(data\.{setting}\) to train"
+    message = (
+        rf"rename .*, or set {setting} of the task \(data\.{setting}\) to its name"
+    )
     with pytest.raises(UserError, match=message):
         getattr(bert_jax.tasks, name)().with_rows(train=[row])

@@ -653,3 +653,11 @@ def test_entities_in_a_form_of_no_scheme_give_a_warning(tags, caplog):
     task = bert_jax.tasks.tagging().with_rows(train=[(["Anna", "in", "Rome"], tags)])
     assert set(task.labels) == set(tags)
     assert "for the F1 of entities write them as B-PER, I-PER and O" in caplog.text
+
+
+def test_files_are_found_by_their_usual_names(tmp_path):
+    (tmp_path / "train.conll").write_text("a O\n")
+    (tmp_path / "dev.conllu").write_text("1\tb\t_\tO\n")
+    task = bert_jax.tasks.tagging(dir=str(tmp_path))
+    assert [row.words for row in task.read("train")] == [("a",)]
+    assert [row.words for row in task.read("dev")] == [("b",)]

@@ -107,7 +107,7 @@ def test_cross_validation_answers_each_row_once_and_resumes(
         ({"train": [("a", "b")] * 4, "folds": 1}, "the number of folds is 1, expected"),
         (
             {"train": [("a", "b"), ("c", "d")] * 2, "folds": 9},
-            "train has too few rows to use some",
+            "^folds=9, but train has 4 rows; expected at most one fold for each row",
         ),
         ({"dev": []}, "dev is not an argument of cross_validate"),
         ({"max_length": 9}, r"of cross_validate, but of the task: .*max_length=9\)"),

@@ -108,7 +108,7 @@ SETTINGS = dict(
 MAKERS = (classification, glue, tagging, choices, squad)
 
 
-def test_labels_and_warnings_are_logged(checkpoint_dir):
+def test_labels_and_warnings_are_logged(checkpoint_dir, caplog):
     """Classes that only dev has follow in the order of the labels."""
     text, log = "a gripping film of two lost hours", []
     labels = ["bad"] * 5 + ["good"] * 4 + ["good "] * 2 + [f"x{i}" for i in range(9)]
@@ -122,7 +122,9 @@ def test_labels_and_warnings_are_logged(checkpoint_dir):
     )
     lines = "\n".join(log)
     for line in (
-        "dev: 3 rows, 1 of them truncated, 3 sequences\n",
+        "dev: 3 rows, 1 of them truncated, 3 sequences, 100.0% of the tokens unknown\n",
+        "warning: train: 100% of the tokens are unknown: the vocabulary of "
+        f"{checkpoint_dir} does not suit the text; use",
         "warning: dev: labels that train lacks: c, d\n",
         "labels: 'bad' (5), 'c' (0), 'd' (0), 'good' (4), 'good ' (2), 'x0' (1), ",
         "'x4' (1) and 4 more\n",
@@ -130,6 +132,9 @@ def test_labels_and_warnings_are_logged(checkpoint_dir):
     ):
         assert line in lines
     assert model.labels == ("bad", "c", "d", "good", "good ", *labels[11:])
+    model.predict(text)
+    model.evaluate([(text, "bad")])
+    assert caplog.text.count("100% of the tokens are unknown: the vocabulary of ") == 2
 
 
 def test_numbers_far_from_the_head_are_logged_and_scored(checkpoint_dir):
@@ -441,7 +446,7 @@ def test_a_string_is_not_read_as_a_file():
         ({"metrics": "f1"}, "^metrics='f1', expected a function of labels and answers"),
         ({"callback": "f1"}, "^callback='f1', expected a function of the step and"),
         ({"dtype": "auto"}, "^dtype is not an argument of finetune; expected one of"),
-        ({"train": [("good", "a")] * 9}, "rows with 1 different label"),
+        ({"train": [("good", "a")] * 9}, "rows with 1 label .a.;"),
         (
             {"train": [("a", "b")], "workdir": 3},
             "^workdir=3, expected the path of a folder",

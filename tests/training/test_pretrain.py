@@ -131,6 +131,25 @@ def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
         pretrain_data.initial_params(config, swapped, print)
 
 
+def test_sizes_are_compared_before_the_text_is_prepared(start, tmp_path, monkeypatch):
+    def prepared(*_):
+        raise AssertionError("the text is prepared before the sizes are compared")
+
+    monkeypatch.setattr(pretraining, "open_text", prepared)
+    message = (
+        r"model.hidden_size=80, but .* has \d+; leave out model.hidden_size, or set"
+    )
+    with pytest.raises(UserError, match=message):
+        bert_jax.pretrain(
+            text="notes.txt",
+            init_from=start[2],
+            model=dict(hidden_size=80),
+            steps=2,
+            workdir=tmp_path / "run",
+        )
+    assert not (tmp_path / "run").exists()  # no empty folder
+
+
 def test_rows_without_a_token_are_dropped(start, tmp_path):
     """transformers may pad a word table to a multiple of 64 rows."""
     config, tokenizer, path, params = start
@@ -711,6 +730,11 @@ def test_a_small_text_has_a_small_vocabulary(tmp_path):
         (
             dict(steps=2),
             r"there is no model\.vocab_size, model\.hidden_size, .*init_from",
+        ),
+        # The unknown name is the cause of the missing sizes.
+        (
+            dict(steps=2, model=dict(hidden=32)),
+            r"^model\.hidden is not a setting; did you mean model\.hidden_size\?",
         ),
         (dict(phases=[]), "steps is missing; give the number of steps"),
         (dict(phases=[], batch_size=8), "steps is missing; give the number of steps"),

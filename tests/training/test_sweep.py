@@ -17,6 +17,7 @@ from bert_jax.training import finetune as tuning
 from bert_jax.training import finetune_data
 from bert_jax.training import run as engine
 from bert_jax.training.config import SweepConfig, finetune_config
+from bert_jax.training.results import table, write_table
 from bert_jax.training.sweep import run_names, run_one, run_sweep
 
 GRID = dict(batch_size=(8,), learning_rate=(1e-5, 1e-2), epochs=(2,), seeds=(0, 1))
@@ -74,6 +75,21 @@ def check_end(workdir, expected):
     best = json.loads((workdir / "sweep.json").read_text())["best_run"]
     source = workdir / "sweep" / best / answers
     assert (workdir / answers).read_bytes() == source.read_bytes()
+
+
+def test_the_caption_of_a_table_has_what_the_table_has(tmp_path):
+    results = {"main_metric": "accuracy", "scores": {"dev": {"accuracy": 90.0}}}
+    variants = {"a": [("", "a-3")], "b": [("", "b-3")]}
+    log = []
+    one = table({"a": variants["a"]}, {"a-3": results}, [3])
+    write_table(tmp_path / "one.json", one, log.append)
+    assert log[-1].endswith("Mean ± deviation over the seed 3. 1 of 1 run finished.")
+    two = table(variants, {"a-3": results, "b-3": results}, [3, 4])
+    write_table(tmp_path / "two.json", two, log.append)
+    caption = (
+        "over the seeds 3, 4; in brackets the difference from a ± its standard error."
+    )
+    assert caption in log[-1]
 
 
 def test_every_point_runs_with_every_seed_and_the_best_model_is_kept(uninterrupted):
