@@ -255,7 +255,7 @@ def test_accuracy_is_the_share_of_pairs_whose_good_sentence_scores_higher(tmp_pa
         ("a.txt", "one\ttwo\tthree\n", "a.txt:1 has 3 values"),
         ("a.txt", "\n", r"a\.txt has no pairs"),
         ("a.jsonl", '{"sentence_good": "a"}\n', "a.jsonl:1.*sentence_bad"),
-        ("a.csv", "a,b\nx,y\n", "a.csv:2: no column 'sentence_good'.*--columns"),
+        ("a.csv", "a,b\nx,y\n", "a.csv:2: no column 'sentence_good'.*set columns to"),
         ("a.jsonl", '{"sentence_good": "a", "sentence_bad": ""}\n', "a.jsonl:1"),
         ("none.txt", None, "does not exist"),
         ("", None, "has no .jsonl file"),
