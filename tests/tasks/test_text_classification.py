@@ -584,11 +584,11 @@ def test_a_named_column_has_no_other_name_even_if_the_name_is_usual(
     if name == "sentence_vectors":
         row["text_b"] = "b"
     if missing == "label":
-        message = "no column 'label'; .*, label= of the task"
+        message = "no column 'label'; .*, or set label of the task"
     else:
         row["label"] = 1
         key = next(key for key in settings if key != "name")
-        message = f"no column '{missing}'; .*, {key}= of the task"
+        message = f"no column '{missing}'; .*, or set {key} of the task"
     with pytest.raises(UserError, match=message):
         getattr(bert_jax.tasks, name)(**settings).with_rows(train=[row])
 
