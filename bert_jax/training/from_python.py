@@ -283,7 +283,8 @@ def finetune(
       also scored before the first step.
     callback: function of the step and the dev scores, called after each evaluation. The run
       stops if it returns True. With several processes only process 0 calls it.
-    settings: see below, such as epochs=1, batch_size=16 or learning_rate=1e-4.
+    settings: see below, such as epochs=1, batch_size=16 or learning_rate=1e-4. A setting of
+      its own replaces the value in a config, such as optimizer=FineTuneOptimizer(...).
 
     Raises UserError for wrong rows, settings or files.
     """
