@@ -53,6 +53,7 @@ class NextToken:
 
     model: nn.Module
     sum_names = ("loss", "weight", "correct")
+    frozen = ""
     rules = ((r"(narrow|wide)/kernel$", PartitionSpec(None, None)),)
 
     def init(self, key):
