@@ -125,6 +125,7 @@ class Probe:
     model: BertForPreTraining | None
     traced: list = dataclasses.field(compare=False, default_factory=list)
     sum_names = ("loss", "rows", "tokens_seen", "masked", "draw")
+    frozen = ""
     rules = ((r"(drawn|probe)/", jax.sharding.PartitionSpec()),)
     _count = itertools.count()
 
