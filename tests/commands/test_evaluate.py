@@ -92,7 +92,9 @@ def test_the_column_of_the_text_may_be_named(finished, run, tmp_path):
     assert run("--input", tmp_path / "a.csv", "--columns", "review") == run(
         "--input", tmp_path / "b.jsonl"
     )
-    with pytest.raises(UserError, match=r"row 0: no column 'text'.*, or set columns to its name$"):
+    with pytest.raises(
+        UserError, match=r"row 0: no column 'text'.*set columns to its name$"
+    ):
         model.evaluate(other)
     with pytest.raises(
         UserError, match=r"a\.csv:2: no column 'body'; the columns are t"
