@@ -20,8 +20,9 @@ Function = TypeVar("Function", bound=Callable)
 class _Argument(NamedTuple):
     """An argument for a setting, or for a group of settings.
 
-    keys: a line for each setting of a group; () for a single setting. group: name of the
-    group whose setting it is; "" for a setting without a group.
+    keys: a line for each setting of a group; () for a single setting. config: the class of
+    a group; None for a single setting. group: name of the group whose setting it is; "" for
+    a setting without a group.
     """
 
     name: str
@@ -29,6 +30,7 @@ class _Argument(NamedTuple):
     default: Any
     meaning: str
     keys: Sequence[str]
+    config: type | None
     group: str
 
 
@@ -55,10 +57,13 @@ def accepts(
         hidden = {*leave_out, *(parameter.name for parameter in parameters)}
         arguments: dict[str, _Argument] = {}
         groups: dict[str, str] = {}
+        configs: dict[str, type] = {}
         for kind in kinds:
             for argument in _arguments(kind, flat):
                 if argument.group:
                     groups[argument.name] = argument.group
+                if argument.config:
+                    configs[argument.name] = argument.config
                 if argument.name not in hidden:
                     arguments.setdefault(argument.name, argument)
         page = [f"{inspect.getdoc(function)}\n\nSettings:\n"]
@@ -70,7 +75,7 @@ def accepts(
             page += [_wrapped(line) for line in lines]
         function.__signature__ = signature.replace(parameters=parameters)
         function.__doc__ = "\n".join(page)
-        function.groups = groups
+        function.groups, function.configs = groups, configs
         return function
 
     return decorate
@@ -79,14 +84,16 @@ def accepts(
 def in_groups(function: Callable, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a call, with the settings of a flat group in their group.
 
-    function: a function with :func:`accepts`. settings: a group is a dictionary or a
-    config. A setting of its own replaces the value of a config, whose defaults cannot be
-    told from values that were given. Raises UserError for a name that is not one of the
-    arguments, for a group of another type, and for two values of one setting if the group
-    is a dictionary.
+    function: a function with :func:`accepts`. settings: a group is a dictionary, or a
+    config of the group's class, which gives all settings of the group. A setting of its own
+    replaces the value of a config, whose defaults cannot be told from values that were
+    given. Raises UserError for a name that is not one of the arguments, for a group of
+    another type, and for two values of one setting if the group is a dictionary.
     """
     given = settings
-    settings = {name: _group(value) for name, value in given.items()}
+    settings = {}
+    for name, value in given.items():
+        settings[name] = _group(name, value, function.configs.get(name))
     known = inspect.signature(function).parameters
     grouped: dict[str, Any] = {}
     for name, value in settings.items():
@@ -118,23 +125,30 @@ def _arguments(kind: type, flat: str = "", group: str = "") -> Iterator[_Argumen
     hints = typing.get_type_hints(kind)
     for field in _fields(kind):
         annotation, default = hints[field.name], field.default
-        meaning, keys = field.metadata.get("doc"), []
+        meaning, keys, config = field.metadata.get("doc"), [], None
         if field.default_factory is not REQUIRED:
             default = field.default_factory()
         if field.name == flat:
             yield from _arguments(annotation, group=flat)
         if dataclasses.is_dataclass(annotation):
-            keys = describe(annotation)
-            meaning = f"a dictionary, or a {annotation.__name__}, of these settings"
+            keys, config = describe(annotation), annotation
+            meaning = f"some of these settings in a dictionary, or a {config.__name__}"
             annotation, default = dict, {}
-        yield _Argument(field.name, annotation, default, meaning, keys, group)
+        yield _Argument(field.name, annotation, default, meaning, keys, config, group)
 
 
-def _group(value: Any) -> Any:
-    """The dictionary of a config, which is a group of settings. Other values are kept."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return to_dict(value)
-    return value
+def _group(name: str, value: Any, config: type | None) -> Any:
+    """The dictionary of a config, which is a group of settings. Other values are kept.
+
+    config: the class of the group ``name``. Another class, which has other defaults, is a
+    UserError.
+    """
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    if config is not None and not isinstance(value, config):
+        actual = f"{name} is of the class {type(value).__name__}"
+        raise UserError(f"{actual}, expected {config.__name__} or a dictionary")
+    return to_dict(value)
 
 
 def _wrapped(line: str) -> str:

@@ -617,12 +617,16 @@ def test_a_group_of_settings_may_be_a_config(checkpoint_dir, monkeypatch, tmp_pa
     monkeypatch.setattr(from_python, "run_one", stop)
     monkeypatch.setattr(cross_validation, "run_sweep", stop)
     monkeypatch.setattr(from_python.pretraining, "pretrain", stop)
-    optimizer = OptimizerConfig(learning_rate=3e-4, beta1=0.8, clip_norm=math.inf)
+    chosen = dict(learning_rate=3e-4, beta1=0.8, clip_norm=math.inf)
+    optimizer = FineTuneOptimizer(**chosen)
     groups = dict(optimizer=optimizer, mesh=MeshConfig(fsdp=True))
     groups |= dict(compute=ComputeConfig(remat="dots"), init_from=checkpoint_dir)
     groups["workdir"] = tmp_path
     task, rows = bert_jax.tasks.classification(), [("a", "x"), ("b", "y")] * 4
     tuned = groups | dict(train=rows, model=ModelSettings(pooling="mean"))
+    with pytest.raises(UserError, match="class OptimizerConfig, expected FineTuneO"):
+        bert_jax.finetune(task, **tuned | dict(optimizer=OptimizerConfig(1e-3)))
+    groups["optimizer"] = OptimizerConfig(**chosen)
     for function, arguments in (
         (functools.partial(bert_jax.finetune, task), tuned | dict(verbose=0)),
         (functools.partial(bert_jax.cross_validate, task), tuned | dict(folds=2)),
@@ -631,15 +635,14 @@ def test_a_group_of_settings_may_be_a_config(checkpoint_dir, monkeypatch, tmp_pa
         with pytest.raises(UserError, match="stopped"):
             function(**arguments)
         config = configs[-1]
-        for field in dataclasses.fields(OptimizerConfig):
-            value = getattr(config.optimizer, field.name)
-            assert value == getattr(optimizer, field.name)
+        assert config.optimizer == arguments["optimizer"]
         assert config.mesh.fsdp and config.compute.remat == "dots"
     assert [x.model.pooling for x in configs[:2]] == ["mean", "mean"]
     changed = groups | dict(text=__file__, steps=3, warmup=0.4)
     with pytest.raises(UserError, match="stopped"):
         bert_jax.pretrain(**changed)
-    assert configs[-1].optimizer == dataclasses.replace(optimizer, warmup=0.4)
+    changed = dataclasses.replace(groups["optimizer"], warmup=0.4)
+    assert configs[-1].optimizer == changed
 
 
 @pytest.mark.parametrize(
