@@ -85,6 +85,9 @@ _OTHER_NAMES = {
     "normalize_embeddings": ["normalize"],
     "truncate_dim": ["dimensions"],
     "output_value": ["pooling"],
+    "prompt": ["query_prompt"],
+    "prompt_name": ["query_prompt"],
+    "corpus_prompt": ["document_prompt"],
     "top_k": ["top"],
     "top_n": ["top"],
     "torch_dtype": ["dtype"],
@@ -94,7 +97,6 @@ _OTHER_NAMES = {
     "output_attentions": ["attentions"],
 }
 _NUMPY = "the arrays are numpy's; jax.numpy.asarray and torch.from_numpy convert them"
-_PROMPT = "put the prompt before each text"
 # Arguments of transformers and sentence-transformers that have no name here.
 _HINTS = {
     "device": "JAX chooses devices by the environment variable JAX_PLATFORMS",
@@ -105,8 +107,6 @@ _HINTS = {
     "return_tensors": _NUMPY,
     "convert_to_numpy": _NUMPY,
     "convert_to_tensor": _NUMPY,
-    "prompt": _PROMPT,
-    "prompt_name": _PROMPT,
     "add_special_tokens": "tokenizer.encode(text) has no [CLS] and [SEP]",
     "return_offsets_mapping": "bert_jax.data.token_offsets.encode_with_offsets has them",
     "return_attention_mask": "the result always has attention_mask",

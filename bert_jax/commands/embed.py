@@ -16,6 +16,8 @@ flags:
   --columns C [C ...]  columns of a table with the texts (as trained, or text)
   --layers I,J         layers to concatenate, 0: embeddings (--layers=-1)
   --normalize          scale every vector to length 1 (as the model does)
+  --prompt TEXT        text before each text (the model's default prompt)
+  --prompt_name NAME   name of a prompt of the model, such as query
 
 A row is a text, or two texts with a tab between them. An empty line is an empty text. The
 mean is over all tokens, [CLS] and [SEP] included. Inputs may be larger than memory. The
@@ -42,6 +44,8 @@ _FLAGS = cli.MODEL_FLAGS | {
     "layers": {"type": _layers, "default": [-1]},
     "pooling": ("", "none", "mean", "cls", "pooler"),
     "normalize": {"action": "store_true", "default": None},
+    "prompt": {},
+    "prompt_name": {},
 }
 
 
@@ -59,7 +63,7 @@ def main(argv: list[str]) -> None:
     cli.check_columns(parser, args)
     cli.start()
     settings = cli.model_options(args)
-    for name in ("layers", "pooling", "normalize"):
+    for name in ("layers", "pooling", "normalize", "prompt", "prompt_name"):
         settings[name] = getattr(args, name)
     options = from_settings(embed.EncodeOptions, settings, "")
     model = OnDevices(load(args.checkpoint), args.checkpoint)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,8 +41,8 @@ ROW = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class EncodeOptions(Options):
-    """The options of ``Bert.encode``."""
+class VectorOptions(Options):
+    """How texts become vectors: the options of all methods that encode."""
 
     layers: tuple[int, ...] = setting(
         (-1,),
@@ -74,10 +74,23 @@ class EncodeOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True)
+class EncodeOptions(VectorOptions):
+    """The options of ``Bert.encode``."""
+
+    prompt: str | None = setting(
+        None, 'text that is put before each text; "": none; None: the default prompt'
+    )
+    prompt_name: str | None = setting(
+        None, 'name of a prompt of the model, such as "query", in place of ``prompt``'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class _Vectors:
     """How the hidden states of a model become vectors; see EncodeOptions.
 
     activations: of the Dense modules of a model of sentence vectors, in their order.
+    prompt_tokens: number of first tokens of a text that are not pooled.
     """
 
     model: BertModel
@@ -86,6 +99,7 @@ class _Vectors:
     activations: tuple[str, ...]
     normalize: bool
     dimensions: int
+    prompt_tokens: int
 
 
 class _Reading(NamedTuple):
@@ -103,9 +117,10 @@ def encode(model: OnDevices, rows: Rows, options: EncodeOptions) -> Iterator[Par
     """Vectors of texts, float32 (W,), or without pooling of tokens, (tokens, W).
 
     If a model of sentence vectors keeps its pooling, its Dense modules are applied, and its
-    default prompt is put before each text. A text becomes [CLS] A [SEP], a tuple of two
-    texts [CLS] A [SEP] B [SEP], and an empty text [CLS] [SEP]. A text that is too long
-    loses its end. In a pair the longer text loses its end.
+    default prompt is put before each text. In a pair a prompt is put before the first text.
+    A text becomes [CLS] A [SEP], a tuple of two texts [CLS] A [SEP] B [SEP], and an empty
+    text [CLS] [SEP]. A text that is too long loses its end. In a pair the longer text loses
+    its end.
     """
     vectors, reading = _settings(model, options)
     params = model.checkpoint(options).params
@@ -149,6 +164,7 @@ def _settings(model: OnDevices, options: EncodeOptions) -> tuple[_Vectors, _Read
     config = checkpoint.config
     positions = config.max_positions
     modules = vector_settings(checkpoint.head, checkpoint.extra, positions) or {}
+    prompts = modules.get("prompts", {})
     most = 2
     if modules:
         most = 1  # a sentence vector is of one text
@@ -167,6 +183,11 @@ def _settings(model: OnDevices, options: EncodeOptions) -> tuple[_Vectors, _Read
     normalize = options.normalize
     if normalize is None:
         normalize = modules.get("normalize", False)
+    prompt = _prompt(options, prompts, modules.get("default_prompt_name"))
+    prompt_tokens = 0
+    if prompt and not modules.get("include_prompt", True):
+        features = text_features(model.tokenizer, [(prompt,)], max_length)
+        prompt_tokens = len(features.input_ids[0]) - 1  # [SEP] is after the text
     vectors = _Vectors(
         encoder_class(config)(config, checkpoint.compute),
         pooling,
@@ -174,10 +195,26 @@ def _settings(model: OnDevices, options: EncodeOptions) -> tuple[_Vectors, _Read
         tuple(modules.get("activations", ())),
         bool(normalize),
         options.dimensions,
+        prompt_tokens,
     )
-    default = modules.get("default_prompt_name")
-    prompt = modules.get("prompts", {}).get(default, "")
     return vectors, _Reading(max_length, most, prompt)
+
+
+def _prompt(
+    options: EncodeOptions, prompts: Mapping[str, str], default: str | None
+) -> str:
+    """The text before each text. prompts: of the model. default: a name, or None."""
+    name = options.prompt_name
+    if options.prompt is not None:
+        if name is not None:
+            raise UserError("prompt and prompt_name are both given; give one of them")
+        return options.prompt
+    if name is None:
+        return prompts.get(default, "")
+    if name not in prompts:
+        actual = f"prompt_name={name!r}, expected one of the model's prompts"
+        raise UserError(f"{actual} {[*prompts]}; prompt accepts any text")
+    return prompts[name]
 
 
 def _vectors(chosen: _Vectors, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
@@ -196,7 +233,8 @@ def _vectors(chosen: _Vectors, params: Any, batch: dict[str, jax.Array]) -> jax.
     else:
         vectors = side_by_side(encoded.hidden_states, chosen.layers)
     if chosen.pooling in ("cls", "mean"):
-        vectors = pool_tokens(chosen.pooling, vectors, tokens)
+        pooled = tokens.without_first(chosen.prompt_tokens)
+        vectors = pool_tokens(chosen.pooling, vectors, pooled)
     for i, activation in enumerate(chosen.activations):
         layer = params["dense"][str(i)]
         vectors = jnp.matmul(vectors, layer["kernel"], precision="highest")

@@ -14,6 +14,7 @@ from bert_jax.arguments import accepts
 from bert_jax.data.text_arrays import paired_texts
 from bert_jax.errors import UserError, counted, listed
 from bert_jax.inference import predict
+from bert_jax.inference import search as retrieval
 from bert_jax.inference.embed import EncodeOptions, stacked
 from bert_jax.inference.evaluation import (
     Arrays,
@@ -33,7 +34,6 @@ from bert_jax.inference.pretrained import (
     next_sentence,
 )
 from bert_jax.inference.scores import evaluate
-from bert_jax.inference.search import check_options, duplicates, search, similarity
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.find import check_save
 from bert_jax.interop.load import load as load_checkpoint
@@ -44,7 +44,7 @@ from bert_jax.tasks.task import Metrics, Task
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchOptions(EncodeOptions):
+class SearchOptions(retrieval.RetrievalOptions):
     """The options of ``Bert.search``."""
 
     top: int = setting(10, "number of texts for a query", least=1)
@@ -177,9 +177,9 @@ class Bert(Checkpoint):
         columns: name of the column of the text in a frame; (): "text".
         """
         from_settings(EncodeOptions, options, "")
-        check_options(options, a, b)
+        retrieval.check_options(options, a, b)
         encode = functools.partial(self.encode, columns=columns, **options)
-        values = similarity(encode, a, b)
+        values = retrieval.similarity(encode, a, b)
         return _number_or_array(values, values.ndim == 0)
 
     @accepts(SearchOptions)
@@ -199,15 +199,48 @@ class Bert(Checkpoint):
 
         Several queries give a list with one entry for each query. The search is exact.
 
+        The model's prompt for queries is put before each query, and its prompt for
+        documents before each text of the corpus. Its default prompt is not used.
+
         queries, corpus: texts as for ``encode``, or vectors from ``encode``. Vectors of the
-          corpus save time in later searches, and the answers then have no "text".
+          corpus save time in later searches, and the answers then have no "text". If
+          the model has prompts, encode the corpus with ``prompt_name="document"``.
         top: number of texts for a query.
         columns: name of the column of the text in a frame; (): "text".
         """
         top = from_settings(SearchOptions, {"top": top, **options}, "").top
-        check_options(options, queries, corpus)
-        encode = functools.partial(self.encode, **options)
-        return search(encode, queries, corpus, top, columns)
+        functions = retrieval.encoders(
+            self.encode, self.extra, options, queries, corpus
+        )
+        return retrieval.search(functions, queries, corpus, top, columns)
+
+    @accepts(retrieval.RetrievalOptions)
+    def evaluate_search(
+        self,
+        queries: Any,
+        corpus: Any,
+        relevant: Any,
+        *,
+        columns: Columns = (),
+        **options: Any,
+    ) -> dict[str, float]:
+        """Scores in percent of ``search``: accuracy@k, recall@k, mrr@10 and ndcg@10.
+
+        >>> model.evaluate_search(questions, answers, [(0, 4), (0, 7), (1, 2)])["ndcg@10"]
+        71.3
+
+        accuracy@k: how often at least one relevant text is among the first k. recall@k:
+        the share of the relevant texts that are among the first k; k is 1, 3, 5 and 10. A
+        query without relevant texts is not counted.
+
+        queries, corpus: several texts as for ``encode``, or vectors from ``encode``.
+        relevant: pairs (row of the query, row of a relevant text), from 0, int (N, 2).
+        columns: name of the column of the text in a frame; (): "text".
+        """
+        from_settings(retrieval.RetrievalOptions, options, "")
+        encode = functools.partial(self.encode, columns=columns)
+        functions = retrieval.encoders(encode, self.extra, options, queries, corpus)
+        return retrieval.evaluate_search(functions, queries, corpus, relevant)
 
     @accepts(DuplicateOptions)
     def duplicates(
@@ -226,9 +259,9 @@ class Bert(Checkpoint):
         """
         given = {"threshold": threshold, **options}
         threshold = from_settings(DuplicateOptions, given, "").threshold
-        check_options(options, texts)
+        retrieval.check_options(options, texts)
         encode = functools.partial(self.encode, columns=columns, **options)
-        return duplicates(encode, texts, threshold)
+        return retrieval.duplicates(encode, texts, threshold)
 
     @accepts(ScoreOptions)
     def score(

@@ -5,9 +5,10 @@ float16 and bfloat16, of any length. Cosines are float32. A vector of zeros has 
 with all vectors. Numbers below the normal range of float32, 1.2e-38, count as zeros.
 """
 
+import dataclasses
 import functools
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,12 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError, listed
+from bert_jax.inference.embed import VectorOptions
 from bert_jax.inference.evaluation import Columns, row_texts, rows_of
+from bert_jax.interop.modules import prompt_for
 from bert_jax.model.heads import normalized
+from bert_jax.settings import setting
 from bert_jax.tasks.rows import is_single
 
+Encoders = Sequence[Callable[..., Any]]  # of queries, and of texts of a corpus
 BLOCK = 4096  # vectors; the cosines of two blocks take 64 MiB
 ROUNDING = 1e-6  # the rounded cosine of equal vectors is at most this much below 1
+_CUTOFFS = (1, 3, 5, 10)  # numbers of first texts that scores of a search consider
 
 
 def vectors_of(data: Any) -> np.ndarray | jax.Array | None:
@@ -176,16 +182,55 @@ def similarity(encode: Callable[[Any], Any], a: Any, b: Any) -> np.ndarray:
     return values
 
 
+@dataclasses.dataclass(frozen=True)
+class RetrievalOptions(VectorOptions):
+    """The options of methods that compare queries with documents."""
+
+    query_prompt: str | None = setting(
+        None,
+        'text that is put before each query; None: the prompt "query" of the model',
+    )
+    document_prompt: str | None = setting(
+        None,
+        "text that is put before each text of the corpus; None: the prompt "
+        '"document", "passage" or "corpus" of the model',
+    )
+
+
+def encoders(
+    encode: Callable[..., Any],
+    extra: Mapping[str, Any],
+    options: dict[str, Any],
+    queries: Any,
+    corpus: Any,
+) -> Encoders:
+    """Two functions that encode queries and texts of the corpus, each with its prompt.
+
+    extra: of the checkpoint. options: of the call; RetrievalOptions has the names.
+    """
+    check_options(options, queries, corpus)
+    others = dict(options)
+    prompts = {}
+    for name, data in (("query_prompt", queries), ("document_prompt", corpus)):
+        prompts[name] = others.pop(name, None)
+        if prompts[name] is None:
+            prompts[name] = prompt_for(extra, name)
+        else:
+            check_options({name: prompts[name]}, data)
+    return [functools.partial(encode, prompt=x, **others) for x in prompts.values()]
+
+
 def search(
-    encode: Callable[..., Any], queries: Any, corpus: Any, top: int, columns: Columns
+    encoders: Encoders, queries: Any, corpus: Any, top: int, columns: Columns
 ) -> list[Any]:
     """The rows of the corpus that are nearest to each query; see ``Bert.search``."""
+    encode_query, encode_text = encoders
     texts = None
     if vectors_of(corpus) is None:
         rows = row_texts(rows_of(corpus, columns), most=1)
         corpus = texts = [row.texts[0] for row in rows]
-    vectors = _vectors(queries, functools.partial(encode, columns=columns))
-    searched = _vectors(corpus, encode, least=2)
+    vectors = _vectors(queries, functools.partial(encode_query, columns=columns))
+    searched = _vectors(corpus, encode_text, least=2)
     rows_QK, cosines_QK = nearest(np.atleast_2d(vectors), searched, top)
     answers = []
     for rows, values in zip(rows_QK.tolist(), cosines_QK.tolist(), strict=True):
@@ -199,6 +244,63 @@ def search(
     if vectors.ndim == 1:
         return answers[0]
     return answers
+
+
+def evaluate_search(
+    encoders: Encoders, queries: Any, corpus: Any, relevant: Any
+) -> dict[str, float]:
+    """How well a search finds relevant texts; see ``Bert.evaluate_search``."""
+    encode_query, encode_text = encoders
+    vectors = _vectors(queries, encode_query, least=2)
+    searched = _vectors(corpus, encode_text, least=2)
+    pairs = _checked_pairs(relevant, len(vectors), len(searched))
+    rows_QK, _ = nearest(vectors, searched, max(_CUTOFFS))
+    return retrieval_scores(rows_QK, pairs, len(searched))
+
+
+def _checked_pairs(relevant: Any, queries: int, texts: int) -> np.ndarray:
+    """Pairs of rows without repeats, int (N, 2). Raises UserError for other values."""
+    try:
+        pairs = np.asarray(relevant)
+    except ValueError:  # lists of different lengths
+        pairs = np.empty(0)
+    is_pairs = pairs.dtype.kind in "iu" and pairs.shape[1:] == (2,) and pairs.size
+    if not is_pairs or (pairs < 0).any() or (pairs >= (queries, texts)).any():
+        needed = "expected pairs (row of the query, row of the text), counted from 0"
+        raise UserError(
+            f"relevant={relevant!r:.60}, {needed}, of {queries} queries and {texts} texts"
+        )
+    return np.unique(pairs.astype(np.int64), axis=0)
+
+
+def retrieval_scores(
+    rows_QK: np.ndarray, pairs: np.ndarray, texts: int
+) -> dict[str, float]:
+    """Scores in percent, averaged over the queries with relevant texts.
+
+    rows_QK: the rows that were found for each query, the best first. pairs: int (N, 2),
+    rows of queries and of their relevant texts, without repeats. texts: size of the corpus.
+    The formulas are from InformationRetrievalEvaluator of sentence-transformers.
+    """
+    queries_Q = np.arange(len(rows_QK))
+    relevant_Q = np.bincount(pairs[:, 0], minlength=len(rows_QK))
+    # A pair of rows as one number.
+    numbers_QK = queries_Q[:, None] * texts + rows_QK
+    hits_QK = np.isin(numbers_QK, pairs[:, 0] * texts + pairs[:, 1])
+    is_scored_Q = relevant_Q > 0
+    hits_QK, relevant_Q = hits_QK[is_scored_Q], relevant_Q[is_scored_Q]
+    scores, most = {}, max(_CUTOFFS)
+    for k in _CUTOFFS:
+        found_Q = hits_QK[:, :k].sum(axis=1)
+        scores[f"accuracy@{k}"] = np.mean(found_Q > 0)
+        scores[f"recall@{k}"] = np.mean(found_Q / relevant_Q)
+    ranks_K = np.arange(1, hits_QK.shape[1] + 1)
+    scores[f"mrr@{most}"] = np.mean((hits_QK / ranks_K).max(axis=1))
+    gains_Q = (hits_QK / np.log2(ranks_K + 1)).sum(axis=1)
+    ideal_K = np.cumsum(1 / np.log2(np.arange(1, most + 1) + 1))
+    ideal_Q = ideal_K[np.minimum(relevant_Q, most) - 1]
+    scores[f"ndcg@{most}"] = np.mean(gains_Q / ideal_Q)
+    return {name: 100 * float(score) for name, score in scores.items()}
 
 
 def duplicates(

@@ -5,6 +5,7 @@ pooling: "mean" or "cls". activations: the activation of each Dense module. The 
 these modules are parameters under "dense". normalize: whether vectors are scaled to length
 1. max_length: maximum number of tokens of a text, [CLS] and [SEP] included. prompts,
 default_prompt_name, similarity_fn_name: as in config_sentence_transformers.json.
+include_prompt: whether the tokens of a prompt are pooled.
 """
 
 import json
@@ -33,6 +34,11 @@ _CONFIG = "config_sentence_transformers.json"
 _OLD = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 ACTIVATIONS = {"Identity": lambda x: x, "Tanh": jnp.tanh}
 _TYPES = "sentence_transformers.models"  # the package of the modules
+# Names of the prompts of models for an option of a search.
+_PROMPT_NAMES = {
+    "query_prompt": ("query",),
+    "document_prompt": ("document", "passage", "corpus"),
+}
 
 
 class _Vectors(TypedDict, total=False):
@@ -122,10 +128,6 @@ def _read_modules(
     pooling_file = folder / paths[1] / "config.json"
     pooling = read_json(pooling_file, "settings of a module", _Pooling)
     include_prompt = pooling.get("include_prompt", True)
-    if prompts.get(default) and include_prompt is False:
-        raise UserError(
-            f"{pooling_file}: include_prompt=False with a default prompt is not supported"
-        )
     settings = {
         "pooling": _pooling(pooling_file, pooling),
         "activations": [],
@@ -134,7 +136,7 @@ def _read_modules(
         "prompts": prompts,
         "default_prompt_name": default,
         "similarity_fn_name": vectors.get("similarity_fn_name"),
-        "include_prompt": include_prompt,
+        "include_prompt": include_prompt is not False,
     }
     params, width = {}, config.hidden_size
     for i, name in enumerate(dense):
@@ -257,3 +259,16 @@ def vector_settings(
     length = extra.get("data", {}).get("max_length", positions)
     plain = {"activations": [], "normalize": False, "prompts": {}}
     return {"pooling": head, "max_length": length} | plain
+
+
+def prompt_for(extra: Mapping[str, Any], option: str) -> str:
+    """The prompt of a checkpoint for an option of a search: the first that is not empty.
+
+    "" without a prompt of these names, as in encode_query of sentence-transformers, which
+    does not use the default prompt either.
+    """
+    prompts = extra.get(EXTRA, {}).get("prompts", {})
+    for name in _PROMPT_NAMES[option]:
+        if prompts.get(name):
+            return prompts[name]
+    return ""

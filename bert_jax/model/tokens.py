@@ -91,6 +91,13 @@ class Tokens:
         )
         return sums_BSD / jnp.maximum(belongs_BLS.sum(axis=1), 1)[..., None]
 
+    def without_first(self, count: int) -> "Tokens":
+        """The tokens with the first ``count`` of each sequence as padding, for pooling."""
+        is_kept_BL = self.positions >= count
+        segment_ids_BL = jnp.where(is_kept_BL, self.segment_ids, 0)
+        starts_BS = jnp.minimum(self.starts + count, self.lasts)
+        return self.replace(segment_ids=segment_ids_BL, starts=starts_BS)
+
     def _in_sequence(self) -> jax.Array:
         """Whether each token belongs to each sequence: bool (B, L, S)."""
         numbers_S = jnp.arange(1, self.starts.shape[1] + 1)

@@ -272,11 +272,16 @@ def called(monkeypatch):
     ("line", "columns", "model", "name", "more"),
     [
         (
-            "embed --layers=-2,-1 --pooling cls --normalize --output x.npz",
+            "embed --layers=-2,-1 --pooling cls --normalize --prompt=see --output x.npz",
             ["body"],
             "mlm_nsp",
             "embed.encode",
-            {"layers": (-2, -1), "pooling": "cls", "normalize": True},
+            {
+                "layers": (-2, -1),
+                "pooling": "cls",
+                "normalize": True,
+                "prompt": "see",
+            },
         ),
         ("predict --top 3", ["body"], "mlm_nsp", "pretrained.fill_mask", {"top": 3}),
         ("predict --top 3", ["body"], "classification", "predict.beside", {"top": 3}),

@@ -207,6 +207,19 @@ def test_the_command_writes_every_token_of_every_line(run, by_hand, capsys):
         np.testing.assert_allclose(arrays["values"][start:stop], expected, atol=1e-5)
 
 
+def test_the_command_puts_a_prompt_before_each_text(run, model):
+    expected = model.encode(["a man", "the cat"], prompt="the big ")
+    plain = model.encode(["the big a man", "the big the cat"])
+    np.testing.assert_array_equal(expected, plain)
+    (actual,) = run("a man\nthe cat\n", "--prompt", "the big ").values()
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+    with pytest.raises(
+        UserError,
+        match=r"prompt_name='query', expected one of the model's prompts \[\]",
+    ):
+        run("a man\n", "--prompt_name", "query")
+
+
 def test_the_command_reads_a_column_of_a_table(run, model):
     expected = model.encode(["a man", "the cat , big"])
     table = 'id,text\n1,a man\n2,"the cat , big"\n'

@@ -269,3 +269,37 @@ def test_dimensions_are_dropped_before_vectors_are_normalised(model, encoded):
     short = model.encode(TEXTS, dimensions=4, normalize=True)
     expected = encoded[:, :4] / np.linalg.norm(encoded[:, :4], axis=1, keepdims=True)
     np.testing.assert_allclose(short, expected, atol=1e-6)
+
+
+def test_scores_of_a_search_by_hand():
+    """Query 1 finds its two texts at the ranks 2 and 4, query 2 nothing."""
+    rows = np.array([[3, 0, 1, 2], [0, 4, 1, 3], [1, 0, 2, 3]])
+    pairs = np.array([(1, 3), (1, 4), (2, 4)])
+    scores = search.retrieval_scores(rows, pairs, 5)
+    ideal = 1 + 1 / np.log2(3)
+    expected = {
+        **{"accuracy@1": 0, "accuracy@3": 50, "accuracy@5": 50, "accuracy@10": 50},
+        **{"recall@1": 0, "recall@3": 25, "recall@5": 50, "recall@10": 50},
+        "mrr@10": 25,
+        "ndcg@10": 50 * (1 / np.log2(3) + 1 / np.log2(5)) / ideal,
+    }
+    assert scores == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("relevant", "message"),
+    [
+        ([], r"relevant=\[\], expected pairs"),
+        (np.zeros((0, 2), int), "expected pairs"),
+        ([[0, 1], [2]], r"relevant=\[\[0, 1\], \[2\]\], expected pairs \(row of the"),
+        ({"q0": {"d1"}}, "expected pairs"),
+        ([(0, 1.5)], "expected pairs"),
+        ([(0, 1, 1)], "expected pairs"),
+        ([(0, 1), (1, 6)], "from 0, of 2 queries and 6 texts"),
+        ([(-1, 0)], "from 0, of 2"),
+        ([(2, 0)], "from 0, of 2"),
+    ],
+)
+def test_relevant_pairs_are_rows_of_both(pretrained, relevant, message):
+    with pytest.raises(UserError, match=message):
+        pretrained.evaluate_search(vectors(2), vectors(6, 1), relevant)

@@ -58,6 +58,120 @@ def test_vectors_equal_sentence_transformers(folder, theirs, tmp_path, name):
     np.testing.assert_array_equal(again.encode(texts), vectors)
 
 
+@pytest.fixture(scope="module")
+def prompted(golden):
+    with np.load(golden / "sentence_transformers/prompts.npz") as file:
+        return dict(file)
+
+
+ROLES = {"query": "see a bee ", "document": "the cat's ", "plain": "b "}
+
+
+@pytest.fixture
+def with_prompts(folder):
+    """A function that returns the folder of a model of prompts.npz."""
+
+    def make(pooling, pooled=True, prompts=ROLES, default="plain"):
+        path = folder("mean")
+        change(path / POOLING, pooling_mode=pooling, include_prompt=pooled)
+        change(path / CONFIG, prompts=prompts, default_prompt_name=default)
+        change(path / LENGTH, max_seq_length=14)
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_prompts_equal_sentence_transformers(with_prompts, prompted, pooling, pooled):
+    """One prompt of each call is longer than the 14 tokens of a text."""
+    model = bert_jax.load(with_prompts(pooling, pooled))
+    texts, long = prompted["texts"].tolist(), "the cat the cat the cat bee bee a the "
+    long += "cat's see be a cat "
+    for name, options in {
+        "default": {},
+        "none": {"prompt": ""},
+        "own": {"prompt": "bee see "},
+        "long": {"prompt": long},
+        "query": {"prompt_name": "query"},
+        "document": {"prompt_name": "document"},
+    }.items():
+        theirs = prompted[f"{pooling}_{pooled}_{name}"]
+        vectors = model.encode(texts, **options)
+        np.testing.assert_allclose(vectors, theirs, rtol=0, atol=1e-5, err_msg=name)
+        if name not in ("default", "long"):
+            assert abs(vectors - model.encode(texts)).max() > 0.01
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_search_has_their_prompts_and_scores(with_prompts, prompted, pooling, pooled):
+    model = bert_jax.load(with_prompts(pooling, pooled))
+    queries, documents = prompted["queries"].tolist(), prompted["documents"].tolist()
+    scores = model.evaluate_search(queries, documents, prompted["relevant"])
+    assert len(scores) == 10
+    for name, score in scores.items():
+        theirs = 100 * prompted[f"{pooling}_{pooled}_cosine_{name}"]
+        assert score == pytest.approx(theirs, abs=1e-9), name
+    vectors = [
+        model.encode(queries, prompt_name="query"),
+        model.encode(documents, prompt_name="document"),
+    ]
+    found = model.search(queries, documents, top=3)
+    expected = model.search(*vectors, top=3)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [x["row"] for x in ours] == [x["row"] for x in theirs]
+        assert [x["text"] for x in ours] == [documents[x["row"]] for x in theirs]
+    assert model.evaluate_search(*vectors, prompted["relevant"]) == scores
+
+
+def test_prompts_of_a_search_may_be_given(with_prompts):
+    model = bert_jax.load(with_prompts("cls"))
+    query, texts = "the cat", ["a bee", "see a cat", "the bee"]
+    found = model.search(query, texts, query_prompt="be ", document_prompt="")
+    expected = model.search(
+        model.encode(query, prompt="be "), model.encode(texts, prompt="")
+    )
+    assert [x["cosine"] for x in found] == [x["cosine"] for x in expected]
+    with pytest.raises(UserError, match="query_prompt has no effect on vectors"):
+        model.search(model.encode(query), texts, query_prompt="be ")
+    with pytest.raises(UserError, match="document_prompt has no effect on vectors"):
+        model.search(query, model.encode(texts), document_prompt="be ")
+
+
+@pytest.mark.parametrize(
+    ("prompts", "query", "document"),
+    [
+        ({"plain": "b ", "passage": "the ", "corpus": "a "}, "", "the "),
+        ({"plain": "b ", "corpus": "a ", "document": ""}, "", "a "),
+        ({"plain": "b "}, "", ""),
+    ],
+)
+def test_a_search_never_has_the_default_prompt(with_prompts, prompts, query, document):
+    model = bert_jax.load(with_prompts("mean", prompts=prompts))
+    texts = ["a bee", "see a cat", "the bee"]
+    found = model.search("the cat", texts)
+    expected = model.search(
+        model.encode("the cat", prompt=query), model.encode(texts, prompt=document)
+    )
+    assert [x["cosine"] for x in found] == [x["cosine"] for x in expected]
+
+
+def test_an_unknown_prompt_is_refused_with_the_names(with_prompts, folder):
+    model = bert_jax.load(with_prompts("mean"))
+    message = "prompt_name='passage', expected one of the model's prompts ['query', "
+    message += "'document', 'plain']; prompt accepts any text"
+    with pytest.raises(UserError, match=re.escape(message)):
+        model.encode("a bee", prompt_name="passage")
+    with pytest.raises(UserError, match="are both given; give one of them"):
+        model.encode("a bee", prompt_name="query", prompt="see ")
+    plain = bert_jax.load(with_prompts("mean", prompts={}, default=None))
+    with pytest.raises(
+        UserError, match=r"the model's prompts \[\]; prompt accepts any text$"
+    ):
+        plain.encode("a bee", prompt_name="query")
+
+
 def test_other_options_give_the_encoder_s_own_vectors(folder, theirs):
     """Dense modules, the prompt and the length belong to the model's own pooling."""
     texts = theirs["texts"].tolist()
@@ -137,6 +251,7 @@ LENGTH = "sentence_bert_config.json"
     ("file", "settings"),
     [
         (CONFIG, {"default_prompt_name": "query", "prompts": {"query": "see the "}}),
+        (CONFIG, {"prompts": ROLES, "similarity_fn_name": "dot"}),
         (POOLING, {"include_prompt": False}),
     ],
 )
@@ -177,11 +292,6 @@ FIRST_LAST = {"pooling_mode_first_last_avg": True, "pooling_mode_mean_tokens": F
         (POOLING, {"pooling_mode": "max"}, "the pooling is 'max'; expected 'mean' or"),
         (POOLING, {"pooling_mode": ["cls", "mean"]}, r"pooling is \['cls', 'mean'\]"),
         (POOLING, {"pooling_mode": "weightedmean"}, "the pooling is 'weightedmean'"),
-        (
-            POOLING,
-            {"include_prompt": False},
-            "include_prompt=False with a default prompt",
-        ),
         (DENSE, {"activation_function": "torch.nn.ReLU"}, "activation_function='torch"),
         (DENSE, {"use_residual": True}, "use_residual=True, expected one of False"),
         (DENSE, {"module_input_name": "token_embeddings"}, "module_input_name='token"),

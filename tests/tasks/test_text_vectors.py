@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import json
 
 import jax
 import numpy as np
@@ -306,7 +307,10 @@ def test_a_run_keeps_the_modules_of_its_checkpoint(settings, tmp_path):
         "activations": [],
         "normalize": True,
         "max_length": 16,
-        "prompts": {"query": "query: "},
+        "prompts": {"query": "query: ", "passage": "text: ", "plain": ""},
+        "default_prompt_name": "plain",
+        "similarity_fn_name": "dot",
+        "include_prompt": False,
     }
     params = {"bert": encoder.params["bert"]}
     extra = {"modules": modules}
@@ -318,12 +322,21 @@ def test_a_run_keeps_the_modules_of_its_checkpoint(settings, tmp_path):
     assert (trained.head, trained.extra["data"]["pooling"]) == ("cls", "cls")
     changed = {"max_length": config.data.max_length}
     assert modules | changed == {n: trained.extra["modules"][n] for n in modules}
+    best = tmp_path / "run/best"
+    written = json.loads((best / "config_sentence_transformers.json").read_text())
+    for name in ("prompts", "default_prompt_name", "similarity_fn_name"):
+        assert written[name] == modules[name]
+    pooling = json.loads((best / "1_Pooling/config.json").read_text())
+    assert pooling["include_prompt"] is False
     model, texts = bert_jax.load(tmp_path / "run"), ["sea good ship", "sea bad ship"]
     vectors = model.encode(texts)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
     task = bert_jax.tasks.sentence_vectors()
     rows = [(*texts, 0), (texts[0], texts[0], 1)]
     assert model.evaluate(rows, task=task)["spearman"] == pytest.approx(100)
+    named = model.encode(texts, prompt_name="passage")
+    np.testing.assert_array_equal(named, model.encode(texts, prompt="text: "))
+    assert abs(named - vectors).max() > 1e-3
 
 
 def test_an_explicit_pooling_is_kept():
