@@ -23,7 +23,7 @@ from bert_jax.model.heads import normalized
 from bert_jax.settings import setting
 from bert_jax.tasks.rows import is_single
 
-Encoders = Sequence[Callable[..., Any]]  # of queries, and of texts of a corpus
+Encoders = Sequence[Callable]  # of queries, and of texts of a corpus
 BLOCK = 4096  # vectors; the cosines of two blocks take 64 MiB
 ROUNDING = 1e-6  # the rounded cosine of equal vectors is at most this much below 1
 _CUTOFFS = (1, 3, 5, 10)  # numbers of first texts that scores of a search consider
@@ -198,7 +198,7 @@ class RetrievalOptions(VectorOptions):
 
 
 def encoders(
-    encode: Callable[..., Any],
+    encode: Callable,
     extra: Mapping[str, Any],
     options: dict[str, Any],
     queries: Any,
@@ -282,10 +282,9 @@ def retrieval_scores(
     rows of queries and of their relevant texts, without repeats. texts: size of the corpus.
     The formulas are from InformationRetrievalEvaluator of sentence-transformers.
     """
-    queries_Q = np.arange(len(rows_QK))
     relevant_Q = np.bincount(pairs[:, 0], minlength=len(rows_QK))
     # A pair of rows as one number.
-    numbers_QK = queries_Q[:, None] * texts + rows_QK
+    numbers_QK = np.arange(len(rows_QK))[:, None] * texts + rows_QK
     hits_QK = np.isin(numbers_QK, pairs[:, 0] * texts + pairs[:, 1])
     is_scored_Q = relevant_Q > 0
     hits_QK, relevant_Q = hits_QK[is_scored_Q], relevant_Q[is_scored_Q]
@@ -297,7 +296,7 @@ def retrieval_scores(
     ranks_K = np.arange(1, hits_QK.shape[1] + 1)
     scores[f"mrr@{most}"] = np.mean((hits_QK / ranks_K).max(axis=1))
     gains_Q = (hits_QK / np.log2(ranks_K + 1)).sum(axis=1)
-    ideal_K = np.cumsum(1 / np.log2(np.arange(1, most + 1) + 1))
+    ideal_K = np.cumsum(1 / np.log2(np.arange(2, most + 2)))
     ideal_Q = ideal_K[np.minimum(relevant_Q, most) - 1]
     scores[f"ndcg@{most}"] = np.mean(gains_Q / ideal_Q)
     return {name: 100 * float(score) for name, score in scores.items()}
