@@ -125,7 +125,10 @@ def test_json_lines_and_a_table_of_each_family(name, checkpoint, run, tmp_path):
     lines, err = run(checkpoint(name), INPUTS[name])
     answers = [json.loads(line) for line in lines]
     assert len(answers) == len(INPUTS[name])
-    assert err == ""
+    warnings = err.splitlines()
+    # The vocabulary of the test does not have the words of one of the inputs.
+    assert len(warnings) == (name == "segments")
+    assert all("of the tokens are unknown" in warning for warning in warnings)
     for answer in answers:
         for probability in _probabilities(answer):
             assert 0 <= probability <= 1 + 1e-9
