@@ -198,7 +198,9 @@ def test_a_study_runs_only_unfinished_runs(folder):
     """0.1.0 prepared one text for all pretraining runs, at data.path=study/text."""
     log = []
     config, place = command._open("study")
-    with pytest.raises(UserError, match=r"plain-seed0 holds another run \(.*data.corpus"):
+    with pytest.raises(
+        UserError, match=r"plain-seed0 holds another run \(.*data.corpus"
+    ):
         Study(config, place).table()
     data = config.variants["plain"].pretrain["data"]
     data |= {"path": "study/text", "corpus": ()}
