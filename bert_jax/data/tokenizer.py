@@ -278,7 +278,9 @@ class Tokenizer:
         known = []
         for i in rows:
             if not (hasattr(i, "__index__") and 0 <= i < len(self)):
-                raise UserError(f"{i!r} is no token id; expected 0 to {len(self) - 1}")
+                raise UserError(
+                    f"{i!r} is not a token id; expected 0 to {len(self) - 1}"
+                )
             is_special = self.tokens[i] in self.special
             if not (skip_special_tokens and is_special):
                 known.append(int(i))

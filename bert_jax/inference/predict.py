@@ -305,7 +305,7 @@ def frame(
     """The values of :func:`beside` as a pandas data frame.
 
     A pandas frame keeps its columns and its index, and a series its index. Without rows
-    the names of the columns are those of the answer to an example.
+    the columns have the names in the answer to an example.
     """
     with reading("as_frame=True", "pandas"):
         import pandas

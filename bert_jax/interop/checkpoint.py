@@ -70,7 +70,7 @@ class Checkpoint:
 
     @property
     def origin(self) -> str:
-        """Where the parameters come from, for the model card. "" if that is not known."""
+        """The origin of the parameters, for the model card. "" if it is not known."""
         if self.path and self.init_from:
             return f"{self.path}, which bert_jax trained from {self.init_from}"
         return self.path

@@ -183,7 +183,7 @@ def save_huggingface(
     written to config.json under "bert_jax", its modules to the files of
     sentence-transformers.
     card: Markdown about the origin of the weights, for the model card. None: the path and
-    the run that the checkpoint comes from, if they are known. own: whether a model
+    the run of the checkpoint, if they are known. own: whether a model
     without a class in transformers is written under our names, which only
     ``bert_jax.load`` reads; without ``own`` this model is a UserError. A ``directory`` that
     is not empty is a UserError unless ``overwrite``.

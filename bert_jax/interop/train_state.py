@@ -91,7 +91,7 @@ class CheckpointStore:
     ):
         """directory: an absolute path or a URL. Raises UserError if it is not writable.
 
-        save_every: steps between the saves of the run, besides those of keep_every.
+        save_every: steps between the saves of the run, besides the saves of keep_every.
         """
         self._directory = epath.Path(directory)
         self._keep, self._keep_every = keep, keep_every

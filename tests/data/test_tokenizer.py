@@ -396,7 +396,7 @@ def test_ids_become_text_and_tokens_as_in_transformers(uncased, mixed):
             uncased.decode(text)
     for wrong in (-100, 30522):
         with pytest.raises(
-            UserError, match=f"{wrong} is no token id; expected 0 to 30521"
+            UserError, match=f"{wrong} is not a token id; expected 0 to 30521"
         ):
             uncased.decode([1996, wrong])
     assert len(uncased) == 30522
