@@ -392,7 +392,7 @@ def test_ids_become_text_and_tokens_as_in_transformers(uncased, mixed):
     assert uncased.decode(1996) == uncased.decode(np.int32(1996)) == "the"
     assert uncased.decode([[1996], [4937, 2938]]) == ["the", "cat sat"]
     for text in ("ab", ["the"], 1.5):
-        with pytest.raises(UserError, match="no token id; expected 0 to 30521"):
+        with pytest.raises(UserError, match="not a token id; expected 0 to 30521"):
             uncased.decode(text)
     for wrong in (-100, 30522):
         with pytest.raises(
