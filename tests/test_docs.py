@@ -188,7 +188,7 @@ def test_the_comparison_names_the_checkpoints_that_convert_writes():
     table = (ROOT / "README.md").read_text().partition("## Comparison")[2]
     cells = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", table, flags=re.M))
     rows = {
-        "Hugging Face checkpoints of BERT": "hf",
+        "Hugging Face checkpoints": "hf",
         "Google's TensorFlow checkpoints": "tensorflow",
     }
     for row, form in rows.items():
