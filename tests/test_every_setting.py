@@ -330,6 +330,45 @@ ROWS = {
         ),
         "alone",
     ),
+    "model.rope_theta": Row(
+        300.0,
+        lambda x: traced_as(x, "model", rope_theta=300.0),
+        "alone",
+        {"model.positions": "rotary"},
+    ),
+    "model.embedding_norm": Row(
+        True,
+        lambda x: (
+            "bert/embeddings/norm/scale" in x.shapes
+            and "bert/encoder/layer_0/attention_norm/scale" not in x.shapes
+        ),
+        "alone",
+        {"model.pre_norm": True},
+    ),
+    "model.norm_bias": Row(
+        False, lambda x: "bert/embeddings/norm/bias" not in x.shapes, "alone"
+    ),
+    "model.attention_bias": Row(
+        False,
+        lambda x: "bert/encoder/layer_0/attention/output/bias" not in x.shapes,
+        "alone",
+    ),
+    "model.gated": Row(
+        True,
+        lambda x: x.shapes.get("bert/encoder/layer_0/gate/kernel") == (16, 32),
+        "alone",
+    ),
+    "model.feed_forward_bias": Row(
+        "down",
+        lambda x: (
+            "bert/encoder/layer_0/intermediate/bias" not in x.shapes
+            and "bert/encoder/layer_0/feed_forward_output/bias" in x.shapes
+        ),
+        "alone",
+    ),
+    "model.head_bias": Row(
+        False, lambda x: "mlm/transform/bias" not in x.shapes, "alone"
+    ),
     "model.pooling": Row(
         "mean", lambda x: traced_as(x, "model", pooling="mean"), "alone"
     ),
@@ -341,6 +380,11 @@ ROWS = {
     ),
     "model.initializer_range": Row(
         0.07, lambda x: has_number(x.init_text, 0.07, 9), "alone"
+    ),
+    "model.scaled_init": Row(
+        True,
+        lambda x: has_number(x.init_text, 0.02 / 2**0.5, 3),
+        "alone",
     ),
     # How it is computed
     "compute.dropout_impl": Row(

@@ -152,15 +152,16 @@ def parameter_shapes(
     outputs: number of outputs of the classifier. pooled: whether the classifier reads the
     pooler's output. Otherwise it reads each token of the encoder's output.
     """
-    one = dataclasses.replace(config, num_layers=1)  # all layers have the same shapes
-    model = pretraining_class(config)(one)
+    # The first layer may have no attention norm. All others have the same shapes.
+    two = dataclasses.replace(config, num_layers=min(config.num_layers, 2))
+    model = pretraining_class(config)(two)
     tree = initial_shapes(model)
     shapes = {}
     for name, shape in array_shapes(tree).items():
         shapes[name] = shape
-        if "layer_0" in name:
-            for i in range(1, config.num_layers):
-                shapes[name.replace("layer_0", f"layer_{i}")] = shape
+        if "layer_1" in name:
+            for i in range(2, config.num_layers):
+                shapes[name.replace("layer_1", f"layer_{i}")] = shape
     if "bert/mix/weights" in shapes:
         shapes["bert/mix/weights"] = (config.num_layers + 1,)
     width = encoder_class(config).width(config)

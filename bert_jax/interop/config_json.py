@@ -23,9 +23,17 @@ _OURS = {
     "position_offset": "position_offset",
     "pooler": "pooler",
     "model_type": "transformers_type",
+    "rope_theta": "rope_theta",
+    "embedding_norm": "embedding_norm",
+    "norm_bias": "norm_bias",
+    "attention_bias": "attention_bias",
+    "gated": "gated",
+    "feed_forward_bias": "feed_forward_bias",
+    "head_bias": "head_bias",
+    "scaled_init": "scaled_init",
 }
-# Options without which a class of transformers computes the same: positions are written as
-# a table, and save_huggingface decides about the others.
+# Options without which a class of transformers computes the same: positions of other kinds
+# than rotary are written as a table, and save_huggingface decides about the others.
 _ANY = ("encoder", "positions", "pooling")
 OWN = "bert_jax"  # model_type of a model without a class in transformers
 _TYPES_TABLE = "bert/embeddings/segment/embedding"
@@ -39,8 +47,14 @@ _FROM_JSON_ACTIVATION = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
     "relu": "relu",
+    "silu": "silu",
 }
-_TO_JSON_ACTIVATION = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+_TO_JSON_ACTIVATION = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_new",
+    "relu": "relu",
+    "silu": "silu",
+}
 _COMPUTE = typing.get_type_hints(ComputeConfig).keys()
 _HINTS = typing.get_type_hints(BertConfig)
 
@@ -204,8 +218,11 @@ def _fits(config: BertConfig) -> bool:
     values = config_to_dict(config)
     for key in _OURS.values():
         values.pop(key, None)
+    implied = config_from_dict(values)
+    if (config.positions == "rotary") != (implied.positions == "rotary"):
+        return False
     same = {field: getattr(config, field) for field in _ANY}
-    return config_from_dict(values, **same) == config
+    return dataclasses.replace(implied, **same) == config
 
 
 def split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

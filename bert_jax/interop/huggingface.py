@@ -283,7 +283,7 @@ def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def _with_position_table(params: dict[str, Any], config: BertConfig) -> dict[str, Any]:
     """The parameters with a position table, which BERT in transformers needs."""
-    if config.positions == "learned":
+    if config.positions in ("learned", "rotary"):
         return params
     table = sinusoids(config) * (config.positions == "sinusoidal")
     embeddings = params["bert"]["embeddings"] | {"position": {"embedding": table}}

@@ -109,6 +109,11 @@ def head_params(
     if not (bilstm and model.feature_config.layers):  # needs the whole encoder
         # A pooler is left out if this head does not use it.
         bert = {name: part for name, part in bert.items() if name in shapes["bert"]}
+    is_transform = "transform" in shapes["bert"].get("pooler", {})
+    if is_transform and "pooler" not in bert and "mlm" in checkpoint.params:
+        # As in transformers, where the MLM head and the classifiers share the name "head".
+        mlm = checkpoint.params["mlm"]
+        bert["pooler"] = {name: mlm[name] for name in shapes["bert"]["pooler"]}
     params = {"bert": bert}
     new = [f"bert/{part}" for part in shapes["bert"] if part not in bert]
     name = next(iter(shapes.keys() - {"bert"}), None)

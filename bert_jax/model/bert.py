@@ -24,7 +24,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.errors import UserError
-from bert_jax.model.config import MASKED_SCORE, BertConfig, ComputeConfig
+from bert_jax.model.config import (
+    MASKED_SCORE,
+    BertConfig,
+    ComputeConfig,
+    LayerPattern,
+)
 from bert_jax.model.kernels import attention as kernels
 from bert_jax.model.kernels.device import activation_dtype, is_plain
 from bert_jax.model.layers import (
@@ -35,7 +40,9 @@ from bert_jax.model.layers import (
     drop,
     for_product,
     layer_norm,
+    output_init,
     product,
+    rotated,
     sinusoids,
     split,
     table,
@@ -72,7 +79,9 @@ class Embeddings(nn.Module):
             self.position = functools.partial(jnp.take, sinusoids(config), axis=0)
         else:
             self.position = _no_vectors
-        self.norm = unchanged if config.pre_norm else layer_norm(config, compute)
+        self.norm = unchanged
+        if config.embedding_norm or not config.pre_norm:
+            self.norm = layer_norm(config, compute)
         self.dropout = Dropout(config.hidden_dropout, compute.dropout_impl)
 
     def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
@@ -122,11 +131,43 @@ def probabilities(
     return jax.nn.softmax(scores_BNQL / q_BQNH.shape[-1] ** 0.5 + bias_BQL[:, None])
 
 
+def without_rotation(
+    q_BQNH: jax.Array,
+    k_BLNH: jax.Array,
+    tokens: Tokens,
+    positions_BQ: jax.Array | None,
+) -> tuple[jax.Array, jax.Array]:
+    """Queries and keys of a model whose positions are in the embeddings."""
+    del tokens, positions_BQ
+    return q_BQNH, k_BLNH
+
+
+def with_rotation(
+    q_BQNH: jax.Array,
+    k_BLNH: jax.Array,
+    tokens: Tokens,
+    positions_BQ: jax.Array | None,
+    *,
+    theta: float,
+) -> tuple[jax.Array, jax.Array]:
+    """Queries and keys with rotary positions, which count from the start of a sequence."""
+    places_BL = tokens.positions
+    places_BQ = take_positions(places_BL, positions_BQ)
+    return rotated(q_BQNH, places_BQ, theta), rotated(k_BLNH, places_BL, theta)
+
+
 class SelfAttention(nn.Module):
     """Projects to queries, keys and values, attends, and projects back."""
 
     config: BertConfig
     compute: ComputeConfig
+    pattern: LayerPattern
+
+    def setup(self):
+        self.with_positions = without_rotation
+        if self.config.positions == "rotary":
+            theta = self.pattern.rope_theta
+            self.with_positions = functools.partial(with_rotation, theta=theta)
 
     @nn.compact
     def __call__(
@@ -144,10 +185,12 @@ class SelfAttention(nn.Module):
         """
         config, compute = self.config, self.compute
         heads = (config.num_heads, config.head_size)
+        has_bias = config.attention_bias
         x_BQD = take_positions(x_BLD, positions_BQ)
-        q_BQNH = dense(config, compute, heads, name="query")(x_BQD)
-        k_BLNH = dense(config, compute, heads, name="key")(x_BLD)
-        v_BLNH = dense(config, compute, heads, name="value")(x_BLD)
+        q_BQNH = dense(config, compute, heads, name="query", has_bias=has_bias)(x_BQD)
+        k_BLNH = dense(config, compute, heads, name="key", has_bias=has_bias)(x_BLD)
+        v_BLNH = dense(config, compute, heads, name="value", has_bias=has_bias)(x_BLD)
+        q_BQNH, k_BLNH = self.with_positions(q_BQNH, k_BLNH, tokens, positions_BQ)
         dropout = {
             "dropout_rate": config.attention_dropout,
             "dropout_key": None,
@@ -170,8 +213,14 @@ class SelfAttention(nn.Module):
                 required=not deterministic,
                 **dropout,
             )
-        D = config.hidden_size
-        return dense(config, compute, D, axis=(-2, -1), name="output")(context_BQNH)
+        output = dense(
+            *(config, compute, config.hidden_size),
+            axis=(-2, -1),
+            name="output",
+            has_bias=has_bias,
+            init=output_init(config),
+        )
+        return output(context_BQNH)
 
 
 class Block(nn.Module):
@@ -180,14 +229,26 @@ class Block(nn.Module):
     config: BertConfig
     compute: ComputeConfig
     deterministic: bool
+    pattern: LayerPattern
 
     def setup(self):
         config, compute = self.config, self.compute
-        self.attention = SelfAttention(config, compute)
-        self.attention_norm = layer_norm(config, compute)
-        self.intermediate = dense(config, compute, config.intermediate_size)
+        self.attention = SelfAttention(config, compute, self.pattern)
+        self.attention_norm = unchanged
+        if self.pattern.attention_norm:
+            self.attention_norm = layer_norm(config, compute)
+        F, has_bias = config.intermediate_size, config.feed_forward_bias == "all"
+        self.intermediate = dense(config, compute, F, has_bias=has_bias)
         self.activation = activation(config)
-        self.feed_forward_output = dense(config, compute, config.hidden_size)
+        self.activated = self.without_gate
+        if config.gated:
+            self.gate = dense(config, compute, F, has_bias=has_bias)
+            self.activated = self.with_gate
+        self.feed_forward_output = dense(
+            *(config, compute, config.hidden_size),
+            has_bias=config.feed_forward_bias != "none",
+            init=output_init(config),
+        )
         self.feed_forward_norm = layer_norm(config, compute)
         self.dropout = Dropout(config.hidden_dropout, compute.dropout_impl)
 
@@ -202,8 +263,16 @@ class Block(nn.Module):
 
     def feed_forward(self, x_BQD: jax.Array) -> jax.Array:
         """The feed-forward layer and dropout: (B, Q, D)."""
-        h_BQF = self.activation(self.intermediate(x_BQD))
+        h_BQF = self.activated(x_BQD)
         return self.dropout(self.feed_forward_output(h_BQF), self.deterministic)
+
+    def without_gate(self, x_BQD: jax.Array) -> jax.Array:
+        """The activated vectors of the feed-forward layer: (B, Q, F)."""
+        return self.activation(self.intermediate(x_BQD))
+
+    def with_gate(self, x_BQD: jax.Array) -> jax.Array:
+        """The same, times another product (Shazeer, 2020): (B, Q, F)."""
+        return self.activation(self.intermediate(x_BQD)) * self.gate(x_BQD)
 
 
 class PostNormBlock(Block):
@@ -275,14 +344,17 @@ class Encoder(nn.Module):
                 policy=REMAT_POLICIES[compute.remat],
             )
         if compute.scan_layers:
-            layer = block(config, compute, deterministic, name="layers")
+            pattern = config.pattern(0)
+            layer = block(config, compute, deterministic, pattern, name="layers")
             return self._scanned(layer, x_BLD, tokens, positions_BQ, hidden_states)
         states = [x_BLD]
         last = config.num_layers - 1
         for i in range(last):
-            layer = block(config, compute, deterministic, name=f"layer_{i}")
+            pattern = config.pattern(i)
+            layer = block(config, compute, deterministic, pattern, name=f"layer_{i}")
             states.append(layer(states[-1], tokens))
-        layer = block(config, compute, deterministic, name=f"layer_{last}")
+        pattern = config.pattern(last)
+        layer = block(config, compute, deterministic, pattern, name=f"layer_{last}")
         x_BQD = self.final_norm(layer(states[-1], tokens, positions_BQ))
         if not hidden_states:
             return x_BQD, []
@@ -318,12 +390,13 @@ class Encoder(nn.Module):
 
 @flax.struct.dataclass
 class EncoderOutput:
-    """The output of BertModel, in the dtype of the activations; pooled_BD is float32.
+    """The output of BertModel, in the dtype of the activations.
 
     sequence_BLD: output of the last layer, (B, Q, D) if positions_BQ is given.
     pooled_BD: the pooler (config.pooler) on [CLS], on the last token of a causal model, or
       on the mean of all tokens (config.pooling). None if pool is False. Its shape is
-      (B, S, D) if ``encode`` returns it: a vector for each sequence.
+      (B, S, D) if ``encode`` returns it: a vector for each sequence. It is float32 if the
+      pooler is one dense layer.
     hidden_states: the embeddings and the output of each layer. Empty by default.
     """
 
@@ -347,9 +420,15 @@ class BertModel(nn.Module):
             )
         self.embeddings = Embeddings(config, compute)
         self.encoder = Encoder(config, compute)
-        self.pooler = unchanged
-        if config.pooler != "none":
-            self.pooler = dense(config, compute, config.hidden_size, is_head=True)
+        self.pooler = self.token_transform = unchanged
+        if config.pooler == "transform":
+            self.pooler = self.token_transform = Transform(config, compute)
+        elif config.pooler != "none":
+            self.pooler = dense(
+                *(config, compute, config.hidden_size),
+                is_head=True,
+                has_bias=config.head_bias,
+            )
         self.pooler_activation = POOLER_ACTIVATIONS[config.pooler]
 
     @staticmethod
@@ -429,6 +508,31 @@ def pooled_positions(config: BertConfig, tokens: Tokens) -> jax.Array:
     return tokens.lasts if config.causal else tokens.starts
 
 
+def transformed(
+    config: BertConfig, compute: ComputeConfig, x_BMD: jax.Array
+) -> jax.Array:
+    """Dense layer, activation and LayerNorm, as parts of the module that calls it."""
+    transform = dense(
+        *(config, compute, config.hidden_size),
+        name="transform",
+        has_bias=config.head_bias,
+        init=output_init(config),
+    )
+    x_BMD = split(transform(split(x_BMD, "BMD")), "BMD")
+    return layer_norm(config, compute, "norm")(activation(config)(x_BMD))
+
+
+class Transform(nn.Module):
+    """The first part of the MLM head, below a classifier of texts, tokens or answers."""
+
+    config: BertConfig
+    compute: ComputeConfig
+
+    @nn.compact
+    def __call__(self, x_BMD: jax.Array) -> jax.Array:
+        return transformed(self.config, self.compute, x_BMD)
+
+
 class MlmHead(nn.Module):
     """Dense layer, activation, LayerNorm, product with the word table, and bias."""
 
@@ -438,9 +542,7 @@ class MlmHead(nn.Module):
     @nn.compact
     def __call__(self, x_BMD: jax.Array, words: nn.Embed) -> jax.Array:
         config, compute = self.config, self.compute
-        transform = dense(config, compute, config.hidden_size, name="transform")
-        x_BMD = split(transform(split(x_BMD, "BMD")), "BMD")
-        x_BMD = layer_norm(config, compute, "norm")(activation(config)(x_BMD))
+        x_BMD = transformed(config, compute, x_BMD)
         bias_V = self.param("output_bias", nn.initializers.zeros, (config.vocab_size,))
         padding = config.word_rows - config.vocab_size
         bias_W = jnp.pad(bias_V, (0, padding), constant_values=PADDING_LOGIT)

@@ -8,14 +8,14 @@ sequence, S packed sequences of a row, Q positions of the queries (L or fewer).
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.settings import check_ranges, setting
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 POOLINGS = ("token", "mean")
-POOLERS = ("tanh", "relu", "gelu", "none")
+POOLERS = ("tanh", "relu", "gelu", "transform", "none")
 DTYPES = ("float32", "bfloat16", "auto")
 
 # Added to the score of a key that a query does not attend to, as in modeling.py. It is
@@ -24,6 +24,17 @@ MASKED_SCORE = -10000.0
 
 _TILE = 128  # rows and columns of a matrix unit's tile
 _SHARE = {"least": 0, "below": 1}
+
+
+class LayerPattern(NamedTuple):
+    """The options in which the layers of a model differ; see BertConfig.pattern.
+
+    rope_theta: base of the wavelengths of rotary positions. attention_norm: whether the
+    layer has the LayerNorm of its attention.
+    """
+
+    rope_theta: float
+    attention_norm: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +63,14 @@ class BertConfig:
     )
     positions: str = setting(
         "learned",
-        "position vectors: learned, sinusoidal (Vaswani et al., 2017) or none",
-        one_of=("learned", "sinusoidal", "none"),
+        "position vectors: learned, sinusoidal (Vaswani et al., 2017) or none. rotary: "
+        "none, but queries and keys are rotated by their position (Su et al., 2021)",
+        one_of=("learned", "sinusoidal", "rotary", "none"),
+    )
+    rope_theta: float = setting(
+        10_000.0,
+        "base of the wavelengths of rotary positions. Larger for longer texts",
+        above=0,
     )
     position_offset: int = setting(
         0,
@@ -66,6 +83,25 @@ class BertConfig:
         "LayerNorm before attention and feed-forward, not after them. The last layer has "
         "one more after it (MegatronBert in transformers)",
     )
+    embedding_norm: bool = setting(
+        False,
+        "with pre_norm: LayerNorm of the embeddings. It replaces the LayerNorm before the "
+        "first attention, which the model then does not have",
+    )
+    norm_bias: bool = setting(True, "bias of every LayerNorm")
+    attention_bias: bool = setting(
+        True, "biases of queries, keys, values and outputs of attention"
+    )
+    gated: bool = setting(
+        False,
+        "gated feed-forward layer: the activated vector is multiplied by another product "
+        "of the input (GeGLU with gelu, SwiGLU with silu; Shazeer, 2020)",
+    )
+    feed_forward_bias: str = setting(
+        "all",
+        "biases of the feed-forward layer. all; down: only of its last product; none",
+        one_of=("all", "down", "none"),
+    )
     pooling: str = setting(
         "token",
         "input of a classifier. token: [CLS], the last token if causal, or the last state "
@@ -74,9 +110,14 @@ class BertConfig:
     )
     pooler: str = setting(
         "tanh",
-        "activation of the pooler, the dense layer below a classifier of texts. none: no "
-        "pooler",
+        "activation of the pooler, the dense layer below a classifier of texts. transform: "
+        "a dense layer, activation and LayerNorm as in the MLM head, also below a "
+        "classifier of tokens or answers (ModernBERT). none: no pooler",
         one_of=POOLERS,
+    )
+    head_bias: bool = setting(
+        True,
+        "biases of the pooler and of the MLM head's dense layer. All outputs have biases",
     )
     model_type: str = setting(
         "bert",
@@ -89,7 +130,7 @@ class BertConfig:
     attention_dropout: float = setting(0.1, "dropout rate of attention", **_SHARE)
     activation: str = setting(
         "gelu",
-        "activation of the feed-forward layer: gelu (with erf), gelu_tanh or relu",
+        "activation of the feed-forward layer: gelu (with erf), gelu_tanh, relu or silu",
         one_of=ACTIVATIONS,
     )
     layer_norm_epsilon: float = setting(
@@ -101,6 +142,11 @@ class BertConfig:
         least=0,
         below=1e3,
     )
+    scaled_init: bool = setting(
+        False,
+        "divide the standard deviation of new kernels by the root of 2 num_layers at the "
+        "end of attention and feed-forward, and in the MLM head and the pooler transform",
+    )
 
     def __post_init__(self):
         check_ranges(self, "model.")
@@ -109,6 +155,57 @@ class BertConfig:
                 f"hidden_size={self.hidden_size} is not a multiple of "
                 f"num_heads={self.num_heads}; change one of them"
             )
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Raises UserError for options that have no effect or no meaning together."""
+        rotary = self.positions == "rotary"
+        if rotary and self.head_size % 2:
+            raise UserError(
+                "positions=rotary needs heads of an even size, but hidden_size / num_heads "
+                f"is {self.head_size}; change one of them"
+            )
+        if rotary and self.position_offset:
+            raise UserError(
+                f"position_offset={self.position_offset} has no effect with "
+                "positions=rotary; leave it out"
+            )
+        if self.rope_theta != BertConfig.rope_theta and not rotary:
+            raise UserError(
+                f"rope_theta={self.rope_theta:g} needs positions=rotary, not "
+                f"{self.positions}; set positions=rotary or leave rope_theta out"
+            )
+        if self.embedding_norm and not self.pre_norm:
+            raise UserError(
+                "embedding_norm=True needs pre_norm=True, because other models always have "
+                "this LayerNorm; leave embedding_norm out"
+            )
+        if self.encoder == "lstm":
+            self._check_lstm()
+
+    def _check_lstm(self) -> None:
+        """Raises UserError for options that only layers with attention have."""
+        for name in (
+            *("causal", "pre_norm", "attention_bias", "gated", "feed_forward_bias"),
+            "scaled_init",
+        ):
+            value, default = getattr(self, name), getattr(BertConfig, name)
+            if value != default:
+                raise UserError(
+                    f"encoder=lstm needs {name}={default}, not {value}; leave {name} out"
+                )
+        for name, value in (("positions", "rotary"), ("pooler", "transform")):
+            if getattr(self, name) == value:
+                raise UserError(
+                    f"encoder=lstm has no {name}={value}; change one of them"
+                )
+
+    def pattern(self, layer: int) -> LayerPattern:
+        """The options of a layer, from 0."""
+        return LayerPattern(
+            rope_theta=self.rope_theta,
+            attention_norm=layer > 0 or not self.embedding_norm,
+        )
 
     @property
     def reads_both_sides(self) -> bool:

@@ -49,7 +49,10 @@ def _layers(config: BertConfig, length: int, last: int) -> int:
     D, F = config.hidden_size, config.intermediate_size
     queries = (config.num_layers - 1) * length + last
     keys = config.num_layers * length * 2 * D * D
-    return keys + queries * (2 * D * D + 2 * D * F + 2 * length * D)
+    products = 2
+    if config.gated:
+        products = 3
+    return keys + queries * (2 * D * D + products * D * F + 2 * length * D)
 
 
 def _two_way_layers(config: BertConfig, length: int) -> int:

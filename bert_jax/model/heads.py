@@ -58,11 +58,12 @@ class BertForTokens(nn.Module):
         config, compute = self.config, self.compute
         bert = self.encoder(config, compute, name="bert")
         encoded = bert.encode(tokens, deterministic=deterministic, pool=False)
+        x_BLD = bert.token_transform(encoded.sequence_BLD)
         dropout = Dropout(config.hidden_dropout, compute.dropout_impl, name="dropout")
         classifier = dense(
             config, compute, self.outputs, name="classifier", is_head=True
         )
-        return classifier(dropout(encoded.sequence_BLD, deterministic))
+        return classifier(dropout(x_BLD, deterministic))
 
 
 class BertForSpans(nn.Module):
@@ -80,7 +81,7 @@ class BertForSpans(nn.Module):
         qa_outputs = dense(
             self.config, self.compute, 2, name="qa_outputs", is_head=True
         )
-        return qa_outputs(encoded.sequence_BLD)
+        return qa_outputs(bert.token_transform(encoded.sequence_BLD))
 
 
 class BertForVectors(nn.Module):

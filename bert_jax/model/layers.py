@@ -37,6 +37,17 @@ def kernel_init(config: BertConfig) -> Initializer:
 _truncated_normal = functools.cache(jax.nn.initializers.truncated_normal)
 
 
+def output_init(config: BertConfig) -> Initializer:
+    """The initialiser of the last kernels of attention and feed-forward, and of heads.
+
+    config.scaled_init divides the deviation by the root of the number of residual sums, as
+    in GPT-2 (Radford et al., 2019, section 2.3) and ModernBERT.
+    """
+    if not config.scaled_init:
+        return kernel_init(config)
+    return _truncated_normal(config.initializer_range / (2 * config.num_layers) ** 0.5)
+
+
 def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:
     """Casts a float32 parameter to the dtype in which devices sum its gradient.
 
@@ -89,6 +100,8 @@ def dense(
     name: str | None = None,
     *,
     is_head: bool = False,
+    has_bias: bool = True,
+    init: Initializer | None = None,
 ) -> nn.DenseGeneral:
     """A kernel and a bias, in the compute dtype.
 
@@ -96,7 +109,10 @@ def dense(
     The kernel has all these dimensions, so a mesh can split attention's kernels by heads.
     is_head: whether the result is an output of the model. It is then float32 with every
     compute dtype, because rounded logits of bfloat16 tie.
+    init: initialiser of the kernel. Default: :func:`kernel_init`.
     """
+    if init is None:
+        init = kernel_init(config)
     dtype = activation_dtype(compute.dtype)
     result_dtype = jnp.float32 if is_head else dtype
 
@@ -106,9 +122,10 @@ def dense(
     return DenseGeneral(
         features,
         axis,
+        use_bias=has_bias,
         dtype=dtype,
         result_dtype=result_dtype,
-        kernel_init=kernel_init(config),
+        kernel_init=init,
         promote_dtype=cast,
         dot_general_cls=lambda: product(compute, result_dtype),
         name=name,
@@ -141,6 +158,22 @@ def sinusoids(config: BertConfig) -> np.ndarray:
     return np.float32(SINUSOID_SCALE * table.reshape(len(angles), -1)[:, :D])
 
 
+def rotated(x_BLNH: jax.Array, positions_BL: jax.Array, theta: float) -> jax.Array:
+    """Vectors of heads, rotated by their positions (Su et al., 2021, section 3.2.2).
+
+    The numbers i and i + H / 2 of a vector are a point, which is rotated by the angle
+    position / theta^(2i / H). So the product of a query and a key depends on the distance
+    of their tokens. Angles and products are float32.
+    """
+    H = x_BLNH.shape[-1]
+    rates = np.float32(theta ** (-np.arange(0, H, 2) / H))[None, None, None]
+    angles_BL1H = positions_BL[:, :, None, None].astype(jnp.float32) * rates
+    cos, sin = jnp.cos(angles_BL1H), jnp.sin(angles_BL1H)
+    first, second = jnp.split(x_BLNH.astype(jnp.float32), 2, axis=-1)
+    halves = first * cos - second * sin, second * cos + first * sin
+    return jnp.concatenate(halves, axis=-1).astype(x_BLNH.dtype)
+
+
 def layer_norm(
     config: BertConfig, compute: ComputeConfig, name: str | None = None
 ) -> nn.LayerNorm:
@@ -152,6 +185,7 @@ def layer_norm(
     return nn.LayerNorm(
         epsilon=config.layer_norm_epsilon,
         dtype=activation_dtype(compute.dtype),
+        use_bias=config.norm_bias,
         use_fast_variance=False,
         name=name,
     )
@@ -167,11 +201,12 @@ def gelu(x: jax.Array) -> jax.Array:
     return x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5))))
 
 
-# The activations of BertConfig.pooler.
+# The activations after the pooler, by BertConfig.pooler.
 POOLER_ACTIVATIONS = {
     "tanh": jnp.tanh,
     "relu": jax.nn.relu,
     "gelu": gelu,
+    "transform": unchanged,
     "none": unchanged,
 }
 
@@ -187,6 +222,7 @@ def activation(config: BertConfig) -> Callable[[jax.Array], jax.Array]:
         "gelu": gelu,
         "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
         "relu": jax.nn.relu,
+        "silu": jax.nn.silu,
     }[config.activation]
 
     def rounded(x: jax.Array) -> jax.Array:

@@ -10,7 +10,8 @@ from flax import linen as nn
 from flax.core.scope import LazyRng
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bert_jax.model.layers import DenseGeneral, kernel_init
+from bert_jax.errors import UserError
+from bert_jax.model.layers import DenseGeneral, kernel_init, output_init
 
 
 def is_encoder_kernel(path: tuple[Any, ...]) -> bool:
@@ -47,6 +48,8 @@ def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
     rest = dict(encoder_params)  # layers, and perhaps a norm after the last layer
     count = sum(name.startswith("layer_") for name in rest)
     layers = [rest.pop(f"layer_{i}") for i in range(count)]
+    if layers[0].keys() != layers[-1].keys():
+        raise UserError("compute.scan_layers=True needs model.embedding_norm=False")
     on_host = isinstance(jax.tree.leaves(layers)[0], np.ndarray)
     stack = np.stack if on_host else jnp.stack
     return {"layers": jax.tree.map(lambda *leaves: stack(leaves), *layers)} | rest
@@ -66,21 +69,22 @@ def init_stacked(
 ) -> dict[str, Any]:
     """``with_scan(params, True)`` of new parameters.
 
-    The kernels with the initialiser :func:`kernel_init` are most of a model. Each is drawn
-    for all layers at once, from the keys that Flax gave the layers. A program that draws
-    and stacks them one by one takes twice as long to compile, and needs the memory of all
-    layers twice. The parameters of all other initialisers are stacked.
+    The kernels with the initialisers :func:`kernel_init` and :func:`output_init` are most
+    of a model. Each is drawn for all layers at once, from the keys that Flax gave the
+    layers. A program that draws and stacks them one by one takes twice as long to compile,
+    and needs the memory of all layers twice. The parameters of all other initialisers are
+    stacked.
 
     model: without scan_layers. inputs, options: the arguments of ``model.init``. It must be
       called in the same jitted function: the compiler leaves out its draws of the kernels.
     """
-    draw = kernel_init(model.config)
-    drawn = set()  # the paths of the modules with these kernels
+    known = kernel_init(model.config), output_init(model.config)
+    draws = {}  # the initialisers of these kernels by the paths of their modules
 
     def record(call: Callable, args: Any, kwargs: Any, context: Any) -> Any:
         module = context.module
-        if isinstance(module, DenseGeneral) and module.kernel_init is draw:
-            drawn.add(module.path)
+        if isinstance(module, DenseGeneral) and module.kernel_init in known:
+            draws[module.path] = module.kernel_init
         return call(*args, **kwargs)
 
     with nn.intercept_methods(record):
@@ -96,13 +100,14 @@ def init_stacked(
             keys = []
             for i in range(count):
                 module = name, "encoder", f"layer_{i}", *path[:-1]
-                if path[-1] == "kernel" and module in drawn:
+                if path[-1] == "kernel" and module in draws:
+                    draw = draws[module]
                     # Flax's key for the first parameter of a module: its path and a number.
                     keys.append(LazyRng.create(key, *module, 1).as_jax_rng())
             if not keys:
                 continue
 
-            def draw_layer(layer_key, leaf=leaf):
+            def draw_layer(layer_key, leaf=leaf, draw=draw):
                 return draw(layer_key, leaf.shape[1:], leaf.dtype)
 
             stacked[path] = jax.lax.map(draw_layer, jnp.stack(keys))

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.data.examples import ExampleConfig
-from bert_jax.errors import UserError
 from bert_jax.model import flops
 from bert_jax.model.bert import (
     BertForPreTraining,
@@ -99,14 +98,16 @@ class TwoWayModel(BertModel):
 
     def setup(self):
         config, compute = self.config, self.compute
-        if config.causal or config.pre_norm:
-            raise UserError("an LSTM needs model.causal=False and model.pre_norm=False")
         self.embeddings = Embeddings(config, compute)
         self.mix = LayerMix()
         self.encoder = TwoWayLstm(config, compute)
-        self.pooler = unchanged
+        self.pooler = self.token_transform = unchanged
         if config.pooler != "none":
-            self.pooler = dense(config, compute, config.hidden_size, is_head=True)
+            self.pooler = dense(
+                *(config, compute, config.hidden_size),
+                is_head=True,
+                has_bias=config.head_bias,
+            )
         self.pooler_activation = POOLER_ACTIVATIONS[config.pooler]
 
     @staticmethod

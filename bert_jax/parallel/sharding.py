@@ -23,8 +23,8 @@ RULES: Rules = (
     (r"attention/(query|key|value)/kernel$", P(None, "model", None)),
     (r"attention/(query|key|value)/bias$", P("model", None)),
     (r"attention/output/kernel$", P("model", None, None)),
-    (r"intermediate/kernel$", P(None, "model")),
-    (r"intermediate/bias$", P("model")),
+    (r"(intermediate|gate)/kernel$", P(None, "model")),
+    (r"(intermediate|gate)/bias$", P("model")),
     (r"feed_forward_output/kernel$", P("model", None)),
     (r"layer_\d+_(forward|backward)\w*/(\w+/)?kernel$", P(None, None)),  # of LSTMs
     (

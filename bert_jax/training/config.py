@@ -410,7 +410,7 @@ def with_any_sizes(settings: Mapping[str, Any]) -> Mapping[str, Any]:
         return settings
     model = settings.get("model", {})
     sizes = dict.fromkeys(_SIZES, 1) | {"max_positions": 1 << 30}
-    sizes["hidden_size"] = model.get("num_heads", 1)
+    sizes["hidden_size"] = 2 * model.get("num_heads", 1)
     return {**settings, "model": sizes | model}
 
 
