@@ -336,7 +336,7 @@ class Seen:
             return sum(objective.sums(params, batch, key).values())
 
         jaxpr = jax.make_jaxpr(transform(loss))(params, batch, jax.random.key(0))
-        return re.sub(r"0x[0-9a-f]+", "", str(jaxpr))
+        return re.sub(r"0x[0-9a-f]+", "", f"{jaxpr} {jaxpr.consts}")
 
     @functools.cached_property
     def init_text(self) -> str:
