@@ -40,7 +40,6 @@ from bert_jax.model.layers import (
     drop,
     for_product,
     layer_norm,
-    output_init,
     product,
     rotated,
     sinusoids,
@@ -79,9 +78,9 @@ class Embeddings(nn.Module):
             self.position = functools.partial(jnp.take, sinusoids(config), axis=0)
         else:
             self.position = _no_vectors
-        self.norm = unchanged
-        if config.embedding_norm or not config.pre_norm:
-            self.norm = layer_norm(config, compute)
+        self.norm = layer_norm(config, compute)
+        if config.pre_norm and not config.embedding_norm:
+            self.norm = unchanged
         self.dropout = Dropout(config.hidden_dropout, compute.dropout_impl)
 
     def __call__(self, tokens: Tokens, *, deterministic: bool) -> jax.Array:
@@ -134,11 +133,9 @@ def probabilities(
 def without_rotation(
     q_BQNH: jax.Array,
     k_BLNH: jax.Array,
-    tokens: Tokens,
-    positions_BQ: jax.Array | None,
+    *positions: Tokens | jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
     """Queries and keys of a model whose positions are in the embeddings."""
-    del tokens, positions_BQ
     return q_BQNH, k_BLNH
 
 
@@ -185,11 +182,11 @@ class SelfAttention(nn.Module):
         """
         config, compute = self.config, self.compute
         heads = (config.num_heads, config.head_size)
-        has_bias = config.attention_bias
+        part = functools.partial(dense, config, compute, has_bias=config.attention_bias)
         x_BQD = take_positions(x_BLD, positions_BQ)
-        q_BQNH = dense(config, compute, heads, name="query", has_bias=has_bias)(x_BQD)
-        k_BLNH = dense(config, compute, heads, name="key", has_bias=has_bias)(x_BLD)
-        v_BLNH = dense(config, compute, heads, name="value", has_bias=has_bias)(x_BLD)
+        q_BQNH = part(heads, name="query")(x_BQD)
+        k_BLNH = part(heads, name="key")(x_BLD)
+        v_BLNH = part(heads, name="value")(x_BLD)
         q_BQNH, k_BLNH = self.with_positions(q_BQNH, k_BLNH, tokens, positions_BQ)
         dropout = {
             "dropout_rate": config.attention_dropout,
@@ -213,14 +210,8 @@ class SelfAttention(nn.Module):
                 required=not deterministic,
                 **dropout,
             )
-        output = dense(
-            *(config, compute, config.hidden_size),
-            axis=(-2, -1),
-            name="output",
-            has_bias=has_bias,
-            init=output_init(config),
-        )
-        return output(context_BQNH)
+        D = config.hidden_size
+        return part(D, axis=(-2, -1), name="output", is_output=True)(context_BQNH)
 
 
 class Block(nn.Module):
@@ -234,20 +225,19 @@ class Block(nn.Module):
     def setup(self):
         config, compute = self.config, self.compute
         self.attention = SelfAttention(config, compute, self.pattern)
-        self.attention_norm = unchanged
-        if self.pattern.attention_norm:
-            self.attention_norm = layer_norm(config, compute)
-        F, has_bias = config.intermediate_size, config.feed_forward_bias == "all"
-        self.intermediate = dense(config, compute, F, has_bias=has_bias)
+        self.attention_norm = layer_norm(config, compute)
+        if not self.pattern.attention_norm:
+            self.attention_norm = unchanged
+        D, F = config.hidden_size, config.intermediate_size
+        biases = config.feed_forward_bias
+        self.intermediate = dense(config, compute, F, has_bias=biases == "all")
         self.activation = activation(config)
         self.activated = self.without_gate
         if config.gated:
-            self.gate = dense(config, compute, F, has_bias=has_bias)
+            self.gate = dense(config, compute, F, has_bias=biases == "all")
             self.activated = self.with_gate
         self.feed_forward_output = dense(
-            *(config, compute, config.hidden_size),
-            has_bias=config.feed_forward_bias != "none",
-            init=output_init(config),
+            config, compute, D, has_bias=biases != "none", is_output=True
         )
         self.feed_forward_norm = layer_norm(config, compute)
         self.dropout = Dropout(config.hidden_dropout, compute.dropout_impl)
@@ -424,11 +414,8 @@ class BertModel(nn.Module):
         if config.pooler == "transform":
             self.pooler = self.token_transform = Transform(config, compute)
         elif config.pooler != "none":
-            self.pooler = dense(
-                *(config, compute, config.hidden_size),
-                is_head=True,
-                has_bias=config.head_bias,
-            )
+            options = {"is_head": True, "has_bias": config.head_bias}
+            self.pooler = dense(config, compute, config.hidden_size, **options)
         self.pooler_activation = POOLER_ACTIVATIONS[config.pooler]
 
     @staticmethod
@@ -512,12 +499,8 @@ def transformed(
     config: BertConfig, compute: ComputeConfig, x_BMD: jax.Array
 ) -> jax.Array:
     """Dense layer, activation and LayerNorm, as parts of the module that calls it."""
-    transform = dense(
-        *(config, compute, config.hidden_size),
-        name="transform",
-        has_bias=config.head_bias,
-        init=output_init(config),
-    )
+    options = {"name": "transform", "has_bias": config.head_bias, "is_output": True}
+    transform = dense(config, compute, config.hidden_size, **options)
     x_BMD = split(transform(split(x_BMD, "BMD")), "BMD")
     return layer_norm(config, compute, "norm")(activation(config)(x_BMD))
 

@@ -25,27 +25,21 @@ from bert_jax.model.kernels.device import (
 SINUSOID_SCALE = 0.02
 
 
-def kernel_init(config: BertConfig) -> Initializer:
+def kernel_init(config: BertConfig, is_output: bool = False) -> Initializer:
     """A normal distribution cut at two standard deviations (create_initializer).
 
     As in modeling.py it is not rescaled, so the standard deviation is 0.88 times
-    initializer_range. Equal ranges give the same function.
+    initializer_range. For an output, config.scaled_init divides it by the root of the
+    number of residual sums, as in GPT-2 (Radford et al., 2019, section 2.3) and ModernBERT.
+    Equal deviations give the same function.
     """
-    return _truncated_normal(config.initializer_range)
+    deviation = config.initializer_range
+    if is_output and config.scaled_init:
+        deviation /= (2 * config.num_layers) ** 0.5
+    return _truncated_normal(deviation)
 
 
 _truncated_normal = functools.cache(jax.nn.initializers.truncated_normal)
-
-
-def output_init(config: BertConfig) -> Initializer:
-    """The initialiser of the last kernels of attention and feed-forward, and of heads.
-
-    config.scaled_init divides the deviation by the root of the number of residual sums, as
-    in GPT-2 (Radford et al., 2019, section 2.3) and ModernBERT.
-    """
-    if not config.scaled_init:
-        return kernel_init(config)
-    return _truncated_normal(config.initializer_range / (2 * config.num_layers) ** 0.5)
 
 
 def for_product(parameter: jax.Array, compute: ComputeConfig) -> jax.Array:
@@ -100,8 +94,8 @@ def dense(
     name: str | None = None,
     *,
     is_head: bool = False,
+    is_output: bool = False,
     has_bias: bool = True,
-    init: Initializer | None = None,
 ) -> nn.DenseGeneral:
     """A kernel and a bias, in the compute dtype.
 
@@ -109,10 +103,8 @@ def dense(
     The kernel has all these dimensions, so a mesh can split attention's kernels by heads.
     is_head: whether the result is an output of the model. It is then float32 with every
     compute dtype, because rounded logits of bfloat16 tie.
-    init: initialiser of the kernel. Default: :func:`kernel_init`.
+    is_output: see :func:`kernel_init`.
     """
-    if init is None:
-        init = kernel_init(config)
     dtype = activation_dtype(compute.dtype)
     result_dtype = jnp.float32 if is_head else dtype
 
@@ -125,7 +117,7 @@ def dense(
         use_bias=has_bias,
         dtype=dtype,
         result_dtype=result_dtype,
-        kernel_init=init,
+        kernel_init=kernel_init(config, is_output),
         promote_dtype=cast,
         dot_general_cls=lambda: product(compute, result_dtype),
         name=name,

@@ -11,7 +11,7 @@ from flax.core.scope import LazyRng
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.errors import UserError
-from bert_jax.model.layers import DenseGeneral, kernel_init, output_init
+from bert_jax.model.layers import DenseGeneral, kernel_init
 
 
 def is_encoder_kernel(path: tuple[Any, ...]) -> bool:
@@ -69,16 +69,15 @@ def init_stacked(
 ) -> dict[str, Any]:
     """``with_scan(params, True)`` of new parameters.
 
-    The kernels with the initialisers :func:`kernel_init` and :func:`output_init` are most
-    of a model. Each is drawn for all layers at once, from the keys that Flax gave the
-    layers. A program that draws and stacks them one by one takes twice as long to compile,
-    and needs the memory of all layers twice. The parameters of all other initialisers are
-    stacked.
+    The kernels with the initialisers of :func:`kernel_init` are most of a model. Each is
+    drawn for all layers at once, from the keys that Flax gave the layers. A program that
+    draws and stacks them one by one takes twice as long to compile, and needs the memory of
+    all layers twice. The parameters of all other initialisers are stacked.
 
     model: without scan_layers. inputs, options: the arguments of ``model.init``. It must be
       called in the same jitted function: the compiler leaves out its draws of the kernels.
     """
-    known = kernel_init(model.config), output_init(model.config)
+    known = kernel_init(model.config), kernel_init(model.config, is_output=True)
     draws = {}  # the initialisers of these kernels by the paths of their modules
 
     def record(call: Callable, args: Any, kwargs: Any, context: Any) -> Any:

@@ -103,11 +103,8 @@ class TwoWayModel(BertModel):
         self.encoder = TwoWayLstm(config, compute)
         self.pooler = self.token_transform = unchanged
         if config.pooler != "none":
-            self.pooler = dense(
-                *(config, compute, config.hidden_size),
-                is_head=True,
-                has_bias=config.head_bias,
-            )
+            options = {"is_head": True, "has_bias": config.head_bias}
+            self.pooler = dense(config, compute, config.hidden_size, **options)
         self.pooler_activation = POOLER_ACTIVATIONS[config.pooler]
 
     @staticmethod

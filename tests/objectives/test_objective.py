@@ -66,7 +66,7 @@ def test_scanned_layers_start_with_the_parameters_of_the_loop(
     The numbers are uniform, because a normal distribution takes longer to compile.
     """
     for module in (layers, parameters):
-        monkeypatch.setattr(module, "kernel_init", lambda config: jax.random.uniform)
+        monkeypatch.setattr(module, "kernel_init", lambda *_, **__: jax.random.uniform)
     loop, scanned = (
         jax.jit(make(small_model_config, ComputeConfig(scan_layers=scan)).init)(
             jax.random.key(7)
@@ -107,7 +107,7 @@ def test_scanned_layers_keep_the_initialisers_of_a_block(
         return module
 
     for module in (layers, parameters):  # compiles faster than a normal distribution
-        monkeypatch.setattr(module, "kernel_init", lambda config: jax.random.uniform)
+        monkeypatch.setattr(module, "kernel_init", lambda *_, **__: jax.random.uniform)
     monkeypatch.setattr(bert, "dense", dense)
     monkeypatch.setattr(bert, "layer_norm", layer_norm)
     is_pre_norm = kind is bert.PreNormBlock
