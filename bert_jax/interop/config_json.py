@@ -33,8 +33,9 @@ _OURS = {
     "scaled_init": "scaled_init",
 }
 # Options without which a class of transformers computes the same: positions of other kinds
-# than rotary are written as a table, and save_huggingface decides about the others.
-_ANY = ("encoder", "positions", "pooling")
+# than rotary are written as a table, scaled_init is only for new parameters, and
+# save_huggingface decides about the others.
+_ANY = ("encoder", "positions", "pooling", "scaled_init")
 OWN = "bert_jax"  # model_type of a model without a class in transformers
 _TYPES_TABLE = "bert/embeddings/segment/embedding"
 # bert_config.json has "gelu" for both forms. Hugging Face has a name for each.

@@ -185,7 +185,7 @@ def initial_params(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Param
             log(f"{count:,} new words start as the mean of their former tokens")
     before, positions = checkpoint.config.max_positions, config.model.max_positions
     if positions > before:
-        log(f"{path}: its table of {before} positions is stretched to {positions}")
+        log(f"{path}: max_positions is raised from {before} to {positions}")
         checkpoint = stretched(checkpoint, positions, path)
     _check_sizes(config, checkpoint.config, leave_out=_FREE)
     log(f"starts with the parameters of {path}")

@@ -5,8 +5,10 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interop.config_json import (
+    OWN,
     config_from_dict,
     config_to_dict,
+    exported_config,
     read_config,
     with_remat,
 )
@@ -47,12 +49,42 @@ def test_googles_config_file_gives_base():
     assert config_from_dict(GOOGLE_BASE) == BertConfig.base()
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu"])
 def test_a_config_survives_json(tmp_path, activation):
     config = dataclasses.replace(SMALL, activation=activation)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config_to_dict(config)))
     assert read_config(path) == config
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(positions="rotary", rope_theta=300.0),
+        dict(pre_norm=True, embedding_norm=True),
+        dict(norm_bias=False),
+        dict(attention_bias=False),
+        dict(gated=True),
+        dict(feed_forward_bias="down"),
+        dict(pooler="transform"),
+        dict(head_bias=False),
+    ],
+)
+def test_an_option_that_bert_lacks_is_kept_in_our_form(changes):
+    """And no class of transformers that would leave it out is chosen."""
+    config = dataclasses.replace(SMALL, **changes)
+    written = config_to_dict(config, "bert")
+    assert config_from_dict(written | {"model_type": OWN}) == config
+    exported = exported_config(config)
+    if exported is not None:
+        assert config_from_dict(config_to_dict(exported)) == exported
+        assert exported.model_type not in ("bert", "megatron-bert", "roberta")
+
+
+def test_the_initialisation_does_not_decide_about_the_class():
+    config = dataclasses.replace(SMALL, scaled_init=True)
+    assert exported_config(config) == config
+    assert config_from_dict(config_to_dict(config)) == config
 
 
 def test_our_config_json_contains_googles_values():

@@ -116,6 +116,34 @@ def test_a_missing_pooler_is_initialised_if_needed(make_checkpoint):
     )  # the checkpoint itself is unchanged
 
 
+@pytest.mark.parametrize("head", ["sequence", "token", "span"])
+def test_the_transform_of_a_classifier_starts_as_the_mlm_heads(head, model_config):
+    """A pooler of the checkpoint is kept. A checkpoint without both has a new one."""
+    config = dataclasses.replace(model_config(), pooler="transform", head_bias=False)
+    model = make_model(config, head, 3, FULL)
+    bert, pooler = (
+        {"embeddings": {}, "encoder": {}},
+        {"norm": {}, "transform": {"a": 1}},
+    )
+    mlm = {"norm": {"scale": 2}, "transform": {"kernel": 3}, "output_bias": 4}
+    found = []
+    for params in (
+        {"bert": bert, "mlm": mlm},
+        {"bert": bert | {"pooler": pooler}, "mlm": mlm},
+        {"bert": bert},
+    ):
+        checkpoint = Checkpoint(config, params, None, "pretraining")
+        loaded, new = head_params(checkpoint, model, head, LABELS)
+        found.append((loaded["bert"].get("pooler"), new))
+    assert bert.keys() == {"embeddings", "encoder"}  # the checkpoint is unchanged
+    name = "qa_outputs" if head == "span" else "classifier"
+    assert found == [
+        ({"norm": {"scale": 2}, "transform": {"kernel": 3}}, [name]),
+        (pooler, [name]),
+        (None, ["bert/pooler", name]),
+    ]
+
+
 @pytest.mark.parametrize("head", ["token", "span"])
 def test_an_unused_pooler_is_dropped(head, make_checkpoint):
     """Weight decay would change it, and transformers' models have none."""

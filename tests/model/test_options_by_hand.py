@@ -11,6 +11,9 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from bert_jax.errors import UserError
+from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import load
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.flops import step
@@ -281,6 +284,18 @@ def test_a_classifier_of_tokens_has_the_transform_on_every_token(make, output):
     for row, _, places, states in sequences(params["bert"], config):
         x = transform(states[-1], params["bert"]["pooler"], config)
         close(logits[row, places], dense(x, params[output], True))
+
+
+@pytest.mark.parametrize("make", [BertForTokens, BertForSequence])
+def test_a_classifier_is_saved_in_our_form_with_its_transform(make, tmp_path):
+    config = config_of("pre_norm")
+    params = params_of(make(config, 3))
+    head = "token" if make is BertForTokens else "sequence"
+    checkpoint = Checkpoint(config, params, None, head)
+    save_huggingface(tmp_path / "folder", checkpoint, own=True)
+    again = load(tmp_path / "folder")
+    assert (again.config, again.head) == (config, head)
+    jax.tree.map(np.testing.assert_array_equal, again.params, params)
 
 
 def test_a_pooler_of_texts_is_not_in_a_model_of_tokens():
