@@ -98,6 +98,27 @@ def masks_share(seen, share):
     return bool((np.abs(counts - share * tokens) <= 0.5).all())
 
 
+def masks_from(seen, first, last):
+    """Whether the mask rate changes linearly between these rates."""
+    rates = np.linspace(first, last, len(seen.batches))
+    for rate, batch in zip(rates, seen.batches, strict=True):
+        counts, tokens = batch["mlm_weights"].sum(1), batch["attention_mask"].sum(1)
+        if (np.abs(counts - rate * tokens) > 0.5).any():
+            return False
+    return True
+
+
+def draws_mask_rates(seen, least, most):
+    """Whether the mask rates of the rows are spread over this range."""
+    rates = seen.all["mlm_weights"].sum(1) / seen.all["attention_mask"].sum(1)
+    tenth, rounding = (most - least) / 10, 0.02
+    lowest, highest = rates.min(), rates.max()
+    return (
+        least - rounding <= lowest < least + tenth
+        and most - tenth < highest <= most + rounding
+    )
+
+
 def masks_whole_words(seen):
     """Whether no word of several tokens is masked in part."""
     tokenizer, ids = seen.job.batches.vocabulary, np.asarray(unmasked_ids(seen.all))
@@ -205,6 +226,16 @@ ROWS = {
     ),
     "phases[0].max_predictions": Row(
         33, lambda x: x.all["mlm_ids"].shape[1] == 33, "batches"
+    ),
+    "phases[0].mask_rate": Row(0.25, lambda x: masks_share(x, 0.25), "rate"),
+    "phases[0].last_mask_rate": Row(
+        0.2, lambda x: masks_from(x, 0.15, 0.2), "falling rate"
+    ),
+    "phases[0].mask_rate_spread": Row(
+        0.1,
+        lambda x: draws_mask_rates(x, 0.05, 0.25),
+        "drawn rates",
+        {"data.examples.short_sequence_rate": 0.0},
     ),
     "data.examples.masking": Row("whole_word", masks_whole_words, "words"),
     "data.examples.max_ngram": Row(

@@ -24,9 +24,10 @@ from bert_jax.settings import check_ranges, setting
 
 MASKINGS = ("token", "whole_word", "ngram")
 
-# Purposes of an example's random words (uint64). _PLACES: document and sentence of B, which
-# every host needs for all examples. _CONTENT: cuts and masks, for a host's own examples.
-_PLACES, _CONTENT = 2, 1
+# Purposes of random numbers. _PLAN: an epoch's examples and their order. _CONTENT: cuts and
+# masks, for a host's own examples. _PLACES: document and sentence of B, which every host
+# needs for all examples. _RATES: mask rates.
+_PLAN, _CONTENT, _PLACES, _RATES = range(4)
 _PLACE_WORDS = 2
 # _CONTENT has words of bits that cut A and B, a key for each position, and two words for
 # each prediction.
@@ -35,6 +36,71 @@ _CUT_WORDS = 8
 # temporary arrays.
 _GROUP_SENTENCES = 1 << 21
 _LENGTH = 128  # tokens of a sequence, if a phase names no other number
+
+
+class RandomStream(NamedTuple):
+    """Random numbers as a pure function of seed, number and sequence length.
+
+    number: separates the streams of one seed (phases, evaluation).
+    """
+
+    seed: int
+    number: int
+    sequence_length: int
+
+    def bits(self, purpose: int, epoch: int = 0, counter: int = 0) -> np.random.Philox:
+        """A generator of random bits that starts at ``counter``."""
+        # The key has two words: the seed, and the purpose of the bits.
+        key = (
+            (self.number << 56) | (purpose << 48) | (self.sequence_length << 32) | epoch
+        )
+        return np.random.Philox(key=[self.seed, key], counter=[counter, 0, 0, 0])
+
+    def words(
+        self, purpose: int, epoch: int, indices: np.ndarray, count: int
+    ) -> np.ndarray:
+        """At least ``count`` random words of each example: uint64 (B, words)."""
+        counters = -(-int(count) // 4)  # Philox gives four words for each count
+        parts = [np.empty(0, np.uint64)]
+        for run in np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1):
+            if len(run):
+                bits = self.bits(purpose, epoch, int(run[0]) * counters)
+                parts.append(bits.random_raw(len(run) * 4 * counters))
+        return np.concatenate(parts).reshape(len(indices), 4 * counters)
+
+
+class MaskRates(NamedTuple):
+    """The mask rate of each sequence of a phase: the share of its tokens to mask.
+
+    It changes linearly from ``first`` in the first step to ``last`` in the last step. With
+    a ``spread`` each sequence draws its rate uniformly, from ``spread`` below the rate of
+    its step to ``spread`` above it.
+    """
+
+    first: float
+    last: float
+    spread: float
+    steps: int
+    batch_size: int
+
+    @property
+    def smallest(self) -> float:
+        """The smallest possible rate."""
+        return min(self.first, self.last) - self.spread
+
+    @property
+    def largest(self) -> float:
+        """The largest possible rate."""
+        return max(self.first, self.last) + self.spread
+
+    def of(self, samples: np.ndarray, random: RandomStream) -> np.ndarray:
+        """The rates of samples of the phase, float64 (B,). random: of the phase."""
+        progress_B = (samples // self.batch_size) / max(self.steps - 1, 1)
+        rates_B = self.first + progress_B * (self.last - self.first)
+        if self.spread:
+            words_BW = random.words(_RATES, 0, samples, 1)
+            rates_B += self.spread * (2 * masking.uniform(words_BW[:, 0]) - 1)
+        return rates_B
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,15 +116,51 @@ class Phase:
         least=0,
     )
     max_predictions: int = setting(
-        0, "maximum masked tokens of a sequence; 0: mask_rate of its tokens", least=0
+        0,
+        "maximum masked tokens of a sequence; 0: the largest mask rate of its tokens",
+        least=0,
+    )
+    mask_rate: float = setting(
+        0.0, "share of tokens to mask; 0: data.examples.mask_rate", least=0, below=1
+    )
+    last_mask_rate: float = setting(
+        0.0,
+        "share of tokens to mask in the last step, to which mask_rate changes linearly; "
+        "0: mask_rate",
+        least=0,
+        below=1,
+    )
+    mask_rate_spread: float = setting(
+        0.0,
+        "each sequence draws its share of masked tokens uniformly, from this much below "
+        "the mask rate of the step to this much above it",
+        least=0,
+        below=1,
     )
 
+    def mask_rates(self, default: float) -> MaskRates:
+        """The mask rates. default: the rate if the phase has none of its own."""
+        first = self.mask_rate or default
+        last = self.last_mask_rate or first
+        return MaskRates(
+            first, last, self.mask_rate_spread, self.steps, self.batch_size
+        )
+
+    def predictions(self, mask_rate: float) -> int:
+        """The number of masked tokens of a sequence of full length."""
+        masked = math.ceil(round(mask_rate * self.sequence_length, 6))
+        return max(1, min(masked, self.sequence_length - 3))
+
     def completed(self, max_positions: int, mask_rate: float) -> "Phase":
-        """The phase with numbers in place of zeros."""
+        """The phase with numbers in place of zeros of the sizes.
+
+        mask_rate: the rate if the phase has none of its own.
+        """
         length = self.sequence_length or min(_LENGTH, max_positions)
-        masked = math.ceil(round(mask_rate * length, 6))
-        most = self.max_predictions or max(1, min(masked, length - 3))
-        return dataclasses.replace(self, sequence_length=length, max_predictions=most)
+        phase = dataclasses.replace(self, sequence_length=length)
+        most = phase.predictions(phase.mask_rates(mask_rate).largest)
+        most = self.max_predictions or most
+        return dataclasses.replace(phase, max_predictions=most)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +258,7 @@ class ExampleSource:
         self._begins, self._ends = bounds[self.documents], bounds[self.documents + 1]
         self._plan = functools.lru_cache(maxsize=2)(self._make_plan)
         self._lock = threading.Lock()
+        self._random = RandomStream(self.seed, self.stream, self.sequence_length)
         self.epoch_size = len(self.plan(0)[1])
 
     @property
@@ -168,22 +271,29 @@ class ExampleSource:
         with self._lock:  # only one thread makes a plan
             return self._plan(epoch)
 
-    def draw(self, samples: Sequence[int]) -> dict[str, np.ndarray]:
+    def draw(
+        self, samples: Sequence[int], rates_B: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
         """A batch of the samples with these numbers, in ascending order.
 
+        rates_B: the mask rate of each sample. None: config.mask_rate for all.
         Returns input_ids, token_type_ids, attention_mask int32 (B, L); mlm_positions,
         mlm_ids int32 and mlm_weights float32 (B, M); nsp_labels int32 (B,), 0 if B follows
         A.
         """
         L, M = self.sequence_length, self.max_predictions
-        parts = []
+        if rates_B is None:
+            rates_B = np.full(len(samples), self.config.mask_rate)
+        parts, first = [], 0
         ends = np.cumsum([2 * _CUT_WORDS, L, 2 * M])
         for epoch, indices in self._by_epoch(samples):
-            words_BW = self._words(_CONTENT, epoch, indices, ends[-1])
+            words_BW = self._random.words(_CONTENT, epoch, indices, ends[-1])
             cuts_BW, keys_BL, choices_BW, _ = np.split(words_BW, ends, axis=1)
             batch = self._pairs(*self._spans(epoch, indices), cuts_BW)
             words_BM2 = choices_BW.reshape(-1, M, 2)
-            parts.append(batch | self._mask(batch, keys_BL, words_BM2))
+            rates = rates_B[first : first + len(indices)]
+            first += len(indices)
+            parts.append(batch | self._mask(batch, rates, keys_BL, words_BM2))
         return {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
 
     def lengths(self, samples: Sequence[int]) -> np.ndarray:
@@ -212,28 +322,10 @@ class ExampleSource:
         known = np.unique(epochs).tolist() or [0]  # an empty batch if no samples
         return [(epoch, indices[epochs == epoch]) for epoch in known]
 
-    def _bits(self, purpose: int, epoch: int, counter: int = 0) -> np.random.Philox:
-        # The key has two words: the seed, and the purpose of the bits.
-        stream, L = self.stream, self.sequence_length
-        key = (stream << 56) | (purpose << 48) | (L << 32) | epoch
-        return np.random.Philox(key=[self.seed, key], counter=[counter, 0, 0, 0])
-
     def _make_plan(self, epoch: int) -> tuple[EpochPlan, np.ndarray]:
-        rng = np.random.Generator(self._bits(0, epoch))
+        rng = np.random.Generator(self._random.bits(_PLAN, epoch))
         plan = plan_epoch(self.store, self.documents, rng, self._room, self.config)
         return plan, rng.permutation(np.arange(len(plan.first), dtype=np.uint32))
-
-    def _words(
-        self, purpose: int, epoch: int, indices: np.ndarray, count: int
-    ) -> np.ndarray:
-        """At least ``count`` random words of each example: uint64 (B, words)."""
-        counters = -(-int(count) // 4)  # Philox gives four words for each count
-        parts = [np.empty(0, np.uint64)]
-        for run in np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1):
-            if len(run):
-                bits = self._bits(purpose, epoch, int(run[0]) * counters)
-                parts.append(bits.random_raw(len(run) * 4 * counters))
-        return np.concatenate(parts).reshape(len(indices), 4 * counters)
 
     def _spans(self, epoch: int, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The sentences of A and B of some examples of an epoch.
@@ -241,7 +333,7 @@ class ExampleSource:
         Returns the first sentence and the stop of A and of B, int64 (B, 2, 2), and whether
         B does not follow A, bool (B,).
         """
-        words_BW = self._words(_PLACES, epoch, indices, _PLACE_WORDS)
+        words_BW = self._random.words(_PLACES, epoch, indices, _PLACE_WORDS)
         plan, order = self.plan(epoch)
         plan = plan.take(order[indices % len(order)])
         middle_B = plan.first.astype(np.int64) + plan.a_count
@@ -309,7 +401,11 @@ class ExampleSource:
         return batch | {"nsp_labels": random_next.astype(np.int32)}
 
     def _mask(
-        self, batch: dict[str, np.ndarray], keys_BL: np.ndarray, words_BM2: np.ndarray
+        self,
+        batch: dict[str, np.ndarray],
+        rates_B: np.ndarray,
+        keys_BL: np.ndarray,
+        words_BM2: np.ndarray,
     ) -> dict[str, np.ndarray]:
         """Chooses and replaces tokens. Changes batch["input_ids"] in place."""
         config, vocabulary, M = self.config, self.vocabulary, self.max_predictions
@@ -317,7 +413,7 @@ class ExampleSource:
         marked_BL = (input_ids_BL & bit) > 0  # continuations of a segmenter's words
         input_ids_BL &= ~bit
         totals_B = batch["attention_mask"].sum(1)
-        counts_B = masking.prediction_counts(totals_B, config.mask_rate, M)
+        counts_B = masking.prediction_counts(totals_B, rates_B, M)
         special_BL = np.isin(input_ids_BL, vocabulary.template_ids)
         candidates_BL = (batch["attention_mask"] > 0) & ~special_BL
         if config.masking == "token":

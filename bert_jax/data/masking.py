@@ -95,10 +95,11 @@ def uniform(words: np.ndarray) -> np.ndarray:
 
 
 def prediction_counts(
-    tokens_B: np.ndarray, mask_rate: float, max_predictions: int
+    tokens_B: np.ndarray, mask_rate: float | np.ndarray, max_predictions: int
 ) -> np.ndarray:
     """The number of predictions of each row: ``mask_rate`` times its tokens, rounded.
 
+    mask_rate: of all rows, or of each row.
     It is at least 1 and at most ``max_predictions``. [CLS] and [SEP] count as tokens.
     """
     return np.clip(np.rint(tokens_B * mask_rate), 1, max_predictions).astype(np.int64)

@@ -9,7 +9,12 @@ from typing import SupportsIndex, TypeVar
 
 import numpy as np
 
-from bert_jax.data.examples import ExampleConfig, ExampleSource, Phase
+from bert_jax.data.examples import (
+    ExampleConfig,
+    ExampleSource,
+    Phase,
+    RandomStream,
+)
 from bert_jax.data.packing import HostRows, Packing, row_limits
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
@@ -80,7 +85,7 @@ class TrainingBatches:
                     source.lengths(range(_SAMPLE)),
                     phase.batch_size,
                     phase.sequence_length,
-                    mask_rate=self.config.mask_rate,
+                    mask_rate=phase.mask_rates(self.config.mask_rate).largest,
                     multiple=self.packing,
                 )
                 self._packings.append(packing)
@@ -91,16 +96,25 @@ class TrainingBatches:
     def __getitem__(self, item: SupportsIndex) -> dict[str, np.ndarray]:
         step = int(item)
         number = int(np.searchsorted(self._ends, step, "right"))
-        phase, source = self.phases[number], self.sources[number]
+        phase = self.phases[number]
         first = (step - int(self._ends[number]) + phase.steps) * phase.batch_size
         if not self.packing:
-            return source.draw(first + self.rows(phase.batch_size))
+            return self._draw(number, first + self.rows(phase.batch_size))
         packing = self._packings[number]
-        rows = packing.rows(source.lengths(range(first, first + phase.batch_size)))
+        lengths = self.sources[number].lengths(range(first, first + phase.batch_size))
+        rows = packing.rows(lengths)
         rows = [rows[row] for row in self.rows(len(rows))]  # of this process
         pairs = np.sort(np.fromiter(itertools.chain(*rows), np.int64))
         members = [np.searchsorted(pairs, row) for row in rows]
-        return packing.pack(source.draw(first + pairs), members, self.vocabulary.pad_id)
+        batch = self._draw(number, first + pairs)
+        return packing.pack(batch, members, self.vocabulary.pad_id)
+
+    def _draw(self, number: int, samples: np.ndarray) -> dict[str, np.ndarray]:
+        """Samples of phase ``number``, with the mask rates of the phase."""
+        phase = self.phases[number]
+        random = RandomStream(self.seed, self.stream + number, phase.sequence_length)
+        rates_B = phase.mask_rates(self.config.mask_rate).of(samples, random)
+        return self.sources[number].draw(samples, rates_B)
 
 
 def largest_batch(
@@ -115,7 +129,7 @@ def largest_batch(
     tokens = ("input_ids", "token_type_ids", "attention_mask")
     predictions = ("mlm_positions", "mlm_ids", "mlm_weights")
     if packs:
-        pairs, M = row_limits(L, config.mask_rate)
+        pairs, M = row_limits(L, phase.mask_rates(config.mask_rate).largest)
         shapes = dict.fromkeys((*tokens, "segment_ids"), (B, L))
         shapes |= dict.fromkeys(("nsp_labels", "starts", "nsp_weights"), (B, pairs))
     else:
@@ -136,11 +150,23 @@ def eval_batches(
     The batches differ from ``training`` in documents and mask rate. If there are too few
     examples, they repeat with other pairs and masks.
     """
-    config = dataclasses.replace(training.config, mask_rate=mask_rate)
+    phase = with_mask_rate(phase, training.config.mask_rate, mask_rate)
     held_out = {"documents": documents, "seed": 0, "stream": _EVAL_STREAM}
-    return dataclasses.replace(
-        training, phases=(phase,), config=config, packing=0, **held_out
+    return dataclasses.replace(training, phases=(phase,), packing=0, **held_out)
+
+
+def with_mask_rate(phase: Phase, default: float, mask_rate: float) -> Phase:
+    """The phase with the same mask rate for all sequences of all steps.
+
+    default: the rate of training if the phase has none of its own.
+    """
+    fixed = dataclasses.replace(
+        phase, mask_rate=mask_rate, last_mask_rate=0.0, mask_rate_spread=0.0
     )
+    if mask_rate <= phase.mask_rates(default).largest:
+        return fixed
+    most = max(phase.max_predictions, fixed.predictions(mask_rate))
+    return dataclasses.replace(fixed, max_predictions=most)
 
 
 def drawn_ahead(

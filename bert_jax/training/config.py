@@ -169,7 +169,7 @@ class TrainConfig(RunConfig):
     model: BertConfig
     data: DataConfig
     phases: tuple[Phase, ...] = setting(
-        doc="dictionaries of steps, batch_size, sequence_length and max_predictions"
+        doc="dictionaries of the settings of a phase, such as steps and batch_size"
     )
     objective: str = setting(
         "bert_jax.objectives.mlm_nsp", "Python module that defines the loss"
@@ -181,7 +181,10 @@ class TrainConfig(RunConfig):
     )
     eval_batches: int = setting(100, "number of batches of an evaluation", least=1)
     eval_mask_rate: float = setting(
-        0.15, "share of the tokens that evaluations mask", above=0, below=1
+        0.15,
+        "share of the tokens that evaluations mask, in all phases",
+        above=0,
+        below=1,
     )
     keep_checkpoints: int = setting(3, "number of newest checkpoints to keep", least=1)
     keep_checkpoints_every: int = setting(
@@ -207,6 +210,7 @@ class TrainConfig(RunConfig):
                 raise UserError(
                     f"{actual}, expected at most model.max_positions={limit}"
                 )
+            _check_mask_rates(phase, mask_rate, f"phases[{i}]")
             completed.append(phase)
         object.__setattr__(self, "phases", tuple(completed))
 
@@ -214,6 +218,29 @@ class TrainConfig(RunConfig):
     def total_steps(self) -> int:
         """Steps of all phases, which have one schedule."""
         return sum(phase.steps for phase in self.phases)
+
+
+def _check_mask_rates(phase: Phase, default: float, name: str) -> None:
+    """Raises UserError for a rate below 0 or above 1, or with more masks than places.
+
+    phase: with all sizes. default: the rate if the phase has none of its own. name: of the
+    phase.
+    """
+    rates = phase.mask_rates(default)
+    if rates.smallest < -1e-9 or rates.largest > 1 + 1e-9:
+        span = f"from {rates.smallest:.4g} to {rates.largest:.4g}"
+        raise UserError(
+            f"{name}.mask_rate_spread={phase.mask_rate_spread} gives mask rates {span}, "
+            "expected 0 to 1; set a smaller mask_rate_spread"
+        )
+    # The original's max_predictions_per_seq may be smaller than its mask rate needs.
+    is_fixed = (rates.first, rates.spread) == (default, 0) and rates.last == default
+    needed = phase.predictions(rates.largest)
+    if not is_fixed and phase.max_predictions < needed:
+        raise UserError(
+            f"{name}.max_predictions={phase.max_predictions}, expected at least {needed} "
+            f"for a mask rate of {rates.largest:.4g}; leave out max_predictions"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

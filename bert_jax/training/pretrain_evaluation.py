@@ -58,10 +58,7 @@ class Evaluations:
 
         Raises DivergenceError if the loss is not finite.
         """
-        # The end of a phase is evaluated at the lengths of this phase and of the next.
-        ends = self._ends[:-1]
-        for i in sorted({bisect.bisect(ends, near) for near in (step - 1, step)}):
-            phase = replace(self.config.phases[i], steps=self.config.eval_batches)
+        for phase in self._phases(step):
             metrics = self.metrics(phase, params)
             if not math.isfinite(metrics["loss"]):
                 loss = f"the loss of the evaluation after step {step}"
@@ -72,6 +69,19 @@ class Evaluations:
             summary = f"eval at {length} tokens: {eval_summary(metrics)}"
             reporter.log(f"step {step}  {summary}")
         reporter.progress.evaluation = metrics  # for the baselines in reports
+
+    def _phases(self, step: int) -> list[Phase]:
+        """The phases for which a step is evaluated, with the steps of an evaluation.
+
+        The end of a phase is evaluated for this phase and for the next, and only once if
+        just their mask rates differ, because all evaluations have the same mask rate.
+        """
+        ends = self._ends[:-1]
+        phases = {}
+        for i in sorted({bisect.bisect(ends, near) for near in (step - 1, step)}):
+            phase = replace(self.config.phases[i], steps=self.config.eval_batches)
+            phases[phase.sequence_length, phase.batch_size] = phase
+        return list(phases.values())
 
     def metrics(self, phase: Phase, params: Params) -> dict[str, float]:
         """The metrics of ``phase.steps`` batches with the sizes of a phase."""

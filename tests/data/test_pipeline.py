@@ -228,3 +228,71 @@ def test_no_more_batches_are_drawn_ahead_than_requested(threads, prefetch):
         assert next(items) == number
         assert number <= max(read) <= number + prefetch
     assert sorted(read) == list(range(20)) and list(items) == []
+
+
+FALLING = Phase(
+    steps=11, batch_size=8, sequence_length=64, mask_rate=0.4, last_mask_rate=0.1
+)
+DRAWN = dataclasses.replace(FALLING, steps=40, last_mask_rate=0, mask_rate_spread=0.2)
+
+
+def with_phase(batches, phase):
+    return dataclasses.replace(batches, phases=(phase.completed(64, 0.15),))
+
+
+def masks(batch):
+    """Numbers of masked tokens and of tokens of each row."""
+    return batch["mlm_weights"].sum(1), batch["attention_mask"].sum(1)
+
+
+def test_mask_rates_change_linearly_from_the_first_to_the_last_step(make):
+    for phase in (
+        FALLING,
+        dataclasses.replace(FALLING, mask_rate=0.1, last_mask_rate=0.4),
+    ):
+        batches = with_phase(make(), phase)
+        (completed,) = batches.phases
+        assert completed.max_predictions == 26  # 40% of 64
+        for step in range(11):
+            counts, tokens = masks(batches[step])
+            change = (phase.last_mask_rate - phase.mask_rate) * step / 10
+            expected = np.rint(tokens * (phase.mask_rate + change))
+            np.testing.assert_array_equal(counts, np.maximum(expected, 1))
+
+
+def test_each_sequence_draws_its_own_mask_rate(make):
+    """The mean of n rates, uniform from 0.2 to 0.6, has a deviation of 0.4 / sqrt(12 n)."""
+    batches = with_phase(make(), DRAWN)
+    counts, tokens = np.concatenate([masks(batch) for batch in batches], axis=1)
+    long = tokens > 50
+    rates = counts[long] / tokens[long]
+    n = len(rates)
+    assert n > 200
+    rounding = 0.5 / 50
+    assert 0.2 - rounding < rates.min() < 0.22 and 0.58 < rates.max() < 0.6 + rounding
+    assert abs(rates.mean() - 0.4) < 3 * 0.4 / np.sqrt(12 * n)
+    assert abs(rates.std() - 0.4 / np.sqrt(12)) < 0.02
+    # Neighbours in a batch and in time have nothing in common.
+    assert abs(np.corrcoef(rates[1:], rates[:-1])[0, 1]) < 3 / np.sqrt(n)
+
+
+@pytest.mark.parametrize("phase", [FALLING, DRAWN])
+def test_drawn_mask_rates_depend_on_neither_hosts_nor_packing(make, phase):
+    alone, packed = (with_phase(make(packing=p), phase) for p in (0, 2))
+    for step in (0, 7, 10):
+        batch = alone[step]
+        for rows in (np.arange(2), np.array([5])):
+            mine = with_phase(make(lambda size, rows=rows: rows), phase)[step]
+            assert same(mine, {name: x[rows] for name, x in batch.items()})
+        assert packed[step]["mlm_weights"].sum() == batch["mlm_weights"].sum()
+
+
+def test_evaluations_have_one_mask_rate_in_all_phases(make):
+    """A phase with fewer masks than an evaluation does not reduce its masks."""
+    few = dataclasses.replace(FALLING, mask_rate=0.05, last_mask_rate=0.02)
+    for phase in (FALLING, DRAWN, few):
+        training = with_phase(make(), phase)
+        batches = eval_batches(training, training.phases[0], np.array([3]), 0.15)
+        for batch in batches:
+            counts, tokens = masks(batch)
+            np.testing.assert_array_equal(counts, np.maximum(np.rint(0.15 * tokens), 1))

@@ -101,6 +101,21 @@ def one(**changes):
             r"learning_rate=inf, expected .* below inf",
         ),
         ("optimizer.epsilon", math.nan, r"epsilon=nan, expected above 0"),
+        (
+            "phases",
+            one(mask_rate_spread=0.2),
+            r"spread=0\.2 gives mask rates from -0\.05 to 0\.35, expected 0 to 1",
+        ),
+        (
+            "phases",
+            one(last_mask_rate=0.9, mask_rate_spread=0.11),
+            r"gives mask rates from 0\.04 to 1\.01, expected 0 to 1",
+        ),
+        (
+            "phases",
+            one(sequence_length=20, last_mask_rate=0.3),
+            r"\[0\]\.max_predictions=3, expected at least 6 for a mask rate of 0\.3",
+        ),
         ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32, expected at"),
     ],
 )
@@ -113,6 +128,19 @@ def test_a_wrong_setting_is_a_one_line_error(settings, name, value, message):
     with pytest.raises(UserError, match=message) as error:
         train_config(settings)
     assert "\n" not in str(error.value)
+
+
+def test_a_phase_has_places_for_its_largest_mask_rate(settings):
+    """Without rates of its own a phase may mask less, as in the original."""
+    sizes = {"steps": 4, "batch_size": 8, "sequence_length": 32}
+    rates = {"mask_rate": 0.3, "last_mask_rate": 0.1, "mask_rate_spread": 0.1}
+    settings["phases"] = (sizes, sizes | rates, sizes | {"last_mask_rate": 0.25})
+    config = train_config(settings)
+    assert [phase.max_predictions for phase in config.phases] == [5, 13, 8]
+    assert config.phases[0].mask_rate == 0  # follows data.examples.mask_rate
+    assert train_config(to_dict(config)) == config
+    fewer = train_config(settings | {"phases": (sizes | {"max_predictions": 2},)})
+    assert fewer.phases[0].max_predictions == 2
 
 
 def test_the_vocabulary_that_is_trained_has_the_size_of_the_model(settings):
