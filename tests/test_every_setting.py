@@ -19,7 +19,7 @@ import pytest
 import bert_jax
 from bert_jax.commands.config_file import parse
 from bert_jax.data.batching import inference_batches
-from bert_jax.data.examples import ExampleConfig
+from bert_jax.data.examples import ExampleConfig, Phase
 from bert_jax.data.preparation import prepare
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
@@ -236,6 +236,12 @@ ROWS = {
         lambda x: draws_mask_rates(x, 0.05, 0.25),
         "drawn rates",
         {"data.examples.short_sequence_rate": 0.0},
+    ),
+    "phases[0].causal": Row(
+        True,
+        lambda x: "mlm_ids" not in x.batches[0] and x.job.objective.model.config.causal,
+        "left to right",
+        NO_PAIRS,
     ),
     "data.examples.masking": Row("whole_word", masks_whole_words, "words"),
     "data.examples.max_ngram": Row(
@@ -600,7 +606,7 @@ def test_the_arguments_of_a_phase_replace_its_settings(tmp_path):
     sizes = {"steps": 7, "batch_size": 24, "sequence_length": 40}
     call = functools.partial(bert_jax.pretrain, small, tmp_path, **sizes)
     config = config_of(call, from_python.pretraining, "pretrain")
-    assert vars(config.phases[0]) == sizes | {"max_predictions": 6}
+    assert config.phases == (Phase(**sizes, max_predictions=6),)
 
 
 def test_the_command_passes_every_flag(config_file):

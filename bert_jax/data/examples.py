@@ -138,6 +138,12 @@ class Phase:
         below=1,
     )
 
+    causal: bool = setting(
+        False,
+        "train this phase left to right, as objectives.causal. The other phases train "
+        "objective; a run's model is causal if its last phase is",
+    )
+
     def mask_rates(self, default: float) -> MaskRates:
         """The mask rates. default: the rate if the phase has none of its own."""
         first = self.mask_rate or default

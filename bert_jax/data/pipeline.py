@@ -98,6 +98,14 @@ class TrainingBatches:
         number = int(np.searchsorted(self._ends, step, "right"))
         phase = self.phases[number]
         first = (step - int(self._ends[number]) + phase.steps) * phase.batch_size
+        batch = self._batch(number, first)
+        if phase.causal:
+            return without_masks(batch)
+        return batch
+
+    def _batch(self, number: int, first: int) -> dict[str, np.ndarray]:
+        """The batch of phase ``number`` with masks. first: number of its first sample."""
+        phase = self.phases[number]
         if not self.packing:
             return self._draw(number, first + self.rows(phase.batch_size))
         packing = self._packings[number]
@@ -117,6 +125,16 @@ class TrainingBatches:
         return self.sources[number].draw(samples, rates_B)
 
 
+def without_masks(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The batch of a left-to-right phase: the original tokens, and no predictions."""
+    rows, places = np.nonzero(batch["mlm_weights"])
+    positions = batch["mlm_positions"][rows, places]
+    input_ids_BL = batch["input_ids"].copy()
+    input_ids_BL[rows, positions] = batch["mlm_ids"][rows, places]
+    kept = {name: x for name, x in batch.items() if not name.startswith("mlm_")}
+    return kept | {"input_ids": input_ids_BL}
+
+
 def largest_batch(
     phase: Phase, config: ExampleConfig, *, packs: bool
 ) -> dict[str, np.ndarray]:
@@ -128,6 +146,8 @@ def largest_batch(
     B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions
     tokens = ("input_ids", "token_type_ids", "attention_mask")
     predictions = ("mlm_positions", "mlm_ids", "mlm_weights")
+    if phase.causal:
+        predictions = ()
     if packs:
         pairs, M = row_limits(L, phase.mask_rates(config.mask_rate).largest)
         shapes = dict.fromkeys((*tokens, "segment_ids"), (B, L))

@@ -113,12 +113,27 @@ class RunJson(TypedDict, total=False):
     model: typing.Required[dict[str, Any]]
     compute: dict[str, Any]
     data: _Data
+    phases: list[dict[str, Any]]
     text: _Text
     head: str | None
     labels: list[str] | None
     problem_type: str | None
     extra: Saved | None
     init_from: str
+
+
+def run_config(run: RunJson, step: int, changes: Mapping[str, Any]) -> BertConfig:
+    """The config of a run's model after ``step`` steps.
+
+    The model is causal if the phase of the last of these steps is left to right.
+    changes: fields of BertConfig that replace the run's settings.
+    """
+    settings, end = run["model"], 0
+    for phase in run.get("phases", []):
+        start, end = end, end + phase["steps"]
+        if start < step <= end and phase.get("causal"):
+            settings = settings | {"causal": True}
+    return from_settings(BertConfig, settings | changes, "model")
 
 
 def config_file(folder: Path) -> Path:

@@ -33,6 +33,7 @@ from bert_jax.interop.config_json import (
     RunJson,
     config_file,
     config_from_dict,
+    run_config,
     split_changes,
     with_remat,
 )
@@ -47,8 +48,8 @@ from bert_jax.interop.find import (
 from bert_jax.interop.huggingface import read_huggingface
 from bert_jax.interop.surgery import stretched
 from bert_jax.interop.tensorflow import read_tensorflow
-from bert_jax.interop.train_state import read_params
-from bert_jax.model.config import BertConfig, ComputeConfig
+from bert_jax.interop.train_state import newest_step, read_step
+from bert_jax.model.config import ComputeConfig
 from bert_jax.model.parameters import with_scan
 from bert_jax.parallel.processes import on_leader
 from bert_jax.parallel.sharding import array_shapes
@@ -87,7 +88,7 @@ def load(
     path, step = split_step(expanded(path))
     model_changes, compute_changes = split_changes(changes)
     if not weights:
-        return _without_weights(path, model_changes)
+        return _without_weights(path, model_changes, step)
     positions = model_changes.pop("max_positions", 0)
     local = _local_files(path)
     run = local
@@ -150,10 +151,16 @@ def _check_type(path: Any) -> None:
         )
 
 
-def _without_weights(path: os.PathLike | str, changes: dict[str, Any]) -> Checkpoint:
-    """The config and the tokenizer of a checkpoint; see :func:`load`."""
+def _without_weights(
+    path: os.PathLike | str, changes: dict[str, Any], step: int | None
+) -> Checkpoint:
+    """The config and the tokenizer of a checkpoint; see :func:`load`.
+
+    step: as for :func:`_read`.
+    """
     if hub_name(path):
         source, folder = "huggingface", from_hub(path, weights=False)
+        run = folder
     else:
         run = local = local_copy(path, model=True)
         if is_remote(path):
@@ -166,7 +173,9 @@ def _without_weights(path: os.PathLike | str, changes: dict[str, Any]) -> Checkp
     with naming(file):
         if "model" in settings:  # a workdir
             check(settings, RunJson)
-            config = from_settings(BertConfig, settings["model"] | changes, "model")
+            if step is None:
+                step = newest_step(run / CHECKPOINTS)
+            config = run_config(settings, step, changes)
         else:
             check(settings, ConfigJson)
             config = config_from_dict(settings, **changes)
@@ -222,11 +231,13 @@ def _read_workdir(
     with naming(path):
         pairs = settings.get("data", {}).get("examples", {}).get("next_sentence", True)
         trained_with = settings.get("text", {}).get("vocabulary")
-        config = from_settings(BertConfig, settings["model"] | changes, "model")
+        # Wrong settings are an error before the weights are read.
+        run_config(settings, 0, changes)
         compute = from_settings(ComputeConfig, settings.get("compute", {}), "compute")
     # An objective may train more than a BERT, such as another head or a generator.
     known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm", "dense")
-    every = read_params(checkpoints, step)
+    step, every = read_step(checkpoints, step)
+    config = run_config(settings, step, changes)
     if not pairs and every.pop("nsp", None):
         # This head and the pooler below it learn from pairs only. Without pairs, weight
         # decay shrinks them.

@@ -306,7 +306,12 @@ def _load(path: epath.Path, abstract: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def read_params(directory: Path, step: int | None = None) -> dict[str, Any]:
-    """The parameters of a checkpoint, as numpy arrays.
+    """The parameters of a checkpoint; see :func:`read_step`."""
+    return read_step(directory, step)[1]
+
+
+def read_step(directory: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
+    """The step of a checkpoint and its parameters, as numpy arrays.
 
     step: of the checkpoint. None: the newest undamaged checkpoint.
 
@@ -324,7 +329,8 @@ def read_params(directory: Path, step: int | None = None) -> dict[str, Any]:
     loaded = _load_newest(paths, None, logging.getLogger(__name__).warning)
     if loaded is None:
         raise UserError(f"{directory} contains no complete checkpoint; wait for one")
-    return loaded[1]["params"]
+    found, state, _ = loaded
+    return found, state["params"]
 
 
 def _with_checksums(state: Any, notes: dict[str, Any]) -> dict[str, Any]:

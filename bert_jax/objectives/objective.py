@@ -374,6 +374,8 @@ def with_baseline(name: str, metrics: dict[str, float]) -> str:
 
 def unmasked_ids(batch: Batch) -> jax.Array:
     """The tokens of a batch of data/pipeline.py before masking: int32 (B, L)."""
+    if "mlm_ids" not in batch:  # the batch of a left-to-right phase
+        return batch["input_ids"]
     ids_BL, positions_BM = batch["input_ids"], batch["mlm_positions"]
     # Unused predictions are at the row's [CLS], which is never masked.
     masked_BM = jnp.take_along_axis(ids_BL, positions_BM, axis=1)

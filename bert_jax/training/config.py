@@ -239,7 +239,7 @@ def _check_mask_rates(phase: Phase, default: float, name: str) -> None:
     if not is_fixed and phase.max_predictions < needed:
         raise UserError(
             f"{name}.max_predictions={phase.max_predictions}, expected at least {needed} "
-            f"for a mask rate of {rates.largest:.4g}; leave out max_predictions"
+            f"for a mask rate of {rates.largest:.4g}; leave it out, or set it to 0"
         )
 
 

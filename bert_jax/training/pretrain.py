@@ -23,6 +23,7 @@ from bert_jax.inference.pretrained import filled_prompts
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.train_state import newest_step
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.objectives.causal_phases import with_causal_phases
 from bert_jax.objectives.objective import (
     Params,
     PretrainingObjective,
@@ -212,6 +213,11 @@ def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
             kind = type(objective).__name__
             actual = f"objective={name!r}: pretraining returned {kind} without {method}"
             raise UserError(f"{actual}; expected a PretrainingObjective")
+    if any(phase.causal for phase in config.phases):
+        last = config.phases[-1]
+        return with_causal_phases(
+            objective, config.data.examples, ends_causal=last.causal
+        )
     return objective
 
 
@@ -241,10 +247,13 @@ def _pretraining_function(name: str) -> Callable[..., Any]:
 def _description(
     config: TrainConfig, objective: PretrainingObjective, store: TokenStore
 ) -> str:
-    phases = ", ".join(
-        f"{counted(p.steps, 'step')} of {p.batch_size} x {p.sequence_length}"
-        for p in config.phases
-    )
+    phases = []
+    for phase in config.phases:
+        size = f"{phase.batch_size} x {phase.sequence_length}"
+        text = f"{counted(phase.steps, 'step')} of {size}"
+        if phase.causal:
+            text += " left to right"
+        phases.append(text)
     params = jax.eval_shape(objective.init, jax.random.key(0))
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     info, devices = store.info, jax.devices()
@@ -252,6 +261,6 @@ def _description(
     documents = counted(info.documents, "document")
     return (
         f"BERT with {layers}, width {config.model.hidden_size}, "
-        f"{count:,} parameters; {phases}; {info.tokens:,} tokens in {documents}; "
-        f"{len(devices)} x {devices[0].device_kind}"
+        f"{count:,} parameters; {', '.join(phases)}; "
+        f"{info.tokens:,} tokens in {documents}; {len(devices)} x {devices[0].device_kind}"
     )

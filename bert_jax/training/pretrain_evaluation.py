@@ -80,7 +80,7 @@ class Evaluations:
         phases = {}
         for i in sorted({bisect.bisect(ends, near) for near in (step - 1, step)}):
             phase = replace(self.config.phases[i], steps=self.config.eval_batches)
-            phases[phase.sequence_length, phase.batch_size] = phase
+            phases[phase.sequence_length, phase.batch_size, phase.causal] = phase
         return list(phases.values())
 
     def metrics(self, phase: Phase, params: Params) -> dict[str, float]:

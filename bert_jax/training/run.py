@@ -305,7 +305,7 @@ def _loop(
     )
     in_flight: collections.deque[jax.Array] = collections.deque()
     ahead = steps_ahead(job.mesh)
-    compiled: set[str] = set()
+    compiled: set[tuple[Any, ...]] = set()
     with contextlib.closing(data):
         while not training.ends:
             started = time.perf_counter()
@@ -320,8 +320,9 @@ def _loop(
                 jax.block_until_ready(in_flight.popleft())
             shape = "x".join(map(str, batch["input_ids"].shape))
             shapes[shape] = shapes.get(shape, 0) + 1
-            if shape not in compiled:  # this step compiled: its time is not reported
-                compiled.add(shape)
+            program = tuple((name, x.shape) for name, x in sorted(batch.items()))
+            if program not in compiled:  # this step compiled: its time is not reported
+                compiled.add(program)
                 jax.block_until_ready(training.sums)
                 reporter.start_window()
             else:
