@@ -33,6 +33,7 @@ from common import (
 )
 
 from bert_jax.data.examples import ExampleConfig, Phase
+from bert_jax.data.mixture import Text
 from bert_jax.data.pipeline import TrainingBatches
 from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore
@@ -88,12 +89,11 @@ def draw_rows(store: TokenStore, options: argparse.Namespace) -> Iterator[dict]:
     for length, predictions, masking in CASES:
         for packing in (0, options.rows):
             batches = TrainingBatches(
-                store,
+                [Text(store, np.arange(store.info.documents))],
                 tokenizer,
                 (Phase(options.batches, options.batch, length, predictions),),
                 ExampleConfig(masking=masking),
                 seed=0,
-                documents=np.arange(store.info.documents),
                 packing=packing,
             )
             seconds, masks = least_seconds(

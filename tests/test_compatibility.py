@@ -18,6 +18,7 @@ import safetensors.numpy
 
 import bert_jax
 from bert_jax.commands import study as command
+from bert_jax.data.mixture import Text
 from bert_jax.data.pipeline import TrainingBatches, split_documents
 from bert_jax.data.preparation import UNFINISHED, prepare
 from bert_jax.data.store import TokenStore
@@ -121,12 +122,11 @@ def test_prepared_text_gives_the_same_first_batch():
     store = TokenStore(FOLDER / "text")
     documents, _ = split_documents(store.info.documents, config.data.holdout)
     batch = TrainingBatches(
-        store,
+        [Text(store, documents)],
         load_tokenizer(FOLDER / "text"),
         config.phases,
         config.data.examples,
         seed=config.seed,
-        documents=documents,
     )[0]
     for name, array in batch.items():
         np.testing.assert_array_equal(array, ARRAYS[f"text/{name}"], name)
@@ -225,7 +225,7 @@ def test_text_that_0_2_prepared_with_sentencepiece_keeps_its_ids(tmp_path):
     shutil.copytree(FOLDER_2 / "sentencepiece", tmp_path, dirs_exist_ok=True)
     directory, text = tmp_path / "store", str(tmp_path / "text.txt")
     config = DataConfig(path=str(directory))
-    store, tokenizer = open_text(config, RunFolder(tmp_path / "w"), print)
+    (store,), tokenizer = open_text(config, RunFolder(tmp_path / "w"), print)
     (sentence,) = store.read_sentences(np.array([[0, 1]]))
     stored = [tokenizer.tokens[i] for i in sentence[:3]]
     assert stored == ["\u2581s", "e", "at"]

@@ -148,7 +148,7 @@ def swaps_texts(seen):
     with sentence_order.
     """
     batches, rows = seen.job.batches, seen.all
-    store = batches.store
+    ((store, *_),) = batches.texts
     (every,) = store.read_sentences(np.array([[0, store.info.sentences]]))
     every = np.int32(every).tobytes()
     special = batches.vocabulary.cls_id, batches.vocabulary.sep_id
@@ -177,11 +177,22 @@ def reading(seen, option):
 
 def holds_out(seen, share):
     """Whether evaluations have this share of the documents, and training the others."""
-    count = seen.job.batches.store.info.documents
-    training = {*seen.job.batches.documents.tolist()}
-    ((_, _, held_out, _), _), *_ = seen.calls["eval_batches"]
-    parts = training | {*held_out.tolist()}, training & {*held_out.tolist()}
+    (text,) = seen.job.batches.texts
+    count = text.store.info.documents
+    training = {*text.documents.tolist()}
+    ((_, _, (text,), _), _), *_ = seen.calls["eval_batches"]
+    held_out = {*text.documents.tolist()}
+    parts = training | held_out, training & held_out
     return len(held_out) == round(share * count) and parts == ({*range(count)}, set())
+
+
+def mixes(seen, names, share):
+    """Whether a run mixes stores with these names, and the share of the second one."""
+    batches = seen.job.batches
+    stores = [text.store.directory.name for text in batches.texts]
+    (source,) = batches.sources
+    sources, _ = source.places(np.arange(10_000))
+    return stores == names and abs(sources.mean() - share) < 0.015
 
 
 def seeds(seen, seed):
@@ -269,9 +280,21 @@ ROWS = {
     # The text
     "data.path": Row(
         "{other}",
-        lambda x: x.job.batches.store.info.documents == 7,
+        lambda x: x.job.batches.texts[0].store.info.documents == 7,
         "other text",
         {"model.vocab_size": "{other_size}"},
+    ),
+    "data.mixture": Row(
+        ("{store}", "{part}"),
+        lambda x: mixes(x, ["store", "part"], 1 / 4),
+        "mixture",
+        {"data.path": "", "data.weights": (3.0, 1.0)},
+    ),
+    "data.weights": Row(
+        (1.0, 4.0),
+        lambda x: mixes(x, ["part", "store"], 4 / 5),
+        "other weights",
+        {"data.path": "", "data.mixture": ("{part}", "{store}")},
     ),
     "model.vocab_size": Row(
         "{other_size}",
@@ -280,11 +303,13 @@ ROWS = {
         {"data.path": "{other}"},
     ),
     "data.corpus": Row(
-        ("{french}",), lambda x: x.job.batches.store.info.documents == 9, "corpus"
+        ("{french}",),
+        lambda x: x.job.batches.texts[0].store.info.documents == 9,
+        "corpus",
     ),
     "data.language": Row(
         "fr",
-        lambda x: x.job.batches.store.info.settings["language"] == "fr",
+        lambda x: x.job.batches.texts[0].store.info.settings["language"] == "fr",
         "corpus",
     ),
     "data.vocabulary_size": Row(
@@ -513,6 +538,7 @@ def places(small_store, tmp_path_factory):
     few.write_text("\n\n".join(text.split("\n\n")[:7]))
     tokenizer = train_vocabulary(few.read_text().split("\n"), 300)
     prepare([str(few)], tokenizer, folder / "other", workers=1)
+    prepare([str(few)], load_tokenizer(directory), folder / "part", workers=1)
     model = train_config(
         nested(SMALL | {"model.vocab_size": size, "data.path": str(directory)})
     ).model
@@ -535,6 +561,7 @@ def places(small_store, tmp_path_factory):
         "{size}": size,
         "{other}": str(folder / "other"),
         "{other_size}": tokenizer.vocab_size,
+        "{part}": str(folder / "part"),
         "{text}": str(directory.parent / "text.txt"),
         "{french}": str(french),
         "{checkpoint}": str(folder / "checkpoint"),

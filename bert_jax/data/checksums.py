@@ -16,7 +16,7 @@ import hashlib
 import os
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +33,7 @@ _BLOCK = 16 << 20  # bytes that are read at a time
 
 
 class Check:
-    """Checks all files of a store in a thread, which starts and ends with a ``with`` block.
+    """Checks all files of stores in a thread, which starts and ends with a ``with`` block.
 
     share: number from 0 to 1, the place in the list of files to start at. Processes that
       share a disk start at different places, and do not repeat each other's work.
@@ -41,12 +41,13 @@ class Check:
     A store without checksums has nothing to check.
     """
 
-    def __init__(self, store: TokenStore, share: float = 0.0):
-        names = list(store.files)
-        first = int(share * len(names))
-        self._store, self._names = store, [*names[first:], *names[:first]]
-        if not store.info.checksums:
-            self._names = []
+    def __init__(self, stores: Sequence[TokenStore], share: float = 0.0):
+        files = []
+        for store in stores:
+            if store.info.checksums:
+                files += [(store, name) for name in store.files]
+        first = int(share * len(files))
+        self._files = [*files[first:], *files[:first]]
         self._ended, self._stopped = threading.Event(), threading.Event()
         self._awaited = False
         self._error: Exception | None = None
@@ -74,13 +75,13 @@ class Check:
         return self._ended.is_set()
 
     def _run(self) -> None:
-        checksums = self._store.info.checksums
         try:
-            for name in self._names:
+            for store, name in self._files:
+                directory, checksums = store.directory, store.info.checksums
                 # Another process may have checked the file in the meantime.
-                if _is_checked(self._store.directory, name, checksums[name]):
+                if _is_checked(directory, name, checksums[name]):
                     continue
-                for _ in _read(self._store.directory, name, checksums):
+                for _ in _read(directory, name, checksums):
                     if self._stopped.is_set():
                         return
                     # Without a wait the training reports its own progress.

@@ -26,8 +26,8 @@ MASKINGS = ("token", "whole_word", "ngram")
 
 # Purposes of random numbers. _PLAN: an epoch's examples and their order. _CONTENT: cuts and
 # masks, for a host's own examples. _PLACES: document and sentence of B, which every host
-# needs for all examples. _RATES: mask rates.
-_PLAN, _CONTENT, _PLACES, _RATES = range(4)
+# needs for all examples. _RATES: mask rates. TEXTS: the text of each sample of a mixture.
+_PLAN, _CONTENT, _PLACES, _RATES, TEXTS = range(5)
 _PLACE_WORDS = 2
 # _CONTENT has words of bits that cut A and B, a key for each position, and two words for
 # each prediction.

@@ -15,8 +15,8 @@ from bert_jax.data.examples import (
     Phase,
     RandomStream,
 )
+from bert_jax.data.mixture import Mixture, Text
 from bert_jax.data.packing import HostRows, Packing, row_limits
-from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import StalledError
 
@@ -47,38 +47,29 @@ class TrainingBatches:
     Global batch t of a phase has the samples t * batch_size, t * batch_size + 1, ... on any
     number of hosts.
 
+    texts: where the examples come from. Several texts are mixed by their weights.
     packing: 0: each pair has its own row. Otherwise pairs share rows (see Packing.pack),
     and the number of rows is a multiple of ``packing``. Every host computes the lengths of
     all pairs of the batch, and so the row of each pair, but makes only the pairs of its own
-    rows. stream: random stream of the first phase. sources: ExampleSource of each phase.
+    rows. stream: random stream of the first phase. sources: the examples of each phase.
     """
 
-    store: TokenStore
+    texts: Sequence[Text]
     vocabulary: Tokenizer
     phases: Sequence[Phase]
     config: ExampleConfig
     _: dataclasses.KW_ONLY
     seed: int
-    documents: np.ndarray
     rows: HostRows = np.arange
     packing: int = 0
     stream: int = 0
 
     def __post_init__(self):
         self._ends = np.cumsum([phase.steps for phase in self.phases])
-        self.sources: list[ExampleSource] = []
+        self.sources: list[ExampleSource | Mixture] = []
         self._packings: list[Packing] = []
         for number, phase in enumerate(self.phases):
-            source = ExampleSource(
-                self.store,
-                self.vocabulary,
-                self.config,
-                sequence_length=phase.sequence_length,
-                max_predictions=phase.max_predictions,
-                seed=self.seed,
-                stream=self.stream + number,
-                documents=self.documents,
-            )
+            source = self._source(number)
             self.sources.append(source)
             if self.packing:
                 packing = Packing.of(
@@ -89,6 +80,31 @@ class TrainingBatches:
                     multiple=self.packing,
                 )
                 self._packings.append(packing)
+
+    def _source(self, number: int) -> ExampleSource | Mixture:
+        """The examples of phase ``number``."""
+        phase, sources = self.phases[number], []
+        for i, text in enumerate(self.texts):
+            source = ExampleSource(
+                text.store,
+                self.vocabulary,
+                self.config,
+                sequence_length=phase.sequence_length,
+                max_predictions=phase.max_predictions,
+                seed=self.seed + (i << 32),  # texts have different random numbers
+                stream=self.stream + number,
+                documents=text.documents,
+            )
+            sources.append(source)
+        if len(sources) == 1:
+            return sources[0]
+        weights = [text.weight for text in self.texts]
+        return Mixture(sources, weights, self._random(number))
+
+    def _random(self, number: int) -> RandomStream:
+        """The random numbers of phase ``number`` that belong to no text."""
+        length = self.phases[number].sequence_length
+        return RandomStream(self.seed, self.stream + number, length)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -119,9 +135,8 @@ class TrainingBatches:
 
     def _draw(self, number: int, samples: np.ndarray) -> dict[str, np.ndarray]:
         """Samples of phase ``number``, with the mask rates of the phase."""
-        phase = self.phases[number]
-        random = RandomStream(self.seed, self.stream + number, phase.sequence_length)
-        rates_B = phase.mask_rates(self.config.mask_rate).of(samples, random)
+        rates = self.phases[number].mask_rates(self.config.mask_rate)
+        rates_B = rates.of(samples, self._random(number))
         return self.sources[number].draw(samples, rates_B)
 
 
@@ -163,16 +178,17 @@ def largest_batch(
 
 
 def eval_batches(
-    training: TrainingBatches, phase: Phase, documents: np.ndarray, mask_rate: float
+    training: TrainingBatches, phase: Phase, held_out: Sequence[Text], mask_rate: float
 ) -> TrainingBatches:
     """``phase.steps`` batches of held-out documents, with a row for each pair.
 
+    held_out: the texts of ``training`` with their held-out documents.
     The batches differ from ``training`` in documents and mask rate. If there are too few
     examples, they repeat with other pairs and masks.
     """
     phase = with_mask_rate(phase, training.config.mask_rate, mask_rate)
-    held_out = {"documents": documents, "seed": 0, "stream": _EVAL_STREAM}
-    return dataclasses.replace(training, phases=(phase,), packing=0, **held_out)
+    changes = {"texts": held_out, "seed": 0, "stream": _EVAL_STREAM}
+    return dataclasses.replace(training, phases=(phase,), packing=0, **changes)
 
 
 def with_mask_rate(phase: Phase, default: float, mask_rate: float) -> Phase:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bert_jax.data.examples import ExampleConfig, Phase
+from bert_jax.data.mixture import BLOCK
 from bert_jax.data.store import read_info
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.files import expanded, is_remote, open_remote, parse_json
 from bert_jax.interop.config_json import RunJson, with_remat
 from bert_jax.interop.find import check_checkpoint
@@ -129,6 +130,15 @@ class DataConfig:
     """The text of pretraining, and how examples are made from it."""
 
     path: FilePath = setting("", "output folder of bert_jax prepare, instead of corpus")
+    mixture: tuple[FilePath, ...] = setting(
+        (), "several output folders of bert_jax prepare, instead of path"
+    )
+    weights: tuple[float, ...] = setting(
+        (),
+        "a number for each folder of mixture: its share of the sequences, relative to the "
+        "other folders",
+        above=0,
+    )
     corpus: tuple[FilePath, ...] = setting(
         (), "text to prepare: files, folders or globs"
     )
@@ -149,17 +159,47 @@ class DataConfig:
     threads: int = setting(2, "threads that make batches, on each host", least=1)
     prefetch: int = setting(8, "number of batches to make in advance", least=1)
 
+    @property
+    def prepared(self) -> tuple[str, ...]:
+        """The folders of prepared text; none with a corpus."""
+        if self.path:
+            return (self.path,)
+        return self.mixture
+
     def check_text(self) -> None:
-        """Raises UserError unless there is one text, before JAX is imported."""
-        if bool(self.path) == bool(self.corpus):
-            both = f"data.path={self.path} and data.corpus are both given"
-            both += " (an empty data.corpus is none)"
+        """Raises UserError unless there is one text or mixture, before JAX is imported."""
+        places = {
+            f"data.path={self.path}": self.path,
+            "data.mixture": self.mixture,
+            "data.corpus": self.corpus,
+        }
+        given = [name for name, place in places.items() if place]
+        if len(given) != 1:
+            actual = "the config names no text"
+            if given:
+                actual = f"{' and '.join(given)} are both given (an empty value names no text)"
             raise UserError(
-                f"{both if self.path else 'the config names no text'}; set either "
-                "data.path, the output of bert_jax prepare, or data.corpus, files of text"
+                f"{actual}; set either data.path, the output of bert_jax prepare, "
+                "data.mixture, several outputs, or data.corpus, files of text"
             )
-        if self.path and not is_remote(self.path):
-            read_info(Path(self.path))
+        self._check_weights()
+        for path in self.prepared:
+            if not is_remote(path):
+                read_info(Path(path))
+
+    def _check_weights(self) -> None:
+        """Raises UserError unless each folder of the mixture has a weight, large enough."""
+        if len(self.weights) != len(self.mixture):
+            folders = counted(len(self.mixture), "folder")
+            raise UserError(
+                f"data.weights={self.weights} for {folders} of data.mixture; expected a "
+                "number for each folder"
+            )
+        if self.weights and min(self.weights) * BLOCK < sum(self.weights):
+            raise UserError(
+                f"data.weights={self.weights}, expected at least 1 of {BLOCK:,} sequences "
+                "for each folder; raise the smallest weight, or leave out its folder"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

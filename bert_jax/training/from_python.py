@@ -147,9 +147,9 @@ def pretrain(
     if start:
         changes["init_from"] = start
     if inputs := file_names(text, "text"):
-        source = {"corpus": inputs, "path": ""}
+        source = {"corpus": inputs, "path": "", "mixture": (), "weights": ()}
         if len(inputs) == 1 and _is_prepared(inputs[0]):
-            source = {"path": inputs[0], "corpus": ()}
+            source |= {"path": inputs[0], "corpus": ()}
         changes["data"] = changes.get("data", {}) | source
     base = plain(config or {})
     phase = _without_none(

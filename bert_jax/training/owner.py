@@ -26,7 +26,10 @@ NO_EFFECT = (
 )
 
 # Settings that name places. Places with the same content are the same.
-PLACES = ("init_from", "data.path", "data.dir", "data.train", "data.dev", "data.test")
+PLACES = (
+    *("init_from", "data.path", "data.mixture"),
+    *("data.dir", "data.train", "data.dev", "data.test"),
+)
 _CORPUS = ("data.corpus",)
 # Entries of config.json that are not settings of a run; see the head of this file.
 _NOTES = ("text", "rows", "changes", "labels", "content", "start")
@@ -193,7 +196,7 @@ def _same_content(name: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
     key = "content" if "content" in old else "rows"
     if name == "init_from":
         key = "start"
-    elif name == "data.path":
+    elif name in ("data.path", "data.mixture"):
         key = "content"
         old, new = old.get("text", {}), new.get("text", {})
     return old.get(key) is not None and old.get(key) == new.get(key)

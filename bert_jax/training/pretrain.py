@@ -5,13 +5,14 @@ import functools
 import importlib
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from bert_jax.data.mixture import BLOCK, Text
 from bert_jax.data.pipeline import (
     TrainingBatches,
     split_documents,
@@ -85,11 +86,11 @@ def _pretrain(
     # A resumed run has its own parameters.
     if config.init_from and not newest_step(folder.checkpoints):
         check_start(config)
-    store, tokenizer = open_text(config.data, folder, log, config.init_from)
+    stores, tokenizer = open_text(config.data, folder, log, config.init_from)
     config = fitted(config, tokenizer.vocab_size, log)
-    pretraining = _Pretraining(config, mesh, store, tokenizer, log)
+    pretraining = _Pretraining(config, mesh, stores, tokenizer, log)
     job = pretraining.job(folder, change_settings)
-    with checked(store, log) as check_data:
+    with checked(stores, log) as check_data:
         job = replace(job, check_data=check_data)
         state, _, first = run(job, folder, log)
     finished = first == config.total_steps
@@ -111,27 +112,20 @@ class _Pretraining:
 
     config: TrainConfig
     mesh: Mesh
-    store: TokenStore
+    stores: Sequence[TokenStore]
     tokenizer: Tokenizer
     log: Log
 
     def __post_init__(self):
-        config, documents = self.config, self.store.info.documents
-        training, held_out = split_documents(documents, config.data.holdout)
-        if config.eval_every and not len(held_out):
-            whole = counted(documents, "document")
-            raise UserError(
-                f"data.holdout={config.data.holdout} of {whole} leaves none "
-                "for evaluation; use more documents, or set eval_every=0"
-            )
+        config = self.config
+        training, held_out = self._texts()
         self.objective = pretraining_objective(config)
         self.batches = TrainingBatches(
-            self.store,
+            training,
             self.tokenizer,
             config.phases,
             config.data.examples,
             seed=config.seed,
-            documents=training,
             rows=functools.partial(process_rows, self.mesh),
             packing=batch_divisor(self.mesh)
             * config.accumulation
@@ -140,10 +134,31 @@ class _Pretraining:
         mesh, objective, batches = self.mesh, self.objective, self.batches
         self.evaluations = Evaluations(config, mesh, objective, batches, held_out)
 
+    def _texts(self) -> tuple[list[Text], list[Text]]:
+        """The texts with their training documents, and with their held-out documents."""
+        config = self.config
+        training, held_out = [], []
+        weights = config.data.weights or (1.0,)
+        for store, weight in zip(self.stores, weights, strict=True):
+            documents = store.info.documents
+            used, rest = split_documents(documents, config.data.holdout)
+            if config.eval_every and not len(rest):
+                whole = counted(documents, "document")
+                if len(self.stores) > 1:
+                    whole += f" in {store.directory}"
+                raise UserError(
+                    f"data.holdout={config.data.holdout} of {whole} leaves none "
+                    "for evaluation; use more documents, or set eval_every=0"
+                )
+            training.append(Text(store, used, weight))
+            held_out.append(Text(store, rest, weight))
+        return training, held_out
+
     def job(self, folder: RunFolder, change_settings: bool) -> Job:
         """The run for the engine."""
         config, evaluations = self.config, self.evaluations
-        self.log(_description(config, self.objective, self.store))
+        self.log(_description(config, self.objective, self.stores))
+        self._log_shares()
         text = self._text()
         params = None
         # A resumed run has its own parameters.
@@ -167,13 +182,27 @@ class _Pretraining:
 
     def _text(self) -> dict[str, Any]:
         """The text as config.json records it. Warns of a text without checksums."""
-        directory = self.store.directory
-        text = recorded_text(self.store.info)
-        if "content" not in text:
-            add = f"bert_jax inspect {directory} --checksums adds them"
-            warning = f"{directory} has no checksums: damage is not noticed; {add}"
-            self.log(f"warning: {warning}")
-        return text
+        for store in self.stores:
+            if not store.info.checksums:
+                directory = store.directory
+                add = f"bert_jax inspect {directory} --checksums adds them"
+                warning = f"{directory} has no checksums: damage is not noticed; {add}"
+                self.log(f"warning: {warning}")
+        return recorded_text([store.info for store in self.stores])
+
+    def _log_shares(self) -> None:
+        """Logs the share of each text of a mixture, and how often the run reads it."""
+        if len(self.stores) == 1:
+            return
+        sources = self.batches.sources
+        for i, store in enumerate(self.stores):
+            passes = 0.0
+            for phase, mixture in zip(self.config.phases, sources, strict=True):
+                share = mixture.counts[i] / BLOCK
+                samples = share * phase.steps * phase.batch_size
+                passes += samples / mixture.sources[i].epoch_size
+            share = f"{share:.1%} of the sequences"
+            self.log(f"{store.directory}: {share}, {passes:.3g} passes")
 
     def fill_prompts(self, params: Params) -> None:
         """Logs the prompts of the config with the most probable tokens."""
@@ -245,7 +274,7 @@ def _pretraining_function(name: str) -> Callable[..., Any]:
 
 
 def _description(
-    config: TrainConfig, objective: PretrainingObjective, store: TokenStore
+    config: TrainConfig, objective: PretrainingObjective, stores: Sequence[TokenStore]
 ) -> str:
     phases = []
     for phase in config.phases:
@@ -256,11 +285,13 @@ def _description(
         phases.append(text)
     params = jax.eval_shape(objective.init, jax.random.key(0))
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    info, devices = store.info, jax.devices()
+    devices = jax.devices()
+    tokens = sum(store.info.tokens for store in stores)
     layers = counted(config.model.num_layers, "layer")
-    documents = counted(info.documents, "document")
-    return (
-        f"BERT with {layers}, width {config.model.hidden_size}, "
-        f"{count:,} parameters; {', '.join(phases)}; "
-        f"{info.tokens:,} tokens in {documents}; {len(devices)} x {devices[0].device_kind}"
+    documents = sum(store.info.documents for store in stores)
+    model = (
+        f"BERT with {layers}, width {config.model.hidden_size}, {count:,} parameters"
     )
+    text = f"{tokens:,} tokens in {counted(documents, 'document')}"
+    hardware = f"{len(devices)} x {devices[0].device_kind}"
+    return "; ".join([model, ", ".join(phases), text, hardware])

@@ -42,8 +42,8 @@ _FITTED = ("vocab_size", "max_positions", "activation")
 
 def open_text(
     config: DataConfig, folder: RunFolder, log: Log, init_from: str = ""
-) -> tuple[TokenStore, Tokenizer]:
-    """Opens config.path, or config.corpus, prepared once into the workdir's text/.
+) -> tuple[list[TokenStore], Tokenizer]:
+    """Opens the prepared texts, or config.corpus, prepared once into the workdir's text/.
 
     init_from: a checkpoint whose vocabulary the corpus is prepared with. Without one the
     vocabulary is trained on the corpus.
@@ -51,14 +51,28 @@ def open_text(
     Process 0 prepares the text. All processes must call this function.
     """
     config.check_text()
-    if config.path:
-        directory = local_copy(config.path)
-    else:
+    if config.corpus:
         directory = folder.prepared(
             "text",
             last="index.json",
             make=lambda directory: prepare_corpus(config, directory, log, init_from),
         )
+        store, tokenizer = _open_store(directory)
+        _check_prepared(config, store, tokenizer, init_from)
+        return [store], tokenizer
+    opened = [_open_store(local_copy(path)) for path in config.prepared]
+    stores, tokenizers = map(list, zip(*opened, strict=True))
+    for store in stores:
+        if not tokenizers[0].has_fingerprint(store.info.vocabulary_fingerprint):
+            raise UserError(
+                f"{store.directory} has another vocabulary than {stores[0].directory}; "
+                "prepare all texts of data.mixture with one vocabulary"
+            )
+    return stores, tokenizers[0]
+
+
+def _open_store(directory: Path) -> tuple[TokenStore, Tokenizer]:
+    """A prepared text and its tokenizer."""
     store = TokenStore(directory)
     tokenizer = load_tokenizer(directory)
     if not tokenizer.has_fingerprint(store.info.vocabulary_fingerprint):
@@ -66,35 +80,41 @@ def open_text(
             f"{directory} was prepared with another vocabulary than it has; prepare the "
             "text again"
         )
+    return store, tokenizer
+
+
+def _check_prepared(
+    config: DataConfig, store: TokenStore, tokenizer: Tokenizer, init_from: str
+) -> None:
+    """Raises UserError if the text of a workdir was prepared with other settings."""
     settings = store.info.settings
     inputs, language = tuple(settings.get("inputs", ())), settings.get("language", "en")
     before = inputs, language, tokenizer.lower_case
     lower_case = tokenizer.lower_case if init_from else config.lower_case
     expected = config.corpus, config.language, lower_case
-    if before != expected and not config.path:
+    if before != expected:
         raise UserError(
-            f"{directory} was prepared with (data.corpus, language, lower_case)={before}, "
-            f"expected {expected}; use another workdir, or delete this folder"
+            f"{store.directory} was prepared with (data.corpus, language, lower_case)="
+            f"{before}, expected {expected}; use another workdir, or delete this folder"
         )
-    return store, tokenizer
 
 
-def recorded_text(info: StoreInfo) -> dict[str, Any]:
+def recorded_text(infos: Sequence[StoreInfo]) -> dict[str, Any]:
     """The "text" of a run's config.json. A store without checksums has no "content"."""
     text = {
-        "documents": info.documents,
-        "tokens": info.tokens,
-        "vocabulary": info.vocabulary_fingerprint,
+        "documents": sum(info.documents for info in infos),
+        "tokens": sum(info.tokens for info in infos),
+        "vocabulary": infos[0].vocabulary_fingerprint,
     }
-    content = info.fingerprint()
-    if content:
-        text["content"] = content
+    contents = [info.fingerprint() for info in infos]
+    if all(contents):
+        text["content"] = " ".join(contents)
     return text
 
 
-def text_at(path: str) -> dict[str, Any]:
-    """The "text" of a run whose ``data.path`` is ``path``."""
-    return recorded_text(read_info(local_copy(path)))
+def text_of(config: DataConfig) -> dict[str, Any]:
+    """The "text" of a run on the prepared texts of ``config``."""
+    return recorded_text([read_info(local_copy(path)) for path in config.prepared])
 
 
 def prepare_corpus(
@@ -193,12 +213,12 @@ def initial_params(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Param
 
 
 @contextlib.contextmanager
-def checked(store: TokenStore, log: Log) -> Iterator[Callable[..., bool]]:
-    """Compares the checksums of a text in the background, and yields Job.check_data.
+def checked(stores: Sequence[TokenStore], log: Log) -> Iterator[Callable[..., bool]]:
+    """Compares the checksums of all texts in the background, and yields Job.check_data.
 
     Each process starts at another place of the text.
     """
-    with Check(store, jax.process_index() / jax.process_count()) as check:
+    with Check(stores, jax.process_index() / jax.process_count()) as check:
         yield _in_all_processes(check, log)
 
 

@@ -5,12 +5,13 @@ import collections
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
+from bert_jax.data.mixture import Text
 from bert_jax.data.pipeline import TrainingBatches, drawn_ahead, eval_batches
 from bert_jax.errors import DivergenceError
 from bert_jax.objectives.heads import jit_whole
@@ -30,15 +31,15 @@ from bert_jax.training.metrics import Reporter
 class Evaluations:
     """The evaluations of a run.
 
-    objective, batches: of the run. documents: numbers of the documents, which the run does
-    not learn from. last: metrics of the last evaluation; None before an evaluation.
+    objective, batches: of the run. held_out: its texts, with the documents that the run
+    does not learn from. last: metrics of the last evaluation; None before an evaluation.
     """
 
     config: TrainConfig
     mesh: Mesh
     objective: PretrainingObjective
     batches: TrainingBatches
-    documents: np.ndarray
+    held_out: Sequence[Text]
     last: dict[str, float] | None = None
 
     def __post_init__(self):
@@ -88,7 +89,7 @@ class Evaluations:
         config = self.config
         if phase not in self._batches_of:
             self._batches_of[phase] = eval_batches(
-                self.batches, phase, self.documents, config.eval_mask_rate
+                self.batches, phase, self.held_out, config.eval_mask_rate
             )
         ahead = drawn_ahead(
             self._batches_of[phase],

@@ -41,7 +41,7 @@ from bert_jax.training.config import (
 )
 from bert_jax.training.finetune_outputs import BEST
 from bert_jax.training.pretrain import pretrain, pretraining_objective
-from bert_jax.training.pretrain_data import text_at
+from bert_jax.training.pretrain_data import text_of
 from bert_jax.training.results import (
     DIVERGED,
     Results,
@@ -128,7 +128,7 @@ class Study:
             if config.data.corpus:
                 free = ("model.vocab_size",)
             else:
-                content = {"text": text_at(config.data.path)}
+                content = {"text": text_of(config.data)}
         return finished(folder, config, free, content)
 
     def missing(self) -> list[str]:

@@ -16,6 +16,7 @@ import pytest
 from bert_jax.commands import cli
 from bert_jax.commands import train as command
 from bert_jax.commands.config_file import parse
+from bert_jax.data.mixture import Text
 from bert_jax.data.pipeline import TrainingBatches, eval_batches, split_documents
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
@@ -99,13 +100,14 @@ def test_the_end_of_a_phase_is_evaluated_at_both_lengths(uninterrupted, config_f
     train, held_out = split_documents(store.info.documents, config.data.holdout)
     tokenizer, examples = load_tokenizer(config.data.path), config.data.examples
     batches = TrainingBatches(
-        store, tokenizer, config.phases, examples, seed=0, documents=train
+        [Text(store, train)], tokenizer, config.phases, examples, seed=0
     )
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    texts = [Text(store, held_out)]
     evaluations = [line for line in map(json.loads, lines) if line["split"] == "eval"]
     for i, j in enumerate((0, 0, 0, 1, 1, 1)):
         phase = dataclasses.replace(config.phases[j], steps=config.eval_batches)
-        batches_of_eval = eval_batches(batches, phase, held_out, config.eval_mask_rate)
+        batches_of_eval = eval_batches(batches, phase, texts, config.eval_mask_rate)
         labels = np.concatenate([batch["nsp_labels"] for batch in batches_of_eval])
         most = max(labels.mean(), 1 - labels.mean())
         assert evaluations[i]["nsp_majority"] == pytest.approx(most)

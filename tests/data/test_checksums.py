@@ -59,7 +59,7 @@ def stamped(folder):
 
 def check(folder, share=0.0):
     """Checks a store in a thread, and waits for it."""
-    with Check(TokenStore(folder), share) as started:
+    with Check([TokenStore(folder)], share) as started:
         assert started.finished(wait=True)
 
 
@@ -132,7 +132,7 @@ def test_a_file_that_became_shorter_is_named(folder, name):
     os.truncate(folder / name, 0 if name == NAMES[0] else 136)
     with pytest.raises(UserError, match=f"{name} is damaged .*its checksum is"):
         check_now(store)
-    with Check(store) as work, pytest.raises(UserError, match=f"{name} is damaged"):
+    with Check([store]) as work, pytest.raises(UserError, match=f"{name} is damaged"):
         work.finished(wait=True)
 
 
@@ -142,7 +142,7 @@ def test_an_error_of_the_disk_is_one_line(folder):
     (folder / NAMES[1]).unlink()
     (folder / NAMES[1]).symlink_to("/proc/self/mem")  # its first bytes give EIO
     message = rf"cannot read .*{NAMES[1]} \(Input/output error\); expected the checksum"
-    with Check(store) as work, pytest.raises(UserError, match=message):
+    with Check([store]) as work, pytest.raises(UserError, match=message):
         work.finished(wait=True)
 
 
@@ -188,7 +188,7 @@ def test_a_check_does_not_hold_up_its_caller_and_ends_with_its_block(
         raise AssertionError("read on after the end of the block")
 
     monkeypatch.setattr(checksums, "_read", read)
-    with Check(TokenStore(folder)) as work:
+    with Check([TokenStore(folder)]) as work:
         started.wait()
         assert not work.finished()
     go_on.set()
@@ -220,7 +220,7 @@ def test_only_a_block_that_is_read_is_progress_during_a_wait(folder, monkeypatch
     monkeypatch.setattr(checksums, "_read", read)
     monkeypatch.setattr(checksums, "made_progress", lambda: made.append(1))
     monkeypatch.setattr(progress, "_last", progress._last - 1000)
-    work = Check(TokenStore(folder))
+    work = Check([TokenStore(folder)])
     work._ended = Ended()
     with work:
         one_read.wait()

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.examples import ExampleConfig
+from bert_jax.data.mixture import Text
 from bert_jax.data.pipeline import (
     Phase,
     TrainingBatches,
@@ -24,18 +25,24 @@ PHASES = (
 @pytest.fixture(scope="module")
 def make(moby_dick, uncased):
     def make(rows=np.arange, packing=0):
+        documents = np.arange(len(moby_dick.documents))
         return TrainingBatches(
-            moby_dick,
+            [Text(moby_dick, documents)],
             uncased,
             PHASES,
             ExampleConfig(),
             seed=1,
-            documents=np.arange(len(moby_dick.documents)),
             rows=rows,
             packing=packing,
         )
 
     return make
+
+
+def some_documents(batches, *numbers):
+    """The text of batches with only these documents."""
+    (text,) = batches.texts
+    return [text._replace(documents=np.array(numbers))]
 
 
 def same(a, b):
@@ -149,8 +156,9 @@ def test_held_out_documents_are_fixed_and_never_trained_on(
 def test_evaluation_draws_the_same_batches_each_time_with_its_own_mask_rate(make):
     """Then runs with other mask rates are comparable. Each of 5 x 4 pairs is rounded."""
     for rate in (0.05, 0.15):
-        first = list(eval_batches(make(), PHASES[1], np.array([3]), rate))
-        again = eval_batches(make(packing=2), PHASES[1], np.array([3]), rate)
+        held_out = some_documents(make(), 3)
+        first = list(eval_batches(make(), PHASES[1], held_out, rate))
+        again = eval_batches(make(packing=2), PHASES[1], held_out, rate)
         assert all(map(same, first, again))
         masked = sum(batch["mlm_weights"].sum() for batch in first)
         tokens = sum(batch["attention_mask"].sum() for batch in first)
@@ -160,8 +168,10 @@ def test_evaluation_draws_the_same_batches_each_time_with_its_own_mask_rate(make
 def test_evaluation_reads_only_held_out_documents(make, array_store):
     """The tokens of a document are its number: 1000, 1001, ..."""
     store = array_store([[[1000 + n] * 20] * 9 for n in range(8)])
-    training = dataclasses.replace(make(), store=store, documents=np.arange(6))
-    for batch in eval_batches(training, PHASES[0], np.array([6, 7]), 0.15):
+    texts = [Text(store, np.arange(6))]
+    training = dataclasses.replace(make(), texts=texts)
+    held_out = some_documents(training, 6, 7)
+    for batch in eval_batches(training, PHASES[0], held_out, 0.15):
         assert {*batch["mlm_ids"][batch["mlm_weights"] > 0]} <= {1006, 1007}
     assert {*training[0]["mlm_ids"][training[0]["mlm_weights"] > 0]} <= {
         *range(1000, 1006)
@@ -175,7 +185,7 @@ def test_later_phases_and_evaluations_have_different_examples(make):
     )
     assert not np.any((first["input_ids"] == second["input_ids"]).all(axis=1))
     training = dataclasses.replace(make(), seed=0)
-    evaluation = eval_batches(training, PHASES[0], training.documents, 0.15)
+    evaluation = eval_batches(training, PHASES[0], training.texts, 0.15)
     assert not same(evaluation[0], training[0])
 
 
@@ -292,7 +302,8 @@ def test_evaluations_have_one_mask_rate_in_all_phases(make):
     few = dataclasses.replace(FALLING, mask_rate=0.05, last_mask_rate=0.02)
     for phase in (FALLING, DRAWN, few):
         training = with_phase(make(), phase)
-        batches = eval_batches(training, training.phases[0], np.array([3]), 0.15)
+        held_out = some_documents(training, 3)
+        batches = eval_batches(training, training.phases[0], held_out, 0.15)
         for batch in batches:
             counts, tokens = masks(batch)
             np.testing.assert_array_equal(counts, np.maximum(np.rint(0.15 * tokens), 1))

@@ -1,12 +1,15 @@
 """Left-to-right phases before, between or after phases of masked LM."""
 
 import dataclasses
+import re
 
 import jax
 import numpy as np
 import pytest
 
 import bert_jax
+from bert_jax.data.preparation import prepare
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.objectives.objective import unmasked_ids
 from bert_jax.runs import read_metrics
@@ -25,15 +28,24 @@ SIZES = {"batch_size": 8, "sequence_length": 32}
 
 
 @pytest.fixture(scope="module")
-def configure(small_store):
-    """A function of phases and other settings that returns a config."""
+def configure(small_store, tmp_path_factory):
+    """A function of phases and other settings that returns a config.
+
+    The run mixes two texts.
+    """
     path, vocab_size = small_store
+    text = (path.parent / "text.txt").read_text()
+    few = tmp_path_factory.mktemp("other") / "few.txt"
+    few.write_text("\n\n".join(text.split("\n\n")[:7]))
+    other = few.parent / "store"
+    prepare([str(few)], load_tokenizer(path), other, workers=1)
 
     def make(*phases, next_sentence=False, objective="mlm_nsp", **model):
         settings = {
             "model": MODEL | {"vocab_size": vocab_size} | model,
             "data": {
-                "path": str(path),
+                "mixture": (str(path), str(other)),
+                "weights": (3, 1),
                 "holdout": 0.2,
                 "examples": {"next_sentence": next_sentence},
             },
@@ -134,6 +146,8 @@ def test_each_phase_trains_its_objective(configure, whole):
         ("eval", 7, False, True),
     ]
     assert "3 steps of 8 x 32 left to right, 4 steps of 8 x 32;" in log[0]
+    for line, share in zip(log[1:3], ("75.0%", "25.0%"), strict=True):
+        assert re.search(rf"store: {share} of the sequences, 0\.\d+ passes$", line)
 
 
 def test_the_objective_of_a_batch_is_that_of_its_phase(configure):

@@ -331,7 +331,7 @@ def test_evaluations_of_a_phase_share_a_plan(one_step, small_store, monkeypatch)
     """Each plan reads the lengths of all held-out documents."""
     config, place = one_step("--eval_batches=3"), small_store[0]
     mesh = make_mesh(config.mesh, jax.devices()[:1])
-    text = TokenStore(place), load_tokenizer(place)
+    text = [TokenStore(place)], load_tokenizer(place)
     run = pretraining._Pretraining(config, mesh, *text, print)
     params = jax.jit(run.objective.init)(jax.random.key(0))
     phase = dataclasses.replace(config.phases[0], steps=3)
@@ -546,7 +546,7 @@ def test_the_content_of_the_text_belongs_to_a_run(copied, tmp_path):
 def test_processes_start_to_check_the_text_at_different_places(
     start, tmp_path, monkeypatch
 ):
-    def check(store, share):
+    def check(stores, share):
         raise KeyboardInterrupt(share)
 
     places = {"process_index": lambda: 1, "process_count": lambda: 4}

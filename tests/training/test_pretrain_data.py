@@ -11,6 +11,7 @@ from etils import epath
 from bert_jax.data.preparation import prepare
 from bert_jax.data.spiece import SentencePieceTokenizer
 from bert_jax.data.store import TokenStore
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.training import pretrain_data
@@ -29,11 +30,11 @@ def corpus(golden, tmp_path_factory):
 
 def test_a_corpus_is_prepared_once(corpus, tmp_path):
     log = []
-    store, tokenizer = open_text(corpus, RunFolder(tmp_path), log.append)
+    (store,), tokenizer = open_text(corpus, RunFolder(tmp_path), log.append)
     assert tokenizer.vocab_size == store.info.vocab_size == 400
     assert store.info.documents == 6
     assert len(log) == 2
-    again, same = open_text(corpus, RunFolder(tmp_path), log.append)
+    (again,), same = open_text(corpus, RunFolder(tmp_path), log.append)
     assert len(log) == 2
     assert again.info == store.info
     assert same.fingerprint() == tokenizer.fingerprint()
@@ -64,7 +65,7 @@ def test_a_corpus_is_split_by_its_language(tmp_path):
     config = DataConfig(
         corpus=(str(path),), vocabulary_size=400, language="de", keep_accents=True
     )
-    store, tokenizer = open_text(config, RunFolder(tmp_path / "w"), print)
+    (store,), tokenizer = open_text(config, RunFolder(tmp_path / "w"), print)
     assert store.info.sentences == 18
     assert store.info.settings["language"] == "de"
     assert tokenizer.tokenize("हिन्दी Ein") == ["हिन्दी", "ein"]
@@ -104,7 +105,7 @@ def test_a_sentencepiece_store_of_0_1_0_is_read(other, tmp_path, monkeypatch):
         with pytest.raises(UserError, match="prepared with another vocabulary"):
             open_text(config, RunFolder(tmp_path), print)
         return
-    found, same = open_text(config, RunFolder(tmp_path), print)
+    (found,), same = open_text(config, RunFolder(tmp_path), print)
     assert found.info.vocabulary_fingerprint == old
     assert same.fingerprint() == tokenizer.fingerprint() != old
 
@@ -124,7 +125,7 @@ def test_a_copy_of_a_store_is_verified(small_store, bucket, tmp_path):
         with pytest.raises(UserError, match=f"{shard.name} is damaged"):
             open_text(config, RunFolder(tmp_path), print)
     shard.write_bytes(complete)
-    store, _ = open_text(config, RunFolder(tmp_path), print)
+    (store,), _ = open_text(config, RunFolder(tmp_path), print)
     assert store.info == TokenStore(small_store[0]).info
 
 
@@ -180,3 +181,81 @@ def test_another_vocabulary_than_the_stores_is_refused(corpus, tmp_path):
     config = DataConfig(path=str(tmp_path / "text"))
     with pytest.raises(UserError, match="another vocabulary"):
         open_text(config, RunFolder(tmp_path), print)
+
+
+@pytest.fixture(scope="module")
+def two(small_store, corpus, tmp_path_factory):
+    """A store, and another text that was prepared with its vocabulary."""
+    path = tmp_path_factory.mktemp("two") / "other"
+    prepare(corpus.corpus, load_tokenizer(small_store[0]), path, workers=1)
+    return str(small_store[0]), str(path)
+
+
+def test_the_stores_of_a_mixture_are_opened_in_their_order(two, tmp_path):
+    config = DataConfig(mixture=two, weights=(1.0, 2.0))
+    stores, tokenizer = open_text(config, RunFolder(tmp_path), print)
+    assert [str(store.directory) for store in stores] == [*two]
+    infos = [store.info for store in stores]
+    text = pretrain_data.recorded_text(infos)
+    assert text == pretrain_data.text_of(config)
+    assert text["documents"] == infos[0].documents + infos[1].documents
+    assert text["tokens"] == infos[0].tokens + infos[1].tokens
+    assert text["vocabulary"] == tokenizer.fingerprint()
+    other_order = pretrain_data.recorded_text(infos[::-1])
+    assert text["content"] != other_order["content"]
+    alone = pretrain_data.text_of(DataConfig(path=two[0]))
+    assert alone["content"] == infos[0].fingerprint()
+    assert text["content"].split()[0] == alone["content"]
+
+
+def test_a_mixture_has_one_vocabulary(two, corpus, tmp_path):
+    open_text(corpus, RunFolder(tmp_path), print)
+    mixture = *two, str(tmp_path / "text")
+    config = DataConfig(mixture=mixture, weights=(1.0, 1.0, 1.0))
+    message = f"^{tmp_path}/text has another vocabulary than {two[0]}; prepare all"
+    with pytest.raises(UserError, match=message):
+        open_text(config, RunFolder(tmp_path), print)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"weights": ()},
+            r"data\.weights=\(\) for 2 folders of data\.mixture; expected",
+        ),
+        ({"weights": (1.0,)}, r"weights=\(1\.0,\) for 2 folders"),
+        (
+            {"mixture": (), "path": "a"},
+            r"weights=\(.*\) for 0 folders of data\.mixture",
+        ),
+        ({"weights": (1.0, 1e-5)}, r"expected at least 1 of 65,536 sequences for each"),
+        ({"path": "a"}, r"^data\.path=a and data\.mixture are both given"),
+        ({"corpus": ("a",)}, r"^data\.mixture and data\.corpus are both given"),
+        ({"mixture": ("nowhere", "b")}, "nowhere"),
+    ],
+)
+def test_wrong_mixtures_are_one_line_errors(two, changes, message):
+    config = DataConfig(mixture=two, weights=(1.0, 2.0))
+    config.check_text()
+    with pytest.raises(UserError, match=message) as error:
+        dataclasses.replace(config, **changes).check_text()
+    assert "\n" not in str(error.value)
+
+
+def test_the_files_of_all_texts_are_checked(two, tmp_path):
+    copies = [tmp_path / "a", tmp_path / "b"]
+    for place, copy in zip(two, copies, strict=True):
+        shutil.copytree(place, copy)
+    (shard,) = copies[1].glob("shard-*")
+    content = bytearray(shard.read_bytes())
+    content[10] ^= 1
+    shard.write_bytes(content)
+    stores = [TokenStore(copy) for copy in copies]
+    message = f"{shard.name} is damaged"
+    with (
+        pytest.raises(UserError, match=message) as error,
+        pretrain_data.checked(stores, print) as check,
+    ):
+        check(wait=True)
+    assert str(copies[1]) in str(error.value)

@@ -116,6 +116,8 @@ def one(**changes):
             one(sequence_length=20, last_mask_rate=0.3),
             r"\[0\]\.max_predictions=3, expected at least 6 for a mask rate of 0\.3",
         ),
+        ("data.weights", (1, -2), r"data\.weights=\(1\.0, -2\.0\), expected above 0"),
+        ("data.weights", (1, math.nan), r"data\.weights=.*nan\), expected above 0"),
         ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32, expected at"),
     ],
 )
@@ -269,6 +271,18 @@ def test_a_text_at_another_place_is_the_same_by_its_content(settings):
             )
     del new["text"]
     assert found(old, new, NO_EFFECT) == "data.path: 'here' -> 'there'"
+
+
+def test_a_mixture_at_other_places_is_the_same_by_its_content(settings):
+    settings["data"] = {"mixture": ("here", "b"), "weights": (1, 2)}
+    old = to_dict(train_config(settings)) | {"text": {"tokens": 3, "content": "a b"}}
+    new = copy.deepcopy(old)
+    new["data"]["mixture"] = ["there", "b"]
+    assert found(old, new) == ""
+    other = new | {"text": {"tokens": 3, "content": "a c"}}
+    assert "data.mixture: ['here', 'b'] -> ['there', 'b']" in found(old, other)
+    new["data"]["weights"] = [2.0, 1.0]
+    assert found(old, new) == "data.weights: [1.0, 2.0] -> [2.0, 1.0]"
 
 
 def test_the_defaults_of_fine_tuning_follow_the_paper():

@@ -178,7 +178,7 @@ def test_a_finished_pretraining_is_compared_by_the_content_of_its_text(
     first = study_of(small_store[0])
     ((name, config),) = first.configs.items()
     run, results = first.folder / name, {"scores": {"held-out lm_accuracy": 3.0}}
-    content = to_dict(config) | {"text": recorded_text(info)}
+    content = to_dict(config) | {"text": recorded_text([info])}
     write_json(run / "config.json", content)
     write_json(run / "part.json", results)
     assert first.result(name) == study_of(moved).result(name) == results
