@@ -177,10 +177,11 @@ class DataConfig:
         if len(given) != 1:
             actual = "the config names no text"
             if given:
-                actual = f"{' and '.join(given)} are both given (an empty value names no text)"
+                actual = f"{' and '.join(given)} are both given"
             raise UserError(
                 f"{actual}; set either data.path, the output of bert_jax prepare, "
-                "data.mixture, several outputs, or data.corpus, files of text"
+                "data.mixture, several outputs, or data.corpus, files of text (an empty "
+                "setting names no text)"
             )
         self._check_weights()
         for path in self.prepared:

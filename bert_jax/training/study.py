@@ -230,7 +230,9 @@ def _pretrained(config: TrainConfig, folder: Path) -> Results:
     (run,) = read_runs([folder])
     scores = {}
     for name in run.scores:
-        if values := run.series("eval", name)[1]:
+        steps, values = run.series("eval", name)
+        # A score of an earlier, left-to-right phase is not a score of the model.
+        if steps and steps[-1] == config.total_steps:
             scores[f"held-out {name}"] = values[-1] * run.percent(name)
     return {
         "scores": scores,

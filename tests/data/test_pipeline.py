@@ -307,3 +307,21 @@ def test_evaluations_have_one_mask_rate_in_all_phases(make):
         for batch in batches:
             counts, tokens = masks(batch)
             np.testing.assert_array_equal(counts, np.maximum(np.rint(0.15 * tokens), 1))
+
+
+@pytest.mark.parametrize("packing", [0, 2])
+def test_a_left_to_right_phase_has_the_original_tokens(make, packing):
+    masked = make(packing=packing)
+    phases = [dataclasses.replace(phase, causal=True) for phase in PHASES]
+    plain = dataclasses.replace(masked, phases=phases)
+    for t, phase in ((0, phases[0]), (7, phases[1])):
+        batch, expected = plain[t], masked[t]
+        for row, ids in enumerate(expected["input_ids"]):
+            used = expected["mlm_weights"][row] > 0
+            ids[expected["mlm_positions"][row, used]] = expected["mlm_ids"][row, used]
+        for name in ("mlm_positions", "mlm_ids", "mlm_weights"):
+            del expected[name]
+        assert same(batch, expected)
+        assert not (batch["input_ids"] == plain.vocabulary.mask_id).any()
+        largest = largest_batch(phase, ExampleConfig(), packs=packing > 0)
+        assert largest.keys() == batch.keys()

@@ -14,6 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.objectives.objective import unmasked_ids
 from bert_jax.runs import read_metrics
 from bert_jax.training import pretrain as pretraining
+from bert_jax.training import study
 from bert_jax.training.config import train_config
 from bert_jax.training.pretrain import pretrain, pretraining_objective
 
@@ -222,6 +223,14 @@ def test_a_left_to_right_checkpoint_is_exported_as_such(whole, tmp_path):
     outputs = model(["the sea", "the whale"]).last_hidden_state
     assert np.allclose(outputs[0, :2], outputs[1, :2], atol=1e-6)
     assert not np.allclose(outputs[0, 2], outputs[1, 2], atol=1e-3)
+
+
+def test_a_study_has_the_scores_of_the_last_phase(configure, whole):
+    results = study._pretrained(configure(CAUSAL, MASKED), whole[0])
+    assert results["scores"].keys() == {"held-out mlm_accuracy"}
+    assert results["flops"] == study.flops(configure(CAUSAL)) + study.flops(
+        configure(MASKED)
+    )
 
 
 @pytest.mark.parametrize(

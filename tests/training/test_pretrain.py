@@ -665,7 +665,7 @@ def test_a_run_needs_only_text_and_a_checkpoint(start, small_store, tmp_path, ca
     sizes = dataclasses.replace(config.model, **rates)
     assert model.config == BertConfig(**written["model"]) == sizes
     phase = {"steps": 2, "batch_size": 8, "sequence_length": 64, "max_predictions": 10}
-    assert written["phases"] == [phase]
+    assert written["phases"] == [dataclasses.asdict(Phase(**phase))]
     rates = {name: written["optimizer"][name] for name in ("learning_rate", "warmup")}
     assert rates == {"learning_rate": 2e-5, "warmup": 0.1}
     # The same run with explicit sizes and prepared text.
