@@ -32,8 +32,9 @@ from common import (
     write_report,
 )
 
-from bert_jax.data.examples import ExampleConfig, Phase
+from bert_jax.data.examples import ExampleConfig
 from bert_jax.data.mixture import Text
+from bert_jax.data.phases import Phase
 from bert_jax.data.pipeline import TrainingBatches
 from bert_jax.data.preparation import prepare
 from bert_jax.data.store import TokenStore

@@ -19,7 +19,8 @@ import pytest
 import bert_jax
 from bert_jax.commands.config_file import parse
 from bert_jax.data.batching import inference_batches
-from bert_jax.data.examples import ExampleConfig, Phase
+from bert_jax.data.examples import ExampleConfig
+from bert_jax.data.phases import Phase
 from bert_jax.data.preparation import prepare
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary

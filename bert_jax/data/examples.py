@@ -7,7 +7,6 @@ other examples of a batch.
 
 import dataclasses
 import functools
-import math
 import threading
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.data import masking
+from bert_jax.data.phases import CONTENT, PLACES, PLAN, RandomStream
 from bert_jax.data.sequences import pair_lengths
 from bert_jax.data.store import TokenStore
 from bert_jax.data.text_arrays import padded_arrays
@@ -24,149 +24,14 @@ from bert_jax.settings import check_ranges, setting
 
 MASKINGS = ("token", "whole_word", "ngram")
 
-# Purposes of random numbers. _PLAN: an epoch's examples and their order. _CONTENT: cuts and
-# masks, for a host's own examples. _PLACES: document and sentence of B, which every host
-# needs for all examples. _RATES: mask rates. TEXTS: the text of each sample of a mixture.
-_PLAN, _CONTENT, _PLACES, _RATES, TEXTS = range(5)
+# Number of random words for the document and the sentence of B.
 _PLACE_WORDS = 2
-# _CONTENT has words of bits that cut A and B, a key for each position, and two words for
+# CONTENT has words of bits that cut A and B, a key for each position, and two words for
 # each prediction.
 _CUT_WORDS = 8
 # Number of sentences of the documents that are planned together. It limits the memory of
 # temporary arrays.
 _GROUP_SENTENCES = 1 << 21
-_LENGTH = 128  # tokens of a sequence, if a phase names no other number
-
-
-class RandomStream(NamedTuple):
-    """Random numbers as a pure function of seed, number and sequence length.
-
-    number: separates the streams of one seed (phases, evaluation).
-    """
-
-    seed: int
-    number: int
-    sequence_length: int
-
-    def bits(self, purpose: int, epoch: int = 0, counter: int = 0) -> np.random.Philox:
-        """A generator of random bits that starts at ``counter``."""
-        # The key has two words: the seed, and the purpose of the bits.
-        key = (
-            (self.number << 56) | (purpose << 48) | (self.sequence_length << 32) | epoch
-        )
-        return np.random.Philox(key=[self.seed, key], counter=[counter, 0, 0, 0])
-
-    def words(
-        self, purpose: int, epoch: int, indices: np.ndarray, count: int
-    ) -> np.ndarray:
-        """At least ``count`` random words of each example: uint64 (B, words)."""
-        counters = -(-int(count) // 4)  # Philox gives four words for each count
-        parts = [np.empty(0, np.uint64)]
-        for run in np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1):
-            if len(run):
-                bits = self.bits(purpose, epoch, int(run[0]) * counters)
-                parts.append(bits.random_raw(len(run) * 4 * counters))
-        return np.concatenate(parts).reshape(len(indices), 4 * counters)
-
-
-class MaskRates(NamedTuple):
-    """The mask rate of each sequence of a phase: the share of its tokens to mask.
-
-    It changes linearly from ``first`` in the first step to ``last`` in the last step. With
-    a ``spread`` each sequence draws its rate uniformly, from ``spread`` below the rate of
-    its step to ``spread`` above it.
-    """
-
-    first: float
-    last: float
-    spread: float
-    steps: int
-    batch_size: int
-
-    @property
-    def smallest(self) -> float:
-        """The smallest possible rate."""
-        return min(self.first, self.last) - self.spread
-
-    @property
-    def largest(self) -> float:
-        """The largest possible rate."""
-        return max(self.first, self.last) + self.spread
-
-    def of(self, samples: np.ndarray, random: RandomStream) -> np.ndarray:
-        """The rates of samples of the phase, float64 (B,). random: of the phase."""
-        progress_B = (samples // self.batch_size) / max(self.steps - 1, 1)
-        rates_B = self.first + progress_B * (self.last - self.first)
-        if self.spread:
-            words_BW = random.words(_RATES, 0, samples, 1)
-            rates_B += self.spread * (2 * masking.uniform(words_BW[:, 0]) - 1)
-        return rates_B
-
-
-@dataclasses.dataclass(frozen=True)
-class Phase:
-    """Steps at one batch size and sequence length. All phases share one schedule."""
-
-    steps: int = setting(doc="number of training steps", least=1)
-    batch_size: int = setting(32, "sequences of a step, over all devices", least=1)
-    sequence_length: int = setting(
-        0,
-        "maximum number of tokens of a sequence, with [CLS] and two [SEP], at least 5; 0: "
-        "128, or all positions of a model with fewer",
-        least=0,
-    )
-    max_predictions: int = setting(
-        0,
-        "maximum masked tokens of a sequence; 0: the largest mask rate of its tokens",
-        least=0,
-    )
-    mask_rate: float = setting(
-        0.0, "share of tokens to mask; 0: data.examples.mask_rate", least=0, below=1
-    )
-    last_mask_rate: float = setting(
-        0.0,
-        "share of tokens to mask in the last step, to which mask_rate changes linearly; "
-        "0: mask_rate",
-        least=0,
-        below=1,
-    )
-    mask_rate_spread: float = setting(
-        0.0,
-        "each sequence draws its share of masked tokens uniformly, from this much below "
-        "the mask rate of the step to this much above it",
-        least=0,
-        below=1,
-    )
-
-    causal: bool = setting(
-        False,
-        "train this phase left to right, as objectives.causal. The other phases train "
-        "objective; a run's model is causal if its last phase is",
-    )
-
-    def mask_rates(self, default: float) -> MaskRates:
-        """The mask rates. default: the rate if the phase has none of its own."""
-        first = self.mask_rate or default
-        last = self.last_mask_rate or first
-        return MaskRates(
-            first, last, self.mask_rate_spread, self.steps, self.batch_size
-        )
-
-    def predictions(self, mask_rate: float) -> int:
-        """The number of masked tokens of a sequence of full length."""
-        masked = math.ceil(round(mask_rate * self.sequence_length, 6))
-        return max(1, min(masked, self.sequence_length - 3))
-
-    def completed(self, max_positions: int, mask_rate: float) -> "Phase":
-        """The phase with numbers in place of zeros of the sizes.
-
-        mask_rate: the rate if the phase has none of its own.
-        """
-        length = self.sequence_length or min(_LENGTH, max_positions)
-        phase = dataclasses.replace(self, sequence_length=length)
-        most = phase.predictions(phase.mask_rates(mask_rate).largest)
-        most = self.max_predictions or most
-        return dataclasses.replace(phase, max_predictions=most)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,7 +158,7 @@ class ExampleSource:
         parts, first = [], 0
         ends = np.cumsum([2 * _CUT_WORDS, L, 2 * M])
         for epoch, indices in self._by_epoch(samples):
-            words_BW = self._random.words(_CONTENT, epoch, indices, ends[-1])
+            words_BW = self._random.words(CONTENT, epoch, indices, ends[-1])
             cuts_BW, keys_BL, choices_BW, _ = np.split(words_BW, ends, axis=1)
             batch = self._pairs(*self._spans(epoch, indices), cuts_BW)
             words_BM2 = choices_BW.reshape(-1, M, 2)
@@ -329,7 +194,7 @@ class ExampleSource:
         return [(epoch, indices[epochs == epoch]) for epoch in known]
 
     def _make_plan(self, epoch: int) -> tuple[EpochPlan, np.ndarray]:
-        rng = np.random.Generator(self._random.bits(_PLAN, epoch))
+        rng = np.random.Generator(self._random.bits(PLAN, epoch))
         plan = plan_epoch(self.store, self.documents, rng, self._room, self.config)
         return plan, rng.permutation(np.arange(len(plan.first), dtype=np.uint32))
 
@@ -339,7 +204,7 @@ class ExampleSource:
         Returns the first sentence and the stop of A and of B, int64 (B, 2, 2), and whether
         B does not follow A, bool (B,).
         """
-        words_BW = self._random.words(_PLACES, epoch, indices, _PLACE_WORDS)
+        words_BW = self._random.words(PLACES, epoch, indices, _PLACE_WORDS)
         plan, order = self.plan(epoch)
         plan = plan.take(order[indices % len(order)])
         middle_B = plan.first.astype(np.int64) + plan.a_count

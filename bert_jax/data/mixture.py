@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.data.examples import TEXTS, ExampleSource, RandomStream
+from bert_jax.data.examples import ExampleSource
+from bert_jax.data.phases import TEXTS, RandomStream
 from bert_jax.data.store import TokenStore
 
-# Samples in which each text has exactly its share, rounded. A text needs one of them.
+# Number of samples in which each text has exactly its share, rounded. No text may have a
+# smaller share than one sample.
 BLOCK = 1 << 16
 
 

@@ -9,14 +9,10 @@ from typing import SupportsIndex, TypeVar
 
 import numpy as np
 
-from bert_jax.data.examples import (
-    ExampleConfig,
-    ExampleSource,
-    Phase,
-    RandomStream,
-)
+from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.mixture import Mixture, Text
 from bert_jax.data.packing import HostRows, Packing, row_limits
+from bert_jax.data.phases import Phase, RandomStream
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import StalledError
 

@@ -23,7 +23,8 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.data.examples import ExampleConfig, Phase
+from bert_jax.data.examples import ExampleConfig
+from bert_jax.data.phases import Phase
 from bert_jax.data.pipeline import largest_batch
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bert_jax.data.examples import ExampleConfig, Phase
+from bert_jax.data.examples import ExampleConfig
 from bert_jax.data.mixture import BLOCK
+from bert_jax.data.phases import Phase
 from bert_jax.data.store import read_info
 from bert_jax.errors import UserError, counted
 from bert_jax.files import expanded, is_remote, open_remote, parse_json

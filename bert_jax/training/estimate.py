@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from bert_jax.data.pipeline import Phase, largest_batch
+from bert_jax.data.phases import Phase
+from bert_jax.data.pipeline import largest_batch
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import batch_sharding, check_batch_size, make_mesh
 from bert_jax.training import step as training_step

@@ -12,6 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from bert_jax.data.mixture import Text
+from bert_jax.data.phases import Phase
 from bert_jax.data.pipeline import TrainingBatches, drawn_ahead, eval_batches
 from bert_jax.errors import DivergenceError
 from bert_jax.objectives.heads import jit_whole
@@ -23,7 +24,7 @@ from bert_jax.objectives.objective import (
 )
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.progress import Progress
-from bert_jax.training.config import Phase, TrainConfig
+from bert_jax.training.config import TrainConfig
 from bert_jax.training.metrics import Reporter
 
 

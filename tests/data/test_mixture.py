@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_jax.data.examples import ExampleConfig, ExampleSource, Phase, RandomStream
+from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.mixture import BLOCK, Mixture, Text, block_counts
+from bert_jax.data.phases import Phase, RandomStream
 from bert_jax.data.pipeline import TrainingBatches, eval_batches, without_masks
 
 WEIGHTS = (6.0, 1.0, 3.0)

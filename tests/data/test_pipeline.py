@@ -6,8 +6,8 @@ import pytest
 
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.data.mixture import Text
+from bert_jax.data.phases import Phase
 from bert_jax.data.pipeline import (
-    Phase,
     TrainingBatches,
     drawn_ahead,
     eval_batches,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.data.pipeline import Phase
+from bert_jax.data.phases import Phase
 from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.mlm_nsp import MlmNsp

@@ -21,7 +21,7 @@ import bert_jax
 from bert_jax.commands.config_file import parse
 from bert_jax.data import examples
 from bert_jax.data.checksums import check_now
-from bert_jax.data.examples import Phase
+from bert_jax.data.phases import Phase
 from bert_jax.data.store import TokenStore, write_info
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.wordpiece import WordPieceTokenizer
