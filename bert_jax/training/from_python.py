@@ -118,7 +118,8 @@ def pretrain(
     workdir: folder of the run. The same call resumes an interrupted run. None: a new
       temporary folder.
     text: a file, a folder, a pattern such as "notes/*.txt", or a list, an array or a column
-      of them; or the output folder of ``bert_jax prepare``.
+      of them; or the output folder of ``bert_jax prepare``. To mix several output folders
+      give data=dict(mixture=FOLDERS, weights=NUMBERS).
     init_from: a checkpoint, as for ``bert_jax.load``, or a model in memory, which is
       copied into the workdir. The run starts with its parameters, sizes and vocabulary.
       Without a checkpoint ``model`` needs the sizes of a new model, and the vocabulary is
@@ -147,10 +148,7 @@ def pretrain(
     if start:
         changes["init_from"] = start
     if inputs := file_names(text, "text"):
-        source = {"corpus": inputs, "path": "", "mixture": (), "weights": ()}
-        if len(inputs) == 1 and _is_prepared(inputs[0]):
-            source |= {"path": inputs[0], "corpus": ()}
-        changes["data"] = changes.get("data", {}) | source
+        changes["data"] = changes.get("data", {}) | _source(inputs)
     base = plain(config or {})
     phase = _without_none(
         steps=steps, batch_size=batch_size, sequence_length=sequence_length
@@ -174,6 +172,20 @@ def pretrain(
     last = lines[-1].items() if lines else ()
     scores = {name: x for name, x in last if name not in NO_SCORES}
     return Trained(**vars(model), scores=scores, workdir=workdir)
+
+
+def _source(inputs: list[str]) -> dict[str, Any]:
+    """The settings of ``data`` for the argument ``text``."""
+    source = {"corpus": inputs, "path": "", "mixture": (), "weights": ()}
+    prepared = [path for path in inputs if _is_prepared(path)]
+    if len(inputs) == 1 and prepared:
+        return source | {"path": inputs[0], "corpus": ()}
+    if prepared:
+        needed = "data=dict(mixture=[...], weights=[...]) mixes prepared texts"
+        raise UserError(
+            f"text has several items, and {prepared[0]} is prepared; {needed}"
+        )
+    return source
 
 
 def _is_prepared(path: str) -> bool:

@@ -123,6 +123,11 @@ def test_other_sizes_and_other_vocabularies_are_refused(start, tmp_path):
     other = dataclasses.replace(other, init_from=str(folder))
     with pytest.raises(UserError, match=r"activation='gelu_tanh', but .* has 'relu'"):
         pretrain_data.initial_params(other, tokenizer, print)
+    # The direction is free: a causal checkpoint may start masked LM, and conversely.
+    other = dataclasses.replace(
+        config, model=dataclasses.replace(config.model, causal=True)
+    )
+    assert "mlm" in pretrain_data.initial_params(other, tokenizer, print)
     tokens = tokenizer.tokens.copy()
     tokens[-1], tokens[-2] = tokens[-2], tokens[-1]
     (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n")
@@ -702,6 +707,14 @@ def test_a_run_needs_only_text_and_a_checkpoint(start, small_store, tmp_path, ca
     assert lines[-1].startswith("next: model.fill_mask('The [MASK] is here.'), or ")
     with pytest.raises(UserError, match=r"checkpoint does not exist; expected"):
         bert_jax.pretrain(**arguments | {"workdir": tmp_path / "other"})
+
+
+def test_several_prepared_texts_are_refused_with_the_settings_of_a_mixture(small_store):
+    store = small_store[0]
+    message = rf"^text has several items, and {store} is prepared; data=dict\(mixture="
+    for text in ([store, store.parent / "text.txt"], [store, store]):
+        with pytest.raises(UserError, match=message):
+            bert_jax.pretrain(text=text, steps=1)
 
 
 def test_a_small_text_has_a_small_vocabulary(tmp_path):
