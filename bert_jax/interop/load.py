@@ -111,7 +111,7 @@ def load(
             f"{path}: the word table has {config.vocab_size:,} rows for "
             f"{tokenizer.vocab_size:,} tokens; the other rows are never predicted"
         )
-    params = with_scan(checkpoint.params, compute.scan_layers)
+    params = with_scan(checkpoint.params, compute.scan_layers, *config.scanned)
     read = {"params": params, "compute": compute, "path": os.fspath(path)}
     return dataclasses.replace(checkpoint, **read)
 

@@ -16,6 +16,7 @@ values, and does nothing without a mesh.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -47,7 +48,9 @@ from bert_jax.model.layers import (
     table,
     unchanged,
 )
+from bert_jax.model.parameters import stack_name
 from bert_jax.model.tokens import Tokens, take_positions
+from bert_jax.model.window import attend_in_blocks
 
 # What a layer keeps for the backward pass, by ComputeConfig.remat. None: its input. The
 # products with kernels are those without batch dimensions, unlike attention's.
@@ -158,7 +161,7 @@ class SelfAttention(nn.Module):
 
     config: BertConfig
     compute: ComputeConfig
-    pattern: LayerPattern
+    pattern: LayerPattern = LayerPattern()
 
     def setup(self):
         self.with_positions = without_rotation
@@ -180,14 +183,17 @@ class SelfAttention(nn.Module):
         ``apply(..., mutable=["attention"])`` also returns the probabilities before dropout,
         (B, N, Q, L).
         """
-        config, compute = self.config, self.compute
+        config, compute, window = self.config, self.compute, self.pattern.window
+        queries_BQ, kept_BQ = positions_BQ, None
+        if window:  # its blocks contain the queries at all positions
+            queries_BQ, kept_BQ = None, positions_BQ
         heads = (config.num_heads, config.head_size)
         part = functools.partial(dense, config, compute, has_bias=config.attention_bias)
-        x_BQD = take_positions(x_BLD, positions_BQ)
+        x_BQD = take_positions(x_BLD, queries_BQ)
         q_BQNH = part(heads, name="query")(x_BQD)
         k_BLNH = part(heads, name="key")(x_BLD)
         v_BLNH = part(heads, name="value")(x_BLD)
-        q_BQNH, k_BLNH = self.with_positions(q_BQNH, k_BLNH, tokens, positions_BQ)
+        q_BQNH, k_BLNH = self.with_positions(q_BQNH, k_BLNH, tokens, queries_BQ)
         dropout = {
             "dropout_rate": config.attention_dropout,
             "dropout_key": None,
@@ -195,21 +201,30 @@ class SelfAttention(nn.Module):
         }
         if config.attention_dropout and not deterministic:
             dropout["dropout_key"] = self.make_rng("dropout")
-        attends_BQL = tokens.attends(positions_BQ, config.causal)
+        reach = {"causal": config.causal, "window": window}
         if self.is_mutable_collection("attention") and not self.is_initializing():
-            probs_BNQL = probabilities(q_BQNH, k_BLNH, attends_BQL)
+            attends_BQL = tokens.attends(positions_BQ, **reach)
+            kept_BQNH = take_positions(q_BQNH, kept_BQ)
+            probs_BNQL = probabilities(kept_BQNH, k_BLNH, attends_BQL)
             self.sow("attention", "probabilities", probs_BNQL)
-        if is_plain(compute.attention_impl):
-            context_BQNH = attend_plain(q_BQNH, k_BLNH, v_BLNH, attends_BQL, **dropout)
-        else:
+        if not is_plain(compute.attention_impl):
             context_BQNH = kernels.attend(
-                *(q_BQNH, k_BLNH, v_BLNH, tokens, positions_BQ),
-                causal=config.causal,
+                *(q_BQNH, k_BLNH, v_BLNH, tokens, queries_BQ),
                 implementation=compute.attention_impl,
                 # If a kernel does not fit, training fails and inference replaces it.
                 required=not deterministic,
+                **reach,
                 **dropout,
             )
+        elif window:
+            attend = functools.partial(attend_plain, **dropout)
+            context_BQNH = attend_in_blocks(
+                attend, q_BQNH, k_BLNH, v_BLNH, tokens, **reach
+            )
+        else:
+            attends_BQL = tokens.attends(positions_BQ, **reach)
+            context_BQNH = attend_plain(q_BQNH, k_BLNH, v_BLNH, attends_BQL, **dropout)
+        context_BQNH = take_positions(context_BQNH, kept_BQ)
         D = config.hidden_size
         return part(D, axis=(-2, -1), name="output", is_output=True)(context_BQNH)
 
@@ -220,7 +235,7 @@ class Block(nn.Module):
     config: BertConfig
     compute: ComputeConfig
     deterministic: bool
-    pattern: LayerPattern
+    pattern: LayerPattern = LayerPattern()
 
     def setup(self):
         config, compute = self.config, self.compute
@@ -295,8 +310,27 @@ class PreNormBlock(Block):
         return split(x_BQD, "BQD")
 
 
+class Period(nn.Module):
+    """Layers, one after the other. A scan repeats them."""
+
+    layers: list[nn.Module]
+    hidden_states: bool
+
+    def __call__(
+        self, x_BLD: jax.Array, tokens: Tokens
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Returns the output of the last layer, and of every layer or None."""
+        outputs = []
+        for layer in self.layers:
+            x_BLD = layer(x_BLD, tokens)
+            outputs.append(x_BLD)
+        if not self.hidden_states:
+            return x_BLD, None
+        return x_BLD, jnp.stack(outputs)
+
+
 class Encoder(nn.Module):
-    """All layers, with parameters ``layer_0``, ``layer_1``, ..., or stacked, ``layers``."""
+    """All layers, with parameters ``layer_0``, ``layer_1``, ..., or stacks of them."""
 
     config: BertConfig
     compute: ComputeConfig
@@ -333,18 +367,15 @@ class Encoder(nn.Module):
                 prevent_cse=not compute.scan_layers,
                 policy=REMAT_POLICIES[compute.remat],
             )
+        make_layer = functools.partial(block, config, compute, deterministic)
         if compute.scan_layers:
-            pattern = config.pattern(0)
-            layer = block(config, compute, deterministic, pattern, name="layers")
-            return self._scanned(layer, x_BLD, tokens, positions_BQ, hidden_states)
+            return self._scanned(make_layer, x_BLD, tokens, positions_BQ, hidden_states)
         states = [x_BLD]
         last = config.num_layers - 1
         for i in range(last):
-            pattern = config.pattern(i)
-            layer = block(config, compute, deterministic, pattern, name=f"layer_{i}")
+            layer = make_layer(config.pattern(i), name=f"layer_{i}")
             states.append(layer(states[-1], tokens))
-        pattern = config.pattern(last)
-        layer = block(config, compute, deterministic, pattern, name=f"layer_{last}")
+        layer = make_layer(config.pattern(last), name=f"layer_{last}")
         x_BQD = self.final_norm(layer(states[-1], tokens, positions_BQ))
         if not hidden_states:
             return x_BQD, []
@@ -352,30 +383,36 @@ class Encoder(nn.Module):
 
     def _scanned(
         self,
-        layer: nn.Module,
+        make_layer: Callable[..., nn.Module],
         x_BLD: jax.Array,
         tokens: Tokens,
         positions_BQ: jax.Array | None,
         hidden_states: bool,
     ) -> tuple[jax.Array, list[jax.Array]]:
-        """The same with a loop over ``layer``, whose parameters are stacked."""
-
-        def step(layer: nn.Module, x_BLD: jax.Array, tokens: Tokens):
-            x_BLD = layer(x_BLD, tokens)
-            return x_BLD, x_BLD if hidden_states else None
-
+        """The same with a loop over periods of layers, whose parameters are stacked."""
+        config = self.config
+        first, period = config.scanned
+        states = [x_BLD]
+        for i in range(first):
+            layer = make_layer(config.pattern(i), name=f"layer_{i}")
+            states.append(layer(states[-1], tokens))
+        layers = []
+        for i in range(first, first + period):
+            name = stack_name(i, period)
+            layers.append(make_layer(config.pattern(i), name=name))
         scan = nn.scan(
-            step,
+            Period,
             variable_axes={"params": 0, "intermediates": 0, "attention": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=nn.broadcast,
-            length=self.config.num_layers,
+            length=(config.num_layers - first) // period,
         )
-        last_BLD, states = scan(layer, x_BLD, tokens)
+        last_BLD, outputs = scan(layers, hidden_states)(states[-1], tokens)
         x_BQD = self.final_norm(take_positions(last_BLD, positions_BQ))
         if not hidden_states:
             return x_BQD, []
-        return x_BQD, [x_BLD, *states[:-1], self.final_norm(states[-1])]
+        outputs = outputs.reshape(-1, *x_BLD.shape)
+        return x_BQD, [*states, *outputs[:-1], self.final_norm(outputs[-1])]
 
 
 @flax.struct.dataclass

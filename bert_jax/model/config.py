@@ -29,12 +29,14 @@ _SHARE = {"least": 0, "below": 1}
 class LayerPattern(NamedTuple):
     """The options in which the layers of a model differ; see BertConfig.pattern.
 
+    window: number of tokens on either side to which a token attends. 0: all tokens.
     rope_theta: base of the wavelengths of rotary positions. attention_norm: whether the
     layer has the LayerNorm of its attention.
     """
 
-    rope_theta: float
-    attention_norm: bool
+    window: int = 0
+    rope_theta: float = 10_000.0
+    attention_norm: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +57,18 @@ class BertConfig:
         least=0,
     )
     causal: bool = setting(False, "no attention to later tokens, as in GPT")
+    window: int = setting(
+        0,
+        "number of tokens on either side to which a token attends. 0: it attends to all "
+        "tokens of its sequence",
+        least=0,
+    )
+    global_every: int = setting(
+        1,
+        "with a window, layer 0 and every n-th layer attend to all tokens. 0: no layer "
+        "does",
+        least=0,
+    )
     encoder: str = setting(
         "transformer",
         "transformer, or lstm: an LSTM for each direction, as in ELMo. Its layers have "
@@ -71,6 +85,9 @@ class BertConfig:
         10_000.0,
         "base of the wavelengths of rotary positions. Larger for longer texts",
         above=0,
+    )
+    local_rope_theta: float = setting(
+        0.0, "rope_theta of layers with a window. 0: rope_theta", least=0
     )
     position_offset: int = setting(
         0,
@@ -175,6 +192,21 @@ class BertConfig:
                 f"rope_theta={self.rope_theta:g} needs positions=rotary, not "
                 f"{self.positions}; set positions=rotary or leave rope_theta out"
             )
+        if self.window and self.global_every == 1:
+            raise UserError(
+                f"window={self.window} has no effect, because all layers attend to "
+                "all tokens; set global_every=3, or 0 for a window in all layers"
+            )
+        if not self.window and self.global_every != 1:
+            raise UserError(
+                f"global_every={self.global_every} needs window, which is 0; "
+                "set one of them"
+            )
+        if self.local_rope_theta and not (rotary and self.window):
+            raise UserError(
+                f"local_rope_theta={self.local_rope_theta:g} needs positions=rotary and a "
+                "window; set them or leave local_rope_theta out"
+            )
         if self.embedding_norm and not self.pre_norm:
             raise UserError(
                 "embedding_norm=True needs pre_norm=True, because other models always have "
@@ -187,7 +219,7 @@ class BertConfig:
         """Raises UserError for options that only layers with attention have."""
         for name in (
             *("causal", "pre_norm", "attention_bias", "gated", "feed_forward_bias"),
-            "scaled_init",
+            *("scaled_init", "window"),
         ):
             value, default = getattr(self, name), getattr(BertConfig, name)
             if value != default:
@@ -200,17 +232,32 @@ class BertConfig:
                     f"encoder=lstm has no {name}={value}; change one of them"
                 )
 
-    def pattern(self, layer: int) -> LayerPattern:
-        """The options of a layer, from 0."""
-        return LayerPattern(
-            rope_theta=self.rope_theta,
-            attention_norm=layer > 0 or not self.embedding_norm,
-        )
-
     @property
     def reads_both_sides(self) -> bool:
         """Whether the MLM head predicts a token from the tokens on both of its sides."""
         return self.encoder == "transformer" and not self.causal
+
+    def pattern(self, layer: int) -> LayerPattern:
+        """The options of a layer, from 0."""
+        attention_norm = layer > 0 or not self.embedding_norm
+        is_global = self.global_every and layer % self.global_every == 0
+        if is_global:
+            return LayerPattern(0, self.rope_theta, attention_norm)
+        theta = self.local_rope_theta or self.rope_theta
+        return LayerPattern(self.window, theta, attention_norm)
+
+    @property
+    def scanned(self) -> tuple[int, int]:
+        """The first layer of a scan over periods of the pattern, and a period's layers.
+
+        The layers after the first are whole periods. A first layer without attention norm
+        is not scanned.
+        """
+        period = max(self.global_every, 1)
+        first = self.num_layers % period
+        if self.embedding_norm and first == 0:
+            first = period
+        return first, period
 
     @property
     def word_rows(self) -> int:

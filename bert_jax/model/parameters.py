@@ -1,5 +1,6 @@
 """Parameters of encoders: which are kernels, and layers that are stacked for a scan."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,8 +11,15 @@ from flax import linen as nn
 from flax.core.scope import LazyRng
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bert_jax.errors import UserError
 from bert_jax.model.layers import DenseGeneral, kernel_init
+
+# The name of a stack: "layers", or "layers_1_3" for the layers 1, 4, 7, ...
+_STACK = re.compile(r"layers(?:_(\d+)_(\d+))?")
+
+
+def is_stacked(path: tuple[Any, ...]) -> bool:
+    """Whether a path of parameters leads to a stack of layers."""
+    return any(_STACK.fullmatch(entry.key) for entry in path)
 
 
 def is_encoder_kernel(path: tuple[Any, ...]) -> bool:
@@ -28,40 +36,70 @@ def encoder_names(params: Mapping[str, Any]) -> list[str]:
     return [name for name in ("bert", "generator") if name in params]
 
 
-def with_scan(params: Mapping[str, Any], scan: bool) -> dict[str, Any]:
+def with_scan(
+    params: Mapping[str, Any], scan: bool, first: int = 0, period: int = 1
+) -> dict[str, Any]:
     """Parameters of a model, with the layers of its encoders stacked if ``scan``.
 
-    numpy arrays stay numpy arrays. An encoder without layers stays as it is.
+    first, period: BertConfig.scanned. numpy arrays stay numpy arrays. An encoder without
+    layers stays as it is.
     """
     changed = dict(params)
     for name in encoder_names(params):
-        encoder = params[name]["encoder"]
-        if scan and "layer_0" in encoder:
-            changed[name] = {**params[name], "encoder": stack_layers(encoder)}
-        elif not scan and "layers" in encoder:
-            changed[name] = {**params[name], "encoder": unstack_layers(encoder)}
+        encoder = unstack_layers(params[name]["encoder"])
+        if scan:
+            encoder = stack_layers(encoder, first, period)
+        changed[name] = {**params[name], "encoder": encoder}
     return changed
 
 
-def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
-    """``layer_0``, ``layer_1``, ... as one ``layers`` with a leading layer dimension."""
+def stack_name(layer: int, period: int) -> str:
+    """The name of the stack of every ``period``-th layer from ``layer`` on."""
+    if (layer, period) == (0, 1):
+        return "layers"
+    return f"layers_{layer}_{period}"
+
+
+def stacked_layers(name: str, rows: int) -> range:
+    """The numbers of the layers in a stack of ``rows`` layers. Empty for another name."""
+    match = _STACK.fullmatch(name)
+    if match is None:
+        return range(0)
+    layer, period = int(match[1] or 0), int(match[2] or 1)
+    return range(layer, layer + rows * period, period)
+
+
+def stack_layers(
+    encoder_params: dict[str, Any], first: int = 0, period: int = 1
+) -> dict[str, Any]:
+    """Layers from ``first`` on as stacks of every ``period``-th layer.
+
+    A stack has a leading dimension of layers. Layers before ``first`` stay as they are.
+    """
     rest = dict(encoder_params)  # layers, and perhaps a norm after the last layer
-    count = sum(name.startswith("layer_") for name in rest)
-    layers = [rest.pop(f"layer_{i}") for i in range(count)]
-    if layers[0].keys() != layers[-1].keys():
-        raise UserError("compute.scan_layers=True needs model.embedding_norm=False")
-    on_host = isinstance(jax.tree.leaves(layers)[0], np.ndarray)
-    stack = np.stack if on_host else jnp.stack
-    return {"layers": jax.tree.map(lambda *leaves: stack(leaves), *layers)} | rest
+    count = 0
+    while f"layer_{count}" in rest:
+        count += 1
+    for place in range(first, min(first + period, count)):
+        layers = [rest.pop(f"layer_{i}") for i in range(place, count, period)]
+        on_host = isinstance(jax.tree.leaves(layers)[0], np.ndarray)
+        stack = np.stack if on_host else jnp.stack
+        stacked = jax.tree.map(lambda *leaves, stack=stack: stack(leaves), *layers)
+        rest[stack_name(place, period)] = stacked
+    return rest
 
 
 def unstack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
     """The inverse of :func:`stack_layers`."""
-    rest = dict(encoder_params)
-    leaves, structure = jax.tree.flatten(rest.pop("layers"))
-    layers = enumerate(zip(*leaves, strict=True))
-    layers = {f"layer_{i}": jax.tree.unflatten(structure, layer) for i, layer in layers}
-    return layers | rest
+    rest = {}
+    for name, part in encoder_params.items():
+        leaves, structure = jax.tree.flatten(part)
+        numbers = stacked_layers(name, len(leaves[0]))
+        if not numbers:
+            rest[name] = part
+        for i, layer in zip(numbers, zip(*leaves, strict=True), strict=False):
+            rest[f"layer_{i}"] = jax.tree.unflatten(structure, layer)
+    return rest
 
 
 def init_stacked(
@@ -88,27 +126,23 @@ def init_stacked(
 
     with nn.intercept_methods(record):
         params = model.init(key, *inputs, **options)["params"]
-    changed = with_scan(params, True)
+    changed = with_scan(params, True, *model.config.scanned)
     for name in encoder_names(params):
         encoder = changed[name]["encoder"]
-        if "layers" not in encoder:  # LSTMs
-            continue
-        count = sum(part.startswith("layer_") for part in params[name]["encoder"])
-        stacked = flatten_dict(encoder["layers"])
-        for path, leaf in stacked.items():
-            keys = []
-            for i in range(count):
-                module = name, "encoder", f"layer_{i}", *path[:-1]
-                if path[-1] == "kernel" and module in draws:
-                    draw = draws[module]
-                    # Flax's key for the first parameter of a module: its path and a number.
-                    keys.append(LazyRng.create(key, *module, 1).as_jax_rng())
-            if not keys:
-                continue
+        for stack, layers in encoder.items():
+            numbers = stacked_layers(stack, len(jax.tree.leaves(layers)[0]))
+            leaves = flatten_dict(layers)
+            for path, leaf in leaves.items():
+                modules = [(name, "encoder", f"layer_{i}", *path[:-1]) for i in numbers]
+                if path[-1] != "kernel" or draws.keys().isdisjoint(modules):
+                    continue
+                draw = draws[modules[0]]
 
-            def draw_layer(layer_key, leaf=leaf, draw=draw):
-                return draw(layer_key, leaf.shape[1:], leaf.dtype)
+                def draw_layer(layer_key, leaf=leaf, draw=draw):
+                    return draw(layer_key, leaf.shape[1:], leaf.dtype)
 
-            stacked[path] = jax.lax.map(draw_layer, jnp.stack(keys))
-        encoder["layers"] = unflatten_dict(stacked)
+                # Flax's key for the first parameter of a module: its path and a number.
+                keys = [LazyRng.create(key, *x, 1).as_jax_rng() for x in modules]
+                leaves[path] = jax.lax.map(draw_layer, jnp.stack(keys))
+            encoder[stack] = unflatten_dict(leaves)
     return changed

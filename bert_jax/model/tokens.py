@@ -61,21 +61,25 @@ class Tokens:
         return places_L[None] - jnp.take_along_axis(self.starts, index_BL, axis=1)
 
     def attends(
-        self, positions_BQ: jax.Array | None = None, causal: bool = False
+        self,
+        positions_BQ: jax.Array | None = None,
+        causal: bool = False,
+        window: int = 0,
     ) -> jax.Array:
         """Whether the token at each position attends to each token: bool (B, Q, L).
 
         A token attends to its sequence. Padding attends to the first sequence.
         positions_BQ: positions in the row. None for all positions. causal: whether tokens
-        attend only to themselves and to earlier tokens.
+        attend only to themselves and to earlier tokens. window: see LayerPattern.
         """
         query_ids_BQ = take_positions(self.query_ids, positions_BQ)
         attends_BQL = query_ids_BQ[:, :, None] == self.segment_ids[:, None, :]
-        if causal:
+        if causal or window:
             places_L = jnp.arange(self.segment_ids.shape[1])
             places_BL = jnp.broadcast_to(places_L[None], self.segment_ids.shape)
             places_BQ = take_positions(places_BL, positions_BQ)
-            attends_BQL &= places_L[None, None, :] <= places_BQ[:, :, None]
+            distance_BQL = places_L[None, None, :] - places_BQ[:, :, None]
+            attends_BQL &= in_reach(distance_BQL, causal, window)
         return attends_BQL
 
     @property
@@ -102,6 +106,16 @@ class Tokens:
         """Whether each token belongs to each sequence: bool (B, L, S)."""
         numbers_S = jnp.arange(1, self.starts.shape[1] + 1)
         return self.segment_ids[:, :, None] == numbers_S[None, None, :]
+
+
+def in_reach(distance: jax.Array, causal: bool, window: int) -> jax.Array:
+    """Whether a token may attend to the token that is ``distance`` places after it."""
+    reach = jnp.ones_like(distance, bool)
+    if causal:
+        reach &= distance <= 0
+    if window:
+        reach &= jnp.abs(distance) <= window
+    return reach
 
 
 def take_positions(x_BL: jax.Array, positions_BQ: jax.Array | None) -> jax.Array:

@@ -14,7 +14,11 @@ import numpy as np
 import optax
 from jax.sharding import PartitionSpec
 
-from bert_jax.model.parameters import is_encoder_kernel
+from bert_jax.model.parameters import (
+    is_encoder_kernel,
+    is_stacked,
+    stacked_layers,
+)
 from bert_jax.parallel.mesh import AXES
 from bert_jax.parallel.sharding import path_name
 from bert_jax.training.config import OptimizerConfig
@@ -124,9 +128,12 @@ def by_layer(
     bert/encoder/layer_0/attention/query/kernel, so a pattern does not depend on the form.
     The result can be multiplied with the parameter.
     """
-    name, stacked, rest = path_name(path).partition("encoder/layers/")
-    layers = range(leaf.shape[0] if stacked else 0)
-    names = [f"{name}encoder/layer_{i}/{rest}" for i in layers] or [name]
+    name, rows = path_name(path), math.prod(leaf.shape[:1])
+    names = [name]
+    for part in name.split("/"):
+        layers = stacked_layers(part, rows)
+        if layers:
+            names = [name.replace(f"/{part}/", f"/layer_{i}/") for i in layers]
     return np.array([value(x) for x in names]).reshape(-1, *(1,) * (leaf.ndim - 1))
 
 
@@ -216,8 +223,7 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
     def scale(path: tuple[Any, ...], update: jax.Array, param: jax.Array) -> jax.Array:
         if not _decays(path):
             return update
-        stacked = any(part.key == "layers" for part in path)
-        axes = tuple(range(int(stacked), param.ndim))
+        axes = tuple(range(int(is_stacked(path)), param.ndim))
         size = jnp.sqrt(jnp.sum(jnp.square(param), axes, keepdims=True))
         step = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
         known = (size > 0) & (step > 0)
@@ -260,7 +266,7 @@ def _as_matrices(path: tuple[Any, ...], kernel: jax.Array) -> jax.Array:
     Kernels of attention have two axes, heads and their size, for one side of a matrix.
     """
     names = [part.key for part in path]
-    first = int("layers" in names)
+    first = int(is_stacked(path))
     split = kernel.ndim - 1 if names[-2] == "output" else first + 1
     inputs = math.prod(kernel.shape[first:split])
     outputs = math.prod(kernel.shape[split:])

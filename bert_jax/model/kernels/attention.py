@@ -1,5 +1,6 @@
 """Chooses how attention is computed on a device."""
 
+import functools
 import logging
 
 import jax
@@ -7,6 +8,7 @@ import jax
 from bert_jax.model.kernels import attention_fused
 from bert_jax.model.kernels.attention_xla import attend_xla
 from bert_jax.model.tokens import Tokens, take_positions
+from bert_jax.model.window import attend_in_blocks
 
 _logger = logging.getLogger(__name__)
 
@@ -19,6 +21,7 @@ def attend(
     positions_BQ: jax.Array | None = None,
     *,
     causal: bool = False,
+    window: int = 0,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
     dropout_impl: str = "auto",
@@ -27,8 +30,9 @@ def attend(
 ) -> jax.Array:
     """Attention by a faster form. Not for settings that device.is_plain accepts.
 
-    q_BQNH: the queries at ``positions_BQ``, None for all positions. dropout_impl,
-    implementation: see ComputeConfig. required: see choose_attention. All implementations
+    q_BQNH: the queries at ``positions_BQ``, None for all positions. window: see
+    LayerPattern. It needs the queries at all positions. dropout_impl, implementation: see
+    ComputeConfig. required: see choose_attention. All implementations
     return the numbers of the plain formula, up to the order of sums and the rounding to the
     dtype of the values.
     """
@@ -45,14 +49,18 @@ def attend(
     if chosen == "splash":
         query_ids_BQ = take_positions(tokens.query_ids, positions_BQ)
         return attention_fused.attend_splash(
-            q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, tokens.segment_ids
+            *(q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, tokens.segment_ids), window=window
         )
-    attends_BQL = tokens.attends(positions_BQ, causal)
     if chosen == "cudnn":
-        return attention_fused.attend_cudnn(q_BQNH, k_BLNH, v_BLNH, attends_BQL)
-    return attend_xla(
-        *(q_BQNH, k_BLNH, v_BLNH, attends_BQL),
-        dropout_rate=rate,
-        dropout_key=dropout_key,
-        dropout_impl=dropout_impl,
-    )
+        form = attention_fused.attend_cudnn
+    else:
+        form = functools.partial(
+            attend_xla,
+            dropout_rate=rate,
+            dropout_key=dropout_key,
+            dropout_impl=dropout_impl,
+        )
+    if window:
+        reach = {"window": window, "causal": causal}
+        return attend_in_blocks(form, q_BQNH, k_BLNH, v_BLNH, tokens, **reach)
+    return form(q_BQNH, k_BLNH, v_BLNH, tokens.attends(positions_BQ, causal))

@@ -71,23 +71,33 @@ def attend_splash(
     v_BLNH: jax.Array,
     query_ids_BQ: jax.Array,
     key_ids_BL: jax.Array,
+    *,
+    window: int = 0,
 ) -> jax.Array:
     """See bert.attend_plain. A query attends to the keys with its id.
 
-    L must be a multiple of LANES. A CPU interprets the kernel, for tests. With a mesh
-    (parallel.mesh.traced_on) each device computes its rows and heads.
+    L must be a multiple of LANES. window: see LayerPattern; Q must be L. The kernel skips
+    the blocks of keys outside the windows of a block of queries. A CPU interprets the
+    kernel, for tests. With a mesh (parallel.mesh.traced_on) each device computes its rows
+    and heads.
     """
     splash = splash_attention()
     Q, H = q_BQNH.shape[1], q_BQNH.shape[-1]
     L = k_BLNH.shape[1]
-    # Splash returns NaN for a query without keys, and a row may be only padding.
+    # Splash returns NaN for a query without keys. A row may be only padding, and padding
+    # may be far from the first sequence.
     key_ids_BL = jnp.where(key_ids_BL.any(axis=1, keepdims=True), key_ids_BL, 1)
+    if window:
+        query_ids_BQ = key_ids_BL
     fill = -Q % LANES
     if fill:  # the outputs of these queries are removed again
         q_BQNH = jnp.pad(q_BQNH, ((0, 0), (0, fill), (0, 0), (0, 0)))
         query_ids_BQ = jnp.pad(query_ids_BQ, ((0, 0), (0, fill)), constant_values=1)
     # For heads of 64 this is a power of two, so the queries lose no bits.
     q_BQNH = q_BQNH * jnp.asarray(H**-0.5, q_BQNH.dtype)
+    mask = splash.FullMask((Q + fill, L))
+    if window:
+        mask = splash.LocalMask((L, L), (window, window), 0)
 
     def local(q_BQNH, k_BLNH, v_BLNH, query_ids_BQ, key_ids_BL):
         blocks = {"q": math.gcd(Q + fill, _BLOCK), "kv": math.gcd(L, _BLOCK)}
@@ -97,7 +107,7 @@ def attend_splash(
             for of in ("", "_dkv", "_dq")  # the output and the two gradients
         }
         kernel = splash.make_splash_mha_single_device(
-            splash.MultiHeadMask([splash.FullMask((Q + fill, L))] * q_BQNH.shape[2]),
+            splash.MultiHeadMask([mask] * q_BQNH.shape[2]),
             block_sizes=splash.BlockSizes(**sizes),
             interpret=platform() == "cpu",
         )
