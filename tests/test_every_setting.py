@@ -399,6 +399,30 @@ ROWS = {
         "alone",
         {"model.positions": "rotary"},
     ),
+    "model.local_rope_theta": Row(
+        300.0,
+        lambda x: traced_as(x, "model", local_rope_theta=300.0),
+        "alone",
+        {"model.positions": "rotary", "model.window": 8, "model.global_every": 0},
+    ),
+    # Neither is possible without the other.
+    "model.window": Row(
+        8,
+        lambda x: (
+            traced_as(x, "model", window=8) and not traced_as(x, "model", window=7)
+        ),
+        "alone",
+        {"model.global_every": 0},
+    ),
+    "model.global_every": Row(
+        2,
+        lambda x: (
+            traced_as(x, "model", global_every=2)
+            and not traced_as(x, "model", global_every=0)
+        ),
+        "alone",
+        {"model.window": 8, "model.num_layers": 2},
+    ),
     "model.embedding_norm": Row(
         True,
         lambda x: (

@@ -43,16 +43,24 @@ def step(
 def _layers(config: BertConfig, length: int, last: int) -> int:
     """Multiply-adds of the layers of a Transformer on a row.
 
-    Counts all matrices, and both attention products over all pairs of positions.
+    Counts all matrices, and both attention products over all pairs of positions, or over
+    the keys of each query's window.
     last: number of positions at which the last layer is computed.
     """
     D, F = config.hidden_size, config.intermediate_size
-    queries = (config.num_layers - 1) * length + last
-    keys = config.num_layers * length * 2 * D * D
     products = 2
     if config.gated:
         products = 3
-    return keys + queries * (2 * D * D + products * D * F + 2 * length * D)
+    total = 0
+    for i in range(config.num_layers):
+        queries, keys, window = length, length, config.pattern(i).window
+        if i == config.num_layers - 1:
+            queries = last
+        if window:
+            keys = min(length, 2 * window + 1)
+        total += length * 2 * D * D
+        total += queries * (2 * D * D + products * D * F + 2 * keys * D)
+    return total
 
 
 def _two_way_layers(config: BertConfig, length: int) -> int:

@@ -33,7 +33,7 @@ def attend_in_blocks(
 
     attend: function of queries, keys, values and attends_BQL, such as bert.attend_plain.
     """
-    B, L, N, H = q_BLNH.shape
+    B, L, N, H = q_BLNH.shape  # R is the number of blocks of all rows, and K is 3 C
     C = -(-window // QUERIES) * QUERIES
     if L <= 3 * C:  # blocks would have as many scores as the row
         return attend(q_BLNH, k_BLNH, v_BLNH, tokens.attends(None, causal, window))
@@ -44,16 +44,17 @@ def attend_in_blocks(
     )
     query_ids_BL = jnp.pad(tokens.query_ids, ((0, 0), (0, fill)), constant_values=1)
     key_ids_BL = jnp.pad(tokens.segment_ids, ((0, 0), (0, fill)))
-    # Keys outside of the row have the id 0 of padding.
-    same_RCK = (
-        query_ids_BL.reshape(-1, C, 1) == with_neighbours(key_ids_BL, C)[:, None, :]
-    )
-    distance_CK = jnp.arange(3 * C) - C - jnp.arange(C)[:, None]
+    query_ids_RC = query_ids_BL.reshape(-1, C)
+    key_ids_RK = with_neighbours(key_ids_BL, C)  # 0, as of padding, outside of the row
+    same_RCK = query_ids_RC[:, :, None] == key_ids_RK[:, None, :]
+    places_K, places_C = jnp.arange(3 * C) - C, jnp.arange(C)
+    distance_CK = places_K[None, :] - places_C[:, None]
+    reach_CK = in_reach(distance_CK, causal, window)
     out_RCNH = attend(
         q_BLNH.reshape(-1, C, N, H),
         with_neighbours(k_BLNH, C),
         with_neighbours(v_BLNH, C),
-        same_RCK & in_reach(distance_CK, causal, window),
+        same_RCK & reach_CK[None],
     )
     return out_RCNH.reshape(B, L + fill, N, H)[:, :L]
 

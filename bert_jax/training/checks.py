@@ -37,6 +37,7 @@ from bert_jax.model.kernels.device import activation_dtype, is_plain
 from bert_jax.model.kernels.device import platform as kernel_platform
 from bert_jax.model.layers import mask_function
 from bert_jax.model.tokens import Tokens
+from bert_jax.model.window import attend_in_blocks
 from bert_jax.objectives.mlm_nsp import pretraining
 from bert_jax.parallel.mesh import AXES, make_mesh, process_rows, put_batch, slices
 from bert_jax.parallel.processes import check_same, on_leader
@@ -48,6 +49,7 @@ from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import compile_step
 from bert_jax.training.workdir import RunFolder
 
+_WINDOW = 64  # tokens on either side, in the check of attention
 FUSED = {"tpu": "splash", "gpu": "cudnn"}  # kernels of attention
 LIBRARIES = ("bert_jax", "jax", "flax", "optax", "orbax", "numpy", "libtpu", "nvidia")
 # Loss and gradient norm of tiny_step() in float32 on a CPU, and the largest relative
@@ -153,10 +155,23 @@ def product() -> str:
 def attention() -> str:
     """The attention of runs, and the device's fused kernel, over 512 tokens.
 
-    Each is compared with the formula in float32. A fused kernel that agrees is recommended,
-    because runs use it only on request.
+    Each is compared with the formula in float32, without and with a window. A fused kernel
+    that agrees is recommended, because runs use it only on request.
     """
     dtype = activation_dtype("auto").name
+    shape = {"length": 512, "dtype": dtype, "dropout_rate": 0.0, "causal": False}
+    facts = _attention_of("auto", choose_attention("auto", **shape), dtype)
+    kernel = FUSED.get(kernel_platform(), "auto")
+    if choose_attention(kernel, **shape, required=False) == kernel:
+        facts += (
+            f"; {_attention_of(kernel, kernel, dtype)}; for rows of 512 tokens use it"
+        )
+        facts += f" with compute.attention_impl={kernel} and model.attention_dropout=0"
+    return facts
+
+
+def _attention_of(setting: str, name: str, dtype: str) -> str:
+    """Compares compute.attention_impl=``setting`` with the formula."""
     values = np.random.RandomState(0).normal(size=(4, 2, 512, 2, 64))
     mask_BL = jnp.int32(np.arange(512) < [[512], [300]])
     tokens = Tokens.of_mask(mask_BL, mask_BL, mask_BL)
@@ -167,26 +182,25 @@ def attention() -> str:
         outputs, gradients = jax.vjp(function, q, k, v)
         return outputs * used, *gradients(grad * used)
 
-    attends = tokens.attends(None, False)
-    with jax.default_matmul_precision("highest"):
-        expected = run(lambda *x: attend_plain(*x, attends), *jnp.float32(values))
+    def compare(facts: str, window: int) -> str:
+        attends = tokens.attends(None, False, window)
+        with jax.default_matmul_precision("highest"):
+            formula = functools.partial(attend_plain, attends_BQL=attends)
+            expected = run(formula, *jnp.float32(values))
+        function = functools.partial(
+            attend, tokens=tokens, window=window, implementation=setting
+        )
+        if is_plain(setting):
+            function = formula
+        if is_plain(setting) and window:
+            function = functools.partial(
+                attend_in_blocks, attend_plain, tokens=tokens, window=window
+            )
+        outputs = run(function, *jnp.asarray(values, dtype))
+        return _compare(facts, outputs, expected, dtype)
 
-    def compare(setting: str, name: str) -> str:
-        def as_set(q, k, v):
-            if is_plain(setting):
-                return attend_plain(q, k, v, attends)
-            return attend(q, k, v, tokens, implementation=setting)
-
-        outputs = run(as_set, *jnp.asarray(values, dtype))
-        return _compare(f"{name} in {dtype}", outputs, expected, dtype)
-
-    shape = {"length": 512, "dtype": dtype, "dropout_rate": 0.0, "causal": False}
-    facts = compare("auto", choose_attention("auto", **shape))
-    kernel = FUSED.get(kernel_platform(), "auto")
-    if choose_attention(kernel, **shape, required=False) == kernel:
-        facts += f"; {compare(kernel, kernel)}; for rows of 512 tokens use it with "
-        facts += f"compute.attention_impl={kernel} and model.attention_dropout=0"
-    return facts
+    facts = compare(f"{name} in {dtype}", 0)
+    return f"{facts}; {compare(f'with a window of {_WINDOW}', _WINDOW)}"
 
 
 def dropout() -> str:

@@ -38,3 +38,59 @@ def test_model_and_compute_configs_share_no_setting():
         {f.name for f in dataclasses.fields(c)} for c in (BertConfig, ComputeConfig)
     ]
     assert not names[0] & names[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "layers", "windows", "scanned"),
+    [
+        ({}, 4, [0, 0, 0, 0], (0, 1)),
+        ({"global_every": 3}, 7, [0, 8, 8, 0, 8, 8, 0], (1, 3)),
+        ({"global_every": 3}, 6, [0, 8, 8, 0, 8, 8], (0, 3)),
+        ({"global_every": 2}, 5, [0, 8, 0, 8, 0], (1, 2)),
+        ({"global_every": 9}, 3, [0, 8, 8], (3, 9)),
+        ({"global_every": 0}, 3, [8, 8, 8], (0, 1)),
+        # The first layer has no attention norm, so a scan starts after it.
+        ({"embedding_norm": True, "pre_norm": True}, 3, [0, 0, 0], (1, 1)),
+        (
+            {"embedding_norm": True, "pre_norm": True, "global_every": 3},
+            6,
+            [0, 8, 8, 0, 8, 8],
+            (3, 3),
+        ),
+    ],
+)
+def test_a_pattern_gives_each_layer_its_window_and_theta(
+    settings, layers, windows, scanned
+):
+    if "global_every" in settings:
+        settings = settings | {"window": 8, "local_rope_theta": 50.0}
+        settings |= {"positions": "rotary", "rope_theta": 700.0}
+    config = BertConfig(96, 16, layers, 2, 32, **settings)
+    patterns = [config.pattern(i) for i in range(layers)]
+    assert [pattern.window for pattern in patterns] == windows
+    thetas = {0: config.rope_theta, 8: 50.0}
+    assert all(x.rope_theta == thetas[x.window] for x in patterns)
+    assert config.scanned == scanned
+    first, period = scanned
+    repeats = patterns[first:]
+    assert repeats == repeats[:period] * ((layers - first) // period)
+    same = dataclasses.replace(config, local_rope_theta=0.0)
+    assert {same.pattern(i).rope_theta for i in range(layers)} == {config.rope_theta}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"window": 8}, "window=8 has no effect, .* set global_every=3, or 0 for"),
+        ({"global_every": 3}, "global_every=3 needs window, which is 0"),
+        ({"window": -1, "global_every": 2}, "model.window"),
+        (
+            {"window": 8, "global_every": 2, "local_rope_theta": 5.0},
+            "local_rope_theta=5 needs positions=rotary and a window",
+        ),
+        ({"window": 8, "global_every": 0, "encoder": "lstm"}, "lstm needs window=0"),
+    ],
+)
+def test_settings_of_a_window_without_an_effect_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        BertConfig(96, 16, 4, 2, 32, **settings)

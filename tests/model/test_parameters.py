@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.model.parameters import encoder_names, with_scan
+from bert_jax.model.parameters import encoder_names, stacked_layers, with_scan
 
 
 @pytest.fixture
@@ -39,3 +39,30 @@ def test_layers_are_stacked_and_unstacked_without_a_change(params):
     again = with_scan(stacked, False)
     assert jax.tree.structure(again) == jax.tree.structure(params)
     jax.tree.map(np.testing.assert_array_equal, again, params)
+
+
+@pytest.mark.parametrize(
+    ("first", "period", "stacks"),
+    [
+        (1, 2, {"layers_1_2": [1], "layers_2_2": [2]}),
+        (1, 1, {"layers_1_1": [1, 2]}),
+        (0, 3, {"layers_0_3": [0], "layers_1_3": [1], "layers_2_3": [2]}),
+        (3, 4, {}),
+    ],
+)
+def test_layers_of_a_pattern_have_a_stack_for_each_place(params, first, period, stacks):
+    """Layers before the first whole period are not stacked."""
+    stacked = with_scan(params, True, first, period)
+    encoder, original = stacked["bert"]["encoder"], params["bert"]["encoder"]
+    alone = [f"layer_{i}" for i in range(first)]
+    assert encoder.keys() == {*stacks, *alone, "final_norm"}
+    for name, numbers in stacks.items():
+        assert [*stacked_layers(name, len(numbers))] == numbers
+        expected = np.stack([original[f"layer_{i}"]["kernel"] for i in numbers])
+        np.testing.assert_array_equal(encoder[name]["kernel"], expected)
+    again = with_scan(stacked, False)
+    assert jax.tree.structure(again) == jax.tree.structure(params)
+    jax.tree.map(np.testing.assert_array_equal, again, params)
+    # A checkpoint with other stacks gets those of the model.
+    other = with_scan(stacked, True)
+    jax.tree.map(np.testing.assert_array_equal, other, with_scan(params, True))

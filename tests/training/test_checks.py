@@ -130,11 +130,26 @@ def test_attention_with_wrong_numbers_fails(dtype, scale, met, monkeypatch):
         checks.attention()
 
 
+def test_attention_with_another_window_fails(monkeypatch):
+    right = checks.attend
+
+    def attend(*arrays, window, **options):
+        if window:
+            window += 1
+        return right(*arrays, window=window, **options)
+
+    monkeypatch.setattr(checks, "attend", attend)
+    with pytest.raises(UserError, match=r"^with a window of 64; relative difference"):
+        checks.attention()
+
+
 def test_a_fused_kernel_that_agrees_is_recommended(monkeypatch):
     """A CPU interprets the TPU's kernel."""
     monkeypatch.setattr(checks, "kernel_platform", lambda: "tpu")
     facts = checks.attention()
-    assert facts.count("relative difference") == 2
+    # Each of the two forms without and with a window.
+    assert facts.count("relative difference") == 4
+    assert facts.count("with a window of 64") == 2
     assert facts.endswith(
         "use it with compute.attention_impl=splash and model.attention_dropout=0"
     )

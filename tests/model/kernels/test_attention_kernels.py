@@ -1,5 +1,6 @@
 """Every implementation of attention, and its gradient, against the plain formula."""
 
+import functools
 import re
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.model import window as in_blocks
 from bert_jax.model.bert import attend_plain
 from bert_jax.model.kernels import attention_fused, attention_xla
 from bert_jax.model.kernels.attention import attend
@@ -117,6 +119,28 @@ def test_packed_sequences_do_not_see_each_other(implementation, queries):
         np.testing.assert_allclose(got, expected, rtol=0, atol=5e-6)
 
 
+@pytest.mark.parametrize("window", [4, 64])
+def test_splash_with_a_window_equals_the_masked_square(window):
+    """Also a row of only padding, and padding far from the first sequence, are finite."""
+    q, k, v, grad = inputs(256, 256)[:4]
+    ids = np.int32(np.arange(256) // 50 + 1) * (np.arange(256) < 240)
+    ids = np.stack([ids, ids > 0, ids == 1, 0 * ids]).astype(np.int32)
+    tokens = Tokens(ids, ids, ids, np.tile(np.arange(5) * 50, (4, 1)))
+    grad = grad * (ids > 0)[..., None, None]  # as that of a loss
+    options = {"implementation": "splash", "window": window}
+    ours = output_and_gradients(attend, q, k, v, grad, tokens, **options)
+    attends = tokens.attends(None, False, window)
+
+    def formula(q, k, v, tokens, positions):
+        return attend_plain(q, k, v, attends)
+
+    theirs = output_and_gradients(formula, q, k, v, grad, tokens)
+    used = (ids > 0)[..., None, None]
+    for got, expected in zip(ours, theirs, strict=True):
+        assert np.isfinite(got).all()
+        np.testing.assert_allclose(got * used, expected * used, rtol=1e-6, atol=5e-6)
+
+
 def test_splash_on_a_mesh_computes_each_devices_rows_and_heads():
     mesh = make_mesh(MeshConfig(data=4, model=2))
     q, k, v, _, tokens = inputs(128, 128)
@@ -163,3 +187,15 @@ def test_cudnn_gets_the_same_arguments(on_gpu):
     assert set(on_gpu) == {"cudnn"}
     for got, expected in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(got[:3], expected[:3], rtol=0, atol=0.03)
+
+
+def test_cudnn_computes_a_window_in_blocks(on_gpu, monkeypatch):
+    """cuDNN has no window to the right, so each block is a row with a mask."""
+    monkeypatch.setattr(in_blocks, "QUERIES", 8)
+    *arrays, tokens = inputs(60, 60)
+    arrays = [jnp.asarray(x, jnp.bfloat16) for x in arrays]
+    run = functools.partial(output_and_gradients, attend, *arrays, tokens, window=5)
+    ours, theirs = run(implementation="cudnn"), run(implementation="xla")
+    assert set(on_gpu) == {"cudnn"}
+    for got, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(got[0], expected[0], rtol=0, atol=0.03)
