@@ -350,8 +350,8 @@ class ComputeConfig:
     )
     scan_layers: bool = setting(
         False,
-        "stack the parameters of all layers and loop over one layer. Compiles faster. "
-        "New parameters are the same, dropout masks differ",
+        "stack the parameters of layers and loop over one layer, or over global_every "
+        "layers. Compiles faster. New parameters are the same, dropout masks differ",
     )
     float32_gradients: bool = setting(
         False,

@@ -83,6 +83,25 @@ def test_scanned_layers_start_with_the_parameters_of_the_loop(
     jax.tree.map(np.testing.assert_array_equal, stacked, scanned)
 
 
+def test_layers_of_a_pattern_start_with_the_parameters_of_the_loop(
+    small_model_config, monkeypatch
+):
+    """The first layer has no attention norm. Each other place of a period has a stack."""
+    for module in (layers, parameters):  # compiles faster than a normal distribution
+        monkeypatch.setattr(module, "kernel_init", lambda *_, **__: jax.random.uniform)
+    options = {"num_layers": 5, "pre_norm": True, "embedding_norm": True}
+    options |= {"window": 3, "global_every": 2}
+    config = dataclasses.replace(small_model_config, **options)
+    loop, scanned = (
+        jax.jit(MlmNsp(BertForPreTraining(config, compute)).init)(jax.random.key(7))
+        for compute in (ComputeConfig(), ComputeConfig(scan_layers=True))
+    )
+    names = {"layer_0", "layers_1_2", "layers_2_2", "final_norm"}
+    assert scanned["bert"]["encoder"].keys() == names
+    stacked = parameters.with_scan(loop, True, *config.scanned)
+    jax.tree.map(np.testing.assert_array_equal, stacked, scanned)
+
+
 @pytest.mark.parametrize("kind", [bert.PostNormBlock, bert.PreNormBlock])
 def test_scanned_layers_keep_the_initialisers_of_a_block(
     kind, small_model_config, monkeypatch

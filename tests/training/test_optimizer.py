@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import ComputeConfig, MeshConfig
+from bert_jax.model.parameters import with_scan
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import make_mesh, traced_on
 from bert_jax.settings import from_settings, to_dict
@@ -157,14 +158,10 @@ def layered(random):
     return {k: np.float32(random.normal(size=shape)) for k, shape in shapes.items()}
 
 
-def stack(arrays):
-    layers = [arrays.pop(f"bert/encoder/layer_{i}/dense/kernel") for i in range(3)]
-    return arrays | {"bert/encoder/layers/dense/kernel": np.stack(layers)}
-
-
-def unstack(arrays):
-    layers = enumerate(arrays.pop("bert/encoder/layers/dense/kernel"))
-    return arrays | {f"bert/encoder/layer_{i}/dense/kernel": x for i, x in layers}
+def stacked(arrays, scan, *scanned):
+    """Arrays by path with other stacks of layers; see with_scan."""
+    tree = traverse_util.unflatten_dict(arrays, sep="/")
+    return traverse_util.flatten_dict(with_scan(tree, scan, *scanned), sep="/")
 
 
 @pytest.mark.parametrize(("count", "layers"), [(2, [0, 1]), (11, [*range(11)])])
@@ -177,16 +174,16 @@ def test_the_first_layers_of_a_large_model_are_those_with_a_lower_number(count, 
     assert not re.search(first_layers(count), "bert/pooler/kernel")
 
 
-@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("scanned", [(), (0, 1), (1, 2), (1, 1)])
 @pytest.mark.parametrize("name", ["adam", "lamb"])
-def test_layer_decay_and_freezing_scale_whole_updates(name, stacked):
+def test_layer_decay_and_freezing_scale_whole_updates(name, scanned):
     """Also the weight decay. Each layer has its factor, also in a stack."""
     random = np.random.default_rng(0)
     params, grads = layered(random), layered(random)
 
     def updates(decay, frozen, grads):
         trees = ({**params}, {**grads})
-        trees = (stack(tree) if stacked else tree for tree in trees)
+        trees = (stacked(tree, bool(scanned), *scanned) for tree in trees)
         model_params, all_grads = (
             traverse_util.unflatten_dict(x, sep="/") for x in trees
         )
@@ -197,7 +194,7 @@ def test_layer_decay_and_freezing_scale_whole_updates(name, stacked):
             *products(all_grads), optimizer.init(model_params), model_params
         )[0]
         flat = traverse_util.flatten_dict(jax.device_get(new_updates), sep="/")
-        return unstack(flat) if stacked else flat
+        return stacked(flat, False)
 
     powers = {"embeddings": 4, "layer_0": 3, "layer_1": 2, "layer_2": 1}
     for frozen in ("", "embeddings", "embeddings|layer_[01]"):
@@ -215,7 +212,8 @@ def test_layer_decay_and_freezing_scale_whole_updates(name, stacked):
             np.testing.assert_allclose(update, expected, rtol=1e-5, err_msg=path)
 
 
-def test_each_layer_of_a_stack_has_its_own_trust_ratio():
+@pytest.mark.parametrize("name", ["layers", "layers_1_3"])
+def test_each_layer_of_a_stack_has_its_own_trust_ratio(name):
     rng = np.random.default_rng(1)
     params, grads = (
         [{"dense": {"kernel": scale * rng.normal(size=(3, 4))}} for scale in scales]
@@ -227,11 +225,11 @@ def test_each_layer_of_a_stack_has_its_own_trust_ratio():
         return ratio.update(grads, ratio.init(params), params)[0]
 
     def stack(trees):
-        return {"encoder": {"layers": jax.tree.map(lambda *x: np.stack(x), *trees)}}
+        return {"encoder": {name: jax.tree.map(lambda *x: np.stack(x), *trees)}}
 
-    stacked = update(stack(params), stack(grads))
+    together = update(stack(params), stack(grads))
     alone = [update(p, g) for p, g in zip(params, grads, strict=True)]
-    jax.tree.map(np.testing.assert_allclose, stacked, stack(alone))
+    jax.tree.map(np.testing.assert_allclose, together, stack(alone))
     sizes = [np.linalg.norm(x["dense"]["kernel"]) for x in alone]
     expected = [np.linalg.norm(x["dense"]["kernel"]) for x in params]
     # A layer of zeros gets Adam's update.
@@ -301,7 +299,8 @@ def test_muon_looks_one_step_ahead_of_its_average():
     assert np.abs(off).max() < 1e-3
 
 
-def test_muon_updates_each_stacked_layer_separately():
+@pytest.mark.parametrize("name", ["layers", "layers_2_3"])
+def test_muon_updates_each_stacked_layer_separately(name):
     rng = np.random.default_rng(4)
     shapes = {
         ("attention", "key", "kernel"): (8, 2, 4),
@@ -320,8 +319,8 @@ def test_muon_updates_each_stacked_layer_separately():
         grads = {"encoder": encoder}
         return jax.jit(muon.update)(grads, muon.init(grads), grads)[0]["encoder"]
 
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *layers)
-    together = update({"layers": stacked})["layers"]
+    stack = jax.tree.map(lambda *leaves: np.stack(leaves), *layers)
+    together = update({name: stack})[name]
     alone = update({f"layer_{i}": layer for i, layer in enumerate(layers)})
     expected = jax.tree.map(lambda *leaves: np.stack(leaves), *alone.values())
     jax.tree.map(
