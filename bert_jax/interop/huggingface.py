@@ -158,7 +158,7 @@ def misfit(checkpoint: Checkpoint) -> str:
         return "a classifier on the mean of all tokens"
     exported = exported_config(config)
     if exported is None:
-        return "these options (token types, positions, LayerNorm, pooler)"
+        return "these options (token types, positions, window, LayerNorm, pooler)"
     if not _class_of(exported, head, checkpoint.params):
         parts = ", ".join(sorted(checkpoint.params))
         return f"model_type={exported.model_type}, head {head!r} and parameters {parts}"

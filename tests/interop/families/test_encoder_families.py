@@ -300,6 +300,7 @@ SMALL = BertConfig(41, 24, 2, 3, 40, 15, initializer_range=0.2)
         ({"pooler": "gelu", "positions": "none"}, "electra"),
         ({"type_vocab_size": 0}, None),
         ({"pooler": "none"}, None),
+        ({"window": 4, "global_every": 2}, None),
         ({"pooler": "relu", "position_offset": 2}, None),
         ({"pre_norm": True, "position_offset": 2}, None),
         ({"type_vocab_size": 0, "pooler": "relu", "layer_norm_epsilon": 1e-5}, None),
@@ -333,6 +334,7 @@ def random_checkpoint(config, folder):
     [
         {"type_vocab_size": 0},
         {"pooler": "none", "position_offset": 3, "model_type": "xlm-roberta"},
+        {"window": 4, "global_every": 2},
     ],
 )
 def test_options_without_a_class_are_kept_under_our_names(folder, tmp_path, changes):
