@@ -3,15 +3,13 @@
 import functools
 import hashlib
 import json
-import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
-from tokenizers.processors import BertProcessing, RobertaProcessing
+from tokenizers import AddedToken, normalizers
+from tokenizers.processors import BertProcessing
 
 from bert_jax.data.text_arrays import INPUT_NAMES
 from bert_jax.data.tokenizer import (
@@ -22,18 +20,10 @@ from bert_jax.data.tokenizer import (
     check_special,
     continuations,
 )
+from bert_jax.data.word_marks import without_mark
 from bert_jax.errors import UserError
 
 T = TypeVar("T")
-# Space in the tokens of SentencePiece, and in the tokens of byte-level BPE, which has a
-# letter for each byte.
-SPACE = "\u2581"
-_BYTE_SPACE = "\u0120"
-# Scripts without spaces between words: first words of their letters' Unicode names.
-_WITHOUT_SPACES = {
-    *("CJK", "HIRAGANA", "KATAKANA"),
-    *("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"),
-}
 
 
 class LibraryTokenizer(Tokenizer):
@@ -62,6 +52,8 @@ class LibraryTokenizer(Tokenizer):
         self._content, self._ordinary = content, {*special, *control}
         self.library = _library(content, self._ordinary)
         tokens = _tokens(self.library, self._ordinary)
+        prefix = self.parts["model"].get("continuing_subword_prefix")
+        self.continuation_mark = prefix or ""
         added = self.parts.get("added_tokens") or ()
         self.added = {token["content"] for token in added}
         normalizer = self.library.normalizer or normalizers.Sequence([])
@@ -82,10 +74,9 @@ class LibraryTokenizer(Tokenizer):
         Tokens have a mark of continuations or, if a token has the mark of a space, tokens
         without this mark are continuations. Without both, each token is a word.
         """
-        prefix = self.parts["model"].get("continuing_subword_prefix")
-        continues = _without_mark(tokens)
-        if prefix:
-            continues = continuations(tokens, prefix)
+        continues = without_mark(tokens)
+        if self.continuation_mark:
+            continues = continuations(tokens, self.continuation_mark)
         words = self.added | self._ordinary
         for i, token in enumerate(tokens):
             if token in words:
@@ -95,8 +86,6 @@ class LibraryTokenizer(Tokenizer):
     def _check_template(self) -> None:
         """Raises UserError for sequences of the file that :meth:`build` does not make."""
         template, library = self.template, self.library
-        if library.post_processor is None:
-            return
         for texts in (("a", "a"), ("a",)):
             theirs = call_library(library.encode, *texts)
             input_ids, token_type_ids = self.build(*map(self.encode, texts))
@@ -164,13 +153,11 @@ class LibraryTokenizer(Tokenizer):
         return settings
 
 
-def _template(library: tokenizers.Tokenizer) -> Template | None:
+def _template(library: tokenizers.Tokenizer) -> Template:
     """The special tokens around two texts of one or more tokens, measured.
 
-    None without a post_processor. LibraryTokenizer._check_template checks the result.
+    LibraryTokenizer._check_template checks the result.
     """
-    if library.post_processor is None:
-        return None
     pair = call_library(library.encode, "a", "a")
     texts = pair.sequence_ids  # 0 and 1 for the tokens of the texts, otherwise None
     if not {0, 1} <= {*texts}:
@@ -252,61 +239,13 @@ def _tokens(library: tokenizers.Tokenizer, hidden: Collection[str]) -> list[str]
     return _by_id(ids)
 
 
-def _without_mark(tokens: Sequence[str]) -> list[bool]:
-    """Whether each token has no mark of a space, if tokens have marks.
-
-    A letter of a script without spaces between words needs no mark.
-    """
-    if any(token.startswith(SPACE) for token in tokens):
-        return [not _starts_word(token, SPACE) for token in tokens]
-    if any(token.startswith(_BYTE_SPACE) for token in tokens):
-        decoder = decoders.ByteLevel()
-        texts = [decoder.decode([token]) for token in tokens]
-        return [not _starts_word(text, " ") for text in texts]
-    return [False] * len(tokens)
-
-
-def _starts_word(token: str, mark: str) -> bool:
-    if not token or token.startswith(mark):
-        return bool(token)
-    script = unicodedata.name(token[0], "").partition(" ")[0]
-    return unicodedata.category(token[0]) == "Lo" and script in _WITHOUT_SPACES
-
-
-def byte_level_json(
-    vocabulary: Path, merges: Path, special: SpecialTokens, *, add_prefix_space: bool
-) -> bytes:
-    """The tokenizer.json of a byte-level BPE of GPT-2's form, with RoBERTa's template.
-
-    vocabulary, merges: vocab.json and merges.txt. add_prefix_space: whether a text gets a
-    space before its first word.
-    """
-    model = models.BPE.from_file(str(vocabulary), str(merges))
-    library = tokenizers.Tokenizer(model)
-    add_byte_level(library, special, add_prefix_space=add_prefix_space)
-    return library.to_str(pretty=True).encode()
-
-
-def add_byte_level(
-    library: tokenizers.Tokenizer, special: SpecialTokens, *, add_prefix_space: bool
-) -> None:
-    """Adds the rules of a byte-level BPE, and <s> A </s></s> B </s> with type 0."""
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    library.decoder = decoders.ByteLevel()
-    add_special_tokens(library, special, RobertaProcessing, lstrip=True)
-
-
 def add_special_tokens(
-    library: tokenizers.Tokenizer,
-    special: SpecialTokens,
-    template: Callable[..., Any] = BertProcessing,
-    *,
-    lstrip: bool = False,
+    library: tokenizers.Tokenizer, special: SpecialTokens, *, lstrip: bool = False
 ) -> None:
-    """Adds the special tokens of a vocabulary, and a template.
+    """Adds the special tokens of a vocabulary, and BERT's template.
 
-    template: its class, BertProcessing or RobertaProcessing. lstrip: whether the mask token
-    includes the spaces before it. Raises UserError if the vocabulary has not these tokens.
+    lstrip: whether the mask token includes the spaces before it. Raises UserError if the
+    vocabulary has not these tokens.
     """
     check_special(special, library.get_vocab())
     tokens = []
@@ -316,7 +255,7 @@ def add_special_tokens(
     library.add_special_tokens(tokens)
     sep = special.sep, library.token_to_id(special.sep)
     cls = special.cls, library.token_to_id(special.cls)
-    library.post_processor = template(sep, cls)
+    library.post_processor = BertProcessing(sep, cls)
 
 
 def _by_id(ids: Mapping[str, int]) -> list[str]:

@@ -9,19 +9,20 @@ import numpy as np
 import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
-from tokenizers.processors import RobertaProcessing
 
-from bert_jax.data.library import (
-    SPACE,
-    LibraryTokenizer,
-    add_special_tokens,
-    call_library,
-)
+from bert_jax.data.library import LibraryTokenizer, add_special_tokens, call_library
 from bert_jax.data.tokenizer import (
     BERT_TOKENS,
     FAIRSEQ_TOKENS,
     Tokenizer,
     check_special,
+)
+from bert_jax.data.tokenizer_json import (
+    SPACE,
+    new_json,
+    precompiled,
+    unigram_model,
+    unigram_rules,
 )
 from bert_jax.data.wordpiece import Cache
 from bert_jax.errors import UserError
@@ -87,6 +88,9 @@ _CAMEMBERT = _Layout(
     ],
     1,
 )
+
+# transformers' classes of tokenizers.
+_LAYOUTS = {"XLMRobertaTokenizer": _XLM_R, "CamembertTokenizer": _CAMEMBERT}
 
 
 class SentencePieceTokenizer(LibraryTokenizer):
@@ -180,36 +184,41 @@ def _read_model(content: bytes) -> _Model:
     return _Model(tokens, scores, control, package.unk_id(), characters)
 
 
-def fairseq_json(content: bytes, vocab_size: int | None) -> bytes:
+def fairseq_json(
+    content: bytes, class_name: str | None, vocab_size: int | None, *, space: bool
+) -> bytes:
     """The tokenizer.json of a sentencepiece.bpe.model, whose ids fairseq has renumbered.
 
-    vocab_size: of the model, which chooses between the layouts of XLM-R and CamemBERT.
-    None means XLM-R's. Raises UserError for another number.
+    class_name: transformers' class of the tokenizer, which chooses between the layouts of
+    XLM-R and CamemBERT. vocab_size: of the model, which chooses if the class is not named.
+    space: see unigram_rules. Raises UserError if neither chooses a layout.
     """
     model = _read_model(content)
-    layout, size = _XLM_R, len(model.tokens)
-    if vocab_size == size + _CAMEMBERT.more:
-        layout = _CAMEMBERT
-    elif vocab_size not in (None, size + _XLM_R.more):
-        raise UserError(
-            f"it has {size:,} tokens, the model {vocab_size:,}; expected "
-            f"{_XLM_R.more} more as in XLM-R, or {_CAMEMBERT.more} as in CamemBERT; "
-            f"{_ADVICE}"
-        )
+    layout = _layout(class_name, vocab_size, len(model.tokens))
     pieces = [*layout.first]
     learned = zip(model.tokens, model.scores, strict=True)
     pieces += itertools.islice(learned, layout.skipped, None)
     pieces.append((FAIRSEQ_TOKENS.mask, 0.0))
     unk_id = [token for token, _ in pieces].index(FAIRSEQ_TOKENS.unk)
-    library = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unk_id))
-    if model.characters:
-        library.normalizer = normalizers.Precompiled(model.characters)
-    library.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    rules = unigram_rules(precompiled(model.characters), add_prefix_space=space)
+    return new_json(unigram_model(pieces, unk_id), rules, FAIRSEQ_TOKENS)
+
+
+def _layout(class_name: str | None, vocab_size: int | None, size: int) -> _Layout:
+    """The layout of a sentencepiece.bpe.model with ``size`` tokens; see fairseq_json."""
+    for name, layout in _LAYOUTS.items():
+        if class_name in (name, f"{name}Fast"):
+            return layout
+    if class_name is None:
+        for layout in _LAYOUTS.values():
+            if vocab_size == size + layout.more:
+                return layout
+    names = " or ".join(_LAYOUTS)
+    raise UserError(
+        f"tokenizer_class={class_name} in its settings and vocab_size={vocab_size} in "
+        f"config.json; expected tokenizer_class {names}, or without a class the vocab_size "
+        f"{size + _XLM_R.more} as in XLM-R, or {size + _CAMEMBERT.more} as in CamemBERT"
     )
-    library.decoder = decoders.Metaspace()
-    add_special_tokens(library, FAIRSEQ_TOKENS, RobertaProcessing, lstrip=True)
-    return library.to_str(pretty=True).encode()
 
 
 def _check_rules(fields: dict[int, list]) -> None:

@@ -105,8 +105,8 @@ def encode_words(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Token ids of each sentence, and whether each token continues a word: bool (T,).
 
-    A token continues a word if no new word of the segmenter starts in it, or if the
-    vocabulary marks it as a continuation, such as "##s".
+    A token continues a word if no new word of the segmenter starts in it, or if it has the
+    mark of a continuation, such as "##s".
     """
     tokens = encode_with_offsets(sentences, tokenizer)
     for sentence, (ids, starts, ends) in zip(sentences, tokens, strict=True):
@@ -115,7 +115,9 @@ def encode_words(
         continues = before[ends] == before[starts]
         # A token after the mark of a space, which covers no character, also continues.
         continues[1:] |= starts[1:] == starts[:-1]
-        yield ids, continues | tokenizer.continuation[ids]
+        if tokenizer.continuation_mark:
+            continues |= tokenizer.continuation[ids]
+        yield ids, continues
 
 
 def _word_starts(text: str, segmenter: Segmenter) -> np.ndarray:

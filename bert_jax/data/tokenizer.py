@@ -94,6 +94,8 @@ class Tokenizer:
       marks (Unicode category Mn) are removed.
     continuation: bool (vocab_size,), whether a token continues the word before it.
       Whole-word masking masks these tokens together with their word.
+    continuation_mark: the start of tokens that continue a word, such as "##". "" for
+      vocabularies that mark spaces or have no marks.
     kind: "wordpiece", "sentencepiece" or "tokenizers". content: bytes of the vocabulary
       file.
     dtype: type of the ids, uint16, or uint32 for large vocabularies.
@@ -104,6 +106,7 @@ class Tokenizer:
     kind: ClassVar[str]
     file_name: ClassVar[str]  # transformers' name of the vocabulary file
     strip_accents = False
+    continuation_mark = ""
     model_max_length: int | None = None
 
     def __init__(

@@ -3,13 +3,16 @@
 import collections
 import itertools
 import json
+import logging
 from collections.abc import Container
 from pathlib import Path
 from typing import Any, TypedDict
 
 from tokenizers import models
 
-from bert_jax.data.library import LibraryTokenizer, byte_level_json
+from bert_jax.data import tokenizer_json
+from bert_jax.data.class_rules import BERT, GENERAL, unused_rules, with_class_rules
+from bert_jax.data.library import LibraryTokenizer
 from bert_jax.data.spiece import SentencePieceTokenizer, fairseq_json
 from bert_jax.data.tokenizer import (
     BERT_TOKENS,
@@ -40,8 +43,9 @@ _RULES: dict[str, tuple] = {
     **_WORD_RULES,
     **{name: (token, None) for name, token in BERT_TOKENS.settings().items()},
     "tokenizer_class": (
-        *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", None),
-        *("BertTokenizerFast", "DistilBertTokenizerFast", "ElectraTokenizerFast"),
+        *BERT,
+        *(f"{name}Fast" for name in BERT),
+        None,
     ),
 }
 # Settings with added tokens. The first setting is the content of added_tokens.json.
@@ -51,18 +55,11 @@ _ADDED = (
     "extra_special_tokens",
     "added_tokens_decoder",
 )
-# Rules that transformers' BERT tokenizers take from tokenizer_config.json, and the names
-# of these rules in the normalizer of tokenizer.json.
-_NORMALIZER = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
-# Classes of transformers that have no rules of their own.
-_GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
 # Special tokens whose names in other settings also count.
 _OTHER_NAMES = {"cls_token": "bos_token", "sep_token": "eos_token"}
 _EXPECTED = f"the {' or '.join(FILES)} of a BERT tokenizer or a similar one"
+
+logger = logging.getLogger(__name__)
 
 
 class _AddedToken(TypedDict):
@@ -165,16 +162,21 @@ def _tokenizer_json(path: Path, settings: dict[str, Any]) -> bytes | None:
     These files are the vocab.json of a byte-level BPE and sentencepiece.bpe.model, in the
     layouts of fairseq. None for a vocab.txt and our own .model.
     """
+    class_name = settings.get("tokenizer_class")
+    space = settings.get("add_prefix_space")
     if path.name == "vocab.json":
         merges = path.with_name(MERGES)
         if not merges.is_file():
             raise UserError(f"{MERGES} is missing beside it; expected both files")
-        prefix = bool(settings.get("add_prefix_space"))
-        return byte_level_json(path, merges, FAIRSEQ_TOKENS, add_prefix_space=prefix)
+        model = tokenizer_json.bpe_model(*models.BPE.read_file(str(path), str(merges)))
+        rules = tokenizer_json.byte_level_rules(add_prefix_space=bool(space))
+        return tokenizer_json.new_json(model, rules, FAIRSEQ_TOKENS)
     if path.name == "sentencepiece.bpe.model":
-        return fairseq_json(path.read_bytes(), settings.get("vocab_size"))
+        size = settings.get("vocab_size")
+        space = space is not False
+        return fairseq_json(path.read_bytes(), class_name, size, space=space)
     if ending(path) == ".json":
-        return _with_settings(path.read_bytes(), settings)
+        return _with_settings(path, settings)
     return None
 
 
@@ -325,34 +327,20 @@ def _vocabulary(parts: dict[str, Any]) -> set[str]:
     return tokens
 
 
-def _with_settings(content: bytes, settings: dict[str, Any]) -> bytes:
-    """A tokenizer.json with the rules of tokenizer_config.json, if they have precedence.
-
-    They have in transformers' BERT tokenizers, and the space before a text has in all
-    classes of its own. PreTrainedTokenizerFast reads only tokenizer.json.
-    """
+def _with_settings(path: Path, settings: dict[str, Any]) -> bytes:
+    """A tokenizer.json with the rules and the template that transformers uses."""
+    content = path.read_bytes()
     parts = json.loads(content)
-    name = settings.get("tokenizer_class")
-    words = parts.get("pre_tokenizer") or {}
-    space = settings.get("add_prefix_space")
-    if words.get("type") == "ByteLevel" and name not in _GENERAL:
-        if space not in (None, words["add_prefix_space"]):
-            parts["pre_tokenizer"] = words | {"add_prefix_space": space}
-            return json.dumps(parts).encode()
+    special = _special_tokens(settings, _vocabulary(parts))
+    new = with_class_rules(parts, settings, special)
+    if new == parts:
         return content
-    normalizer = parts.get("normalizer") or {}
-    is_bert = name in _RULES["tokenizer_class"]
-    if not is_bert or normalizer.get("type") != "BertNormalizer":
-        return content
-    rules = dict(normalizer)
-    for name, key in _NORMALIZER.items():
-        if settings.get(name) is not None:
-            rules[key] = settings[name]
-    if "strip_accents" in settings:  # null: accents follow the case
-        rules["strip_accents"] = settings["strip_accents"]
-    if rules == normalizer:
-        return content
-    return json.dumps(parts | {"normalizer": rules}).encode()
+    for name in unused_rules(parts, new):
+        logger.warning(
+            f"{path}: its {name} is not used, because {settings['tokenizer_class']} has "
+            f"its own, as in transformers 5; {GENERAL[0]} uses all of the file"
+        )
+    return json.dumps(new).encode()
 
 
 def _is_google(tokenizer: LibraryTokenizer) -> bool:

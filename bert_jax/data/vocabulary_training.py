@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 import logging
 import random
 import sys
@@ -11,9 +12,10 @@ from collections.abc import Iterable, Iterator
 import sentencepiece
 import tokenizers
 
-from bert_jax.data.library import LibraryTokenizer, add_byte_level
+from bert_jax.data.library import LibraryTokenizer
 from bert_jax.data.spiece import SentencePieceTokenizer
 from bert_jax.data.tokenizer import BERT_TOKENS, FAIRSEQ_TOKENS, Tokenizer
+from bert_jax.data.tokenizer_json import byte_level_rules, new_json
 from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, Splitter, WordPieceTokenizer
 from bert_jax.errors import UserError
 
@@ -255,8 +257,11 @@ def _train_bpe(sentences: Iterable[str], size: int, lower_case: bool) -> Tokeniz
         show_progress=sys.stderr.isatty(),
     )
     library.train_from_iterator(itertools.chain([start], texts), trainer)
-    add_byte_level(library, FAIRSEQ_TOKENS, add_prefix_space=False)
-    return LibraryTokenizer(library.to_str(pretty=True).encode(), FAIRSEQ_TOKENS)
+    trained = json.loads(library.to_str())
+    rules = byte_level_rules(add_prefix_space=False)
+    rules["normalizer"] = trained["normalizer"]
+    content = new_json(trained["model"], rules, FAIRSEQ_TOKENS)
+    return LibraryTokenizer(content, FAIRSEQ_TOKENS)
 
 
 def _sample(sentences: Iterable[str], limit: int) -> list[str]:

@@ -143,6 +143,7 @@ class WordPieceTokenizer(Tokenizer):
     """
 
     kind = "wordpiece"
+    continuation_mark = PREFIX
     file_name = "vocab.txt"
 
     def __init__(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 
 import bert_jax
 from bert_jax.data.examples import ExampleConfig, ExampleSource
@@ -31,6 +32,7 @@ def folder(golden, tmp_path):
         )
         if name == "notused":
             files = golden / "templates" / "fairseq"
+        if name in ("fairseq", "notused"):
             size = json.loads((golden / "templates/golden.json").read_text())[name]
             (tmp_path / "config.json").write_text(f'{{"vocab_size": {size["size"]}}}')
         if name == "add_prefix_space":
@@ -266,11 +268,76 @@ def test_the_size_of_the_model_chooses_the_numbers_of_sentencepiece(folder):
     assert load_tokenizer(path).cls_id == 5
     (path / "config.json").write_text('{"vocab_size": 54}')
     assert load_tokenizer(path).cls_id == 0
-    (path / "config.json").write_text('{"vocab_size": 55}')
-    with pytest.raises(
-        UserError, match="it has 52 tokens, the model 55; expected 2 more"
-    ):
+
+
+@pytest.mark.parametrize(("layout", "cls_id"), [("XLMRoberta", 0), ("Camembert", 5)])
+@pytest.mark.parametrize("size", [None, 54, 57, 64])
+def test_the_class_chooses_the_numbers_of_sentencepiece(folder, layout, cls_id, size):
+    """Also for a model with additional rows, whose size is the other layout's."""
+    path = folder("notused")
+    (path / "config.json").unlink()
+    if size:
+        (path / "config.json").write_text(f'{{"vocab_size": {size}}}')
+    for name in (f"{layout}Tokenizer", f"{layout}TokenizerFast"):
+        settings = path / "tokenizer_config.json"
+        settings.write_text(f'{{"tokenizer_class": "{name}"}}')
+        assert load_tokenizer(path).cls_id == cls_id
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "tokenizer_class=None in its settings and vocab_size=None in config.json"),
+        (
+            {"vocab_size": 55},
+            "vocab_size=55 .* expected .* 54 as in XLM-R, or 57 as in",
+        ),
+        ({"vocab_size": 54, "tokenizer_class": "MBartTokenizer"}, "=MBartTokenizer in"),
+    ],
+)
+def test_unknown_numbers_of_sentencepiece_are_refused(folder, settings, message):
+    path = folder("notused")
+    (path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=message) as e:
         load_tokenizer(path)
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "fingerprint"),
+    [
+        ("byte_level", "52fe472fe7090edf"),
+        ("add_prefix_space", "ac4d4e00ae923cad"),
+        ("fairseq", "a6ce88ce8211c54d"),
+        ("notused", "bf3d4ed16c127342"),
+    ],
+)
+def test_fingerprints_do_not_depend_on_the_library(
+    folder, monkeypatch, name, fingerprint
+):
+    """It prints its own fields. A store must be read with the next version of it."""
+    path = folder(name)
+    from_str = tokenizers.Tokenizer.from_str
+
+    class Printing:
+        """A tokenizer of a library that prints another field."""
+
+        def __init__(self, library):
+            self.library = library
+
+        def __getattr__(self, attribute):
+            return getattr(self.library, attribute)
+
+        def to_str(self, pretty=False):
+            return self.library.to_str(pretty)[:-1] + ', "new": true}'
+
+    def new(model):
+        return Printing(tokenizers_class(model))
+
+    tokenizers_class = tokenizers.Tokenizer
+    new.from_str = from_str
+    monkeypatch.setattr(tokenizers, "Tokenizer", new)
+    assert load_tokenizer(path).fingerprint()[:16] == fingerprint
 
 
 def test_words_of_byte_level_tokens(byte_level):
@@ -282,6 +349,11 @@ def test_words_of_byte_level_tokens(byte_level):
 
     assert words("the bee's") == ["<s>", "the", " bee's", "</s>"]
     assert words("\u4e2d\u6587") == ["<s>", "\u4e2d", "\u6587", "</s>"]
+    # A character of several tokens is one word, also behind a letter.
+    text = "a\u81ea\u7136 \u8bed.\u3042"
+    assert len(byte_level.tokenize(text)) > 12
+    expected = ["a", "\u81ea", "\u7136", " ", "\u8bed.", "\u3042"]
+    assert words(text) == ["<s>", *expected, "</s>"]
     pair, _ = byte_level.build(byte_level.encode("cat"), byte_level.encode("bees"))
     starts = byte_level.word_starts(pair)
     first, second = byte_level.starts(3, 0)[0], byte_level.starts(*[3, 0])[1]

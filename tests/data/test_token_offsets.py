@@ -222,3 +222,56 @@ def test_a_missing_segmenter_is_a_one_line_error(name):
 def test_words_of_jieba_are_marked(tokenizer):
     pytest.importorskip("jieba", reason="the extra chinese is not installed")
     assert words_of("我爱自然语言处理。", tokenizer, open_segmenter("jieba")) == WORDS
+
+
+@pytest.fixture(scope="module")
+def byte_level():
+    """A byte-level BPE whose tokens are parts of Chinese characters and whole words."""
+    text = ["The model reads text. 自然语言 \u0101"] * 20
+    return train_vocabulary(text, 300, kind="bpe", lower_case=False)
+
+
+def test_tokens_of_byte_level_bpe_that_continue_a_word_are_marked(byte_level):
+    """The vocabulary marks spaces, so its tokens do not overrule the segmenter."""
+
+    def words(text):
+        ((ids, continues),) = encode_words([text], byte_level, longest)
+        groups = np.split(ids, np.flatnonzero(~continues)[1:])
+        return [byte_level.decode(group) for group in groups]
+
+    assert len(byte_level.tokenize("我爱自然语言处理。")) > 14
+    assert words("我爱自然语言处理。") == WORDS
+    assert words("北京大学 BERTs 在x") == ["北京", "大学", " BERTs", " 在", "x"]
+
+
+def test_chinese_words_of_byte_level_bpe_are_masked_whole(byte_level, array_store):
+    """Without a segmenter each character is a word, of one or several tokens."""
+    sentences = ["我爱自然语言处理", "北京大学在北京", "The model 处理 text"]
+    documents = [byte_level.encode_batch(sentences) for _ in range(6)]
+    config = ExampleConfig(
+        "whole_word", mask_rate=0.3, mask_share=1, random_share=0, next_sentence=False
+    )
+    source = ExampleSource(
+        array_store(documents),
+        byte_level,
+        config,
+        sequence_length=64,
+        max_predictions=20,
+        seed=2,
+    )
+    batch = source.draw(range(40))
+    shares, found = [], set()
+    for i in range(40):
+        used = batch["mlm_weights"][i] > 0
+        ids = batch["input_ids"][i].copy()
+        ids[batch["mlm_positions"][i][used]] = batch["mlm_ids"][i][used]
+        ids = ids[: source.lengths(range(40))[i]]
+        masked = batch["input_ids"][i][: len(ids)] == byte_level.mask_id
+        words = np.cumsum(byte_level.word_starts(ids))
+        for word in np.unique(words[masked]):
+            assert masked[words == word].all()
+        groups = np.split(ids, np.flatnonzero(byte_level.word_starts(ids))[1:])
+        found |= {byte_level.decode(group) for group in groups}
+        shares.append(masked.mean())
+    assert found >= {"爱", "学", " model"}
+    assert min(shares) > 0.1 and max(shares) < 0.4

@@ -9,6 +9,7 @@ import pytest
 from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers.processors import BertProcessing
 
 from bert_jax.data import vocabulary_training, wordpiece
 from bert_jax.data.library import LibraryTokenizer
@@ -618,6 +619,7 @@ def test_words_of_tokenizers_that_mark_spaces(golden, mixed):
     ids = {token: i for i, token in enumerate(TOKENS)}
     words = Tokenizer(models.WordLevel(ids, "[UNK]"))  # does not mark spaces
     words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     tokenizer = LibraryTokenizer(words.to_str().encode())
     assert words_of(tokenizer, "the a the") == ["the", "a", "the"]
 
