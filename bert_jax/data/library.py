@@ -99,8 +99,26 @@ class LibraryTokenizer(Tokenizer):
                     "single text, and type 0 up to the second text"
                 )
 
+    def words(self, words: Sequence[str]) -> list[str]:
+        """The words of a list; see Tokenizer.words."""
+        if not self._marks_spaces:
+            return list(words)
+        return [f" {word}" for word in words]
+
+    def of_words(self) -> Tokenizer:
+        """The tokenizer of a tagging model; see Tokenizer.of_words.
+
+        A tokenizer whose rules have no such setting is returned unchanged.
+        """
+        rules = self.parts.get("pre_tokenizer") or {}
+        if not self._marks_spaces or rules.get("type") != "ByteLevel":
+            return self
+        rules = rules | {"add_prefix_space": True}
+        content = json.dumps(self.parts | {"pre_tokenizer": rules}).encode()
+        return LibraryTokenizer(content, *self._arguments[1:])
+
     def spaced(self, parts: Sequence[str]) -> list[str]:
-        """The words or sentences of a text; see Tokenizer.spaced."""
+        """The sentences of a document; see Tokenizer.spaced."""
         if not self._marks_spaces:
             return list(parts)
         return [*parts[:1], *(f" {part}" for part in parts[1:])]

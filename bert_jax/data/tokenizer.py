@@ -147,11 +147,27 @@ class Tokenizer:
         """
         raise NotImplementedError
 
+    def words(self, words: Sequence[str]) -> list[str]:
+        """The words of a list, as :meth:`encode_batch` needs them.
+
+        Each word gets a space before it if the tokens of a word depend on this space, as in
+        byte-level BPE. See :meth:`of_words`.
+        """
+        return list(words)
+
+    def of_words(self) -> "Tokenizer":
+        """The tokenizer that a tagging model is exported with.
+
+        transformers encodes each word of a list alone (is_split_into_words). This tokenizer
+        gives it the tokens of :meth:`words`: a text starts with a space.
+        """
+        return self
+
     def spaced(self, parts: Sequence[str]) -> list[str]:
-        """The words or sentences of a text, as :meth:`encode_batch` needs them.
+        """The sentences of a document, as :meth:`encode_batch` needs them.
 
         Each part after the first gets a space before it if the tokens of a word depend on
-        this space, as in byte-level BPE. So the parts have the tokens of the whole text.
+        this space. So the parts have the tokens of the whole text.
         """
         return list(parts)
 

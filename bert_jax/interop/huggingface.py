@@ -221,7 +221,10 @@ def save_huggingface(
         if bilstm:
             write_safetensors(folder / BILSTM, _flat(bilstm))
         if checkpoint.tokenizer is not None:
-            write_tokenizer(folder, checkpoint.tokenizer, config)
+            tokenizer = checkpoint.tokenizer
+            if head == "token":
+                tokenizer = tokenizer.of_words()
+            write_tokenizer(folder, tokenizer, config)
         if modules is not None and not reason:
             write_modules(folder, modules, config.hidden_size)
         write_json(folder / "config.json", settings)

@@ -270,9 +270,9 @@ class Tagging(Task):
     def encode(self, rows: Rows, tokenizer: Tokenizer) -> Features:
         """Sequences [CLS] words [SEP], all of token type 0; see Task.encode.
 
-        A word has the tokens that it has in a text with spaces between words. A word
-        without tokens (control characters) becomes [UNK]. A word with more tokens
-        than a window loses its last tokens, and its row counts as truncated.
+        A word has the tokens that it has after a space. A word without tokens (control
+        characters) becomes [UNK]. A word with more tokens than a window loses its last
+        tokens, and its row counts as truncated.
         extra: for each sequence the numbers of the words that it predicts, and the
         positions of their first tokens, both int (words,).
         """
@@ -284,8 +284,8 @@ class Tagging(Task):
             texts = []
             for _, group in itertools.groupby(rows, lambda row: row.document):
                 texts.append([word for row in group for word in row.words])
-        words = itertools.chain.from_iterable(map(tokenizer.spaced, texts))
-        encoded = tokenizer.encode_batch([*words])
+        words = tokenizer.words([*itertools.chain.from_iterable(texts)])
+        encoded = tokenizer.encode_batch(words)
         tokens, cut = [], np.zeros(len(encoded), bool)
         for number, ids in enumerate(encoded):
             tokens.append(ids[:capacity])

@@ -311,6 +311,25 @@ def test_tokenizer_json_gives_our_ids(folder, tmp_path, golden, kind):
     assert settings["model_max_length"] == 48
 
 
+@pytest.mark.parametrize("name", ["token", "sequence"])
+def test_the_tokenizer_of_a_tagging_model_reads_lists_of_words(
+    folder, tmp_path, golden, name
+):
+    """Each word of a list has the space before it, with which the model is trained."""
+    bpe = load_tokenizer(golden / "templates/byte_level")
+    checkpoint = dataclasses.replace(read_huggingface(folder / name), tokenizer=bpe)
+    save_huggingface(tmp_path / "saved", checkpoint)
+    saved = load_tokenizer(tmp_path / "saved")
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "saved/tokenizer.json"))
+    words = ["the", "cat", "."]
+    ids = library.encode(words, is_pretokenized=True).ids
+    spaced = bpe(" the cat .")["input_ids"].tolist()
+    assert (ids == spaced) is (name == "token")
+    for text in ("the cat.", " a bee"):
+        same = saved.encode(text).tolist() == bpe.encode(text).tolist()
+        assert same is (name != "token" or text.startswith(" "))
+
+
 def test_the_config_has_the_id_of_the_padding(folder, tmp_path):
     checkpoint = read_huggingface(folder / "none")
     known = load_tokenizer(folder / "tokenizer")
