@@ -130,6 +130,10 @@ class SentencePieceTokenizer(LibraryTokenizer):
         ids = map(self._word_ids.__getitem__, text.split(" "))
         return np.frombuffer(b"".join(ids), self.dtype)
 
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Read-only ids of each text; see Tokenizer.encode_batch."""
+        return [self.encode(text) for text in texts]
+
     def _ids_of(self, word: str) -> bytes:
         """The ids of a text without spaces, as bytes."""
         plain = call_library(self.library.normalizer.normalize_str, word)

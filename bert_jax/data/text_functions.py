@@ -15,7 +15,7 @@ from bert_jax.data.beam import prepare_with_beam
 from bert_jax.data.corpus import left_out, read_documents
 from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.preparation import Report
-from bert_jax.data.tokenizer import Tokenizer, save_vocabulary
+from bert_jax.data.tokenizer import Tokenizer, save_vocabulary, with_spaces
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import KINDS, extend_vocabulary, train_vocabulary
 from bert_jax.errors import UserError, counted
@@ -92,7 +92,10 @@ def vocabulary(
     if isinstance(extend, str | os.PathLike):
         check_output(path, expanded(extend))
     reading = Reading(input_format, text_field, language)
-    sentences = itertools.chain.from_iterable(read_documents(inputs, reading))
+    documents = read_documents(inputs, reading)
+    if kind == "bpe":  # as preparation encodes them
+        documents = map(with_spaces, documents)
+    sentences = itertools.chain.from_iterable(documents)
     if extend:
         tokenizer = extend_vocabulary(_tokenizer(extend, "extend"), sentences, words)
     else:

@@ -350,6 +350,11 @@ def save_vocabulary(tokenizer: Tokenizer, path: str | os.PathLike) -> None:
         file.write(tokenizer.content)
 
 
+def with_spaces(parts: Sequence[str]) -> list[str]:
+    """The parts of a text, each after the first with a space before it."""
+    return [*parts[:1], *(f" {part}" for part in parts[1:])]
+
+
 def continuations(tokens: Sequence[str], prefix: str) -> list[bool]:
     """Whether each token starts with ``prefix``, the mark of a continuation."""
     return [token.startswith(prefix) and token != prefix for token in tokens]

@@ -52,6 +52,8 @@ def train_vocabulary(
 ) -> Tokenizer:
     """Trains a tokenizer of ``size`` tokens, special and unused tokens included.
 
+    sentences: for BPE with the spaces before them (Tokenizer.spaced), which are a part of
+    its tokens.
     keep_accents: whether lower-cased text keeps its accents, and scripts such as
     Devanagari their vowel signs. Google's tokenizer removes both. Cased text,
     SentencePiece and BPE always keep them.
@@ -233,6 +235,7 @@ def _train_sentencepiece(
 def _train_bpe(sentences: Iterable[str], size: int, lower_case: bool) -> Tokenizer:
     """A byte-level BPE with the special tokens and the template of RoBERTa.
 
+    sentences: see :func:`train_vocabulary`.
     Every text has tokens, because each byte is a token.
     """
     pad, unk, cls, sep, mask = FAIRSEQ_TOKENS

@@ -133,7 +133,8 @@ def fill_mask(model: OnDevices, rows: Rows, options: FillMaskOptions) -> Iterato
     """The likeliest tokens for each [MASK] of a text, by the MLM head.
 
     An answer is {"text", "blanks": for each [MASK] a list of {"token", "probability"}},
-    with the "id" of the row if the row has one.
+    with the "id" of the row if the row has one. "token" is the text of the token, as in
+    transformers' pipeline: in byte-level BPE with the space before a word.
     """
     tokenizer = model.tokenizer
     head = _mlm_head(model, options)
@@ -148,7 +149,7 @@ def fill_mask(model: OnDevices, rows: Rows, options: FillMaskOptions) -> Iterato
         for i, (probabilities, ids) in zip(features.row, outputs, strict=True):
             blank = []
             for token, share in zip(ids.astype(int), probabilities, strict=True):
-                name = tokenizer.tokens[token]
+                name = tokenizer.decode([token])
                 blank.append({"token": name, "probability": float(share)})
             answers[i]["blanks"].append(blank)
         return Part(features, answers)
@@ -173,7 +174,7 @@ def filled_prompts(
     for answer in collected(fill_mask(OnDevices(checkpoint), rows, options)):
         blanks = []
         for blank in answer["blanks"]:
-            guesses = [f"{x['token']} {x['probability']:.0%}" for x in blank]
+            guesses = [f"{x['token'].strip()} {x['probability']:.0%}" for x in blank]
             blanks.append(", ".join(guesses))
         yield f"{answer['text']}  ->  {' | '.join(blanks)}"
 

@@ -12,6 +12,7 @@ import pytest
 import tokenizers
 
 import bert_jax
+from bert_jax.data import library
 from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.library import LibraryTokenizer
 from bert_jax.data.tokenizer import BERT_TOKENS, FAIRSEQ_TOKENS, SpecialTokens, Template
@@ -408,6 +409,18 @@ def test_pretraining_examples_have_the_template(
             masked = np.isin(np.arange(total), places)
             inside = ~byte_level.word_starts(ids)
             assert (masked[1:] == masked[:-1])[inside[1:]].all()
+
+
+def test_many_texts_have_the_ids_of_single_texts(byte_level, monkeypatch):
+    """Also in several batches of the library, and for texts that UTF-8 cannot encode."""
+    monkeypatch.setattr(library, "_BATCH", 3)
+    texts = ["the cat", "", " a  <mask> bee", "a\ud800b", "\u4e2d</s>", "x", "the mat"]
+    for count in range(len(texts) + 1):
+        rows = byte_level.encode_batch(texts[:count])
+        assert len(rows) == count
+        for text, ids in zip(texts, rows, strict=False):
+            assert ids.dtype == byte_level.dtype
+            assert ids.tolist() == byte_level.encode(text).tolist()
 
 
 def test_a_sequence_needs_room_for_two_texts(byte_level, array_store):

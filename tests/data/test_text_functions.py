@@ -34,6 +34,24 @@ def text(tmp_path):
     return path
 
 
+def test_a_byte_level_bpe_is_trained_on_the_sentences_of_prepared_text(tmp_path):
+    """A sentence has the space before it, unless it starts a document."""
+    path = tmp_path / "text.txt"
+    path.write_text("Whales swim.\nAhab sleeps.\n\nWhales swim.\nAhab eats.\n\n" * 9)
+    tokenizer = bert_jax.vocabulary(
+        path, tmp_path / "bpe.json", size=320, kind="bpe", cased=True
+    )
+    assert {"Whales", "\u0120Ahab"} <= {*tokenizer.tokens}
+    assert not {"Ahab", "\u0120Whales"} & {*tokenizer.tokens}
+    prepared = tmp_path / "store"
+    bert_jax.prepare(path, tokenizer, prepared, workers=1)
+    stored = TokenStore(prepared)
+    sentences = np.array([[0, len(stored.sentence_offsets) - 1]])
+    (ids,) = stored.read_sentences(sentences)
+    used = [tokenizer.tokens[i] for i in ids]
+    assert used.count("Whales") == used.count("\u0120Ahab") == 18
+
+
 def test_text_is_a_list_of_files(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     names, expected = ["~/a.txt", "b/*.txt"], [f"{tmp_path}/a.txt", "b/*.txt"]

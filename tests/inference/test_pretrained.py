@@ -20,11 +20,13 @@ from bert_jax.inference.pretrained import (
     _masked_copies,
     _tokenized,
     accuracy,
+    filled_prompts,
     read_sets,
     score,
 )
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.causal import Causal
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from tests.word_tokenizer import PARTS_CONFIG as CONFIG
 from tests.word_tokenizer import PARTS_TOKENIZER as TOKENIZER
 
@@ -130,6 +132,44 @@ def test_rows_of_the_word_table_without_a_token_are_never_answers(pretrained):
     (blank,) = padded.fill_mask("the [MASK] sail", top=100)
     assert sorted(token for token, _ in blank) == sorted(tokens)
     assert sum(probability for _, probability in blank) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def byte_level(golden):
+    """A random model with a byte-level BPE."""
+    bpe = load_tokenizer(golden / "templates/byte_level")
+    config = dataclasses.replace(CONFIG, vocab_size=len(bpe))
+    params = jax.jit(MlmNsp(BertForPreTraining(config)).init)(jax.random.key(0))
+    return Bert(config, jax.device_get(params), bpe, "pretraining")
+
+
+def test_answers_are_the_text_of_their_tokens(byte_level, pretrained):
+    """As in transformers' pipeline. ``tokenize`` gives the names of the vocabulary."""
+    bpe = byte_level.tokenizer
+    (blank,) = byte_level.fill_mask("the <mask> sat", top=len(bpe))
+    found = [token for token, _ in blank]
+    assert {" the", "the", " ", "<pad>"} <= {*found}
+    assert "\u0120the" not in found
+    assert found.count("\ufffd") > 100  # a byte that is not a character
+    assert bpe.tokenize(" the \u00e9")[0] == "\u0120the"
+    (line,) = filled_prompts(byte_level, ["the <mask> sat"], 48)
+    assert "  " not in line.split("->")[1].strip()
+    (blank,) = pretrained.fill_mask("the [MASK] sail", top=100)
+    assert sorted(token for token, _ in blank) == sorted(TOKENIZER.tokens)
+
+
+def test_only_the_word_of_a_chinese_token_is_masked_with_it(byte_level):
+    """A sentence without spaces is not one word."""
+    bpe = byte_level.tokenizer
+    text = "\u81ea\u7136\u8bed\u8a00 cats"
+    rows = rows_of([text], tabs=False)
+    (row,) = _tokenized(bpe, rows, 48, mask=False)
+    features = _masked_copies([row], bpe, True)
+    widths = [int((ids == bpe.mask_id).sum()) for ids in features.input_ids]
+    # Each character has three bytes, which are tokens.
+    assert widths[:12] == [3, 2, 1] * 4
+    assert bpe.tokenize(text)[12].startswith("\u0120")
+    assert widths[12:] == [*range(len(bpe.tokenize(" cats")), 0, -1)]
 
 
 def test_the_name_of_the_mask_is_the_tokenizers_or_berts(golden):
