@@ -65,14 +65,9 @@ def with_class_rules(
         template = roberta
     else:
         template = bert
-    new = dict(parts)
     if rules is None:
         rules = _settings_rules(parts, settings)
-    for part in ("normalizer", "pre_tokenizer"):
-        if part in rules and not _same(parts.get(part), rules[part]):
-            new[part] = rules[part]
-            if part == "pre_tokenizer":  # the decoder joins what it splits
-                new["decoder"] = rules.get("decoder", parts.get("decoder"))
+    new = parts | rules
     if _sequences(template) != _sequences(parts.get("post_processor")):
         new["post_processor"] = template
     return new
@@ -136,13 +131,6 @@ def _bert_normalizer(normalizer: Part, settings: Mapping[str, Any]) -> Part:
     if "strip_accents" in settings:  # null: accents follow the case
         rules["strip_accents"] = settings["strip_accents"]
     return rules
-
-
-def _same(old: Part | None, new: Part | None) -> bool:
-    """Whether a rule of a file is the rule of its class. Old files have fewer fields."""
-    if old is None or new is None:
-        return old is new
-    return all(new.get(key) == value for key, value in old.items())
 
 
 def _sequences(post_processor: Part | None) -> list[tuple[list[int], list[int]]]:

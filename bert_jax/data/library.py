@@ -103,16 +103,18 @@ class LibraryTokenizer(Tokenizer):
                     "single text, and type 0 up to the second text"
                 )
 
-    def words(self, words: Sequence[str]) -> list[str]:
-        """The words of a list; see Tokenizer.words."""
+    def spaced(self, parts: Sequence[str], *, first: bool = False) -> list[str]:
+        """The sentences of a document or words; see Tokenizer.spaced."""
         if not self._marks_spaces:
-            return list(words)
-        return [f" {word}" for word in words]
+            return list(parts)
+        return with_spaces(parts, first=first)
 
-    def of_words(self) -> Tokenizer:
-        """The tokenizer of a tagging model; see Tokenizer.of_words.
+    def of_words(self) -> "LibraryTokenizer":
+        """The tokenizer that a tagging model is exported with: a text starts with a space.
 
-        A tokenizer whose rules have no such setting is returned unchanged.
+        transformers encodes each word of a list alone (is_split_into_words). So the words
+        have the tokens of :meth:`spaced`. Rules of several steps have no such setting: then
+        the tokenizer is unchanged.
         """
         rules = self.parts.get("pre_tokenizer") or {}
         if not self._marks_spaces or rules.get("type") != "ByteLevel":
@@ -120,12 +122,6 @@ class LibraryTokenizer(Tokenizer):
         rules = rules | {"add_prefix_space": True}
         content = json.dumps(self.parts | {"pre_tokenizer": rules}).encode()
         return LibraryTokenizer(content, *self._arguments[1:])
-
-    def spaced(self, parts: Sequence[str]) -> list[str]:
-        """The sentences of a document; see Tokenizer.spaced."""
-        if not self._marks_spaces:
-            return list(parts)
-        return with_spaces(parts)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text; see Tokenizer.encode_batch."""

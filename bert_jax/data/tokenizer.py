@@ -147,27 +147,12 @@ class Tokenizer:
         """
         raise NotImplementedError
 
-    def words(self, words: Sequence[str]) -> list[str]:
-        """The words of a list, as :meth:`encode_batch` needs them.
+    def spaced(self, parts: Sequence[str], *, first: bool = False) -> list[str]:
+        """The sentences of a document or words, as :meth:`encode_batch` needs them.
 
-        Each word gets a space before it if the tokens of a word depend on this space, as in
-        byte-level BPE. See :meth:`of_words`.
-        """
-        return list(words)
-
-    def of_words(self) -> "Tokenizer":
-        """The tokenizer that a tagging model is exported with.
-
-        transformers encodes each word of a list alone (is_split_into_words). This tokenizer
-        gives it the tokens of :meth:`words`: a text starts with a space.
-        """
-        return self
-
-    def spaced(self, parts: Sequence[str]) -> list[str]:
-        """The sentences of a document, as :meth:`encode_batch` needs them.
-
-        Each part after the first gets a space before it if the tokens of a word depend on
-        this space. So the parts have the tokens of the whole text.
+        Each part gets a space before it if the tokens of a word depend on this space, as in
+        byte-level BPE. first: whether the first part gets one. Without it the parts have
+        the tokens of the whole text.
         """
         return list(parts)
 
@@ -350,9 +335,12 @@ def save_vocabulary(tokenizer: Tokenizer, path: str | os.PathLike) -> None:
         file.write(tokenizer.content)
 
 
-def with_spaces(parts: Sequence[str]) -> list[str]:
-    """The parts of a text, each after the first with a space before it."""
-    return [*parts[:1], *(f" {part}" for part in parts[1:])]
+def with_spaces(parts: Sequence[str], *, first: bool = False) -> list[str]:
+    """The parts of a text with a space before each. first: also before the first part."""
+    spaced = [f" {part}" for part in parts]
+    if parts and not first:
+        spaced[0] = parts[0]
+    return spaced
 
 
 def continuations(tokens: Sequence[str], prefix: str) -> list[bool]:

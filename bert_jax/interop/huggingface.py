@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from flax import traverse_util
 
+from bert_jax.data.library import LibraryTokenizer
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import find_tokenizer
 from bert_jax.data.wordpiece import WordPieceTokenizer
@@ -222,7 +223,7 @@ def save_huggingface(
             write_safetensors(folder / BILSTM, _flat(bilstm))
         if checkpoint.tokenizer is not None:
             tokenizer = checkpoint.tokenizer
-            if head == "token":
+            if head == "token" and isinstance(tokenizer, LibraryTokenizer):
                 tokenizer = tokenizer.of_words()
             write_tokenizer(folder, tokenizer, config)
         if modules is not None and not reason:

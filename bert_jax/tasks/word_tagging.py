@@ -284,8 +284,8 @@ class Tagging(Task):
             texts = []
             for _, group in itertools.groupby(rows, lambda row: row.document):
                 texts.append([word for row in group for word in row.words])
-        words = tokenizer.words([*itertools.chain.from_iterable(texts)])
-        encoded = tokenizer.encode_batch(words)
+        words = [*itertools.chain.from_iterable(texts)]
+        encoded = tokenizer.encode_batch(tokenizer.spaced(words, first=True))
         tokens, cut = [], np.zeros(len(encoded), bool)
         for number, ids in enumerate(encoded):
             tokens.append(ids[:capacity])
