@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., 2019) in JAX and Flax.
+"""BERT (Devlin et al., 2019) and its family in JAX and Flax.
 
 load reads a checkpoint, and tokenizer only its tokenizer. vocabulary and prepare make a
 vocabulary and a store from text. pretrain and finetune train, and cross_validate trains on

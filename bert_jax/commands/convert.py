@@ -46,9 +46,9 @@ def main(argv: list[str]) -> None:
     layers = counted(config.num_layers, "layer")
     heads = counted(config.num_heads, "head")
     print_line(
-        f"{args.checkpoint}: {origin}; a BERT with {layers}, width "
+        f"{args.checkpoint}: {origin}; model_type: {config.model_type}; {layers}, width "
         f"{config.hidden_size}, {heads}, {counted(config.vocab_size, 'token')}; "
-        f"head: {checkpoint.head}; model_type: {config.model_type}"
+        f"head: {checkpoint.head}"
     )
     print_line(f"missing: {', '.join(checkpoint.missing) or 'none'}")
     unexpected = ", ".join(checkpoint.unexpected) or "none"

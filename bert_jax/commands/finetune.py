@@ -1,4 +1,4 @@
-"""Fine-tunes BERT on your own table or on a task, such as GLUE, NER or SQuAD.
+"""Fine-tunes a model on your own table or on a task, such as GLUE, NER or SQuAD.
 
 WORKDIR/best is the best model. WORKDIR/predictions has its answers and errors.
 The same command resumes a stopped run. Each setting is a flag: --NAME=VALUE.

@@ -1,4 +1,4 @@
-"""Pretrains BERT with masked LM and next sentence prediction.
+"""Pretrains BERT or its family with masked LM and next sentence prediction.
 
 The same command resumes a stopped run. Each setting is a flag: --NAME=VALUE.
 

@@ -57,7 +57,7 @@ _ADDED = (
 )
 # Special tokens whose names in other settings also count.
 _OTHER_NAMES = {"cls_token": "bos_token", "sep_token": "eos_token"}
-_EXPECTED = f"the {' or '.join(FILES)} of a BERT tokenizer or a similar one"
+_EXPECTED = f"the {' or '.join(FILES)} of a tokenizer"
 
 logger = logging.getLogger(__name__)
 

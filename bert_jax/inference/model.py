@@ -438,7 +438,7 @@ class Bert(Checkpoint):
 
 @accepts(ComputeConfig, BertConfig, optional=True)
 def load(path: os.PathLike | str, **changes: Any) -> Bert:
-    """Loads a BERT and its tokenizer. ``Bert`` has methods to predict, encode, score, save.
+    """Loads an encoder of BERT's family and its tokenizer, with methods to use them.
 
     >>> model = bert_jax.load("runs/tiny", dtype="float32")
     >>> model.fill_mask("Returns a [MASK] of all names.", top=2)

@@ -121,7 +121,9 @@ def check_params(
     shapes and for incomplete parts. A BiLSTM and Dense modules are compared later.
     """
     if "encoder" not in params.get("bert", {}):
-        raise UserError("there is no encoder among the parameters; expected a BERT")
+        raise UserError(
+            "there is no encoder among the parameters; expected bert/encoder"
+        )
     params = dict(params)
     for name in ("bilstm", "dense"):
         params.pop(name, None)
@@ -147,7 +149,7 @@ def check_params(
 def parameter_shapes(
     config: BertConfig, outputs: int, *, pooled: bool = True
 ) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter of a BERT with every head and unstacked layers.
+    """The shape of each parameter of a model with every head and unstacked layers.
 
     outputs: number of outputs of the classifier. pooled: whether the classifier reads the
     pooler's output. Otherwise it reads each token of the encoder's output.

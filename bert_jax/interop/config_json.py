@@ -1,4 +1,4 @@
-"""The JSON of BERT configs: bert_config.json, Hugging Face's config.json, and ours."""
+"""The JSON of configs: bert_config.json, Hugging Face's config.json, and ours."""
 
 import dataclasses
 import typing
@@ -194,7 +194,7 @@ def read_config(path: Path | str, **changes: Any) -> BertConfig:
 
 def read_config_json(path: Path) -> dict[str, Any]:
     """The content of a bert_config.json or config.json, with values of the right types."""
-    return read_json(path, "a BERT config", ConfigJson)
+    return read_json(path, "the config of an encoder", ConfigJson)
 
 
 def config_to_dict(config: BertConfig, model_type: str = "") -> dict[str, Any]:

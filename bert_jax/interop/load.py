@@ -64,7 +64,7 @@ _logger = logging.getLogger(__name__)
 def load(
     path: os.PathLike | str, *, weights: bool = True, **changes: Any
 ) -> Checkpoint:
-    """Reads config, parameters and tokenizer of a BERT.
+    """Reads config, parameters and tokenizer of a checkpoint.
 
     path: a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, the file of
       their weights, the output_dir of transformers' Trainer (its newest checkpoint), or a
@@ -234,7 +234,7 @@ def _read_workdir(
         # Wrong settings are an error before the weights are read.
         run_config(settings, 0, changes)
         compute = from_settings(ComputeConfig, settings.get("compute", {}), "compute")
-    # An objective may train more than a BERT, such as another head or a generator.
+    # An objective may train other parts, such as another head or a generator.
     known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm", "dense")
     step, every = read_step(checkpoints, step)
     config = run_config(settings, step, changes)

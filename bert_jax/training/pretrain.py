@@ -290,7 +290,8 @@ def _description(
     layers = counted(config.model.num_layers, "layer")
     documents = sum(store.info.documents for store in stores)
     model = (
-        f"BERT with {layers}, width {config.model.hidden_size}, {count:,} parameters"
+        f"{config.model.model_type} with {layers}, width {config.model.hidden_size}, "
+        f"{count:,} parameters"
     )
     text = f"{tokens:,} tokens in {counted(documents, 'document')}"
     hardware = f"{len(devices)} x {devices[0].device_kind}"

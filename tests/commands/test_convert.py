@@ -70,8 +70,7 @@ def test_the_command_lists_unconverted_tensors(source, tmp_path, capsys):
     convert(source / "sequence", tmp_path / "out", "bert_jax")
     out = capsys.readouterr().out
     assert (
-        "a BERT with 2 layers, width 24, 3 heads, 61 tokens; head: none; model_type: bert"
-        in out
+        "model_type: bert; 2 layers, width 24, 3 heads, 61 tokens; head: none\n" in out
     )
     assert "missing: classifier.bias, classifier.weight\n" in out
     assert "unexpected, not converted: none\n" in out

@@ -217,11 +217,19 @@ def test_files_of_other_tools_are_read_unchanged(tmp_path, content, tokens):
         (
             "spiece.model",
             b"",
-            "an empty file.*expected the .*spiece.model .* of a BERT",
+            "an empty file.*expected the .*spiece.model .* of a tokenizer",
         ),
-        ("spiece.model", b"not a model", "expected the .*spiece.model .* of a BERT"),
-        ("tokenizer.json", b"{", "expected the tokenizer.json .* of a BERT"),
-        ("tokenizer.json", b'{"model": 1}', "expected the tokenizer.json .* of a BERT"),
+        (
+            "spiece.model",
+            b"not a model",
+            "expected the .*spiece.model .* of a tokenizer",
+        ),
+        ("tokenizer.json", b"{", "expected the tokenizer.json .* of a tokenizer"),
+        (
+            "tokenizer.json",
+            b'{"model": 1}',
+            "expected the tokenizer.json .* of a tokenizer",
+        ),
     ],
 )
 def test_unusable_vocabularies_are_refused(tmp_path, name, content, message):
@@ -332,7 +340,7 @@ def test_tokens_that_files_add_to_a_vocabulary_are_refused(
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("model", "type"), "BPE", "expected the tokenizer.json .* of a BERT"),
+        (("model", "type"), "BPE", "expected the tokenizer.json .* of a tokenizer"),
         (("model", "type"), None, 'its model has "type": null; expected "BPE"'),
         (
             ("post_processor", "pair", 3, "Sequence", "type_id"),
@@ -351,7 +359,11 @@ def test_tokens_that_files_add_to_a_vocabulary_are_refused(
         ),
         (("model", "vocab", "new"), 7, "its 62 tokens have ids up to 60; expected"),
         (("model", "vocab", "new"), 124, "its 62 tokens have ids up to 124; expected"),
-        (("model", "vocab", "new"), "7", "expected the tokenizer.json .* of a BERT"),
+        (
+            ("model", "vocab", "new"),
+            "7",
+            "expected the tokenizer.json .* of a tokenizer",
+        ),
     ],
 )
 def test_a_tokenizer_that_bert_cannot_use_is_refused(folder, path, value, message):

@@ -379,7 +379,7 @@ def test_a_command_accepts_a_name(hub, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(
-        "bert_jax/tiny@old: a checkpoint of huggingface; a BERT "
+        "bert_jax/tiny@old: a checkpoint of huggingface; model_type: bert; "
     )
     [line] = done.stderr.splitlines()
     assert line.startswith("next: bert_jax predict --checkpoint ")
