@@ -73,6 +73,13 @@ def longest(seen):
     return max(map(len, inputs(seen)))
 
 
+def prompted(seen, prompt, place):
+    """Whether the first (0) or the second (1) text of each row starts with a prompt."""
+    ids = tuple(seen.prepared.checkpoint.tokenizer.encode(prompt))
+    starts = [tuple(row[1 : len(ids) + 1]) == ids for row in inputs(seen)]
+    return all(starts[place::2]) and not any(starts[1 - place :: 2])
+
+
 def units(seen):
     """The numbers of rows of the batches of an epoch."""
     steps = seen.job.batches.steps_per_epoch
@@ -736,6 +743,12 @@ TASKS = {
             (16, 8), lambda x: x.job.objective.matryoshka == (16, 8), "vectors"
         ),
         "data.pooling": Row("cls", lambda x: x.prepared.task.head == "cls", "vectors"),
+        "data.query_prompt": Row(
+            "w7 w8 ", lambda x: prompted(x, "w7 w8 ", 0), "vectors"
+        ),
+        "data.document_prompt": Row(
+            "w9 w7 ", lambda x: prompted(x, "w9 w7 ", 1), "vectors"
+        ),
         "data.positive_from": Row(
             3.0,
             lambda x: {row.label for row in split_of(x, "train").rows} == {5.0},

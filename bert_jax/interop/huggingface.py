@@ -215,6 +215,8 @@ def save_huggingface(
     if checkpoint.tokenizer is not None:
         settings.setdefault("pad_token_id", checkpoint.tokenizer.pad_id)
     modules = vector_settings(head, checkpoint.extra, config.max_positions)
+    if modules is not None and reason:  # sentence-transformers cannot read this model
+        settings["bert_jax"] = {**settings.get("bert_jax", {}), EXTRA: modules}
     if card is None and checkpoint.origin:
         card = f"Saved by bert_jax from {checkpoint.origin}."
     with new_folder(Path(directory), overwrite=overwrite) as folder:

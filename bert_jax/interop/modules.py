@@ -261,6 +261,20 @@ def vector_settings(
     return {"pooling": head, "max_length": length} | plain
 
 
+def with_prompts(
+    settings: Mapping[str, Any], prompts: Mapping[str, str]
+) -> dict[str, Any]:
+    """The modules of a model that was trained with prompts, by the options of a search.
+
+    An empty prompt changes nothing.
+    """
+    named = dict(settings["prompts"])
+    for option, prompt in prompts.items():
+        if prompt:
+            named[_PROMPT_NAMES[option][0]] = prompt
+    return {**settings, "prompts": named}
+
+
 def prompt_for(extra: Mapping[str, Any], option: str) -> str:
     """The prompt of a checkpoint for an option of a search: the first that is not empty.
 

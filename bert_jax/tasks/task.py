@@ -87,6 +87,8 @@ class Task(abc.ABC):
     loss_settings: settings of the head's loss; see objectives/heads.py.
     learns_labels: whether training rows have labels that are read.
     whole_batch: whether the loss of a row depends on the other rows of its batch.
+    prompts: texts that ``encode`` puts before the texts of a row, by the options of a
+      search with the trained model: query_prompt and document_prompt.
     own_metrics: function for more scores; see ``metrics`` of ``bert_jax.finetune``.
     """
 
@@ -104,6 +106,7 @@ class Task(abc.ABC):
     loss_settings: Mapping[str, Any] = types.MappingProxyType({})
     learns_labels: bool = True
     whole_batch: bool = False
+    prompts: Mapping[str, str] = types.MappingProxyType({})
     own_metrics: Metrics | None = None
 
     def __init__(self, config: Any):

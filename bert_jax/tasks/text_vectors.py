@@ -80,6 +80,15 @@ class SentenceVectorsConfig(TableConfig):
         "as in the checkpoint, or mean",
         one_of=("", *POOLINGS),
     )
+    query_prompt: str = setting(
+        "",
+        "text that is put before the first text of each row. search puts it before queries",
+    )
+    document_prompt: str = setting(
+        "",
+        "text that is put before the second text of each row and before its negatives. "
+        "search puts it before the texts of the corpus",
+    )
 
     @property
     def pair(self) -> bool:
@@ -161,6 +170,10 @@ class SentenceVectors(Classification):
         self.head, self.cosine = config.pooling or "mean", config.loss == "cosine"
         self.learns_labels = self.cosine or bool(config.positive_from)
         self.whole_batch = config.loss == "contrastive"
+        self.prompts = {
+            "query_prompt": config.query_prompt,
+            "document_prompt": config.document_prompt,
+        }
         self.loss_settings = {
             "loss": config.loss,
             "margin": config.margin,
@@ -219,7 +232,10 @@ class SentenceVectors(Classification):
         texts: list[str] = []
         count = 2
         for row in rows:
-            texts += (*row.texts, *row.negatives)
+            query, document = row.texts
+            texts.append(self.config.query_prompt + query)
+            documents = document, *row.negatives
+            texts += [self.config.document_prompt + text for text in documents]
             count, first = 2 + len(row.negatives), rows[0]
             if len(row.negatives) != len(first.negatives):
                 raise UserError(

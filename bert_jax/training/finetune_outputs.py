@@ -16,6 +16,7 @@ from bert_jax.inference.mistakes import (
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
 from bert_jax.interop.modules import EXTRA as MODULES
+from bert_jax.interop.modules import vector_settings, with_prompts
 from bert_jax.objectives.objective import Params
 from bert_jax.parallel.processes import on_leader
 from bert_jax.parallel.sharding import tree_shardings
@@ -56,10 +57,11 @@ def save_best(
     if "bilstm" in params:
         extra["features"] = to_dict(config.features)
         head = "features"
-    if MODULES in checkpoint.extra and head in POOLINGS:
-        # Other modules of sentence-transformers, such as Normalize and prompts.
-        changed = {"pooling": head, "max_length": task.config.max_length}
-        extra[MODULES] = checkpoint.extra[MODULES] | changed
+    if head in POOLINGS:
+        positions = checkpoint.config.max_positions
+        modules = vector_settings(head, checkpoint.extra, positions)
+        modules |= {"pooling": head, "max_length": task.config.max_length}
+        extra[MODULES] = with_prompts(modules, task.prompts)
     outputs = {"labels": task.labels, "problem_type": task.problem_type}
     outputs["activation_fn"] = ""  # the head learned values without one
     parts = {"params": params, "head": head, "extra": extra}

@@ -1,5 +1,6 @@
 """Folders of sentence-transformers; tests/golden/sentence_transformers has its vectors."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -10,6 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 import bert_jax
 from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.load import load
 
 NAMES = ["mean", "cls", "dense", "two_dense"]
 
@@ -263,6 +266,28 @@ def test_a_saved_model_keeps_its_settings(folder, tmp_path, file, settings):
     assert model.extra["modules"] == before | settings
     model.save(tmp_path / "saved")
     assert bert_jax.load(tmp_path / "saved").extra == model.extra
+
+
+def test_a_model_without_a_class_in_transformers_keeps_its_modules(
+    with_prompts, tmp_path
+):
+    """Pooling, prompts and length. sentence-transformers cannot read this model."""
+    checkpoint = load(with_prompts("cls", pooled=False))
+    bert = dict(checkpoint.params["bert"])
+    bert["embeddings"] = dict(bert["embeddings"])
+    del bert["embeddings"]["segment"]
+    config = dataclasses.replace(
+        checkpoint.config, type_vocab_size=0, layer_norm_epsilon=1e-5
+    )
+    changed = dataclasses.replace(checkpoint, config=config, params={"bert": bert})
+    save_huggingface(tmp_path / "own", changed, own=True)
+    assert not (tmp_path / "own/modules.json").exists()
+    again = load(tmp_path / "own")
+    assert (again.head, again.extra) == (checkpoint.head, checkpoint.extra)
+    model = bert_jax.load(tmp_path / "own")
+    named = model.encode("the cat", prompt_name="query")
+    np.testing.assert_array_equal(named, model.encode("the cat", prompt="see a bee "))
+    assert abs(named - model.encode("the cat", prompt="")).max() > 0.01
 
 
 def test_absent_settings_have_their_defaults(folder):

@@ -339,6 +339,95 @@ def test_a_run_keeps_the_modules_of_its_checkpoint(settings, tmp_path):
     assert abs(named - vectors).max() > 1e-3
 
 
+PROMPTS = {"query_prompt": "good red ", "document_prompt": "ship "}
+
+
+def test_prompts_are_put_before_the_texts_of_a_row(vocabulary):
+    """The negatives of a row are documents, too."""
+    rows = [("it is", "good", "bad"), ("red", "blue", "it")]
+    plain = task(loss="contrastive").with_rows(train=rows)
+    prompted = task(loss="contrastive", **PROMPTS).with_rows(train=rows)
+    written = [
+        ("good red it is", "ship good", "ship bad"),
+        ("good red red", "ship blue", "ship it"),
+    ]
+    expected = task(loss="contrastive").with_rows(train=written)
+    ids = [
+        x.encode(x.read("train"), vocabulary).input_ids
+        for x in (plain, prompted, expected)
+    ]
+    for ours, whole in zip(ids[1], ids[2], strict=True):
+        np.testing.assert_array_equal(ours, whole)
+    assert len(ids[0][0]) == len(ids[1][0]) - 2
+
+
+def vectors_folder(settings, folder, **modules):
+    """Saves the encoder of a run's init_from with modules of sentence-transformers."""
+    encoder = load(settings["init_from"])
+    extra = {"modules": {"pooling": "mean", "activations": [], **modules}}
+    params = {"bert": encoder.params["bert"]}
+    checkpoint = dataclasses.replace(encoder, head="mean", params=params, extra=extra)
+    save_huggingface(folder, checkpoint)
+    return str(folder)
+
+
+def test_a_trained_model_keeps_its_prompts_for_a_search(settings, tmp_path):
+    """Prompts of the run replace those of the checkpoint; others are kept."""
+    values = settings("sentence_vectors", epochs=1, data=PROMPTS)
+    run_one(finetune_config(values), tmp_path / "run", [].append)
+    old = {"query": "old ", "passage": "it is ", "plain": "sea "}
+    values["init_from"] = vectors_folder(
+        values,
+        tmp_path / "given",
+        prompts=old,
+        normalize=True,
+        max_length=24,
+        default_prompt_name=None,
+    )
+    run_one(finetune_config(values), tmp_path / "again", [].append)
+    named = {"query": "good red ", "document": "ship "}
+    for folder, expected in (("run", named), ("again", old | named)):
+        path = tmp_path / folder / "best/config_sentence_transformers.json"
+        assert json.loads(path.read_text())["prompts"] == expected
+        model = bert_jax.load(tmp_path / folder)
+        queries, texts = ["sea good", "it bad"], ["sea good ship", "bad", "red it is"]
+        cosines = model.similarity(
+            model.encode([f"good red {text}" for text in queries]),
+            model.encode([f"ship {text}" for text in texts]),
+        )
+        for i, query in enumerate(queries):
+            values_of_rows = [cosines[i, x["row"]] for x in model.search(query, texts)]
+            assert values_of_rows == pytest.approx(sorted(cosines[i], reverse=True))
+            answers = model.predict([(query, text) for text in texts])
+            found = [answer["value"] for answer in answers]
+            np.testing.assert_allclose(found, cosines[i], rtol=0, atol=1e-6)
+        assert abs(cosines - model.similarity(queries, texts)).max() > 1e-3
+
+
+def test_prompts_of_a_checkpoint_that_a_run_does_not_use_are_logged(settings, tmp_path):
+    values = settings("sentence_vectors", epochs=1, data={"query_prompt": "red "})
+    given = {"query": "good ", "passage": "it is "}
+    values["init_from"] = vectors_folder(
+        values, tmp_path / "given", prompts=given, normalize=False, max_length=24
+    )
+    lines = []
+    run_one(finetune_config(values), tmp_path / "run", lines.append)
+    message = (
+        "data.document_prompt is empty, but a search puts 'it is ' before its texts"
+    )
+    assert [x for x in lines if "a search puts" in x] == [message]
+    values["init_from"] = vectors_folder(
+        values,
+        tmp_path / "skipped",
+        prompts={},
+        normalize=False,
+        max_length=24,
+        include_prompt=False,
+    )
+    with pytest.raises(UserError, match=r"skipped does not pool the tokens of prompts"):
+        run_one(finetune_config(values), tmp_path / "refused", [].append)
+
+
 def test_an_explicit_pooling_is_kept():
     named, unnamed = task(pooling="mean"), task()
     kept = fitted(named, 512, "cls")
