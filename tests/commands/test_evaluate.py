@@ -8,7 +8,7 @@ import pytest
 import bert_jax
 from bert_jax.commands import evaluate
 from bert_jax.errors import UserError
-from bert_jax.inference.model import load
+from bert_jax.inference.model import Bert, load
 from bert_jax.training.config import finetune_config
 from bert_jax.training.sweep import run_one
 
@@ -156,3 +156,78 @@ def test_a_head_of_another_tool_is_scored(finished, caplog):
     three = bert_jax.tasks.classification(labels=("no", "yes", "maybe"))
     with pytest.raises(UserError, match="gives 2 numbers, the task needs 3"):
         other.evaluate(rows, task=three)
+
+
+@pytest.fixture
+def search_folder(tmp_path):
+    """A folder in BEIR's form."""
+    queries, corpus = ["sea good", "it bad"], ["sea good ship", "bad", "red it is"]
+    (tmp_path / "search/qrels").mkdir(parents=True)
+    for name, texts in (("queries", queries), ("corpus", corpus)):
+        rows = (json.dumps({"_id": str(i), "text": x}) for i, x in enumerate(texts))
+        (tmp_path / f"search/{name}.jsonl").write_text("\n".join(rows))
+    scores = "query-id\tcorpus-id\tscore\n0\t1\t1\n1\t2\t2\n"
+    (tmp_path / "search/qrels/test.tsv").write_text(scores)
+    return queries, corpus, [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        ((), {}),
+        (
+            (
+                *("--query_prompt", "red ", "--document_prompt", "ship sea "),
+                *("--max_length", 5, "--batch_size", 8),
+            ),
+            {"query_prompt": "red ", "document_prompt": "ship sea ", "max_length": 5},
+        ),
+    ],
+)
+def test_a_search_is_scored(finished, run, search_folder, tmp_path, flags, options):
+    _, workdir, _ = finished
+    (line,) = run("--search", tmp_path / "search", "--output", tmp_path / "out", *flags)
+    model = bert_jax.load(workdir)
+    expected = model.evaluate_search(*search_folder, **options)
+    written = json.loads((tmp_path / "out/scores.json").read_text())["search"]
+    assert written == pytest.approx(expected)
+    shown = " ".join(f"{name} {score:.2f}" for name, score in expected.items())
+    assert line == f"search: {shown}"
+
+
+def test_the_options_of_a_search_reach_it(run, search_folder, tmp_path, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(
+        Bert, "evaluate_search", lambda self, *rows, **more: seen.update(more) or {}
+    )
+    flags = ("--query_prompt", "a: ", "--document_prompt", "b: ", "--max_length", 7)
+    run(
+        "--search",
+        tmp_path / "search",
+        *flags,
+        "--batch_size",
+        5,
+        "--dtype",
+        "bfloat16",
+    )
+    assert seen == {
+        "query_prompt": "a: ",
+        "document_prompt": "b: ",
+        "max_length": 7,
+        "batch_size": 5,
+        "dtype": "bfloat16",
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--search", "x", "--input", "y"), "--search has no --input, --data.dir or"),
+        (("--search", "x", "--data.dir", "y"), "--search has no --input, --data.dir"),
+        (("--search", "x", "--columns", "y"), "--search has no --input, --data.dir"),
+        (("--query_prompt", "x"), "--query_prompt and --document_prompt need --search"),
+    ],
+)
+def test_flags_without_an_effect_are_refused(run, flags, message):
+    with pytest.raises(UserError, match=message):
+        run(*flags)

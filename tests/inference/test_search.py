@@ -286,6 +286,15 @@ def test_scores_of_a_search_by_hand():
     assert scores == pytest.approx(expected)
 
 
+def test_of_equal_cosines_the_first_text_is_found_first():
+    """sentence-transformers sorts them by their ids."""
+    corpus = np.eye(4, dtype=np.float32)[[2, 0, 0, 0, 1]]
+    queries = corpus[[1, 4]]
+    scores = search.evaluate_search([None, None], queries, corpus, [(0, 3), (1, 4)])
+    assert scores["mrr@10"] == pytest.approx(50 * (1 / 3 + 1))
+    assert (scores["accuracy@1"], scores["recall@3"]) == (50, 100)
+
+
 @pytest.mark.parametrize(
     ("relevant", "message"),
     [

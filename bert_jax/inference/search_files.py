@@ -1,0 +1,74 @@
+"""A search with its relevant texts, in the files of BEIR (Thakur et al., 2021).
+
+queries.jsonl and corpus.jsonl have "_id" and "text". A text of the corpus may have a
+"title", which is put before it. qrels/test.tsv has query-id, corpus-id and score.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from bert_jax.errors import UserError
+from bert_jax.tasks.rows import placed_rows, text_of
+
+_RELEVANT = "qrels/test.tsv"
+
+
+class SearchFiles(NamedTuple):
+    """Texts, and pairs (row of a query, row of a relevant text)."""
+
+    queries: list[str]
+    corpus: list[str]
+    relevant: list[tuple[int, int]]
+
+
+def read_search(folder: Path) -> SearchFiles:
+    """The queries with relevant texts, and the corpus.
+
+    Raises UserError for an id that a file lacks, and if nothing is relevant.
+    """
+    queries, corpus = _texts(folder / "queries.jsonl"), _texts(folder / "corpus.jsonl")
+    query_rows: dict[str, int] = {}
+    corpus_rows = {name: row for row, name in enumerate(corpus)}
+    relevant = []
+    for where, values in placed_rows(folder / _RELEVANT):
+        query = text_of(where, values, ["query-id"])
+        text = text_of(where, values, ["corpus-id"])
+        for name, known, file in (
+            (query, queries, "queries"),
+            (text, corpus, "corpus"),
+        ):
+            if name not in known:
+                raise UserError(
+                    f"{where}: no text with the _id {name!r} in {file}.jsonl"
+                )
+        if _score(where, text_of(where, values, ["score"])) > 0:
+            row = query_rows.setdefault(query, len(query_rows))
+            relevant.append((row, corpus_rows[text]))
+    if not relevant:
+        raise UserError(
+            f"{folder / _RELEVANT}: all scores are 0, expected a larger one"
+        )
+    return SearchFiles(
+        [queries[name] for name in query_rows], [*corpus.values()], relevant
+    )
+
+
+def _texts(path: Path) -> dict[str, str]:
+    """The texts of a file by their ids."""
+    texts = {}
+    for where, values in placed_rows(path):
+        name = text_of(where, values, ["_id"])
+        if name in texts:
+            raise UserError(f"{where}: a second text with the _id {name!r}")
+        text = text_of(where, values, ["text"])
+        if values.get("title"):
+            text = f"{text_of(where, values, ['title'])} {text}"
+        texts[name] = text
+    return texts
+
+
+def _score(where: str, cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError as error:
+        raise UserError(f"{where}: score={cell!r}, expected a number") from error
