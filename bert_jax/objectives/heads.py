@@ -95,7 +95,7 @@ class Head(Objective):
         }
 
     def flops(self, batch: Batch) -> float:
-        """Operations of the encoder and of a BiLSTM. Other heads need a thousandth."""
+        """Operations of the encoder and of a BiLSTM. Other heads need a hundredth."""
         rows, length = batch["input_ids"].shape
         config, compute = self.model.config, self.model.compute
         sequences = batch["starts"].shape[1]

@@ -18,10 +18,11 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.flops import step
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
-from bert_jax.model.layers import rotated
+from bert_jax.model.layers import rotary_rates, rotated
 from bert_jax.model.tokens import Tokens
 from bert_jax.parallel.mesh import MeshConfig, batch_sharding, make_mesh, traced_on
 from bert_jax.parallel.sharding import arrays_by_path, tree_shardings
+from bert_jax.training.optimizer import decay_mask
 
 SIZES = BertConfig(
     vocab_size=50,
@@ -441,6 +442,30 @@ def test_options_without_meaning_together_are_refused(changes, message):
     with pytest.raises(UserError, match=message) as error:
         dataclasses.replace(SIZES, **changes)
     assert "\n" not in str(error.value)
+
+
+def test_weight_decay_is_for_kernels_and_tables():
+    """Also without biases a norm does not decay."""
+    params = params_of(BertForPreTraining(config_of("pre_norm")))
+    decays = arrays_by_path(decay_mask(params))
+    assert decays["bert/encoder/layer_1/gate/kernel"] is True
+    assert {name.split("/")[-1] for name in decays if not decays[name]} == {
+        *("scale", "bias", "output_bias")
+    }
+    last = {name.split("/")[-1] for name in decays if decays[name]}
+    assert last == {"kernel", "embedding"}
+
+
+def test_rates_are_torchs_bit_for_bit():
+    """1 / 10000 ** (torch.arange(0, 64, 2, dtype=torch.float) / 64), from float32."""
+    rates = rotary_rates(64, 10_000.0)
+    assert rates.dtype == np.float32 and rates.shape == (32,)
+    expected = {
+        5: 0.23713736236095428,
+        9: 0.07498941570520401,
+        28: 0.0003162277862429619,
+    }
+    assert {i: float(rates[i]) for i in expected} == expected
 
 
 def test_options_keep_the_names_of_other_parameters():
