@@ -361,14 +361,16 @@ class Encoder(nn.Module):
         """
         config, compute = self.config, self.compute
         block = self.block
+        # A model may have fewer layers than a period of its pattern.
+        scans = compute.scan_layers and config.scanned[0] < config.num_layers
         if compute.remat != "none":
             block = nn.remat(
                 block,
-                prevent_cse=not compute.scan_layers,
+                prevent_cse=not scans,
                 policy=REMAT_POLICIES[compute.remat],
             )
         make_layer = functools.partial(block, config, compute, deterministic)
-        if compute.scan_layers:
+        if scans:
             return self._scanned(make_layer, x_BLD, tokens, positions_BQ, hidden_states)
         states = [x_BLD]
         last = config.num_layers - 1

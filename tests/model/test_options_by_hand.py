@@ -19,7 +19,9 @@ from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.flops import step
 from bert_jax.model.heads import BertForSequence, BertForSpans, BertForTokens
 from bert_jax.model.layers import rotary_rates, rotated
+from bert_jax.model.parameters import with_scan
 from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.objective import new_params
 from bert_jax.parallel.mesh import MeshConfig, batch_sharding, make_mesh, traced_on
 from bert_jax.parallel.sharding import arrays_by_path, tree_shardings
 from bert_jax.training.optimizer import decay_mask
@@ -442,6 +444,35 @@ def test_options_without_meaning_together_are_refused(changes, message):
     with pytest.raises(UserError, match=message) as error:
         dataclasses.replace(SIZES, **changes)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("layers", "changes"),
+    [(3, {}), (1, {}), (2, dict(window=2, global_every=3)), (4, dict(remat="full"))],
+)
+def test_scanned_layers_equal_the_loop(layers, changes):
+    """Also if the first layer, without attention norm, or all layers are not scanned."""
+    changes = dict(changes)
+    settings = {"remat": changes.pop("remat", "none")}
+    config = config_of("pre_norm", num_layers=layers, **changes)
+    loop = BertForPreTraining(config, ComputeConfig(**settings))
+    scan = BertForPreTraining(config, ComputeConfig(scan_layers=True, **settings))
+    ids = tokens().input_ids
+    inputs = functools.partial(new_params, deterministic=True)
+    shapes = jax.eval_shape(
+        lambda key: inputs(scan, key, *[ids] * 4), jax.random.key(0)
+    )
+    params = params_of(loop)
+    stacked = with_scan(params, True, *config.scanned)
+    assert jax.tree.map(np.shape, stacked) == jax.tree.map(np.shape, shapes)
+    jax.tree.map(np.testing.assert_array_equal, with_scan(stacked, False), params)
+    options = dict(hidden_states=True)
+
+    def states(model, batch, deterministic):
+        encoded = model.bert.encode(batch, deterministic=deterministic, **options)
+        return jnp.stack(encoded.hidden_states)
+
+    close(apply(scan, stacked, states), apply(loop, params, states))
 
 
 def test_weight_decay_is_for_kernels_and_tables():
