@@ -286,3 +286,22 @@ def prompt_for(extra: Mapping[str, Any], option: str) -> str:
         if prompts.get(name):
             return prompts[name]
     return ""
+
+
+def unused_prompts(extra: Mapping[str, Any], prompts: Mapping[str, str]) -> list[str]:
+    """Lines about prompts of a checkpoint that its training does not use.
+
+    prompts: of the training, by the options of a search. Raises UserError for a prompt if
+    the checkpoint does not pool its tokens.
+    """
+    pools_prompts = extra.get(EXTRA, {}).get("include_prompt", True)
+    lines = []
+    for option, prompt in prompts.items():
+        if prompt and not pools_prompts:
+            actual = "the tokens of prompts are not pooled (include_prompt is false)"
+            raise UserError(f"{actual}; leave data.{option} out")
+        known = prompt_for(extra, option)
+        if known and not prompt:
+            needed = f"a search puts {known!r} before its texts"
+            lines.append(f"data.{option} is empty, but {needed}")
+    return lines

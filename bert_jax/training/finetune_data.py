@@ -20,11 +20,10 @@ from bert_jax.files import read_json
 from bert_jax.inference.evaluation import Split, with_hidden
 from bert_jax.inference.mistakes import number_lines
 from bert_jax.interop import checkpoint as checks
+from bert_jax.interop import modules as vector_modules
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.interop.load import load
-from bert_jax.interop.modules import EXTRA as MODULES
-from bert_jax.interop.modules import prompt_for, vector_settings
 from bert_jax.interop.surgery import head_params
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.objectives.networks import make_model
@@ -108,17 +107,19 @@ def prepare(
     checkpoint = load(config.init_from, **config.model.changes(), **compute)
     checks.check_vocabulary(checkpoint, config.init_from)
     positions = checkpoint.config.max_positions
-    modules = vector_settings(checkpoint.head, checkpoint.extra, positions) or {}
+    modules = (
+        vector_modules.vector_settings(checkpoint.head, checkpoint.extra, positions)
+        or {}
+    )
     task = task or FAMILIES[config.family](config.data)
     task = fitted(task, positions, modules.get("pooling", "mean"))
     checks.check_length(task.config.max_length, checkpoint, "data.max_length")
     recorded = folder and from_leader(lambda: recorded_labels(folder))
     task = _with_order(task, checkpoint, config, recorded)
     _check_settings(config, task, checkpoint)
-    for option, prompt in task.prompts.items():
-        known = prompt_for(checkpoint.extra, option)
-        if known and not prompt:
-            log(f"data.{option} is empty, but a search puts {known!r} before its texts")
+    with naming(config.init_from):
+        for line in vector_modules.unused_prompts(checkpoint.extra, task.prompts):
+            log(line)
     mesh, sizes = make_mesh(config.mesh), (task.head, task.outputs, config.features)
     model = make_model(checkpoint.config, *sizes, checkpoint.compute)
     splits = []
@@ -162,11 +163,6 @@ def _check_settings(config: FineTuneConfig, task: Task, checkpoint: Checkpoint) 
     if (config.class_weights or config.label_smoothing) and not has_classes:
         tasks = "tasks with one class for each text or word"
         raise UserError(f"class_weights and label_smoothing are for {tasks}")
-    modules = checkpoint.extra.get(MODULES, {})
-    if any(task.prompts.values()) and not modules.get("include_prompt", True):
-        actual = f"{config.init_from} does not pool the tokens of prompts"
-        needed = "leave data.query_prompt and data.document_prompt out"
-        raise UserError(f"{actual} (include_prompt is false); {needed}")
 
 
 def recorded_labels(folder: RunFolder) -> tuple[str, ...] | None:

@@ -424,7 +424,10 @@ def test_prompts_of_a_checkpoint_that_a_run_does_not_use_are_logged(settings, tm
         max_length=24,
         include_prompt=False,
     )
-    with pytest.raises(UserError, match=r"skipped does not pool the tokens of prompts"):
+    with pytest.raises(
+        UserError,
+        match=r"skipped: the tokens of prompts are not pooled .*; leave data.query_prompt",
+    ):
         run_one(finetune_config(values), tmp_path / "refused", [].append)
 
 
