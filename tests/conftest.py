@@ -122,7 +122,7 @@ def kills(pytestconfig) -> int | None:
 LONGEST = (
     *("test_distributed.py", "test_train.py", "test_kills.py", "test_finetune.py"),
     *("test_finetune_step.py", "test_from_python.py", "test_pretrain.py"),
-    *("test_run.py", "test_step.py", "test_sweep.py"),
+    *("test_run.py", "test_step.py", "test_sweep.py", "test_every_function.py"),
 )
 
 

@@ -325,8 +325,30 @@ def pretrained(text_and_vocabulary, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def xlm_roberta(tmp_path_factory, golden):
+    """A Hugging Face folder with a tiny XLM-R and its MLM head."""
+    tokenizer = load_tokenizer(golden / "templates/fairseq")
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=32,
+        type_vocab_size=1,
+        position_offset=2,
+        model_type="xlm-roberta",
+    )
+    init = jax.jit(MlmNsp(BertForPreTraining(config)).init)
+    params = jax.device_get(init(jax.random.key(0)))
+    del params["nsp"], params["bert"]["pooler"]
+    folder = tmp_path_factory.mktemp("xlm_roberta")
+    save_huggingface(folder, Checkpoint(config, params, tokenizer, "pretraining"))
+    return folder
+
+
 @pytest.fixture
-def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained):
+def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained, xlm_roberta):
     """A folder with all files that the pages expect. Commands run in it."""
     text, tokenizer = text_and_vocabulary
     for name in ("experiments", "launch", "benchmarks", "docs"):
@@ -338,6 +360,7 @@ def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained):
     monkeypatch.syspath_prepend(ROOT / "examples")  # the page's PYTHONPATH
     for name in ("CHECKPOINT", "A", "all-MiniLM-L6-v2", "runs/tiny"):
         (tmp_path / name).symlink_to(pretrained)
+    (tmp_path / "xlm-roberta-base").symlink_to(xlm_roberta)
     tokenizer.save(tmp_path)
     (tmp_path / "texts.txt").write_text("It is a fine day\nNobody came\n")
     (tmp_path / "pairs.txt").write_text("It is so\tSo it is\nIt is so\tNobody came\n")
@@ -351,6 +374,12 @@ def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained):
     (tmp_path / "glue/MRPC/test.tsv").write_text(
         "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t1\t2\tIt is .\tIt was .\n"
     )
+    (tmp_path / "my_search/qrels").mkdir(parents=True)
+    for name in ("queries", "corpus"):
+        line = json.dumps({"_id": "1", "text": "It is a fine day"})
+        (tmp_path / f"my_search/{name}.jsonl").write_text(f"{line}\n")
+    qrels = "query-id\tcorpus-id\tscore\n1\t1\t1\n"
+    (tmp_path / "my_search/qrels/test.tsv").write_text(qrels)
     pair = {"sentence_good": "It is so.", "sentence_bad": "It are so."}
     (tmp_path / "blimp/data").mkdir(parents=True)
     (tmp_path / "blimp/data/agreement.jsonl").write_text(json.dumps(pair) + "\n")
