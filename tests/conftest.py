@@ -6,10 +6,12 @@ import gc
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -21,6 +23,7 @@ from jax._src import compiler
 from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax.data.preparation import prepare
+from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.data.wordpiece import WordPieceTokenizer
@@ -137,6 +140,15 @@ def pytest_collection_modifyitems(
         out = [x for x in long if x.path not in named]
         config.hook.pytest_deselected(items=out)
         items[:] = [x for x in items if x not in out]
+
+
+def xlm_r_tokenizer() -> Tokenizer:
+    """A small tokenizer of XLM-R's kind, from the SentencePiece model in tests/golden."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(GOLDEN / "templates/fairseq", folder, dirs_exist_ok=True)
+        settings = Path(folder, "tokenizer_config.json")
+        settings.write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
+        return load_tokenizer(folder)
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,7 @@ from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.objective import PretrainingObjective
 from bert_jax.tasks.task import Task
+from tests.conftest import xlm_r_tokenizer
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -326,9 +327,9 @@ def pretrained(text_and_vocabulary, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def xlm_roberta(tmp_path_factory, golden):
+def xlm_roberta(tmp_path_factory):
     """A Hugging Face folder with a tiny XLM-R and its MLM head."""
-    tokenizer = load_tokenizer(golden / "templates/fairseq")
+    tokenizer = xlm_r_tokenizer()
     config = BertConfig(
         vocab_size=tokenizer.vocab_size,
         hidden_size=16,

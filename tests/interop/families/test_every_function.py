@@ -31,6 +31,7 @@ from bert_jax.model.tokens import Tokens
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training.config import train_config
 from bert_jax.training.estimate import lower_step
+from tests.conftest import xlm_r_tokenizer
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/golden"
@@ -46,19 +47,19 @@ SIZES = {
     **NO_DROPOUT,
 }
 FROM_2 = {"position_offset": 2, "type_vocab_size": 1}
-# The columns of the table: options of the model, and the folder of the tokenizer.
+# The columns of the table: options of the model, and the kind of the tokenizer.
 COLUMNS = {
-    "BERT": ({}, None),
-    "MegatronBert": ({"model_type": "megatron-bert", "pre_norm": True}, None),
-    "RoBERTa": ({"model_type": "roberta", **FROM_2}, "byte_level"),
-    "XLM-R": ({"model_type": "xlm-roberta", **FROM_2}, "fairseq"),
-    "CamemBERT": ({"model_type": "camembert", **FROM_2}, "fairseq"),
+    "BERT": ({}, "WordPiece"),
+    "MegatronBert": ({"model_type": "megatron-bert", "pre_norm": True}, "WordPiece"),
+    "RoBERTa": ({"model_type": "roberta", **FROM_2}, "byte-level BPE"),
+    "XLM-R": ({"model_type": "xlm-roberta", **FROM_2}, "Unigram"),
+    "CamemBERT": ({"model_type": "camembert", **FROM_2}, "Unigram"),
     "DistilBERT": (
         {"model_type": "distilbert", "type_vocab_size": 0, "pooler": "relu"},
-        None,
+        "WordPiece",
     ),
-    "ELECTRA": ({"model_type": "electra", "pooler": "gelu"}, None),
-    "multilingual BERT": ({}, "fairseq"),
+    "ELECTRA": ({"model_type": "electra", "pooler": "gelu"}, "WordPiece"),
+    "multilingual BERT": ({}, "Unigram"),
 }
 PAIRS = ("BERT", "MegatronBert")  # models that were trained with sentence pairs
 TEXTS = ["the cat sat on the mat", "a bee", "a good day", "the bad bee sat on a cat"]
@@ -93,10 +94,12 @@ def cells():
 @functools.cache
 def checkpoint_of(column, layers=1):
     """A random model. It has the MLM and NSP heads that models of the column have."""
-    options, folder = COLUMNS[column]
+    options, kind = COLUMNS[column]
     tokenizer = PLAIN
-    if folder:
-        tokenizer = load_tokenizer(GOLDEN / "templates" / folder)
+    if kind == "byte-level BPE":
+        tokenizer = load_tokenizer(GOLDEN / "templates/byte_level")
+    if kind == "Unigram":
+        tokenizer = xlm_r_tokenizer()
     sizes = {"vocab_size": tokenizer.vocab_size, "num_layers": layers, **SIZES}
     config = BertConfig(**sizes, **options)
     ids = jax.ShapeDtypeStruct((1, 8), np.int32)
