@@ -424,8 +424,8 @@ class EncoderOutput:
     sequence_BLD: output of the last layer, (B, Q, D) if positions_BQ is given.
     pooled_BD: the pooler (config.pooler) on [CLS], on the last token of a causal model, or
       on the mean of all tokens (config.pooling). None if pool is False. Its shape is
-      (B, S, D) if ``encode`` returns it: a vector for each sequence. It is float32 if the
-      pooler is one dense layer.
+      (B, S, D) if ``encode`` returns it: a vector for each sequence. It is float32 if
+      there is a pooler.
     hidden_states: the embeddings and the output of each layer. Empty by default.
     """
 

@@ -207,7 +207,7 @@ POOLER_ACTIVATIONS = {
     "tanh": jnp.tanh,
     "relu": jax.nn.relu,
     "gelu": gelu,
-    "transform": unchanged,
+    "transform": functools.partial(jnp.asarray, dtype=jnp.float32),
     "none": unchanged,
 }
 

@@ -392,6 +392,24 @@ def test_a_step_in_bfloat16_stays_close(expected):
     assert {leaf.dtype for leaf in jax.tree.leaves(grads)} == {np.dtype("float32")}
 
 
+@pytest.mark.parametrize("name", ["pre_norm", "down"])
+def test_pooled_vectors_are_float32_in_bfloat16(name):
+    """They are normalised and returned to users."""
+    model = BertForPreTraining(config_of(name), ComputeConfig(dtype="bfloat16"))
+
+    def encode(params):
+        return model.apply(
+            {"params": params},
+            tokens(),
+            deterministic=True,
+            method=lambda model, *args, **options: model.bert.encode(*args, **options),
+        )
+
+    encoded = jax.eval_shape(encode, params_of(model))
+    assert encoded.sequence_BLD.dtype == jnp.bfloat16
+    assert encoded.pooled_BD.dtype == jnp.float32
+
+
 def test_only_scaled_init_changes_the_deviation_of_outputs():
     """As ModernBERT: initializer_range, over the root of 2 layers for outputs."""
     sizes = dict(hidden_size=64, intermediate_size=96, initializer_range=0.3)
