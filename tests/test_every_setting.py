@@ -366,7 +366,9 @@ ROWS = {
     ),
     "model.model_type": Row(
         "camembert",
-        lambda x: exported_config(x.job.config.model).model_type == "camembert",
+        lambda x: (
+            exported_config(x.job.config.model, "none", ()).model_type == "camembert"
+        ),
         "alone",
         {"model.position_offset": 2},
     ),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -13,12 +13,18 @@ from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.schema import check
 from bert_jax.settings import from_settings
 
-# Keys of config.json for options that transformers does not have, or that a family implies.
-# config.json contains them if the family's other values do not imply them.
-_OURS = {
+# Keys of ours in config.json by field of BertConfig. A key is written if the family and the
+# other keys do not give its value. Keys that are read from every config.json: transformers
+# computes the same without them. Positions are written as a table (rotary ones have none),
+# scaled_init is for new parameters, and misfit in huggingface.py refuses the others.
+_ALWAYS_READ = {
     "encoder": "encoder",
     "positions": "positions",
     "pooling": "pooling",
+    "scaled_init": "scaled_init",
+}
+# Keys that are read if model_type is OWN. Otherwise the family decides about these options.
+_READ_IF_OWN = {
     "pre_norm": "pre_norm",
     "position_offset": "position_offset",
     "pooler": "pooler",
@@ -33,12 +39,7 @@ _OURS = {
     "gated": "gated",
     "feed_forward_bias": "feed_forward_bias",
     "head_bias": "head_bias",
-    "scaled_init": "scaled_init",
 }
-# Options without which a class of transformers computes the same: positions of other kinds
-# than rotary are written as a table, scaled_init is only for new parameters, and
-# save_huggingface decides about the others.
-_ANY = ("encoder", "positions", "pooling", "scaled_init")
 OWN = "bert_jax"  # model_type of a model without a class in transformers
 _TYPES_TABLE = "bert/embeddings/segment/embedding"
 # bert_config.json has "gelu" for both forms. Hugging Face has a name for each.
@@ -153,13 +154,15 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
     changes: fields of BertConfig that replace values of the file. Google's checkpoints
     since February 2019 need activation="gelu_tanh", but their files have "gelu".
     """
-    model_type, ours = values.get("model_type", BertConfig.model_type), _ANY
+    model_type = values.get("model_type", BertConfig.model_type)
+    ours = _ALWAYS_READ
     if model_type == OWN:
-        model_type, ours = BertConfig.model_type, _OURS
+        model_type = BertConfig.model_type
+        ours = _ALWAYS_READ | _READ_IF_OWN
     sizes = _fields(values, model_type)
-    for field in ours:
-        if _OURS[field] in values:
-            sizes[field] = values[_OURS[field]]
+    for field, key in ours.items():
+        if key in values:
+            sizes[field] = values[key]
     return from_settings(BertConfig, sizes | changes, "model")
 
 
@@ -197,50 +200,69 @@ def read_config_json(path: Path) -> dict[str, Any]:
     return read_json(path, "the config of an encoder", ConfigJson)
 
 
-def config_to_dict(config: BertConfig, model_type: str = "") -> dict[str, Any]:
+def config_to_dict(
+    config: BertConfig, *, model_type: str = "", rest: str = ""
+) -> dict[str, Any]:
     """The content of a config.json of a family, by default ``config.model_type``.
 
-    It has keys of ours for options that the family does not imply.
+    rest: the rest of the name of the model's class, such as "ForMaskedLM". "": the file
+    names no class. Keys of ours are added for values that the other keys do not give.
     """
     model_type = model_type or config.model_type
     family = find_family(model_type)
     values = {"model_type": model_type}
+    if rest:
+        values["architectures"] = [f"{family.model_types[model_type]}{rest}"]
     for field, key in family.keys.items():
         values[key] = getattr(config, field)
     values[family.keys["activation"]] = _TO_JSON_ACTIVATION[config.activation]
     values |= family.write(config)
-    implied = _fields(values, model_type)
-    for field, key in _OURS.items():
+    decided = _fields(values, model_type)
+    for field, key in (_ALWAYS_READ | _READ_IF_OWN).items():
         value = getattr(config, field)
-        if value != implied.get(field, getattr(BertConfig, field)):
+        if value != decided.get(field, getattr(BertConfig, field)):
             values[key] = value
     return values
 
 
-def exported_config(config: BertConfig) -> BertConfig | None:
-    """The config with the model_type of a family that has all its options.
+def exported_config(
+    config: BertConfig, head: str, parts: Collection[str]
+) -> BertConfig | None:
+    """The config with the model_type of a family that has such a model.
 
     It is ``config.model_type``, or else the first family that fits. None if none fits.
+
+    head, parts: see Family.class_of. If a model does not use a pooler, the family decides
+    the pooler in the result.
     """
+    has_pooler = head in ("sequence", "choice") or {*parts} & {"pooler", "nsp"}
     for model_type in (config.model_type, *FAMILIES):
+        family = find_family(model_type)
         exported = dataclasses.replace(config, model_type=model_type)
-        if _fits(exported):
+        if not has_pooler:
+            pooler = family.options.get("pooler", BertConfig.pooler)
+            exported = dataclasses.replace(exported, pooler=pooler)
+        rest = family.class_of(head, parts, config.causal)
+        if rest and _fits(exported, rest):
             return exported
     return None
 
 
-def _fits(config: BertConfig) -> bool:
-    """Whether the classes of ``config.model_type`` compute a model with these options."""
+def _fits(config: BertConfig, rest: str) -> bool:
+    """Whether a class of ``config.model_type`` computes a model with these options.
+
+    rest: the rest of the name of the class.
+    """
     has_types = find_family(config.model_type).name_of(_TYPES_TABLE) != ""
     if has_types != (config.type_vocab_size > 0):
         return False
-    values = config_to_dict(config)
-    for key in _OURS.values():
+    values = config_to_dict(config, rest=rest)
+    for key in (_ALWAYS_READ | _READ_IF_OWN).values():
         values.pop(key, None)
     implied = config_from_dict(values)
     if (config.positions == "rotary") != (implied.positions == "rotary"):
         return False
-    same = {field: getattr(config, field) for field in _ANY}
+    same = {field: getattr(config, field) for field in _ALWAYS_READ}
     return dataclasses.replace(implied, **same) == config
 
 

@@ -62,12 +62,14 @@ _WORDS = "bert/embeddings/word/embedding"
 _POSITIONS = "bert/embeddings/position/embedding"
 
 
-def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
+def read_huggingface(folder: Path | str, **changes: Any) -> Checkpoint:
     """Reads a folder that transformers or :func:`save_huggingface` wrote.
 
     Tensor names may have the prefix "bert." or not, and a LayerNorm may have gamma and
-    beta. Raises UserError if the MLM decoder is not the word table.
+    beta. Raises UserError if the MLM decoder is not the word table, or if the tokenizer's
+    padding token does not fit the positions.
     """
+    folder = Path(folder)
     path = config_file(folder)
     settings = read_config_json(path)
     with naming(path):
@@ -86,6 +88,8 @@ def read_huggingface(folder: Path, **changes: Any) -> Checkpoint:
         params["bilstm"] = traverse_util.unflatten_dict(flat, sep="/")
         head = "features"
     tokenizer = find_tokenizer(folder)
+    with naming(path):
+        check_padding(settings, config, tokenizer)
     extra = settings.get("bert_jax") or {}
     modules, dense = read_modules(folder, config, tokenizer)
     if modules:
@@ -150,24 +154,71 @@ def _their_params(
 
 def misfit(checkpoint: Checkpoint) -> str:
     """The part of a model that has no class in transformers. "" if it has a class."""
-    config, head = checkpoint.config, checkpoint.head
+    config = checkpoint.config
+    head, parts = _class(checkpoint)
     if config.encoder != "transformer":
         return f"encoder={config.encoder}"
     if head in ("sequence", "choice") and config.causal:
         return "a classifier on the last token"
     if head in ("sequence", "choice") and config.pooling == "mean":
         return "a classifier on the mean of all tokens"
-    exported = exported_config(config)
+    if "nsp" in parts and config.pooling == "mean":
+        return "next sentence prediction from the mean of all tokens"
+    exported = exported_config(config, head, parts)
     if exported is None:
-        return "these options (token types, positions, window, LayerNorm, pooler)"
-    if not _class_of(exported, head, checkpoint.params):
-        parts = ", ".join(sorted(checkpoint.params))
-        return f"model_type={exported.model_type}, head {head!r} and parameters {parts}"
-    padding = config_to_dict(exported).get("pad_token_id")
-    tokenizer = checkpoint.tokenizer
-    if padding is not None and tokenizer and tokenizer.pad_id != padding:
-        return f"position_offset={config.position_offset} and pad_id={tokenizer.pad_id}"
+        names = ", ".join(sorted(checkpoint.params))
+        return (
+            f"head {checkpoint.head!r}, parameters {names} and these options (token types, "
+            "positions, window, LayerNorm, pooler)"
+        )
+    if not _counts_from_padding(exported, checkpoint.tokenizer):
+        needed = "this family needs position_offset = id of the padding token + 1"
+        padding = checkpoint.tokenizer.pad_id
+        return (
+            f"position_offset={config.position_offset} and a padding token with the id "
+            f"{padding} ({needed})"
+        )
     return ""
+
+
+def _counts_from_padding(config: BertConfig, tokenizer: Tokenizer | None) -> bool:
+    """Whether transformers gives the tokens of a text the positions that we give them.
+
+    Some families count the tokens other than pad_token_id, and start at pad_token_id + 1.
+    If the padding token has another id, a token of the text may have pad_token_id.
+    """
+    padding = config_to_dict(config).get("pad_token_id")
+    return padding is None or tokenizer is None or tokenizer.pad_id == padding
+
+
+def check_padding(
+    settings: Mapping[str, Any], config: BertConfig, tokenizer: Tokenizer | None
+) -> None:
+    """Raises UserError for a model whose positions transformers counts in another way.
+
+    settings: the content of config.json.
+    """
+    if settings.get("model_type") == OWN or _counts_from_padding(config, tokenizer):
+        return
+    padding = config.position_offset - 1
+    raise UserError(
+        f"pad_token_id={padding}, from which a {config.model_type} counts positions, but "
+        f"the tokenizer's padding token has the id {tokenizer.pad_id}; expected the same "
+        "id: correct config.json or the tokenizer"
+    )
+
+
+def _class(checkpoint: Checkpoint) -> tuple[str, set[str]]:
+    """The head and the parts, beside the encoder, of a model's class in transformers."""
+    head = checkpoint.head
+    if head not in HEADS:
+        head = "none"
+    parts = {*checkpoint.params} - {"bert", "bilstm"}
+    if "pooler" in checkpoint.params["bert"]:
+        parts.add("pooler")
+    if checkpoint.config.causal:
+        parts.discard("nsp")  # this head is not trained
+    return head, parts
 
 
 def save_huggingface(
@@ -199,19 +250,24 @@ def save_huggingface(
     reason = misfit(checkpoint)
     if reason and not own:
         raise UserError(
-            f"transformers has no BERT with {reason}; use model.save(folder), or the form "
+            f"transformers has no class with {reason}; use model.save(folder), or the form "
             "bert_jax of the command convert"
         )
     if reason:
         library = architecture = OWN
-        settings = config_to_dict(config, BertConfig.model_type)
+        settings = config_to_dict(config, model_type=BertConfig.model_type)
+        settings |= {"architectures": [], "model_type": OWN, "head": head}
         tensors = _flat(with_scan(params, scan=False))
     else:
         library = "transformers"
-        config = exported_config(config)
-        settings = config_to_dict(config)
-        architecture, tensors = _their_tensors(head, params, config)
-    settings |= _more_settings(checkpoint, architecture)
+        config = exported_config(config, *_class(checkpoint))
+        rest = find_family(config.model_type).class_of(
+            *_class(checkpoint), config.causal
+        )
+        settings = config_to_dict(config, rest=rest)
+        architecture = settings["architectures"][0]
+        tensors = _their_tensors(head, params, config, rest)
+    settings |= _more_settings(checkpoint)
     if checkpoint.tokenizer is not None:
         settings.setdefault("pad_token_id", checkpoint.tokenizer.pad_id)
     modules = vector_settings(head, checkpoint.extra, config.max_positions)
@@ -242,29 +298,21 @@ def save_huggingface(
 
 
 def _their_tensors(
-    head: str, params: dict[str, Any], config: BertConfig
-) -> tuple[str, Tensors]:
-    """The class of a model in transformers, and its tensors under transformers' names."""
-    family = find_family(config.model_type)
+    head: str, params: dict[str, Any], config: BertConfig, rest: str
+) -> Tensors:
+    """The tensors of a model under transformers' names. rest: see Family.class_of."""
     params = _with_position_table(params, config)
-    rest = _class_of(config, head, params)
     tensors = from_params(params, config, head=head)
     if rest == "Model":
-        tensors = {name.removeprefix(family.prefix): x for name, x in tensors.items()}
-    return f"{family.model_types[config.model_type]}{rest}", tensors
+        prefix = find_family(config.model_type).prefix
+        tensors = {name.removeprefix(prefix): x for name, x in tensors.items()}
+    return tensors
 
 
-def _more_settings(checkpoint: Checkpoint, architecture: str) -> dict[str, Any]:
-    """The values of config.json beside the options of the model.
-
-    architecture: class in transformers, or OWN.
-    """
+def _more_settings(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The values of config.json beside the class and the options of the model."""
     head = checkpoint.head
     settings: dict[str, Any] = {"dtype": "float32"}
-    if architecture == OWN:
-        settings |= {"architectures": [], "model_type": OWN, "head": head}
-    else:
-        settings["architectures"] = [architecture]
     if head in ("sequence", "token"):
         outputs = len(checkpoint.params["classifier"]["bias"])
         names = checkpoint.labels or default_names(outputs)
@@ -319,22 +367,6 @@ def _take_tied(tensors: dict[str, np.ndarray], family: Family) -> None:
             f"{name} differs from {tied} (tie_word_embeddings=false); expected an MLM head "
             "with the word table, or the encoder alone, saved as transformers' Model class"
         )
-
-
-def _class_of(config: BertConfig, head: str, params: Mapping[str, Any]) -> str:
-    """The end of the name of the class in transformers, such as "ForMaskedLM", or ""."""
-    if head not in HEADS:
-        head = "none"
-    parts = {*params} - {"bert", "bilstm"}
-    if config.causal:
-        parts.discard("nsp")  # this head is not trained
-    family = find_family(config.model_type)
-    for rest, (its_head, its_parts) in family.classes.items():
-        if head == its_head and parts == {*its_parts} - {"pooler"}:
-            if config.causal and rest == "ForMaskedLM":
-                return family.causal
-            return rest
-    return ""
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> None:

@@ -45,7 +45,7 @@ from bert_jax.interop.find import (
     hub_name,
     split_step,
 )
-from bert_jax.interop.huggingface import read_huggingface
+from bert_jax.interop.huggingface import check_padding, read_huggingface
 from bert_jax.interop.surgery import stretched
 from bert_jax.interop.tensorflow import read_tensorflow
 from bert_jax.interop.train_state import newest_step, read_step
@@ -180,6 +180,9 @@ def _without_weights(
             check(settings, ConfigJson)
             config = config_from_dict(settings, **changes)
     tokenizer = find_tokenizer(folder)
+    if "model" not in settings:
+        with naming(file):
+            check_padding(settings, config, tokenizer)
     return Checkpoint(config, {}, tokenizer, "none", source=source)
 
 

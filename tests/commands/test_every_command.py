@@ -56,7 +56,7 @@ OTHERS = {"estimate", "doctor", "study", "finetune", "prepare", "train", "vocabu
 NO_RUN = "has no metrics.jsonl"
 NO_MLM = "has no MLM head"
 REFUSALS = {
-    "convert": "transformers has no BERT with encoder=lstm",
+    "convert": "transformers has no class with encoder=lstm",
     "predict": "an encoder without a head",
     "evaluate": "only pretrained|an encoder without a head",
     "embed pooler": "has no pooler",

@@ -153,7 +153,7 @@ def test_models_without_a_form_in_transformers_are_refused(golden, tmp_path):
         (dict(pooling="mean"), "a classifier on the mean of all tokens"),
     ):
         checkpoint = load(folder, **option)
-        with pytest.raises(UserError, match=f"no BERT with {reason}; use"):
+        with pytest.raises(UserError, match=f"no class with {reason}; use"):
             save_huggingface(tmp_path / "folder", checkpoint)
         save_huggingface(tmp_path / reason, checkpoint, own=True)
         again = load(tmp_path / reason)

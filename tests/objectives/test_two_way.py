@@ -282,7 +282,7 @@ def test_a_run_resumes_scores_and_is_saved_in_our_form(
     with pytest.raises(UserError, match="reads one side and never sees"):
         model.score(["the cat"], rest_of_word=True)
     with pytest.raises(
-        UserError, match="transformers has no BERT with encoder=lstm"
+        UserError, match="transformers has no class with encoder=lstm"
     ) as error:
         save_huggingface(tmp_path / "hf", checkpoint)
     assert "\n" not in str(error.value) and not (tmp_path / "hf").exists()

@@ -2,6 +2,13 @@
 
 from bert_jax.interop.families.family import Family
 
+# The classes of tasks, which are the same in all families.
+TASKS = {
+    "ForSequenceClassification": ("sequence", ("pooler", "classifier")),
+    "ForMultipleChoice": ("choice", ("pooler", "classifier")),
+    "ForTokenClassification": ("token", ("classifier",)),
+    "ForQuestionAnswering": ("span", ("qa_outputs",)),
+}
 BERT = Family(
     model_types={"bert": "Bert"},
     classes={
@@ -10,12 +17,8 @@ BERT = Family(
         "LMHeadModel": ("pretraining", ("mlm",)),
         "ForNextSentencePrediction": ("pretraining", ("pooler", "nsp")),
         "Model": ("none", ("pooler",)),
-        "ForSequenceClassification": ("sequence", ("pooler", "classifier")),
-        "ForMultipleChoice": ("choice", ("pooler", "classifier")),
-        "ForTokenClassification": ("token", ("classifier",)),
-        "ForQuestionAnswering": ("span", ("qa_outputs",)),
+        **TASKS,
     },
-    causal="LMHeadModel",
     prefix="bert.",
     layer="bert.encoder.layer.{}.",
     names={

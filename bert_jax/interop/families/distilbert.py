@@ -4,6 +4,7 @@ Its sinusoids (sinusoidal_pos_embds) are stored as a table, and are read as one.
 changes the table, so that an exported config.json has sinusoidal_pos_embds=False.
 """
 
+from bert_jax.interop.families.bert import TASKS
 from bert_jax.interop.families.family import Family
 
 DISTILBERT = Family(
@@ -11,10 +12,7 @@ DISTILBERT = Family(
     classes={
         "ForMaskedLM": ("pretraining", ("mlm",)),
         "Model": ("none", ()),
-        "ForSequenceClassification": ("sequence", ("pooler", "classifier")),
-        "ForMultipleChoice": ("choice", ("pooler", "classifier")),
-        "ForTokenClassification": ("token", ("classifier",)),
-        "ForQuestionAnswering": ("span", ("qa_outputs",)),
+        **TASKS,
     },
     prefix="distilbert.",
     layer="distilbert.transformer.layer.{}.",

@@ -2,11 +2,13 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from bert_jax.model.config import BertConfig
 
+# Ends of the names of the classes that predict the next token.
+CAUSAL = ("LMHeadModel", "ForCausalLM")
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/(.*)")
 
 
@@ -18,7 +20,6 @@ class Family:
       {"bert": "Bert"}.
     classes: head and parts, beside the encoder, by the rest of a class's name, such as
       {"ForMaskedLM": ("pretraining", ("mlm",))}. The first class that fits is written.
-    causal: the rest of the name of the class of a causal language model. "" without one.
     prefix: start of the encoder's tensor names in a model with a head.
     layer: start of the names of layer {}.
     names: transformers' names by path. Paths of a layer start below the layer. A part
@@ -41,7 +42,6 @@ class Family:
     layer: str
     names: Mapping[str, str]
     keys: Mapping[str, str]
-    causal: str = ""
     head_names: Mapping[str, Mapping[str, str]] = dataclasses.field(
         default_factory=dict
     )
@@ -49,6 +49,20 @@ class Family:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     read: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda values: {}
     write: Callable[[BertConfig], dict[str, Any]] = lambda config: {}
+
+    def class_of(self, head: str, parts: Collection[str], causal: bool) -> str:
+        """The rest of the name of the class of a model, such as "ForMaskedLM", or "".
+
+        parts: parts of the model beside the encoder. A class may lack the pooler.
+        """
+        parts = {*parts} - {"pooler"}
+        for rest, (its_head, its_parts) in self.classes.items():
+            if head != its_head or parts != {*its_parts} - {"pooler"}:
+                continue
+            if head == "pretraining" and causal != (rest in CAUSAL):
+                continue
+            return rest
+        return ""
 
     def name_of(self, name: str, head: str = "none") -> str:
         """Transformers' name of our parameter ``name``. "" if it has none."""

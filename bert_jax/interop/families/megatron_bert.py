@@ -7,8 +7,7 @@ from bert_jax.interop.families.bert import BERT
 MEGATRON_BERT = dataclasses.replace(
     BERT,
     model_types={"megatron-bert": "MegatronBert"},
-    classes={**BERT.classes, "ForCausalLM": ("pretraining", ("mlm",))},
-    causal="ForCausalLM",
+    classes={"ForCausalLM": ("pretraining", ("mlm",)), **BERT.classes},
     names={
         **BERT.names,
         "attention_norm": "attention.ln",

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.interop.families.bert import BERT, encoder_names
+from bert_jax.errors import UserError
+from bert_jax.interop.families.bert import BERT, TASKS, encoder_names
 from bert_jax.model.config import BertConfig
 from bert_jax.schema import check
 
@@ -13,16 +14,20 @@ def _read(values: Mapping[str, Any]) -> dict[str, int]:
     """Padding has the row pad_token_id of the position table, the first token the next."""
     padding = values.get("pad_token_id", 1)
     check(padding, int, "pad_token_id")
-    rows = values.get("max_position_embeddings", 512)
+    rows = values.get("max_position_embeddings", BertConfig.max_positions)
+    if not 0 <= padding < rows - 1:
+        raise UserError(
+            f"pad_token_id={padding} and max_position_embeddings={rows}; expected rows of "
+            "the position table after row pad_token_id"
+        )
     return {"position_offset": padding + 1, "max_positions": rows - padding - 1}
 
 
 def _write(config: BertConfig) -> dict[str, int]:
-    return {
-        "max_position_embeddings": config.position_rows,
-        # An offset of 0, which RoBERTa does not have, is not read again.
-        "pad_token_id": max(config.position_offset - 1, 0),
-    }
+    # An offset of 0, which RoBERTa does not have, is not read again.
+    padding = max(config.position_offset - 1, 0)
+    rows = config.max_positions + padding + 1
+    return {"max_position_embeddings": rows, "pad_token_id": padding}
 
 
 ROBERTA = dataclasses.replace(
@@ -36,12 +41,8 @@ ROBERTA = dataclasses.replace(
         "ForMaskedLM": ("pretraining", ("mlm",)),
         "ForCausalLM": ("pretraining", ("mlm",)),
         "Model": ("none", ("pooler",)),
-        "ForSequenceClassification": ("sequence", ("pooler", "classifier")),
-        "ForMultipleChoice": ("choice", ("pooler", "classifier")),
-        "ForTokenClassification": ("token", ("classifier",)),
-        "ForQuestionAnswering": ("span", ("qa_outputs",)),
+        **TASKS,
     },
-    causal="ForCausalLM",
     prefix="roberta.",
     layer="roberta.encoder.layer.{}.",
     names={

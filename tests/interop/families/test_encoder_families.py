@@ -283,6 +283,105 @@ def test_missing_keys_have_the_class_defaults_of_transformers():
         assert "\n" not in str(error.value)
 
 
+def changed_copy(folder, copy, **settings):
+    """A copy of a folder with other values in its config.json. None removes a value."""
+    shutil.copytree(folder, copy)
+    path = copy / "config.json"
+    values = json.loads(path.read_text()) | settings
+    kept = {key: value for key, value in values.items() if value is not None}
+    path.write_text(json.dumps(kept))
+    return copy
+
+
+@pytest.mark.parametrize("activation", ["tanh", "gelu", "relu"])
+def test_the_pooler_of_an_electra_for_choices_is_read_and_written(
+    folder, theirs, tmp_path, activation
+):
+    """The expected logits start at transformers' last hidden state of the first token."""
+    source = folder / "electra_choice"
+    copy = changed_copy(source, tmp_path / "m", summary_activation=activation)
+    checkpoint = read_huggingface(copy)
+    assert checkpoint.config.pooler == activation
+    tensors = load_file(copy / "model.safetensors")
+    first_BD = theirs["electra_choice/hidden_states"][-1][:, 0]
+    weight_DD = tensors["sequence_summary.summary.weight"]
+    x_BD = first_BD @ weight_DD.T + tensors["sequence_summary.summary.bias"]
+    functions = {
+        "tanh": np.tanh,
+        "gelu": lambda x: np.asarray(jax.nn.gelu(x, approximate=False)),
+        "relu": lambda x: np.maximum(x, 0),
+    }
+    pooled_BD = functions[activation](x_BD)
+    expected = pooled_BD @ tensors["classifier.weight"].T + tensors["classifier.bias"]
+    close(output_of(checkpoint, checkpoint.params, tokens_of()), expected.T, 1e-5)
+    save_huggingface(tmp_path / "out", checkpoint)
+    settings = json.loads((tmp_path / "out/config.json").read_text())
+    assert settings["architectures"] == ["ElectraForMultipleChoice"]
+    assert settings["summary_activation"] == activation
+    assert "pooler" not in settings
+    assert read_huggingface(tmp_path / "out").config == checkpoint.config
+
+
+def test_the_summary_of_an_electra_counts_for_choices_only(folder, tmp_path):
+    for key, value, message in (
+        (
+            "summary_activation",
+            "silu",
+            r"summary_activation='silu', expected one of \['gelu', 'tanh', 'relu'\]",
+        ),
+        ("summary_activation", "", "summary_activation='', expected one of"),
+        ("summary_type", "mean", r"summary_type='mean', expected one of \['first'\]"),
+        (
+            "summary_use_proj",
+            False,
+            r"summary_use_proj=False, expected one of \[True\]",
+        ),
+    ):
+        copies = {}
+        for name in ("electra_choice", "electra_sequence"):
+            copy = tmp_path / f"{name}_{key}_{value}"
+            copies[name] = changed_copy(folder / name, copy, **{key: value})
+        with pytest.raises(UserError, match=message) as error:
+            read_huggingface(copies["electra_choice"])
+        assert "\n" not in str(error.value)
+        assert read_huggingface(copies["electra_sequence"]).config.pooler == "gelu"
+
+
+def test_positions_and_padding_need_the_same_id(folder, tmp_path):
+    """transformers counts the tokens that are not pad_token_id."""
+    tokens = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
+    tokens += [f"w{i}" for i in range(36)]
+    for padding, fits in ((1, True), (0, False), (7, False)):
+        copy = changed_copy(
+            folder / "roberta_mlm", tmp_path / f"m{padding}", pad_token_id=padding
+        )
+        (copy / "vocab.txt").write_text("\n".join(tokens))
+        if fits:
+            assert bert_jax.load(copy).config.position_offset == 2
+            continue
+        message = (
+            f"config.json: pad_token_id={padding}, from which a roberta counts positions, "
+            "but the tokenizer's padding token has the id 1; expected"
+        )
+        for load in (bert_jax.load, bert_jax.tokenizer, read_huggingface):
+            with pytest.raises(UserError, match=message) as error:
+                load(copy)
+            assert "\n" not in str(error.value)
+
+
+def test_a_roberta_needs_rows_after_its_padding(folder, tmp_path):
+    for rows, padding in ((2, 1), (17, 16), (17, -1)):
+        copy = changed_copy(
+            folder / "roberta_mlm",
+            tmp_path / f"m{rows}{padding}",
+            max_position_embeddings=rows,
+            pad_token_id=padding,
+        )
+        message = f"pad_token_id={padding} and max_position_embeddings={rows}; expected"
+        with pytest.raises(UserError, match=message):
+            read_huggingface(copy)
+
+
 SMALL = BertConfig(41, 24, 2, 3, 40, 15, initializer_range=0.2)
 
 
@@ -301,14 +400,50 @@ SMALL = BertConfig(41, 24, 2, 3, 40, 15, initializer_range=0.2)
         ({"type_vocab_size": 0}, None),
         ({"pooler": "none"}, None),
         ({"window": 4, "global_every": 2}, None),
+        ({"pooler": "none", "max_positions": 1}, None),
         ({"pooler": "relu", "position_offset": 2}, None),
         ({"pre_norm": True, "position_offset": 2}, None),
         ({"type_vocab_size": 0, "pooler": "relu", "layer_norm_epsilon": 1e-5}, None),
     ],
 )
-def test_a_model_is_exported_as_a_family_with_its_options(changes, model_type):
-    exported = exported_config(dataclasses.replace(SMALL, **changes))
+def test_a_classifier_is_exported_as_a_family_with_its_options(changes, model_type):
+    config = dataclasses.replace(SMALL, **changes)
+    exported = exported_config(config, "sequence", {"pooler", "classifier"})
     assert (exported and exported.model_type) == model_type
+
+
+@pytest.mark.parametrize(
+    ("changes", "model_type"),
+    [
+        ({"pooler": "none"}, "bert"),
+        ({"type_vocab_size": 0}, "distilbert"),
+        ({"type_vocab_size": 0, "pooler": "gelu"}, "distilbert"),
+        ({"pooler": "relu", "position_offset": 2}, "roberta"),
+        ({"pooler": "none", "model_type": "electra"}, "bert"),
+        ({"pre_norm": True, "position_offset": 2}, None),
+    ],
+)
+def test_the_pooler_does_not_decide_the_family_of_a_model_without_one(
+    changes, model_type
+):
+    config = dataclasses.replace(SMALL, **changes)
+    exported = exported_config(config, "pretraining", {"mlm"})
+    assert (exported and exported.model_type) == model_type
+    # The NSP head reads the pooler's output.
+    with_nsp = exported_config(config, "pretraining", {"mlm", "nsp"})
+    assert with_nsp is None
+
+
+def test_a_model_type_is_kept_if_it_has_a_class_with_the_head():
+    """Without a pooler these models differ in the names of their classes only."""
+    for model_type, head, parts, expected in (
+        ("electra", "token", {"classifier"}, "electra"),
+        ("electra", "none", set(), "electra"),
+        ("electra", "pretraining", {"mlm"}, "bert"),
+        ("bert", "span", {"qa_outputs"}, "bert"),
+    ):
+        config = dataclasses.replace(SMALL, model_type=model_type, pooler="none")
+        assert exported_config(config, head, parts).model_type == expected
 
 
 def random_checkpoint(config, folder):
@@ -333,13 +468,15 @@ def random_checkpoint(config, folder):
     "changes",
     [
         {"type_vocab_size": 0},
-        {"pooler": "none", "position_offset": 3, "model_type": "xlm-roberta"},
+        {"pooler": "relu", "position_offset": 3, "model_type": "xlm-roberta"},
         {"window": 4, "global_every": 2},
     ],
 )
 def test_options_without_a_class_are_kept_under_our_names(folder, tmp_path, changes):
     checkpoint = random_checkpoint(dataclasses.replace(SMALL, **changes), folder)
-    with pytest.raises(UserError, match="transformers has no BERT with these options"):
+    with pytest.raises(
+        UserError, match="transformers has no class with head 'none', par"
+    ):
         save_huggingface(tmp_path / "out", checkpoint)
     save_huggingface(tmp_path / "out", checkpoint, own=True)
     read = read_huggingface(tmp_path / "out")
@@ -354,7 +491,7 @@ def test_a_head_that_a_family_does_not_have_is_kept_under_our_names(folder, tmp_
     encoder = random_checkpoint(config, folder)
     params = encoder.params | {"mlm": mlm.params["mlm"]}
     changed = dataclasses.replace(encoder, params=params, head="pretraining")
-    message = "has no BERT with model_type=electra, head 'pretraining' and parameters b"
+    message = "has no class with head 'pretraining', parameters bert, mlm and these opt"
     with pytest.raises(UserError, match=message):
         save_huggingface(tmp_path / "out", changed)
     save_huggingface(tmp_path / "out", changed, own=True)
