@@ -10,6 +10,7 @@ import numpy as np
 from flax import traverse_util
 
 from bert_jax.data.library import LibraryTokenizer
+from bert_jax.data.text_arrays import INPUT_NAMES
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import find_tokenizer
 from bert_jax.data.wordpiece import WordPieceTokenizer
@@ -377,4 +378,9 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> N
     settings = tokenizer.config() | {"model_max_length": config.max_positions}
     if isinstance(tokenizer, WordPieceTokenizer):
         settings |= {"tokenize_chinese_chars": True}
+    if config.type_vocab_size < 2:
+        # transformers' models have no vector for the type 1 of a second text.
+        names = list(INPUT_NAMES)
+        names.remove("token_type_ids")
+        settings["model_input_names"] = names
     write_json(folder / "tokenizer_config.json", settings)

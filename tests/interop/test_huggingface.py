@@ -330,6 +330,24 @@ def test_the_tokenizer_of_a_tagging_model_reads_lists_of_words(
         assert same is (name != "token" or text.startswith(" "))
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece", "bpe"])
+def test_a_model_with_one_token_type_or_none_gets_no_types(tmp_path, kind):
+    """transformers' table has no row for the type 1 of a second text."""
+    tokenizer = train_vocabulary(["a b c ab bc"] * 9, 300, kind=kind)
+    for types in (0, 1, 2, 3):
+        config = BertConfig(
+            tokenizer.vocab_size, 8, 1, 2, 8, max_positions=48, type_vocab_size=types
+        )
+        folder = tmp_path / f"{types}"
+        folder.mkdir()
+        write_tokenizer(folder, tokenizer, config)
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        names = settings.get("model_input_names", ["token_type_ids"])
+        has_types = types > 1 and kind != "bpe"  # in RoBERTa's template all are 0
+        assert ("token_type_ids" in names) == has_types
+        assert load_tokenizer(folder).fingerprint() == tokenizer.fingerprint()
+
+
 def test_the_config_has_the_id_of_the_padding(folder, tmp_path):
     checkpoint = read_huggingface(folder / "none")
     known = load_tokenizer(folder / "tokenizer")
