@@ -252,7 +252,8 @@ def next_sentence(model: OnDevices, rows: Rows, options: Options) -> Iterator[Pa
     config = checkpoint.config
     # Models that read one side are trained without pairs, so their NSP head is not.
     if "nsp" not in checkpoint.params or not config.reads_both_sides:
-        raise UserError(f"{model.name} has no NSP head; load a pretrained one")
+        needed = "load a checkpoint that was pretrained with next sentence prediction"
+        raise UserError(f"{model.name} has no NSP head; {needed}")
     max_length = options.max_length or config.max_positions
     module = BertForPreTraining(config, checkpoint.compute)
     program = model.program(_nsp_logits, module)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -113,12 +113,13 @@ def default_names(outputs: int) -> list[str]:
 
 
 def check_params(
-    params: dict[str, Any], config: BertConfig, head: str
+    params: dict[str, Any], config: BertConfig, head: str, pretrained: Sequence[str]
 ) -> tuple[str, ...]:
     """Compares the shapes of parameters with the shapes in a new model, by name.
 
-    Returns the names of missing parameters of pretraining. Raises UserError for other
-    shapes and for incomplete parts. A BiLSTM and Dense modules are compared later.
+    pretrained: parts, such as "pooler", whose parameters are returned by name if they are
+    missing. Raises UserError for other shapes and for incomplete parts. A BiLSTM and Dense
+    modules are compared later.
     """
     if "encoder" not in params.get("bert", {}):
         raise UserError(
@@ -137,7 +138,7 @@ def check_params(
         part = part_of(name)
         if part in parts:
             needed[name] = shape
-        elif part in ("pooler", "mlm", "nsp"):
+        elif part in pretrained:
             missing.append(name)
     wrong = shape_differences(shapes, needed)
     if wrong:

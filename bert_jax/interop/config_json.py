@@ -266,6 +266,16 @@ def _fits(config: BertConfig, rest: str) -> bool:
     return dataclasses.replace(implied, **same) == config
 
 
+def learns_from_pairs(config: BertConfig) -> bool:
+    """Whether models like this one are pretrained with pairs of sentences.
+
+    They are not if they have no types for the two sentences, if their family has no head
+    for pairs, or if a token does not attend to later tokens.
+    """
+    has_head = find_family(config.model_type).name_of("nsp/kernel") != ""
+    return has_head and config.type_vocab_size > 1 and config.reads_both_sides
+
+
 def split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Splits changes into fields of BertConfig and fields of ComputeConfig."""
     model = dict(changes)

@@ -127,7 +127,8 @@ def _our_params(
     """The head and the parameters of a model under our names."""
     params, head = traverse_util.unflatten_dict(tensors, sep="/"), settings.get("head")
     check(head, Head, "head")
-    return head, Converted(params, check_params(params, config, head), ())
+    missing = check_params(params, config, head, ())  # save_huggingface wrote all parts
+    return head, Converted(params, missing, ())
 
 
 def _their_params(

@@ -241,6 +241,9 @@ def _read_workdir(
     known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm", "dense")
     step, every = read_step(checkpoints, step)
     config = run_config(settings, step, changes)
+    parts = ("pooler", "mlm", "nsp")
+    if not pairs:
+        parts = ("mlm",)
     if not pairs and every.pop("nsp", None):
         # This head and the pooler below it learn from pairs only. Without pairs, weight
         # decay shrinks them.
@@ -257,7 +260,7 @@ def _read_workdir(
     with naming(path):
         check(head, Head, "head")
     with naming(workdir):
-        missing = check_params(params, config, head)
+        missing = check_params(params, config, head, parts)
     tokenizer = find_tokenizer(workdir)
     if tokenizer and trained_with and not tokenizer.has_fingerprint(trained_with):
         needed = "copy the vocabulary of the run to it"

@@ -40,6 +40,7 @@ class Causal(PretrainingObjective):
 
     model: BertForPreTraining
     sum_names: ClassVar[tuple[str, ...]] = sum_names("lm")
+    unused: ClassVar[tuple[str, ...]] = ("bert/pooler", "nsp")
     adds_rows: ClassVar[bool] = True
 
     def init(self, key: jax.Array) -> Params:

@@ -51,6 +51,11 @@ class MlmNsp(PretrainingObjective):
     def sum_names(self) -> tuple[str, ...]:
         return tuple(name for part in self.parts for name in sum_names(part))
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The head of pairs, and the pooler below it, if there are no pairs."""
+        return () if self.next_sentence else ("bert/pooler", "nsp")
+
     def init(self, key: jax.Array) -> Params:
         ids_BL = jnp.zeros((1, 8), jnp.int32)
         inputs = ids_BL, ids_BL, ids_BL + 1, ids_BL[:, :2]

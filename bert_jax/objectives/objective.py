@@ -45,6 +45,8 @@ class Objective(abc.ABC):
     sum_names: names of all sums that ``sums`` returns. The names of the engine's own sums,
       RESERVED_SUMS of training/state.py, are refused.
     rules: sharding of parameters that no rule of parallel/sharding.py matches.
+    unused: parts of the model, such as bert/pooler, that no loss reads. They are parameters
+      of the state, but not of the trained model.
     frozen: pattern of the paths of parameters that are not trained. Layer i of an encoder
       is encoder/layer_i, also if layers are stacked.
     adds_rows: whether ``sums`` of a batch are the sums over its rows, apart from the masks
@@ -56,6 +58,7 @@ class Objective(abc.ABC):
 
     sum_names: tuple[str, ...]
     rules: Rules = ()
+    unused: tuple[str, ...] = ()
     frozen: str = ""
     adds_rows: bool = False
 

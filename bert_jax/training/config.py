@@ -15,7 +15,8 @@ from bert_jax.data.phases import Phase
 from bert_jax.data.store import read_info
 from bert_jax.errors import UserError, counted
 from bert_jax.files import expanded, is_remote, open_remote, parse_json
-from bert_jax.interop.config_json import RunJson, with_remat
+from bert_jax.interop.config_json import RunJson, learns_from_pairs, with_remat
+from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.model.config import (
     POOLINGS,
@@ -241,6 +242,16 @@ class TrainConfig(RunConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        model_type, types = self.model.model_type, self.model.type_vocab_size
+        if model_type not in FAMILIES:
+            raise UserError(
+                f"model.model_type={model_type!r}, expected one of {', '.join(FAMILIES)}"
+            )
+        if self.data.examples.next_sentence and types < 2:
+            raise UserError(
+                f"model.type_vocab_size={types}, expected 2 for pairs of sentences, or "
+                "data.examples.next_sentence=False"
+            )
         limit, mask_rate = self.model.max_positions, self.data.examples.mask_rate
         completed = []
         for i, phase in enumerate(self.phases):
@@ -430,8 +441,10 @@ def with_architecture(
     """Settings of a pretraining. Missing sizes of ``model`` are added from ``init_from``.
 
     The checkpoint gives all missing settings of the model except the dropout. vocab_size is
-    the number of tokens of its tokenizer, because the word table may have more rows. If the
-    checkpoint was deleted, a run in ``workdir`` that started from it gives the settings.
+    the number of tokens of its tokenizer, because the word table may have more rows.
+    data.examples.next_sentence is False, unless the settings have it, for a checkpoint that
+    does not learn from pairs. If the checkpoint was deleted, a run in ``workdir`` that
+    started from it gives the settings.
     """
     model, path = settings.get("model", {}), expanded(settings.get("init_from"))
     if not isinstance(model, Mapping) or not _is_pretraining(settings):
@@ -442,7 +455,7 @@ def with_architecture(
     if not path or not missing:
         return settings
     try:
-        known = _architecture(path)
+        known, pairs = _architecture(path)
     except UserError:
         folder = Path(workdir)
         if is_remote(workdir):
@@ -453,12 +466,29 @@ def with_architecture(
         if run.get("init_from") != path:
             raise
         known = run["model"]
+        examples = run.get("data", {}).get("examples", {})
+        pairs = examples.get("next_sentence", True)
     known = {name: known[name] for name in known if name not in _DROPOUTS}
-    return {**settings, "model": known | dict(model)}
+    settings = {**settings, "model": known | dict(model)}
+    if pairs:
+        return settings
+    return _without_pairs(settings)
 
 
-def _architecture(path: str) -> dict[str, Any]:
-    """The settings of a checkpoint's model."""
+def _without_pairs(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings with data.examples.next_sentence=False, unless they ask for pairs."""
+    data = settings.get("data", {})
+    if not isinstance(data, Mapping):
+        return settings
+    examples = data.get("examples", {})
+    if not isinstance(examples, Mapping) or examples.get("sentence_order"):
+        return settings
+    examples = {"next_sentence": False, **examples}
+    return {**settings, "data": {**data, "examples": examples}}
+
+
+def _architecture(path: str) -> tuple[dict[str, Any], bool]:
+    """The settings of a checkpoint's model, and whether it learns from pairs."""
     check_checkpoint(path, "init_from")
     # Imported late: it imports JAX, and a command line without init_from needs none.
     from bert_jax.interop.load import load
@@ -467,7 +497,7 @@ def _architecture(path: str) -> dict[str, Any]:
     known = {**vars(checkpoint.config)}
     if checkpoint.tokenizer is not None:
         known["vocab_size"] = checkpoint.tokenizer.vocab_size
-    return known
+    return known, learns_from_pairs(checkpoint.config)
 
 
 def with_any_sizes(settings: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -154,10 +154,6 @@ def fitted(config: TrainConfig, vocab_size: int, log: Log) -> TrainConfig:
     elif vocab_size != model.vocab_size:
         expected = f"{vocab_size}, the number of tokens in the vocabulary of the text"
         raise UserError(f"model.vocab_size={model.vocab_size}, expected {expected}")
-    if data.examples.next_sentence and model.type_vocab_size < 2:
-        expected = "2 for pairs of sentences, or data.examples.next_sentence=False"
-        actual = f"model.type_vocab_size={model.type_vocab_size}"
-        raise UserError(f"{actual}, expected {expected}")
     return config
 
 

@@ -167,8 +167,10 @@ def _first_state(
         return restored
     params = job.initial_params
     state = init_state(job.objective, optimizer, abstract, job.config.seed, params)
-    if params and (new := new_parameters(abstract, params)):
-        log(f"initialised at random: {', '.join(new)}")
+    if params:
+        new = {*new_parameters(abstract, params)} - {*job.objective.unused}
+        if new:
+            log(f"initialised at random: {', '.join(sorted(new))}")
     return state, {}
 
 

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,11 +7,13 @@ import pytest
 
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
+from bert_jax.objectives.causal import Causal
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.objective import (
     cross_entropy_sums,
     eval_metrics,
     eval_summary,
+    few_rows,
 )
 
 
@@ -225,3 +229,28 @@ def test_a_new_model_has_the_documented_loss():
     assert metrics["mlm_loss"] == pytest.approx(expected, abs=0.05)
     assert metrics["mlm_accuracy"] < 0.01
     assert metrics["nsp_loss"] == pytest.approx(np.log(2), abs=0.15)
+
+
+@pytest.mark.long
+def test_parts_that_no_loss_reads_are_listed(small_model_config):
+    """They have no gradient, and the log of a run does not name them."""
+    paired = MlmNsp(BertForPreTraining(small_model_config))
+    causal = dataclasses.replace(small_model_config, causal=True)
+    params = jax.jit(paired.init)(jax.random.key(0))
+    for objective, unused in (
+        (paired, ()),
+        (dataclasses.replace(paired, next_sentence=False), ("bert/pooler", "nsp")),
+        (Causal(BertForPreTraining(causal)), ("bert/pooler", "nsp")),
+    ):
+
+        def loss(params, objective=objective):
+            sums = objective.sums(params, few_rows(), None)
+            return sum(x for name, x in sums.items() if name.endswith("loss"))
+
+        grads = jax.jit(jax.grad(loss))(params)
+        parts = {**grads, "bert/pooler": grads["bert"]["pooler"]}
+        zero = []
+        for name, part in parts.items():
+            if not any(np.any(leaf) for leaf in jax.tree.leaves(part)):
+                zero.append(name)
+        assert objective.unused == unused == tuple(sorted(zero))

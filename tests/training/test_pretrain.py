@@ -267,7 +267,7 @@ def test_a_missing_head_is_initialised_and_logged(start, one_step, tmp_path):
     ("flag", "message"),
     [
         ("init_from", "nowhere does not exist"),
-        ("--model.type_vocab_size=1", "type_vocab_size=1, expected 2 for pairs"),
+        ("--model.vocab_size=77", "vocab_size=77, expected"),
         ("--accumulation=3", "=8 is not a multiple of 3, "),
     ],
 )
@@ -715,6 +715,75 @@ def test_several_prepared_texts_are_refused_with_the_settings_of_a_mixture(small
     for text in ([store, store.parent / "text.txt"], [store, store]):
         with pytest.raises(UserError, match=message):
             bert_jax.pretrain(text=text, steps=1)
+
+
+def families_of(pairs):
+    """Options of models that are pretrained with pairs, or without."""
+    if pairs:
+        return {"bert": {}, "megatron-bert": {"pre_norm": True}}
+    return {
+        "roberta": {"position_offset": 2, "type_vocab_size": 1},
+        "xlm-roberta": {"position_offset": 2},  # with two types, which it does not use
+        "distilbert": {"type_vocab_size": 0, "pooler": "relu"},
+        "electra": {"pooler": "gelu"},
+        "bert": {"type_vocab_size": 1},
+    }
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_the_checkpoint_decides_whether_a_run_has_pairs(pairs, tmp_path):
+    tokens = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]", "a", "b", "c"]
+    tokenizer = WordPieceTokenizer(tokens)
+    sizes = BertConfig(len(tokens), 8, 1, 2, 8, 16)
+    for model_type, options in families_of(pairs).items():
+        model = dataclasses.replace(sizes, model_type=model_type, **options)
+        init = MlmNsp(BertForPreTraining(model)).init
+        shapes = jax.eval_shape(init, jax.random.key(0))
+        bert = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes["bert"])
+        del bert["pooler"]
+        folder = tmp_path / model_type
+        save_huggingface(folder, Checkpoint(model, {"bert": bert}, tokenizer, "none"))
+        of_run = {
+            "init_from": str(folder),
+            "phases": ({"steps": 1, "batch_size": 8},),
+            "optimizer": {"learning_rate": 1e-3},
+            "data": {"corpus": (str(tmp_path / "text"),)},
+        }
+        config = train_config(of_run)
+        assert config.model.model_type == model_type
+        assert config.data.examples.next_sentence == pairs
+        # What a user asks for is kept, or refused before any text is read.
+        for asked in ("next_sentence", "sentence_order"):
+            examples = {"examples": {asked: True}}
+            given = of_run | {"data": of_run["data"] | examples}
+            if model.type_vocab_size > 1:
+                assert train_config(given).data.examples.next_sentence
+                continue
+            with pytest.raises(
+                UserError, match=r"model.type_vocab_size=\d, expected 2 f"
+            ):
+                train_config(given)
+        # A resumed run has the values of the run if the checkpoint was deleted.
+        workdir = tmp_path / f"{model_type}_run"
+        workdir.mkdir()
+        written = json.loads(json.dumps(dataclasses.asdict(config)))
+        (workdir / "config.json").write_text(json.dumps(written))
+        shutil.rmtree(folder)
+        assert train_config(of_run, workdir) == config
+
+
+def test_a_wrong_model_type_is_refused_at_the_start():
+    sizes = dict(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
+    settings = {
+        "model": sizes | {"vocab_size": 50, "model_type": "robberta"},
+        "data": {"path": "text"},
+        "phases": ({"steps": 1, "batch_size": 8},),
+        "optimizer": {"learning_rate": 1e-3},
+    }
+    with pytest.raises(
+        UserError, match=r"model\.model_type=.robberta., expected one of be"
+    ):
+        train_config(settings)
 
 
 def test_a_small_text_has_a_small_vocabulary(tmp_path):

@@ -108,19 +108,24 @@ def test_masked_words_are_learned_and_the_run_is_exported(family, folder, tmp_pa
     text = tmp_path / "text.txt"
     documents = ["\n".join(f"{line} ." for line, _ in sentences(9))] * 4
     text.write_text("\n\n".join(documents))
+    lines = []
     model = bert_jax.pretrain(
         workdir=tmp_path / "run",
         text=text,
         init_from=folder,
-        data={"examples": {"next_sentence": False}},
         steps=3,
         sequence_length=16,
         batch_size=8,
+        log=lines.append,
     )
+    # The run has no pairs, and so neither a head for pairs nor a pooler.
+    assert not [line for line in lines if "initialised at random" in line]
+    assert model.missing == ()
     assert (model.config.model_type, model.head) == (family, "pretraining")
     assert {*model.params} == {"bert", "mlm"}
-    settings = json.loads((tmp_path / "run/config.json").read_text())["model"]
-    assert OPTIONS[family].items() <= settings.items()
+    settings = json.loads((tmp_path / "run/config.json").read_text())
+    assert OPTIONS[family].items() <= settings["model"].items()
+    assert settings["data"]["examples"]["next_sentence"] is False
     model.save(tmp_path / "out")
     assert architecture(tmp_path / "out") == f"{CLASSES[family]}ForMaskedLM"
     again = bert_jax.load(tmp_path / "out")
