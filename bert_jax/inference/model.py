@@ -22,6 +22,7 @@ from bert_jax.inference.evaluation import (
     OnDevices,
     Options,
     collected,
+    logger,
     rows_of,
 )
 from bert_jax.inference.outputs import CallOptions, Output, encoder_output
@@ -30,8 +31,10 @@ from bert_jax.inference.pretrained import (
     FillMaskOptions,
     ScoreOptions,
     fill_mask,
+    fills_masks,
     log_probabilities,
     next_sentence,
+    token_logits,
 )
 from bert_jax.inference.scores import evaluate
 from bert_jax.interop.checkpoint import Checkpoint
@@ -329,7 +332,11 @@ class Bert(Checkpoint):
 
     @accepts(Options)
     def logits(self, rows: Any, *, columns: Columns = (), **options: Any) -> Arrays:
-        """The outputs of a fine-tuned model's head before softmax, float32.
+        """The outputs of the model's head before softmax, float32.
+
+        A model with an MLM head that is only pretrained: (tokens, vocabulary) of a text, or
+        a list with an array for each text. A text may contain [MASK]. The logits at a token
+        predict this token, also if the model is causal: from the tokens before it.
 
         Labels of texts and numbers: (rows, outputs), in the order of ``model.labels``.
         Choices: (rows, choices). Otherwise a list with an array for each row: tags and
@@ -342,6 +349,10 @@ class Bert(Checkpoint):
         rows, columns: see :meth:`predict`.
         """
         chosen = from_settings(Options, options, "")
+        if fills_masks(self):
+            texts = rows_of(rows, columns, tabs=False)
+            answers = collected(token_logits(self._devices, texts, chosen))
+            return _one_or_all(answers, is_single(rows))
         return self._of_task(predict.stacked_logits, rows, columns, chosen)
 
     def _of_task(
@@ -393,18 +404,25 @@ class Bert(Checkpoint):
     def save(self, folder: os.PathLike | str, *, overwrite: bool = False) -> None:
         """Writes a Hugging Face folder, which transformers and ``load`` read.
 
-        If transformers has no class for the model, only ``load`` reads the folder.
+        If transformers has no class for the model, only ``load`` reads the folder, and a
+        warning gives the reason.
 
         folder: a new or an empty folder.
         overwrite: whether a saved model in the folder is replaced. Raises UserError if the
           folder contains anything else.
         """
         # Imported late: our own workdirs load without the table of foreign names.
-        from bert_jax.interop.huggingface import save_huggingface
+        from bert_jax.interop.huggingface import misfit, save_huggingface
 
         overwrite = from_settings(bool, overwrite, "overwrite")
         check_save(folder, overwrite=overwrite, argument="overwrite=True")
         save_huggingface(folder, self, own=True, overwrite=overwrite)
+        reason = misfit(self)
+        if reason:
+            logger.warning(
+                "only bert_jax can load the saved model, because transformers has no "
+                f"class with {reason}"
+            )
 
     def push_to_hub(
         self, name: str, *, private: bool | None = None, token: str | None = None

@@ -90,19 +90,25 @@ def _mlm_head(model: OnDevices, options: Options) -> _MlmHead:
 
 
 def _tokenized(
-    tokenizer: Tokenizer, rows: Rows, max_length: int, *, mask: bool
+    tokenizer: Tokenizer,
+    rows: Rows,
+    max_length: int,
+    *,
+    mask: bool,
+    is_needed: bool = True,
 ) -> Iterator[TokenizedText]:
     """Yields the texts of rows. A text that is too long is an error.
 
-    mask: whether [MASK] in a text is the token. Then each text must contain it.
+    mask: whether [MASK] in a text is the token. is_needed: whether each text must then
+    contain it.
     """
     for where, (text,), row_id in row_texts(rows, most=1):
         token = tokenizer.special.mask
         masked = text
         if mask and token not in text:
-            # BERT's name of the token is clear in a text that must contain the token.
+            # BERT's name of the token is clear if the token has another name.
             masked = text.replace(BERT_TOKENS.mask, token)
-        if mask and token not in masked:
+        if mask and is_needed and token not in masked:
             raise UserError(
                 f"{where}: no {token} in {text[:60]!r}; this checkpoint is not "
                 f"fine-tuned and only fills in {token}: add it, or fine-tune first"
@@ -237,6 +243,34 @@ def mlm_logits(
         return logits
     directions = jax.nn.log_softmax(logits).reshape(B, -1, Q, logits.shape[-1])
     return jnp.sum(directions, axis=1)
+
+
+def token_logits(model: OnDevices, rows: Rows, options: Options) -> Iterator[Part]:
+    """Logits of the MLM head at each token of a text, float32 (tokens, vocab_size)."""
+    head = _mlm_head(model, options)
+    program = model.program(_all_logits, head.model)
+
+    def answer(part: list[TokenizedText], done: Done) -> Part:
+        ids = [row.input_ids for row in part]
+        features = single_texts(ids, np.arange(len(part)))
+        outputs = model.run(program, head.params, features, options, done)
+        return Part(features, outputs)
+
+    lengths = head.max_length
+    texts = _tokenized(model.tokenizer, rows, lengths, mask=True, is_needed=False)
+    return in_parts(
+        answer, texts, options, model=model, total=rows.total, max_length=lengths
+    )
+
+
+def _all_logits(
+    model: BertForPreTraining, params: Any, batch: dict[str, jax.Array]
+) -> jax.Array:
+    """Logits of the MLM head at all positions, float32 (R, L, V)."""
+    ids_RL = batch["input_ids"]
+    places_RL = jnp.broadcast_to(jnp.arange(ids_RL.shape[1]), ids_RL.shape)
+    logits_RLW = mlm_logits(model, params, batch, places_RL)
+    return logits_RLW[..., : model.config.vocab_size]
 
 
 # Next sentences

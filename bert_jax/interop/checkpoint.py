@@ -45,6 +45,7 @@ class Checkpoint:
       its logit, such as SIGMOID. "" if its folder names none.
     extra: settings that bert_jax saves with the model ("bert_jax" in config.json), and
       "modules": settings of sentence-transformers (see modules.py).
+    kept: values of config.json that only transformers uses; see Family.kept.
     source: "huggingface", "tensorflow" or "bert_jax".
     path: folder, file or name that was read. "" for a model that was not read.
     init_from: the checkpoint from which the run that trained the model started. "" if the
@@ -62,6 +63,7 @@ class Checkpoint:
     activation_fn: str = ""
     compute: ComputeConfig = ComputeConfig()
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+    kept: dict[str, Any] = dataclasses.field(default_factory=dict)
     source: str = "huggingface"
     path: str = ""
     init_from: str = ""

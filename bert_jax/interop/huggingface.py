@@ -1,5 +1,6 @@
 """Hugging Face folders: config.json, weights, tokenizer files and a model card."""
 
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from bert_jax.data.text_arrays import INPUT_NAMES
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import find_tokenizer
 from bert_jax.data.wordpiece import WordPieceTokenizer
-from bert_jax.errors import UserError, naming
+from bert_jax.errors import UserError, counted, listed, naming
 from bert_jax.files import new_file, new_folder, write_json, write_text
 from bert_jax.interop.checkpoint import (
     Checkpoint,
@@ -58,6 +59,7 @@ from bert_jax.model.layers import sinusoids
 from bert_jax.model.parameters import with_scan
 from bert_jax.schema import check
 
+_logger = logging.getLogger(__name__)
 _CARD = Path(__file__).with_name("model_card.md")  # the template
 _WORDS = "bert/embeddings/word/embedding"
 _POSITIONS = "bert/embeddings/position/embedding"
@@ -76,13 +78,19 @@ def read_huggingface(folder: Path | str, **changes: Any) -> Checkpoint:
     with naming(path):
         config = config_from_dict(settings, **changes)
     tensors = read_weights(folder)
-    source = "huggingface"
+    source, kept = "huggingface", {}
     with naming(folder):
         if settings.get("model_type") == OWN:
             source = "bert_jax"
             head, converted = _our_params(tensors, settings, config)
         else:
             head, converted = _their_params(tensors, settings, config)
+            keys = find_family(config.model_type).kept
+            kept = {key: settings[key] for key in keys if key in settings}
+    if converted.unexpected:
+        names = listed(converted.unexpected)
+        count = counted(len(converted.unexpected), "tensor")
+        _logger.warning(f"{folder}: {count} not read: {names}")
     params = converted.params
     if (folder / BILSTM).is_file():
         flat = read_safetensors(folder / BILSTM)
@@ -114,6 +122,7 @@ def read_huggingface(folder: Path | str, **changes: Any) -> Checkpoint:
         problem_type=problem_type,
         activation_fn=read_activation_fn(folder, settings),
         extra=extra,
+        kept=kept,
         source=source,
         init_from=extra.get("init_from", ""),
         missing=converted.missing,
@@ -263,10 +272,12 @@ def save_huggingface(
     else:
         library = "transformers"
         config = exported_config(config, *_class(checkpoint))
-        rest = find_family(config.model_type).class_of(
-            *_class(checkpoint), config.causal
-        )
+        family = find_family(config.model_type)
+        rest = family.class_of(*_class(checkpoint), config.causal)
         settings = config_to_dict(config, rest=rest)
+        for key in family.kept:
+            if key in checkpoint.kept:
+                settings[key] = checkpoint.kept[key]
         architecture = settings["architectures"][0]
         tensors = _their_tensors(head, params, config, rest)
     settings |= _more_settings(checkpoint)

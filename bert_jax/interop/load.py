@@ -37,6 +37,7 @@ from bert_jax.interop.config_json import (
     split_changes,
     with_remat,
 )
+from bert_jax.interop.families import find_family
 from bert_jax.interop.find import (
     BEST,
     CHECKPOINTS,
@@ -87,6 +88,8 @@ def load(
     _check_type(path)
     path, step = split_step(expanded(path))
     model_changes, compute_changes = split_changes(changes)
+    if "model_type" in model_changes:
+        find_family(model_changes["model_type"])
     if not weights:
         return _without_weights(path, model_changes, step)
     positions = model_changes.pop("max_positions", 0)

@@ -31,7 +31,12 @@ class Tokens:
         token_type_ids_BL: jax.Array,
         attention_mask_BL: jax.Array,
     ) -> "Tokens":
-        """Rows of one sequence each. attention_mask_BL: 1 for tokens, 0 for padding."""
+        """Rows of one sequence each. attention_mask_BL: 1 for tokens, 0 for padding.
+
+        Padding belongs after the tokens: the position of a token is its place in the row.
+        (RoBERTa in transformers counts the tokens before it, also if padding is on the
+        left or between them.)
+        """
         segment_ids_BL = jnp.asarray(attention_mask_BL, jnp.int32)
         starts_BS = jnp.zeros_like(segment_ids_BL[:, :1])
         return cls(input_ids_BL, token_type_ids_BL, segment_ids_BL, starts_BS)

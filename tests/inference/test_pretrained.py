@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax, softmax
 
 from bert_jax.data.library import LibraryTokenizer
 from bert_jax.data.tokenizer import FAIRSEQ_TOKENS
@@ -338,5 +339,31 @@ def test_a_left_to_right_model_scores_the_log_likelihood():
             row[0, :i] = ids[:i]  # later tokens are absent
             total += float(logits(row, i)[i - 1, token])
         assert actual == pytest.approx(total, abs=1e-4)
+        shares = log_softmax(one_sided.logits(text), axis=-1)
+        assert shares[range(1, len(ids)), ids[1:]].sum() == pytest.approx(
+            total, abs=1e-4
+        )
     with pytest.raises(UserError, match="never sees the rest of a word"):
         one_sided.score(TEXTS, rest_of_word=True)
+
+
+def test_logits_of_a_pretrained_model_predict_each_token(pretrained):
+    texts = ["the [MASK] see ships .", "ship"]
+    found = pretrained.logits(texts)
+    assert [x.shape[1] for x in found] == [CONFIG.vocab_size] * 2
+    for text, logits in zip(texts, found, strict=True):
+        ids = TOKENIZER(text)["input_ids"]
+        assert len(ids) == len(logits) and logits.dtype == np.float32
+        row = np.zeros((1, CONFIG.max_positions), np.int32)
+        row[0, : len(ids)] = ids
+        for place in (0, 2, len(ids) - 1):
+            expected = _logits(pretrained.params, row, len(ids), place)
+            expected = expected[: CONFIG.vocab_size]
+            np.testing.assert_allclose(logits[place], expected, rtol=0, atol=1e-4)
+    (word, share), *_ = pretrained.fill_mask(texts[0])[0]
+    shares = softmax(found[0][2])
+    assert (TOKENIZER.tokens[shares.argmax()], shares.max()) == (
+        word,
+        pytest.approx(share, rel=1e-4),
+    )
+    np.testing.assert_allclose(pretrained.logits(texts[1]), found[1], rtol=0, atol=1e-4)

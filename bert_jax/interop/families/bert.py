@@ -58,6 +58,7 @@ BERT = Family(
         "initializer_range": "initializer_range",
         "causal": "is_decoder",
     },
+    kept=("classifier_dropout", "bos_token_id", "eos_token_id"),
 )
 
 

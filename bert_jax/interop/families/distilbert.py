@@ -51,5 +51,6 @@ DISTILBERT = Family(
         "activation": "activation",
         "initializer_range": "initializer_range",
     },
+    kept=("seq_classif_dropout", "qa_dropout", "bos_token_id", "eos_token_id"),
     options={"type_vocab_size": 0, "pooler": "relu"},
 )

@@ -55,4 +55,5 @@ ELECTRA = dataclasses.replace(
     options={"pooler": "gelu"},
     read=_read,
     write=_write,
+    kept=(*ROBERTA.kept, "summary_last_dropout"),
 )

@@ -34,6 +34,8 @@ class Family:
     read: further fields of BertConfig from the values of config.json. It raises UserError
       for a model that cannot be computed.
     write: the inverse of read, further values of config.json.
+    kept: keys of config.json that only transformers uses, such as the dropout rates of its
+      heads. A saved model has the values that were read.
     """
 
     model_types: Mapping[str, str]
@@ -49,6 +51,7 @@ class Family:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     read: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda values: {}
     write: Callable[[BertConfig], dict[str, Any]] = lambda config: {}
+    kept: tuple[str, ...] = ()
 
     def class_of(self, head: str, parts: Collection[str], causal: bool) -> str:
         """The rest of the name of the class of a model, such as "ForMaskedLM", or "".
@@ -57,11 +60,9 @@ class Family:
         """
         parts = {*parts} - {"pooler"}
         for rest, (its_head, its_parts) in self.classes.items():
-            if head != its_head or parts != {*its_parts} - {"pooler"}:
-                continue
-            if head == "pretraining" and causal != (rest in CAUSAL):
-                continue
-            return rest
+            has_parts = head == its_head and parts == {*its_parts} - {"pooler"}
+            if has_parts and (head != "pretraining" or causal == (rest in CAUSAL)):
+                return rest
         return ""
 
     def name_of(self, name: str, head: str = "none") -> str:

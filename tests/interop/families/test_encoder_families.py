@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import functools
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -320,6 +321,44 @@ def test_the_pooler_of_an_electra_for_choices_is_read_and_written(
     assert settings["summary_activation"] == activation
     assert "pooler" not in settings
     assert read_huggingface(tmp_path / "out").config == checkpoint.config
+
+
+def test_values_that_only_transformers_uses_are_kept(folder, tmp_path, caplog):
+    """Dropout rates of its heads, and the tokens at which it starts and stops."""
+    common = {"bos_token_id": 7, "eos_token_id": [2, 8]}
+    for name, values in (
+        ("roberta_sequence", {"classifier_dropout": 0.4}),
+        ("xlm_roberta_token", {"classifier_dropout": 0.4}),
+        ("electra_choice", {"classifier_dropout": 0.4, "summary_last_dropout": 0.3}),
+        ("distilbert_span", {"seq_classif_dropout": 0.5, "qa_dropout": 0.3}),
+    ):
+        copy = changed_copy(folder / name, tmp_path / name, **values, **common)
+        checkpoint = read_huggingface(copy)
+        save_huggingface(tmp_path / f"{name}_out", checkpoint)
+        written = json.loads((tmp_path / f"{name}_out/config.json").read_text())
+        assert {
+            key: written.get(key) for key in {**values, **common}
+        } == values | common
+        assert read_huggingface(tmp_path / f"{name}_out").kept == checkpoint.kept
+    assert not caplog.messages
+    read_huggingface(folder / "electra_none")
+    (line,) = caplog.messages
+    assert re.search("4 tensors not read: discriminator_predictions.dense", line)
+
+
+def test_a_model_for_bert_jax_only_is_saved_with_a_reason(folder, tmp_path, caplog):
+    bert_jax.load(folder / "roberta_choice").save(tmp_path / "theirs")
+    assert not caplog.messages
+    bert_jax.load(folder / "roberta_choice", pooling="mean").save(tmp_path / "ours")
+    (line,) = caplog.messages
+    assert line == (
+        "only bert_jax can load the saved model, because transformers has no class with a "
+        "classifier on the mean of all tokens"
+    )
+    with pytest.raises(
+        UserError, match="model_type='robberta' cannot be read; expected"
+    ):
+        bert_jax.load(folder / "roberta_choice", model_type="robberta")
 
 
 def test_the_summary_of_an_electra_counts_for_choices_only(folder, tmp_path):
