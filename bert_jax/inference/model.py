@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 import os
 import tempfile
 from collections.abc import Callable
@@ -22,7 +23,6 @@ from bert_jax.inference.evaluation import (
     OnDevices,
     Options,
     collected,
-    logger,
     rows_of,
 )
 from bert_jax.inference.outputs import CallOptions, Output, encoder_output
@@ -44,6 +44,8 @@ from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.settings import from_settings, setting
 from bert_jax.tasks.rows import is_single
 from bert_jax.tasks.task import Metrics, Task
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -419,7 +421,7 @@ class Bert(Checkpoint):
         save_huggingface(folder, self, own=True, overwrite=overwrite)
         reason = misfit(self)
         if reason:
-            logger.warning(
+            _logger.warning(
                 "only bert_jax can load the saved model, because transformers has no "
                 f"class with {reason}"
             )

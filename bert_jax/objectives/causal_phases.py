@@ -47,6 +47,10 @@ class CausalPhases(PretrainingObjective):
     def sum_names(self) -> tuple[str, ...]:
         return (*self.masked.sum_names, *self.causal.sum_names)
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        return self.masked.unused
+
     def of_batch(self, batch: Batch) -> PretrainingObjective:
         """The objective of the phase to which a batch belongs."""
         if "mlm_ids" in batch:

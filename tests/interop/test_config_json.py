@@ -73,9 +73,9 @@ def test_a_config_survives_json(tmp_path, activation):
 def test_an_option_that_bert_lacks_is_kept_in_our_form(changes):
     """And no class of transformers that would leave it out is chosen."""
     config = dataclasses.replace(SMALL, **changes)
-    written = config_to_dict(config, "bert")
+    written = config_to_dict(config, model_type="bert")
     assert config_from_dict(written | {"model_type": OWN}) == config
-    exported = exported_config(config)
+    exported = exported_config(config, "sequence", {"pooler", "classifier"})
     if exported is not None:
         assert config_from_dict(config_to_dict(exported)) == exported
         assert exported.model_type not in ("bert", "megatron-bert", "roberta")
@@ -83,7 +83,7 @@ def test_an_option_that_bert_lacks_is_kept_in_our_form(changes):
 
 def test_the_initialisation_does_not_decide_about_the_class():
     config = dataclasses.replace(SMALL, scaled_init=True)
-    assert exported_config(config) == config
+    assert exported_config(config, "sequence", {"pooler", "classifier"}) == config
     assert config_from_dict(config_to_dict(config)) == config
 
 
