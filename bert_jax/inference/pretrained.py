@@ -239,7 +239,7 @@ def mlm_logits(
     B, Q = positions_BQ.shape
     inputs = {"params": params}, Tokens.of_batch(batch), positions_BQ
     logits = model.apply(*inputs, deterministic=True, method="lm_logits")
-    if model.config.reads_both_sides:
+    if model.config.encoder == "transformer":
         return logits
     directions = jax.nn.log_softmax(logits).reshape(B, -1, Q, logits.shape[-1])
     return jnp.sum(directions, axis=1)
