@@ -164,3 +164,14 @@ def test_models_without_a_form_in_transformers_are_refused(golden, tmp_path):
     shutil.copy(folder / "model.safetensors", tmp_path / reason)
     with pytest.raises(UserError, match="no encoder among the parameters"):
         load(tmp_path / reason)
+
+
+def test_next_sentences_from_the_mean_have_no_form_in_transformers(golden, tmp_path):
+    """Its class reads [CLS]. Without this head the model has a class."""
+    checkpoint = load(golden / "huggingface" / "pretraining", pooling="mean")
+    message = "no class with next sentence prediction from the mean of all tokens; use"
+    with pytest.raises(UserError, match=message):
+        save_huggingface(tmp_path / "pairs", checkpoint)
+    params = {name: x for name, x in checkpoint.params.items() if name != "nsp"}
+    save_huggingface(tmp_path / "alone", dataclasses.replace(checkpoint, params=params))
+    assert load(tmp_path / "alone").config.pooling == "mean"
