@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +87,7 @@ def read_huggingface(folder: Path | str, **changes: Any) -> Checkpoint:
             head, converted = _their_params(tensors, settings, config)
             keys = find_family(config.model_type).kept
             kept = {key: settings[key] for key in keys if key in settings}
-    if converted.unexpected:
-        names = listed(converted.unexpected)
-        count = counted(len(converted.unexpected), "tensor")
-        _logger.warning(f"{folder}: {count} not read: {names}")
+    _warn_unread(folder, converted.unexpected)
     params = converted.params
     if (folder / BILSTM).is_file():
         flat = read_safetensors(folder / BILSTM)
@@ -128,6 +125,13 @@ def read_huggingface(folder: Path | str, **changes: Any) -> Checkpoint:
         missing=converted.missing,
         unexpected=converted.unexpected,
     )
+
+
+def _warn_unread(folder: Path, names: Sequence[str]) -> None:
+    """Logs the names of tensors that are not read, such as a head of another kind."""
+    if names:
+        count = counted(len(names), "tensor")
+        _logger.warning(f"{folder}: {count} not read: {listed(names)}")
 
 
 def _our_params(
