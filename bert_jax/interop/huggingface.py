@@ -275,15 +275,8 @@ def save_huggingface(
         tensors = _flat(with_scan(params, scan=False))
     else:
         library = "transformers"
-        config = exported_config(config, *_class(checkpoint))
-        family = find_family(config.model_type)
-        rest = family.class_of(*_class(checkpoint), config.causal)
-        settings = config_to_dict(config, rest=rest)
-        for key in family.kept:
-            if key in checkpoint.kept:
-                settings[key] = checkpoint.kept[key]
+        config, settings, tensors = _their_form(checkpoint, params)
         architecture = settings["architectures"][0]
-        tensors = _their_tensors(head, params, config, rest)
     settings |= _more_settings(checkpoint)
     if checkpoint.tokenizer is not None:
         settings.setdefault("pad_token_id", checkpoint.tokenizer.pad_id)
@@ -314,16 +307,24 @@ def save_huggingface(
         write_text(folder / "README.md", text)
 
 
-def _their_tensors(
-    head: str, params: dict[str, Any], config: BertConfig, rest: str
-) -> Tensors:
-    """The tensors of a model under transformers' names. rest: see Family.class_of."""
+def _their_form(
+    checkpoint: Checkpoint, params: dict[str, Any]
+) -> tuple[BertConfig, dict[str, Any], Tensors]:
+    """The config, the values of config.json and the tensors of a model in transformers."""
+    head, parts = _class(checkpoint)
+    config = exported_config(checkpoint.config, head, parts)
+    family = find_family(config.model_type)
+    rest = family.class_of(head, parts, config.causal)
+    settings = config_to_dict(config, rest=rest)
+    for key in family.kept:
+        if key in checkpoint.kept:
+            settings[key] = checkpoint.kept[key]
     params = _with_position_table(params, config)
-    tensors = from_params(params, config, head=head)
+    tensors = from_params(params, config, head=checkpoint.head)
     if rest == "Model":
-        prefix = find_family(config.model_type).prefix
+        prefix = family.prefix
         tensors = {name.removeprefix(prefix): x for name, x in tensors.items()}
-    return tensors
+    return config, settings, tensors
 
 
 def _more_settings(checkpoint: Checkpoint) -> dict[str, Any]:
