@@ -36,6 +36,7 @@ from bert_jax.settings import (
 )
 
 _SHORTEST = 5  # [CLS], two [SEP] and a token of each text
+SCHEDULES = ("linear", "wsd_linear", "wsd_sqrt")
 _SEED = {"least": 0, "below": 1 << 32}  # jax.random.key uses 32 bits
 
 
@@ -44,13 +45,27 @@ class OptimizerConfig:
     """Paper, A.2: learning rate 1e-4, 10,000 warmup steps, weight decay 0.01, linear decay.
 
     LAMB: You et al. (2020), algorithm 2. Muon: Jordan (2024), with the update scale of Liu
-    et al. (2025).
+    et al. (2025). StableAdamW: Wortsman et al. (2023), algorithm 2. Warmup, stable, decay:
+    Hu et al. (2024); with a tail of 1 - sqrt: Hägele et al. (2024).
     """
 
     layer_decay: ClassVar[float] = 1.0  # a setting of fine-tuning
     learning_rate: float = setting(doc="peak learning rate, after warmup", least=0)
     warmup_steps: int = setting(0, "number of warmup steps; 0: use warmup", least=0)
     warmup: float = setting(0.0, "warmup as a share of all steps", least=0, below=1)
+    schedule: str = setting(
+        "linear",
+        "learning rate after warmup. linear: falls to 0 at the end, counted from step 0. "
+        "wsd_linear, wsd_sqrt: constant, then a decay over the last decay_steps, "
+        "linearly or as 1 - sqrt(share of decay_steps)",
+        one_of=SCHEDULES,
+    )
+    decay_steps: int = setting(
+        0, "number of last steps in which wsd decays; 0: no decay", least=0
+    )
+    final_rate: float = setting(
+        0.0, "learning rate at the end of wsd, as a share of the peak", least=0, most=1
+    )
     beta1: float = setting(0.9, "decay rate of Adam's first moment", least=0, below=1)
     beta2: float = setting(0.999, "decay rate of the second moment", least=0, below=1)
     epsilon: float = setting(1e-6, "added to the divisor of Adam's update", above=0)
@@ -59,18 +74,28 @@ class OptimizerConfig:
         1.0, "maximum global gradient norm; inf: no clipping", above=0, most=math.inf
     )
     bias_correction: bool = setting(
-        False, "Adam's bias correction, which the original lacks. Helps on few rows"
+        False,
+        "Adam's bias correction, which the original lacks. Helps on few rows. stable_adamw "
+        "always has it",
     )
     spike_norm: float = setting(
         0.0, "stop at a larger gradient norm; 0: only at NaN or infinity", least=0
     )
     skip_spikes: bool = setting(False, "skip batches over spike_norm, and continue")
     name: str = setting(
-        "adam", "optimizer; lamb suits large batches", one_of=("adam", "lamb", "muon")
+        "adam",
+        "optimizer; lamb suits large batches. stable_adamw takes a smaller step for a "
+        "parameter whose gradients suddenly grow, so it needs no clip_norm",
+        one_of=("adam", "lamb", "muon", "stable_adamw"),
     )
 
     def __post_init__(self):
         check_ranges(self, "optimizer.")
+        for name in ("decay_steps", "final_rate"):
+            value = getattr(self, name)
+            if value and self.schedule == "linear":
+                needed = "it needs optimizer.schedule=wsd_linear or wsd_sqrt"
+                raise UserError(f"optimizer.{name}={value}: {needed}")
 
     @property
     def largest_norm(self) -> float | None:

@@ -1,4 +1,4 @@
-"""Optimizers: the paper's Adam (optimization.py), LAMB and Muon; the learning rate."""
+"""Optimizers: the paper's Adam (optimization.py) and others; the learning rate."""
 
 import dataclasses
 import functools
@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from jax.sharding import PartitionSpec
 
+from bert_jax.errors import UserError
 from bert_jax.model.parameters import (
     is_encoder_kernel,
     is_stacked,
@@ -30,41 +31,75 @@ MUON_MOMENTUM = 0.95  # of its authors (Jordan, 2024)
 class Schedule:
     """The learning rate over the steps of a run; float32 scalars.
 
-    The schedule is an argument of the step, so runs with different schedules share their
-    programs.
+    The schedule is an argument of the step, so runs whose schedules have one shape share
+    their programs. shape: the setting optimizer.schedule, which is not an array.
     """
 
     peak: jax.Array
     warmup_steps: jax.Array
     total_steps: jax.Array
+    decay_steps: jax.Array
+    final_rate: jax.Array
+    shape: str = flax.struct.field(pytree_node=False)
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
-    """The schedule of a run of ``total_steps``, on the host."""
-    warmup = config.warmup_steps or int(total_steps * config.warmup)
-    return Schedule(*np.float32([config.learning_rate, warmup, total_steps]))
+    """The schedule of a run of ``total_steps``, on the host.
+
+    Raises UserError if the warmup and the decay have more steps than the run.
+    """
+    warmup, decay = config.warmup_steps, config.decay_steps
+    if not warmup:
+        warmup = int(total_steps * config.warmup)
+    if decay and warmup + decay > total_steps:
+        actual = f"{warmup} steps of warmup and optimizer.decay_steps={decay}"
+        raise UserError(f"{actual}, expected at most all {total_steps} steps together")
+    numbers = config.learning_rate, warmup, total_steps, decay, config.final_rate
+    return Schedule(*np.float32(numbers), shape=config.schedule)
 
 
 def learning_rate(schedule: Schedule, step: jax.Array | int) -> jax.Array:
     """The learning rate of step number ``step``, from 0. With warmup, step 0 has rate 0.
 
-    A linear warmup to the peak is followed by a linear decay. The decay is counted from
-    step 0, so the rate drops a little at the end of warmup.
+    A linear warmup to the peak is followed by a linear decay, as in the paper. The decay is
+    counted from step 0, so the rate drops a little at the end of warmup. The other shapes
+    stay at the peak until their decay.
     """
     step = jnp.asarray(step, jnp.float32)
-    decayed = 1 - jnp.minimum(step / schedule.total_steps, 1.0)
+    if schedule.shape == "linear":
+        decayed = 1 - jnp.minimum(step / schedule.total_steps, 1.0)
+    else:
+        decayed = _stable_then_decayed(schedule, step)
     warming = step / jnp.maximum(schedule.warmup_steps, 1)
     factor = jnp.where(step < schedule.warmup_steps, warming, decayed)
     return schedule.peak * factor
 
 
-def without_schedule(config: OptimizerConfig) -> OptimizerConfig:
-    """The settings with fixed learning rates, which no program depends on.
+def _stable_then_decayed(schedule: Schedule, step: jax.Array) -> jax.Array:
+    """The share of the peak: 1, and in the last ``decay_steps`` down to final_rate."""
+    first = schedule.total_steps - schedule.decay_steps
+    done = (step - first) / jnp.maximum(schedule.decay_steps, 1)
+    done = jnp.clip(done, 0.0, 1.0)
+    if schedule.shape == "wsd_sqrt":
+        done = jnp.sqrt(done)
+    return 1 - (1 - schedule.final_rate) * done
 
-    Runs that differ in nothing else share their programs: the learning rate is an argument
-    of the step.
+
+def without_schedule(config: OptimizerConfig) -> OptimizerConfig:
+    """The settings with a fixed schedule, which no program depends on.
+
+    Runs that differ in nothing else share their programs: the schedule is an argument of
+    the step.
     """
-    return dataclasses.replace(config, learning_rate=1.0, warmup_steps=0, warmup=0.0)
+    return dataclasses.replace(
+        config,
+        learning_rate=1.0,
+        warmup_steps=0,
+        warmup=0.0,
+        schedule="linear",
+        decay_steps=0,
+        final_rate=0.0,
+    )
 
 
 def bert_optimizer(
@@ -73,15 +108,16 @@ def bert_optimizer(
     """Clip by global norm, Adam, decoupled weight decay, for LAMB the trust ratio.
 
     Muon, with its authors' momentum of 0.95, replaces Adam for the kernels of the encoder.
-    The step multiplies the updates by minus the learning rate.
+    StableAdamW replaces Adam and the weight decay. The step multiplies the updates by minus
+    the learning rate.
 
     frozen: pattern of the names of parameters that get no update, see :func:`by_layer`;
       none by default. They have no moments, except in a stack with trained layers.
     config.layer_decay: factor of the whole update, weight decay included, from each layer
       to the layer below.
 
-    Two calls whose arguments differ only in the learning rates return the same object, by
-    which compiled programs are found.
+    Two calls whose arguments differ only in the schedule return the same object, by which
+    compiled programs are found.
     """
     return _optimizer(without_schedule(config), frozen)
 
@@ -92,13 +128,12 @@ def _optimizer(config: OptimizerConfig, frozen: str) -> optax.GradientTransforma
     moments = adam(config.beta1, config.beta2, config.epsilon)
     if config.name == "muon":
         moments = optax.partition({True: scale_by_muon(), False: moments}, muon_mask)
-    direction = [
-        clip_by_global_norm(config.clip_norm),
-        moments,
-        optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
-    ]
+    decay = optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
+    direction = [clip_by_global_norm(config.clip_norm), moments, decay]
     if config.name == "lamb":
         direction.append(scale_by_trust_ratio())
+    if config.name == "stable_adamw":
+        direction[1:] = [stable_adamw(config, decay)]
     chain = optax.chain(*direction)
 
     def part(path: tuple[Any, ...], leaf: Any) -> str:
@@ -213,6 +248,40 @@ def scale_by_uncorrected_adam(
     return optax.GradientTransformation(optax.scale_by_adam().init, update)
 
 
+def stable_adamw(
+    config: OptimizerConfig, decay: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """StableAdamW: Adam with bias correction and weight decay, and clipped updates.
+
+    The whole update of a parameter is divided by the root mean square of gradient /
+    max(sqrt(v), epsilon), if it is above 1. It is far above 1 if the second moment v is too
+    small for a gradient that suddenly grew. Each layer of a scanned encoder has its own.
+
+    decay: adds the weight decay to an update.
+    """
+    adam = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+
+    def clip(
+        path: tuple[Any, ...], update: jax.Array, grad: jax.Array, v: jax.Array
+    ) -> jax.Array:
+        ratio = jnp.square(grad) / jnp.maximum(v, config.epsilon**2)
+        rms = jnp.sqrt(jnp.mean(ratio, _axes_of_layer(path, grad), keepdims=True))
+        return update / jnp.maximum(rms, 1.0)
+
+    def update(grads: Any, state: optax.ScaleByAdamState, params: Any = None):
+        updates, state = adam.update(grads, state, params)
+        updates, _ = decay.update(updates, decay.init(params), params)
+        v = optax.tree.bias_correction(state.nu, config.beta2, state.count)
+        return jax.tree.map_with_path(clip, updates, grads, v), state
+
+    return optax.GradientTransformation(adam.init, update)
+
+
+def _axes_of_layer(path: tuple[Any, ...], param: jax.Array) -> tuple[int, ...]:
+    """The axes of a parameter, without the axis of the layers if they are stacked."""
+    return tuple(range(int(is_stacked(path)), param.ndim))
+
+
 def scale_by_trust_ratio() -> optax.GradientTransformation:
     """LAMB's update: the update of a kernel or embedding gets the norm of its parameters.
 
@@ -223,7 +292,7 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
     def scale(path: tuple[Any, ...], update: jax.Array, param: jax.Array) -> jax.Array:
         if not _decays(path):
             return update
-        axes = tuple(range(int(is_stacked(path)), param.ndim))
+        axes = _axes_of_layer(path, param)
         size = jnp.sqrt(jnp.sum(jnp.square(param), axes, keepdims=True))
         step = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
         known = (size > 0) & (step > 0)
