@@ -186,15 +186,27 @@ def strength(batch, numpy=np):
     return numpy.sum(numpy.square(ids_B.astype("float32"))) / 8000
 
 
-def trained_by_hand(config, batches) -> dict[str, np.ndarray]:
-    """The parameters of a Probe after a run, in float64 (optimization.py; LAMB)."""
+def trained_by_hand(config, batches, average=0.0) -> dict[str, np.ndarray]:
+    """The parameters of a Probe after a run, in float64 (optimization.py; LAMB; WSD).
+
+    average: decay rate of the average of the parameters, which is returned in their place.
+    """
     params = {name: np.float64(array) for name, array in START.items()}
     zeros = {name: np.zeros_like(array) for name, array in params.items()}
     m, v, total, count = zeros, zeros, len(batches), 0
+    first = total - config.decay_steps
     warmup = config.warmup_steps or int(total * config.warmup)
     powers = {"embeddings": 3, "layer_0": 2, "layer_1": 1}
+    means = dict(params)
     for step, batch in enumerate(batches):
         rate = config.learning_rate * (1 - step / total)
+        if config.schedule != "linear":
+            done = 0
+            if step > first:
+                done = (step - first) / config.decay_steps
+            if config.schedule == "wsd_sqrt":
+                done = done**0.5
+            rate = config.learning_rate * (1 - done + done * config.final_rate)
         if step < warmup:
             rate = config.learning_rate * step / warmup
         grads = {name: float(strength(batch)) * g for name, g in GRADIENTS.items()}
@@ -208,16 +220,24 @@ def trained_by_hand(config, batches) -> dict[str, np.ndarray]:
         v = {name: b2 * v[name] + (1 - b2) * g**2 for name, g in grads.items()}
         for name, value in params.items():
             m_hat, v_hat = m[name], v[name]
-            if config.bias_correction:
+            is_stable = config.name == "stable_adamw"
+            if config.bias_correction or is_stable:
                 m_hat, v_hat = m_hat / (1 - b1**count), v_hat / (1 - b2**count)
             update = m_hat / (np.sqrt(v_hat) + config.epsilon)
             if not name.endswith("bias"):
                 update = update + config.weight_decay * value
                 if config.name == "lamb":
                     update *= np.linalg.norm(value) / np.linalg.norm(update)
+            if is_stable:
+                ratio = grads[name] ** 2 / np.maximum(v_hat, config.epsilon**2)
+                update = update / max(1.0, np.sqrt(np.mean(ratio)))
             power = sum(n for part, n in powers.items() if part in name)
             params[name] = value - rate * config.layer_decay**power * update
-    return params
+        means = {
+            name: average * mean + (1 - average) * params[name]
+            for name, mean in means.items()
+        }
+    return means
 
 
 def has_number(text: str, value: float, count: int = 1) -> bool:
@@ -359,10 +379,24 @@ class Seen:
         """Whether the parameters are those of the optimizer with these settings."""
         optimizer = dataclasses.replace(self.config.optimizer, **settings)
         expected = trained_by_hand(optimizer, self.batches)
-        return all(
-            np.allclose(self.params[name], expected[name], rtol=0, atol=2e-5)
-            for name in expected
-        )
+        return _all_close(self.params, expected)
+
+    def averages_as(self, average: float) -> bool:
+        """Whether the run kept the average with this decay rate."""
+        try:
+            means = read_params(self.workdir / "checkpoints", average="ema")
+        except UserError:  # the run has no average
+            return False
+        expected = trained_by_hand(self.config.optimizer, self.batches, average)
+        flat = traverse_util.flatten_dict(means, sep="/")
+        return _all_close(flat, expected)
+
+
+def _all_close(params: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
+    return all(
+        np.allclose(params[name], expected[name], rtol=0, atol=2e-5)
+        for name in expected
+    )
 
 
 @contextlib.contextmanager
@@ -403,6 +437,12 @@ def watched(seen: Seen, until: str):
         tracker.log = tracker.finish = lambda *arguments, **options: None
         patch.setitem(sys.modules, "wandb", tracker)
         patch.setattr(engine.jax.profiler, "trace", trace)
+        patch.setattr(
+            engine.jax.profiler,
+            "start_server",
+            lambda port: seen.calls.setdefault("port", [port]),
+        )
+        patch.setattr(engine.jax.profiler, "stop_server", lambda: None)
         patch.setattr(pretraining_of, "run", run)
         note(engine.CheckpointStore, "save")
         note(engine, "put_batch")
@@ -528,6 +568,7 @@ def _evaluated(job, seen: Seen) -> RunProgress:
         write=lambda *line: writes.append(line),
         finish_report=lambda: None,
         start_window=lambda: None,
+        timed=lambda name: contextlib.nullcontext(),
     )
     shapes = jax.eval_shape(job.objective.init, jax.random.key(0))
     params = jax.tree.map(lambda x: np.ones(x.shape, np.float32), shapes)
@@ -597,6 +638,7 @@ def values_of(config: Any) -> Settings:
     return {setting.full: setting.value for setting in all_settings(config)}
 
 
+WSD = {"optimizer.schedule": "wsd_sqrt"}
 # Settings of pretraining and of fine-tuning.
 SHARED_ROWS = {
     "compute.dtype": Row("bfloat16", lambda x: "bf16[" in x.text, "alone"),
@@ -610,6 +652,7 @@ SHARED_ROWS = {
     "log_every": Row(4, lambda x: steps_of(x, "train") == [4, 6], "engine"),
     # Batches of evaluations are not counted.
     "profile_steps": Row("2:3", lambda x: x.calls.get("profile") == [(2, 3)], "engine"),
+    "profile_port": Row(9413, lambda x: x.calls.get("port") == [9413], "engine"),
     "tracker": Row("wandb", lambda x: len(x.calls.get("init", ())) == 1, "engine"),
     "optimizer.learning_rate": Row(0.03, trains_as("learning_rate", 0.03), "engine"),
     "optimizer.warmup_steps": Row(2, trains_as("warmup_steps", 2), "engine"),
@@ -622,6 +665,11 @@ SHARED_ROWS = {
         True, trains_as("bias_correction", True), "other optimizer"
     ),
     "optimizer.name": Row("lamb", trains_as("name", "lamb"), "other optimizer"),
+    "optimizer.schedule": Row("wsd_sqrt", trains_as("schedule", "wsd_sqrt"), "wsd"),
+    "optimizer.decay_steps": Row(3, trains_as("decay_steps", 3), "wsd", WSD),
+    "optimizer.final_rate": Row(
+        0.4, trains_as("final_rate", 0.4), "wsd", WSD | {"optimizer.decay_steps": 3}
+    ),
     "mesh.replica": Row(2, mesh_is(replica=2), "mesh"),
     "mesh.model": Row(2, mesh_is(model=2), "mesh"),
     "mesh.data": Row(2, mesh_is(data=2, model=4), "two of data", {"mesh.model": -1}),
@@ -629,6 +677,7 @@ SHARED_ROWS = {
 }
 SHARED_KINDS = {
     "engine": "end",
+    "wsd": "end",
     "other optimizer": "end",
     "mesh": "step",
     "two of data": "step",

@@ -31,6 +31,7 @@ from bert_jax.inference.model import Bert
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.config_json import exported_config
 from bert_jax.interop.huggingface import save_huggingface
+from bert_jax.interop.train_state import CheckpointStore
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
@@ -493,6 +494,15 @@ ROWS = {
         ),
         "alone",
     ),
+    "init_state": Row(
+        True,
+        lambda x: x.job.start_state is not None and x.job.initial_params is None,
+        "alone",
+        {"init_from": "{run}"},
+    ),
+    "z_loss": Row(
+        2e-4, lambda x: "mlm_z_loss" in x.job.objective.sum_names, "alone", NO_PAIRS
+    ),
     "objective": Row(
         "bert_jax.objectives.electra",
         lambda x: "generator/mlm/output_bias" in x.shapes,
@@ -512,6 +522,13 @@ ROWS = {
     "data.holdout": Row(0.4, lambda x: holds_out(x, 0.4), "engine"),
     # With keep_checkpoints_every=3, step 3 is saved too.
     "checkpoint_every": Row(2, lambda x: {*saves(x)} - {3} == {2, 4, 6}, "engine"),
+    "average": Row(0.7, lambda x: x.averages_as(0.7), "engine"),
+    "eval_average": Row(
+        True,
+        lambda x: len(steps_of(x, "eval_average")) == len(steps_of(x, "eval")),
+        "engine",
+        {"average": 0.7},
+    ),
     "keep_checkpoints": Row(2, lambda x: len({*kept(x)} - {3}) == 2, "engine"),
     "keep_checkpoints_every": Row(3, lambda x: 3 in kept(x), "engine"),
     "eval_every": Row(4, lambda x: steps_of(x, "eval") == [0, 4, 6], "engine"),
@@ -575,6 +592,11 @@ def places(small_store, tmp_path_factory):
     params["mlm"]["output_bias"][:3] = 1, 2, 3
     checkpoint = Checkpoint(model, params, load_tokenizer(directory), "pretraining")
     save_huggingface(folder / "checkpoint", checkpoint)
+    with CheckpointStore(folder / "run/checkpoints", keep=1) as store:
+        store.save(3, {"params": params}, {})
+    checkpoint.tokenizer.save(folder / "run")
+    config = {"model": dataclasses.asdict(model)}
+    (folder / "run/config.json").write_text(json.dumps(config))
     head = {"kernel": np.ones((16, 2), np.float32), "bias": np.ones(2, np.float32)}
     classifier = dataclasses.replace(
         checkpoint,
@@ -593,6 +615,7 @@ def places(small_store, tmp_path_factory):
         "{french}": str(french),
         "{checkpoint}": str(folder / "checkpoint"),
         "{head}": str(folder / "head"),
+        "{run}": str(folder / "run"),
     }
 
 
@@ -638,7 +661,7 @@ def test_packed_rows_can_be_divided_into_the_parts_of_a_step(table):
 
 # Settings that exclude others of the table, or need files.
 ALONE = (
-    *("data.examples.sentence_order", "model.encoder", "init_from"),
+    *("data.examples.sentence_order", "model.encoder", "init_from", "init_state"),
     "model.rope_theta",
 )
 GIVEN = {name: row.value for name, row in ROWS.items() if name not in ALONE}

@@ -1,6 +1,6 @@
 """Converts a checkpoint to a folder for transformers, or for bert_jax.
 
-No number changes.
+No number changes without --average.
 
 usage:
   bert_jax convert --checkpoint runs/tiny --output exported
@@ -13,10 +13,14 @@ flags:
   --overwrite         replace a saved model in the folder
   --to {hf,bert_jax}  form of the folder (hf: transformers loads it)
   --activation A      gelu, gelu_tanh, relu (as in the file)
+  --average A         ema, or a number of checkpoints of the run (none)
 
 With --to bert_jax only bert_jax reads the folder. This also works for a model that
-transformers has no class for. Google's TensorFlow files since February 2019 need
---activation gelu_tanh, although their bert_config.json has gelu (docs/weights.md).
+transformers has no class for. --average ema converts the moving average of a run's
+parameters (the setting average), and --average 3 the mean of three checkpoints: the
+newest, or the one in --checkpoint and the two before it. Google's TensorFlow files
+since February 2019 need --activation gelu_tanh, although their bert_config.json has
+gelu (docs/weights.md).
 """
 
 from pathlib import Path
@@ -32,8 +36,9 @@ def main(argv: list[str]) -> None:
     """Parses the command line, converts, and lists missing and unexpected tensors."""
     forms, activations = ("hf", "bert_jax"), ("", *ACTIVATIONS)
     flags = {"checkpoint": cli.checkpoint, "output": Path, "overwrite": False}
-    flags |= {"to": forms}
-    parser = cli.argument_parser(__doc__, flags | {"activation": activations})
+    flags["to"] = forms
+    flags |= {"activation": activations, "average": ""}
+    parser = cli.argument_parser(__doc__, flags)
     args = parser.parse_args(argv)
     check_save(args.output, overwrite=args.overwrite, argument="--overwrite")
     startup.quiet_libtpu()
@@ -41,7 +46,10 @@ def main(argv: list[str]) -> None:
     from bert_jax.interop.load import load
 
     changes = {"activation": args.activation} if args.activation else {}
-    checkpoint = load(args.checkpoint, **changes)
+    average = args.average
+    if average.isdecimal():
+        average = int(average)
+    checkpoint = load(args.checkpoint, average=average, **changes)
     config, origin = checkpoint.config, f"a checkpoint of {checkpoint.source}"
     layers = counted(config.num_layers, "layer")
     heads = counted(config.num_heads, "head")
@@ -56,6 +64,8 @@ def main(argv: list[str]) -> None:
     if checkpoint.tokenizer is None:
         print_line("no vocabulary beside the weights, so none is written")
     card = f"Converted by `bert_jax convert` from {checkpoint.origin}."
+    if args.average:
+        card = f"{card[:-1]} with `--average {args.average}`."
     options = {"own": args.to == "bert_jax", "overwrite": args.overwrite}
     save_huggingface(args.output, checkpoint, card=card, **options)
     print_line(f"{args.output}: written")

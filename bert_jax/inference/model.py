@@ -457,7 +457,7 @@ class Bert(Checkpoint):
 
 
 @accepts(ComputeConfig, BertConfig, optional=True)
-def load(path: os.PathLike | str, **changes: Any) -> Bert:
+def load(path: os.PathLike | str, *, average: str | int = "", **changes: Any) -> Bert:
     """Loads an encoder of BERT's family and its tokenizer, with methods to use them.
 
     >>> model = bert_jax.load("runs/tiny", dtype="float32")
@@ -468,6 +468,9 @@ def load(path: os.PathLike | str, **changes: Any) -> Bert:
       model), a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, a URL
       such as gs://bucket/folder, or the name of a model on the Hugging Face Hub, such as
       google-bert/bert-base-uncased, with @REVISION or without.
+    average: for a workdir of pretraining, "ema" for the moving average of its parameters
+      (the setting ``average``), or a number n for the mean of its n newest checkpoints, or
+      of a checkpoint such as runs/base/checkpoints/20000 and the n - 1 before it.
     changes: settings that replace values of the files, such as dtype="bfloat16",
       activation="gelu_tanh" or max_positions=1024. None changes nothing.
 
@@ -477,7 +480,7 @@ def load(path: os.PathLike | str, **changes: Any) -> Bert:
         needed = "bert_jax.tokenizer reads a tokenizer alone"
         raise UserError(f"weights is not a setting; {needed}")
     changes = {name: value for name, value in changes.items() if value is not None}
-    return Bert(**vars(load_checkpoint(path, **changes)))
+    return Bert(**vars(load_checkpoint(path, average=average, **changes)))
 
 
 def _one_or_all(answers: Any, is_one: bool) -> Any:

@@ -63,7 +63,11 @@ _logger = logging.getLogger(__name__)
 
 
 def load(
-    path: os.PathLike | str, *, weights: bool = True, **changes: Any
+    path: os.PathLike | str,
+    *,
+    weights: bool = True,
+    average: str | int = "",
+    **changes: Any,
 ) -> Checkpoint:
     """Reads config, parameters and tokenizer of a checkpoint.
 
@@ -76,6 +80,9 @@ def load(
       precedence over a model of the same name on the hub.
     weights: False reads only the config and the tokenizer, and downloads no weights. Then
       ``params`` is empty, and the head and its labels are not known.
+    average: for a workdir of pretraining, "ema" for the moving average of its parameters
+      (the setting ``average``), or a number n for the mean of its n newest checkpoints, or
+      of the checkpoint of ``path`` and the n - 1 before it.
     changes: fields of BertConfig that replace values of the files, such as
       activation="gelu_tanh", which Google's files cannot express; and fields of
       ComputeConfig, such as dtype="bfloat16" or scan_layers=True. max_positions: see
@@ -86,6 +93,10 @@ def load(
     has rows. Rows without a token are kept and never predicted.
     """
     _check_type(path)
+    is_count = isinstance(average, int) and average >= 1
+    if average not in ("", "ema") and not is_count:
+        expected = "expected ema, or a number of checkpoints"
+        raise UserError(f"average={average!r}, {expected}")
     path, step = split_step(expanded(path))
     model_changes, compute_changes = split_changes(changes)
     if "model_type" in model_changes:
@@ -97,7 +108,7 @@ def load(
     run = local
     if is_remote(path):
         run = epath.Path(path)
-    checkpoint = _read(local, run, model_changes, step)
+    checkpoint = _read(local, run, model_changes, step, average)
     if positions:
         checkpoint = stretched(checkpoint, positions, path)
     compute = dataclasses.replace(checkpoint.compute, **compute_changes)
@@ -200,18 +211,27 @@ def _local_files(path: os.PathLike | str) -> Path:
 
 
 def _read(
-    local: Path, run: os.PathLike, changes: dict[str, Any], step: int | None
+    local: Path,
+    run: os.PathLike,
+    changes: dict[str, Any],
+    step: int | None,
+    average: str | int,
 ) -> Checkpoint:
     """Reads a checkpoint in any format.
 
     run: ``local``, or the remote workdir if ``local`` is a copy of its small files. step:
-    the step of a run's checkpoint. None: the newest.
+    the step of a run's checkpoint. None: the newest. average: see :func:`load`.
     """
+    chosen = step, average
     if step is not None:
-        return _read_workdir(local, run / CHECKPOINTS, changes, step)
+        return _read_workdir(local, run / CHECKPOINTS, changes, *chosen)
     source, path = find_files(local, run)
     if source == "bert_jax":
-        return _read_workdir(path, run / CHECKPOINTS, changes, step)
+        return _read_workdir(path, run / CHECKPOINTS, changes, *chosen)
+    if average:
+        raise UserError(
+            f"average={average!r} needs the workdir of a pretraining: {path}"
+        )
     if path.parent == local and path.name != BEST and source == "huggingface":
         _logger.warning(f"{local} has no weights; reads its newest, {path.name}")
     if source == "tensorflow":
@@ -220,7 +240,11 @@ def _read(
 
 
 def _read_workdir(
-    workdir: Path, checkpoints: Path, changes: dict[str, Any], step: int | None
+    workdir: Path,
+    checkpoints: Path,
+    changes: dict[str, Any],
+    step: int | None,
+    average: str | int,
 ) -> Checkpoint:
     path = workdir / "config.json"
     expected = "the config of a run of bert_jax; copy it from the run"
@@ -242,7 +266,7 @@ def _read_workdir(
         compute = from_settings(ComputeConfig, settings.get("compute", {}), "compute")
     # An objective may train other parts, such as another head or a generator.
     known = ("bert", "mlm", "nsp", "classifier", "qa_outputs", "bilstm", "dense")
-    step, every = read_step(checkpoints, step)
+    step, every = read_step(checkpoints, step, average)
     config = run_config(settings, step, changes)
     parts = ("pooler", "mlm", "nsp")
     if not pairs:

@@ -130,16 +130,26 @@ class CheckpointStore:
         """The steps of all complete checkpoints, newest first."""
         return [int(path.name) for path in _complete(self._directory)]
 
-    def restore(self, abstract: Any, log: Log) -> tuple[Any, dict[str, Any]] | None:
+    def restore(
+        self,
+        abstract: Any,
+        log: Log,
+        start: tuple[os.PathLike, int | None] | None = None,
+    ) -> tuple[Any, dict[str, Any]] | None:
         """Loads the newest undamaged state and its notes. None without a checkpoint.
 
         abstract: shapes, dtypes and shardings of the state.
+        start: for a run without a checkpoint, the folder of another run's checkpoints, and
+          the step of one of them or None for the newest.
 
         Renames newer, damaged checkpoints to STEP.damaged, with one log line each. Raises
         UserError if all checkpoints are damaged, or if an array has another shape. Errors
         of the machine or of the store, such as TimeoutError, are raised.
         """
-        loaded = _load_newest(_complete(self._directory), abstract, log)
+        paths = _complete(self._directory)
+        if start is not None and not paths:
+            paths = _checkpoints(*start)
+        loaded = _load_newest(paths, abstract, log)
         if loaded is None:
             return None
         on_leader(functools.partial(self._set_damaged_aside, loaded[0]))
@@ -282,14 +292,17 @@ def _is_damage(error: BaseException | None) -> bool:
 
 
 def _load(path: epath.Path, abstract: Any) -> tuple[Any, dict[str, Any]]:
-    """State and notes of a checkpoint. Without ``abstract``: its parameters in numpy."""
+    """State and notes of a checkpoint.
+
+    Without ``abstract``: its parameters and their average, if it has one, in numpy.
+    """
     arrays, notes = _notes(path)
     if abstract is None:
         saved = ocp.checkpointables_metadata(path).metadata["state"]
         if saved is None:  # Orbax only logs the reason
             raise _DamagedError("the metadata of its arrays cannot be read")
-        params = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), saved["params"])
-        abstract = {"params": params}
+        trees = {name: saved[name] for name in ("params", "average") if saved.get(name)}
+        abstract = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), trees)
     else:
         shapes = {name: tuple(shape) for name, (shape, _) in arrays.items()}
         if wrong := shape_differences(shapes, array_shapes(abstract)):
@@ -305,32 +318,78 @@ def _load(path: epath.Path, abstract: Any) -> tuple[Any, dict[str, Any]]:
     return state, notes
 
 
-def read_params(directory: Path, step: int | None = None) -> dict[str, Any]:
+def read_params(
+    directory: os.PathLike, step: int | None = None, average: str | int = ""
+) -> dict[str, Any]:
     """The parameters of a checkpoint; see :func:`read_step`."""
-    return read_step(directory, step)[1]
+    return read_step(directory, step, average)[1]
 
 
-def read_step(directory: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
+def read_step(
+    directory: os.PathLike, step: int | None = None, average: str | int = ""
+) -> tuple[int, dict[str, Any]]:
     """The step of a checkpoint and its parameters, as numpy arrays.
 
     step: of the checkpoint. None: the newest undamaged checkpoint.
+    average: "ema" for the moving average that the run kept, or a number n for the mean of
+      the parameters of n checkpoints: this one and the checkpoints before it.
 
     Does not load the optimizer state, so it needs no config. Raises UserError without an
-    undamaged checkpoint.
+    undamaged checkpoint, without an average, and with fewer than n checkpoints.
     """
-    folder = epath.Path(directory if is_remote(directory) else directory.absolute())
-    paths = _complete(folder)
-    if step is not None:
+    log = logging.getLogger(__name__).warning
+    if isinstance(average, int):
+        paths = _checkpoints(directory, step, before=True)
+        return int(paths[0].name), _mean_params(paths, average, log)
+    found, state, _ = _load_newest(_checkpoints(directory, step), None, log)
+    if average != "ema":
+        return found, state["params"]
+    if state.get("average") is None:
+        needed = "train with the setting average, such as average=0.999"
+        raise UserError(f"{directory} has no moving average of parameters; {needed}")
+    return found, state["average"]
+
+
+def _mean_params(paths: list[epath.Path], count: int, log: Log) -> dict[str, Any]:
+    """The mean parameters of the first ``count`` checkpoints, summed in float64."""
+    if not 1 <= count <= len(paths):
         steps = ", ".join(path.name for path in reversed(paths))
-        paths = [path for path in paths if int(path.name) == step]
-        if not paths:
-            known = f"its checkpoints: {steps or 'none'}"
-            raise UserError(f"{directory} has no checkpoint of step {step}; {known}")
-    loaded = _load_newest(paths, None, logging.getLogger(__name__).warning)
-    if loaded is None:
+        actual = f"average={count}, but the checkpoints are those of steps {steps}"
+        raise UserError(f"{actual}; set keep_checkpoints or keep_checkpoints_every")
+
+    def params_of(path: epath.Path) -> dict[str, Any]:
+        _, state, _ = _load_newest([path], None, log)
+        return jax.tree.map(np.float64, state["params"])
+
+    total = params_of(paths[0])
+    for path in paths[1:count]:
+        total = jax.tree.map(np.add, total, params_of(path))
+    return jax.tree.map(lambda x: np.float32(x / count), total)
+
+
+def _checkpoints(
+    directory: os.PathLike, step: int | None, *, before: bool = False
+) -> list[epath.Path]:
+    """The complete checkpoints of a run, newest first. Raises UserError without one.
+
+    step: only the checkpoint of this step, with ``before`` also all before it.
+    """
+    folder = epath.Path(directory)
+    if not is_remote(directory):
+        folder = epath.Path(Path(directory).absolute())
+    paths = _complete(folder)
+    if not paths:
         raise UserError(f"{directory} contains no complete checkpoint; wait for one")
-    found, state, _ = loaded
-    return found, state["params"]
+    if step is None:
+        return paths
+    chosen = [path for path in paths if int(path.name) <= step]
+    if not chosen or int(chosen[0].name) != step:
+        steps = ", ".join(path.name for path in reversed(paths))
+        known = f"its checkpoints: {steps}"
+        raise UserError(f"{directory} has no checkpoint of step {step}; {known}")
+    if before:
+        return chosen
+    return chosen[:1]
 
 
 def _with_checksums(state: Any, notes: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from bert_jax.objectives.objective import (
     new_params,
     rngs,
     sum_names,
+    z_loss_sums,
 )
 
 
@@ -34,11 +35,13 @@ class MlmNsp(PretrainingObjective):
 
     next_sentence: whether the loss includes the sentence pairs. sentence_order: whether
     the pairs are for sentence order prediction. Their metrics are then "sop", not "nsp".
+    z_loss: factor of the z-loss of the masked tokens, the part "mlm_z"; 0: no such part.
     """
 
     model: BertForPreTraining
     next_sentence: bool = True
     sentence_order: bool = False
+    z_loss: float = 0.0
     adds_rows: ClassVar[bool] = True
 
     @property
@@ -49,7 +52,10 @@ class MlmNsp(PretrainingObjective):
 
     @property
     def sum_names(self) -> tuple[str, ...]:
-        return tuple(name for part in self.parts for name in sum_names(part))
+        names = [name for part in self.parts for name in sum_names(part)]
+        if self.z_loss:
+            names += sum_names("mlm_z")[:2]
+        return tuple(names)
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -67,7 +73,10 @@ class MlmNsp(PretrainingObjective):
             f"{part}_loss": jnp.sum(label_weights)
             for part, (_, label_weights) in self._answers(batch).items()
         }
-        return totals | {"mlm_loss": totals["mlm_loss"] + 1e-5}
+        totals["mlm_loss"] += 1e-5
+        if self.z_loss:
+            totals["mlm_z_loss"] = totals["mlm_loss"]
+        return totals
 
     def sums(
         self, params: Params, batch: Batch, key: jax.Array | None
@@ -85,6 +94,8 @@ class MlmNsp(PretrainingObjective):
             is_mlm = part == "mlm"
             logits = output.mlm_logits_BMW if is_mlm else output.nsp_logits_B2
             sums |= self.part_sums(part, logits, labels, weights)
+            if is_mlm and self.z_loss:
+                sums |= z_loss_sums(part, logits, weights, self.z_loss)
         return sums
 
     def part_sums(
@@ -132,9 +143,12 @@ class MlmNsp(PretrainingObjective):
 
 
 def pretraining(
-    model: BertConfig, compute: ComputeConfig, examples: ExampleConfig
+    model: BertConfig,
+    compute: ComputeConfig,
+    examples: ExampleConfig,
+    z_loss: float = 0.0,
 ) -> MlmNsp:
-    """The objective of a run with these configs."""
+    """The objective of a run with these configs. z_loss: see MlmNsp."""
     check_model(__name__, model)
     pairs = examples.next_sentence, examples.sentence_order
-    return MlmNsp(BertForPreTraining(model, compute), *pairs)
+    return MlmNsp(BertForPreTraining(model, compute), *pairs, z_loss)

@@ -288,6 +288,19 @@ def cross_entropy_sums(
     return dict(zip(sum_names(part), sums, strict=True))
 
 
+def z_loss_sums(
+    part: str, logits: jax.Array, weights: jax.Array, factor: float
+) -> dict[str, jax.Array]:
+    """float32 sums of factor * log(sum of exp(logits))**2, and of the weights.
+
+    The loss keeps the sums of exp(logits) near 1 (Chowdhery et al., 2022, section 5).
+    """
+    normalizers = jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1)
+    losses = factor * jnp.square(normalizers)
+    loss, weight, _ = sum_names(f"{part}_z")
+    return {loss: jnp.sum(weights * losses), weight: jnp.sum(weights)}
+
+
 def summed(function: Callable[[Any], Any], parts: Any) -> Any:
     """The sum of ``function`` of each part, one part after the other.
 

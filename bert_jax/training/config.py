@@ -132,6 +132,13 @@ class RunConfig:
     profile_steps: str = setting(
         "", "first and last step to profile for TensorBoard, such as 10:20"
     )
+    profile_port: int = setting(
+        0,
+        "port of process 0 to which TensorBoard and xprof connect to profile the run; 0: "
+        "none",
+        least=0,
+        most=65_535,
+    )
     tracker: str = setting(
         "", "experiment tracker that gets the metrics", one_of=("", "wandb", "trackio")
     )
@@ -261,6 +268,26 @@ class TrainConfig(RunConfig):
         "next step if its batch is skipped; 0: none",
         least=0,
     )
+    init_state: bool = setting(
+        False,
+        "resume the checkpoint of a run in init_from, with its step, optimizer and random "
+        "key, in this workdir. Starts the decay of wsd from a checkpoint of its stable "
+        "part",
+    )
+    average: float = setting(
+        0.0,
+        "decay rate of a moving average of the parameters over the steps (EMA), such as "
+        "0.999; 0: none. load and convert read it on request",
+        least=0,
+        below=1,
+    )
+    eval_average: bool = setting(False, "also evaluate the average of the parameters")
+    z_loss: float = setting(
+        0.0,
+        "factor of the squared log-normalizer of the MLM softmax, which is added to the "
+        "loss, such as 1e-4",
+        least=0,
+    )
     prompts: tuple[str, ...] = setting(
         (), "sentences with [MASK] that the model fills in at the end of the run"
     )
@@ -291,6 +318,10 @@ class TrainConfig(RunConfig):
             _check_mask_rates(phase, mask_rate, f"phases[{i}]")
             completed.append(phase)
         object.__setattr__(self, "phases", tuple(completed))
+        if self.init_state and not self.init_from:
+            raise UserError("init_state=True needs init_from, the checkpoint of a run")
+        if self.eval_average and not self.average:
+            raise UserError("eval_average=True needs average, such as average=0.999")
 
     @property
     def total_steps(self) -> int:

@@ -184,8 +184,12 @@ def lower_step(
     """The lowered train step of ``phase``, and the shapes of its state and batch."""
     objective = pretraining_objective(config)
     optimizer = training_step.objective_optimizer(objective, config.optimizer)
-    state = abstract_state(objective, optimizer, mesh, fsdp=config.mesh.fsdp)
+    has_average = config.average > 0
+    state = abstract_state(
+        objective, optimizer, mesh, fsdp=config.mesh.fsdp, average=has_average
+    )
     options = {"accumulation": config.accumulation, "log_every": config.log_every}
+    options["average"] = config.average
     compiled = training_step.compile_step
     train_step = compiled(objective, config.optimizer, state, **options)
     schedule = make_schedule(config.optimizer, config.total_steps)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -136,7 +135,7 @@ class _FineTuning:
 
         Returns whether the run ends. Step 0 is scored, but never the best.
         """
-        started, progress = time.perf_counter(), reporter.progress
+        progress = reporter.progress
         dev, metric = self.prepared.splits[0], self.main_metric
         outputs = self._outputs(params, dev)
         if not all(np.isfinite(output).all() for output in outputs):
@@ -160,9 +159,7 @@ class _FineTuning:
             )
             progress.best = {"epoch": epoch, "scores": scores}
             progress.evaluations_since_best = 0
-        ends = step > 0 and self._ends(step, scores, progress.evaluations_since_best)
-        progress.evaluation_seconds += time.perf_counter() - started
-        return ends
+        return step > 0 and self._ends(step, scores, progress.evaluations_since_best)
 
     def _is_better(self, scores: Scores, best: dict[str, Any] | None) -> bool:
         """Whether the main metric is better than that of ``best``."""

@@ -8,13 +8,14 @@ file, and the hooks of its job.
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
 import optax
 
-from bert_jax.errors import DivergenceError
+from bert_jax.errors import DivergenceError, UserError
 from bert_jax.objectives.objective import Params
 from bert_jax.parallel.processes import StopRequested, is_leader
 from bert_jax.training.metrics import Reporter, RunProgress, check_finite
@@ -127,19 +128,27 @@ def is_due(every: Every, step: int) -> bool:
 
 
 def evaluation(
-    every: Every, evaluate: Callable[[int, Params, Reporter], bool | None]
+    every: Every,
+    evaluate: Callable[[int, Params, Reporter], bool | None],
+    *,
+    average: bool = False,
 ) -> Hook:
     """The hook of an evaluation.
 
     evaluate: function of (step, params, reporter). If it returns True in all processes, the
       run ends after this step. It raises DivergenceError if a loss or output is not finite.
+    average: whether it gets the average of the parameters, not the parameters.
     """
 
     def hook(training: Training) -> None:
         training.reporter.finish_report()
         if training.sums is not None:
             training.check()
-        ends = evaluate(training.step, training.state.params, training.reporter)
+        params = training.state.params
+        if average:
+            params = training.state.average
+        with training.reporter.timed("evaluation_seconds"):
+            ends = evaluate(training.step, params, training.reporter)
         training.evaluated = True
         if ends:
             training.end()
@@ -184,7 +193,8 @@ class Saver:
         if self._due and training.may_be_saved():
             training.reporter.finish_report()
             training.progress.seconds = training.reporter.seconds
-            self._save(training.step, training.state)
+            with training.reporter.timed("save_seconds"):
+                self._save(training.step, training.state)
             self._due, training.saved = False, True
 
 
@@ -201,6 +211,33 @@ def stop(training: Training) -> None:
         )
     step = f"{training.step} of {training.total}"
     raise training.stop(f"asked to stop after step {step}; {again}")
+
+
+@contextlib.contextmanager
+def profiler_server(port: int) -> Iterator[None]:
+    """JAX's profiler listens on ``port`` of process 0 in the meantime; 0: no port.
+
+    TensorBoard and xprof connect to it. Raises UserError if the port is not free: JAX would
+    only print a line.
+    """
+    if not port or not is_leader():
+        yield
+        return
+    with socket.socket() as probe:
+        # A port whose last connection was closed a moment ago is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(
+                f"profile_port={port}: {reason}; use another port"
+            ) from error
+    jax.profiler.start_server(port)
+    try:
+        yield
+    finally:
+        jax.profiler.stop_server()
 
 
 class Profile:

@@ -1,5 +1,6 @@
 """Metrics of a run: a line for each window of steps, in files and in the log."""
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -7,7 +8,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,7 +69,10 @@ class RunProgress:
     tokens, computed_tokens: of all reported steps, without and with padding.
     seconds: time of the run until its last save.
     evaluation: metrics of the last evaluation of a pretraining.
-    evaluation_seconds: time of all evaluations of a fine-tuning.
+    compile_seconds, evaluation_seconds, save_seconds: time of the run that trained no
+      step. The first step with each shape of a batch compiles.
+    lost_seconds: time that ``seconds`` does not include: of steps that a killed process
+      had done after its last save, and of loading checkpoints to resume.
     best: "epoch" and dev "scores" of the model in best/; None before an evaluation.
     evaluations_since_best: number of evaluations after the best.
     stopped_at: last step of a run that ended early, otherwise None.
@@ -80,7 +84,10 @@ class RunProgress:
     computed_tokens: float = 0.0
     seconds: float = 0.0
     evaluation: dict[str, float] = dataclasses.field(default_factory=dict)
+    compile_seconds: float = 0.0
     evaluation_seconds: float = 0.0
+    save_seconds: float = 0.0
+    lost_seconds: float = 0.0
     best: dict[str, Any] | None = None
     evaluations_since_best: int = 0
     stopped_at: int | None = None
@@ -124,6 +131,28 @@ class Reporter:
     def seconds(self) -> float:
         """Seconds of the whole run, including the time before it was resumed."""
         return time.perf_counter() - self._began
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Adds the seconds of a block to a field of the progress."""
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        setattr(self.progress, name, getattr(self.progress, name) + seconds)
+
+    def log_time(self) -> None:
+        """Logs the share of the time of the run that trained, and all other shares."""
+        progress, seconds = self.progress, self.seconds
+        others = {
+            "compiling": progress.compile_seconds,
+            "evaluating": progress.evaluation_seconds,
+            "saving": progress.save_seconds,
+        }
+        parts = {"training": seconds - sum(others.values()), **others}
+        parts["lost to restarts"] = progress.lost_seconds
+        whole = seconds + progress.lost_seconds
+        shares = "  ".join(f"{part / whole:.1%} {name}" for name, part in parts.items())
+        self.log(f"time {self.bar.format_interval(whole)}: {shares}")
 
     def start_window(self) -> None:
         """Restarts the clock after work other than steps: evaluation, compilation."""
@@ -265,12 +294,19 @@ class MetricWriter:
     ``tracker`` receive the same numbers.
     step: number of steps done before. A resumed run keeps the lines up to it.
     tracker: library of :func:`open_tracker`.
+    last_seconds: time of the run at the last of all lines, also of those that are dropped.
     """
 
     def __init__(self, workdir: Path, step: int, tracker: ModuleType | None = None):
         self._tracker, path = tracker, workdir / METRICS
         # A run that starts at step 0 evaluates step 0 again, so no old line is kept.
-        old = read_metrics(path) if step and path.exists() else []
+        old = read_metrics(path) if path.exists() else []
+        self.last_seconds = 0.0
+        for line in old:
+            if line.get("seconds") is not None:
+                self.last_seconds = max(self.last_seconds, line["seconds"])
+        if not step:
+            old = []
         kept = [json.dumps(line) + "\n" for line in old if line["step"] <= step]
         write_text(path, "".join(kept))  # a new file, not the target of a link
         self._file = path.open("a")

@@ -21,7 +21,14 @@ from bert_jax.training.workdir import RunFolder
 # Settings of a finished run that do not change its scores, by the start of their names.
 NO_EFFECT = (
     *("mesh", "accumulation", "log_every", "checkpoint_every", "profile_steps"),
-    *("tracker", "data_timeout", "eval_batch_size", "keep_checkpoints", "prompts"),
+    *(
+        "profile_port",
+        "tracker",
+        "data_timeout",
+        "eval_batch_size",
+        "keep_checkpoints",
+        "prompts",
+    ),
     *("data.threads", "data.prefetch", "data.packing"),
 )
 

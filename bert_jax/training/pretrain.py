@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+from etils import epath
 from jax.sharding import Mesh
 
 from bert_jax.data.mixture import BLOCK, Text
@@ -22,6 +23,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
 from bert_jax.inference.pretrained import filled_prompts
 from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.find import CHECKPOINTS, split_step
 from bert_jax.interop.train_state import newest_step
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.causal_phases import with_causal_phases
@@ -160,20 +162,29 @@ class _Pretraining:
         self.log(_description(config, self.objective, self.stores))
         self._log_shares()
         text = self._text()
-        params = None
-        # A resumed run has its own parameters.
-        if config.init_from and not newest_step(folder.checkpoints):
+        params = start_state = None
+        is_new = not newest_step(folder.checkpoints)  # a resumed run has its own state
+        if is_new and config.init_state:
+            start_state = _start_state(config.init_from)
+        elif is_new and config.init_from:
             params = initial_params(config, self.tokenizer, self.log)
+        hooks = [evaluation(evaluations.is_due, evaluations.evaluate)]
+        if config.eval_average:
+            # First, so that the last evaluation of the run is of its parameters.
+            of_average = evaluations.evaluate_average
+            hooks.insert(0, evaluation(evaluations.is_due, of_average, average=True))
         return Job(
             config=config,
             objective=self.objective,
             batches=self.batches,
             mesh=self.mesh,
             identity=to_dict(config) | {"text": text},
-            hooks=[evaluation(evaluations.is_due, evaluations.evaluate)],
+            hooks=hooks,
             change_settings=change_settings,
             tokenizer=self.tokenizer,
             initial_params=params,
+            start_state=start_state,
+            average=config.average,
             keep_checkpoints=config.keep_checkpoints,
             keep_checkpoints_every=config.keep_checkpoints_every,
             threads=config.data.threads,
@@ -220,6 +231,21 @@ class _Pretraining:
             self.log(f"prompts: {error}")
 
 
+def _start_state(path: str) -> tuple[epath.Path, int | None]:
+    """The folder of the checkpoints of a run, and the step of one of them.
+
+    path: a workdir, whose newest checkpoint has the step None, or one of its checkpoints.
+    """
+    workdir, step = split_step(path)
+    checkpoints = epath.Path(workdir) / CHECKPOINTS
+    if not newest_step(checkpoints):
+        needed = "expected the workdir of a run, or one of its checkpoints"
+        raise UserError(
+            f"init_state=True: init_from={path} has no checkpoints; {needed}"
+        )
+    return checkpoints, step
+
+
 def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
     """The objective that a config names, with its model.
 
@@ -229,13 +255,16 @@ def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
     name = config.objective
     pretraining = _pretraining_function(name)
     configs = config.model, config.compute, config.data.examples
+    needed, options = "expected pretraining(model, compute, examples)", {}
+    if config.z_loss:
+        options["z_loss"] = config.z_loss
+        needed = "z_loss needs pretraining(model, compute, examples, z_loss)"
     try:
-        inspect.signature(pretraining).bind(*configs)
+        inspect.signature(pretraining).bind(*configs, **options)
     except TypeError as error:
         actual = f"objective={name!r}: its function pretraining has other arguments"
-        needed = "expected pretraining(model, compute, examples)"
         raise UserError(f"{actual} ({error}); {needed}") from error
-    objective = pretraining(*configs)
+    objective = pretraining(*configs, **options)
     # An objective may be of any class that has the methods.
     for method in sorted(PretrainingObjective.__abstractmethods__):
         if not callable(getattr(objective, method, None)):

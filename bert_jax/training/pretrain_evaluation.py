@@ -56,21 +56,34 @@ class Evaluations:
         return bool(every) and (step % every == 0 or step in self._ends)
 
     def evaluate(self, step: int, params: Params, reporter: Reporter) -> None:
-        """Writes and logs the metrics of dev.
+        """Writes and logs the metrics of dev, and keeps them in ``last``.
 
         Raises DivergenceError if the loss is not finite.
         """
+        for metrics in self._evaluated(step, params, reporter, "eval"):
+            self.last = metrics
+        reporter.progress.evaluation = self.last  # for the baselines in reports
+
+    def evaluate_average(self, step: int, params: Params, reporter: Reporter) -> None:
+        """Writes and logs the metrics of the average of the parameters."""
+        self._evaluated(step, params, reporter, "eval_average")
+
+    def _evaluated(
+        self, step: int, params: Params, reporter: Reporter, split: str
+    ) -> list[dict[str, float]]:
+        """Writes and logs the metrics at each length. split: their name in the files."""
+        found = []
         for phase in self._phases(step):
             metrics = self.metrics(phase, params)
             if not math.isfinite(metrics["loss"]):
                 loss = f"the loss of the evaluation after step {step}"
                 raise DivergenceError(f"{loss} is {metrics['loss']}")
-            self.last = metrics
+            found.append(metrics)
             length = phase.sequence_length
-            reporter.write(step, "eval", {"sequence_length": length, **metrics})
-            summary = f"eval at {length} tokens: {eval_summary(metrics)}"
+            reporter.write(step, split, {"sequence_length": length, **metrics})
+            summary = f"{split} at {length} tokens: {eval_summary(metrics)}"
             reporter.log(f"step {step}  {summary}")
-        reporter.progress.evaluation = metrics  # for the baselines in reports
+        return found
 
     def _phases(self, step: int) -> list[Phase]:
         """The phases for which a step is evaluated, with the steps of an evaluation.

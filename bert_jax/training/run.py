@@ -10,6 +10,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -66,7 +67,9 @@ class Job:
       rows of a fine-tuning, must be the same.
     initial_params: parameters from a checkpoint, for any part of the model. All other
       parameters are randomly initialised.
-    keep_checkpoints, keep_checkpoints_every, threads, prefetch: see TrainConfig.
+    start_state: folder of the checkpoints of another run, and the step of one of them or
+      None for the newest. The run resumes there if it has no checkpoint itself.
+    average, keep_checkpoints, keep_checkpoints_every, threads, prefetch: see TrainConfig.
     check_data: function that raises UserError if the data are damaged. All processes call
       it after each report with wait=False, and before each save with wait=True, which waits
       until all data are checked. It returns whether this call may have waited.
@@ -81,6 +84,8 @@ class Job:
     change_settings: bool = False
     tokenizer: Tokenizer | None = None
     initial_params: Params | None = None
+    start_state: tuple[os.PathLike, int | None] | None = None
+    average: float = 0.0
     keep_checkpoints: int = 1
     keep_checkpoints_every: int = 0
     threads: int = 1
@@ -101,15 +106,24 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress,
     Raises Preempted after a SIGTERM, and KeyboardInterrupt after a Ctrl-C, once the state
     is saved.
     """
+    began = time.perf_counter()
     config, total = job.config, len(job.batches)
+    schedule = make_schedule(config.optimizer, total)
     check_same(job.identity, "config or data; start all with the same command")
     on_leader(lambda: check_folder(folder, job.identity, job.change_settings))
     optimizer = objective_optimizer(job.objective, config.optimizer)
-    abstract = abstract_state(job.objective, optimizer, job.mesh, fsdp=config.mesh.fsdp)
+    abstract = abstract_state(
+        job.objective,
+        optimizer,
+        job.mesh,
+        fsdp=config.mesh.fsdp,
+        average=job.average > 0,
+    )
     with contextlib.ExitStack() as stack:
         stack.callback(folder.upload)
         # The signals are handled until the last save is complete.
         stop_requested = stack.enter_context(stop_requests())
+        stack.enter_context(hooks.profiler_server(config.profile_port))
         save_every = config.steps_between_saves(total)
         keep = job.keep_checkpoints, job.keep_checkpoints_every, save_every
         store = CheckpointStore(folder.checkpoints, *keep)
@@ -126,8 +140,10 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress,
         writer = on_leader(lambda: _open_writer(job, folder, identity, progress, first))
         if writer is not None:
             stack.callback(writer.close)
+            progress.lost_seconds += max(0.0, writer.last_seconds - progress.seconds)
+        if saved:
+            progress.lost_seconds += time.perf_counter() - began
         folder.check_shared("config.json")
-        schedule = make_schedule(config.optimizer, total)
         late = steps_ahead(job.mesh) > 0
         observers = writer, log, progress, first, late
         reporter = Reporter(config, job.objective, schedule, *observers)
@@ -146,6 +162,9 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress,
                 call_hooks(job.hooks, training)
             all_hooks = _hooks(job, profile, stop_requested, saver)
             _loop(job, training, train_step, all_hooks)
+            with reporter.timed("save_seconds"):
+                store.wait()
+            reporter.log_time()
         except DivergenceError as error:
             store.wait()
             advice = divergence_advice(config, store.steps())
@@ -161,10 +180,15 @@ def _first_state(
     log: Log,
 ) -> tuple[TrainState, dict[str, Any]]:
     """State and notes of the newest checkpoint, or a new state and {}."""
-    restored = store.restore(abstract, log)
+    is_new = not store.steps()
+    restored = store.restore(abstract, log, job.start_state)
     if restored is not None:
-        log(f"resuming at step {int(restored[0].step):,}")
-        return restored
+        state, notes = restored
+        if is_new:  # the state of another run
+            _check_steps_left(job, int(state.step))
+            notes["progress"]["tracker_id"] = ""  # the other run keeps its tracker
+        log(f"resuming at step {int(state.step):,}")
+        return state, notes
     params = job.initial_params
     state = init_state(job.objective, optimizer, abstract, job.config.seed, params)
     if params:
@@ -172,6 +196,14 @@ def _first_state(
         if new:
             log(f"initialised at random: {', '.join(sorted(new))}")
     return state, {}
+
+
+def _check_steps_left(job: Job, done: int) -> None:
+    """Raises UserError if a run would start with the state of its last step or later."""
+    total = len(job.batches)
+    if done >= total:
+        actual = f"{job.start_state[0]}: a checkpoint after step {done:,}"
+        raise UserError(f"{actual}, but this run ends at step {total:,}; add steps")
 
 
 def _open_writer(
@@ -232,6 +264,7 @@ def _train_step(
         abstract,
         accumulation=config.accumulation,
         log_every=config.log_every,
+        average=job.average,
     )
     place = NamedSharding(job.mesh, PartitionSpec())
     return functools.partial(train_step, schedule=jax.device_put(schedule, place))
@@ -326,6 +359,8 @@ def _loop(
             if program not in compiled:  # this step compiled: its time is not reported
                 compiled.add(program)
                 jax.block_until_ready(training.sums)
+                seconds = time.perf_counter() - started - waited
+                reporter.progress.compile_seconds += seconds
                 reporter.start_window()
             else:
                 reporter.add_step(training.step, batch, waited, training.sums)

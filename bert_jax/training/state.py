@@ -32,6 +32,7 @@ class TrainState:
     key: typed PRNG key of the run. Dropout folds it with the step.
     sums: float32 sums since the last report. They are in the state so that a resumed run
       reports the same means as an uninterrupted run.
+    average: moving average of the parameters over the steps, float32. None without one.
     """
 
     step: jax.Array
@@ -39,6 +40,7 @@ class TrainState:
     opt_state: Any
     key: jax.Array
     sums: dict[str, jax.Array]
+    average: Params | None = None
 
 
 @cached_by_objective
@@ -48,8 +50,9 @@ def abstract_state(
     mesh: Mesh,
     *,
     fsdp: bool = False,
+    average: bool = False,
 ) -> TrainState:
-    """Shapes, dtypes and shardings of the state.
+    """Shapes, dtypes and shardings of the state. average: whether it has an average.
 
     Two calls with equal arguments return the same object; see :func:`cached_by_objective`.
     Raises UserError if a sum of the objective has a name of RESERVED_SUMS.
@@ -58,7 +61,8 @@ def abstract_state(
         actual = f"the objective has the sums {listed(sorted(taken))}"
         raise UserError(f"{actual}, which are sums of every run; give them other names")
     shapes = jax.eval_shape(
-        lambda key: _make_state(objective, optimizer, key, {}), jax.random.key(0)
+        lambda key: _make_state(objective, optimizer, average, key, {}),
+        jax.random.key(0),
     )
     shardings = tree_shardings(shapes, mesh, fsdp=fsdp, more=objective.rules)
     return jax.tree.map(lambda x, place: x.update(sharding=place), shapes, shardings)
@@ -88,7 +92,8 @@ def init_state(
         if name in places
     }
     leaves, tree = jax.tree.flatten(jax.tree.map(lambda leaf: leaf.sharding, abstract))
-    init = _compiled_init(objective, optimizer, tree, tuple(leaves))
+    average = abstract.average is not None
+    init = _compiled_init(objective, optimizer, average, tree, tuple(leaves))
     return init(jax.random.key(seed), flat)
 
 
@@ -96,11 +101,12 @@ def init_state(
 def _compiled_init(
     objective: Objective,
     optimizer: optax.GradientTransformation,
+    average: bool,
     tree: Any,
     leaves: tuple[Any, ...],
 ) -> Callable[[jax.Array, Mapping[tuple[str, ...], jax.Array]], TrainState]:
     return jax.jit(
-        functools.partial(_make_state, objective, optimizer),
+        functools.partial(_make_state, objective, optimizer, average),
         out_shardings=jax.tree.unflatten(tree, leaves),
     )
 
@@ -114,6 +120,7 @@ def new_parameters(abstract: TrainState, initial_params: Params) -> list[str]:
 def _make_state(
     objective: Objective,
     optimizer: optax.GradientTransformation,
+    average: bool,
     key: jax.Array,
     initial: Mapping[tuple[str, ...], jax.Array],
 ) -> TrainState:
@@ -124,10 +131,15 @@ def _make_state(
     }
     params = unflatten_dict(params)
     names = (*objective.sum_names, *STEP_SUMS)
+    averaged = None
+    if average:
+        # A copy, because a step donates the memory of each array of the state.
+        averaged = jax.tree.map(jnp.copy, params)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
         opt_state=optimizer.init(params),
         key=run_key,
         sums={name: jnp.zeros((), jnp.float32) for name in names},
+        average=averaged,
     )

@@ -107,6 +107,7 @@ def apply_gradients(
     optimizer: optax.GradientTransformation,
     log_every: int,
     largest_norm: float | None = None,
+    average: float = 0.0,
 ) -> tuple[TrainState, Sums]:
     """One optimizer update (run_pretraining.py, optimization.py).
 
@@ -116,6 +117,7 @@ def apply_gradients(
     largest_norm: a batch is skipped if its gradient norm is larger, or if its loss or
     gradients are not finite. A skipped batch changes no parameters. Its sums are 0, except
     "skipped".
+    average: decay rate of the average of the parameters; 0: the state has no average.
     """
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     rate = learning_rate(schedule, state.step)
@@ -123,13 +125,16 @@ def apply_gradients(
     norm = optax.tree.norm(grads)
     sums = sums | {"grad_norm": norm, "skipped": jnp.zeros((), jnp.float32)}
     params = optax.apply_updates(state.params, updates)
+    averaged = None
+    if average:
+        averaged = optax.incremental_update(params, state.average, 1 - average)
     if largest_norm is not None:
         is_finite = jnp.isfinite(norm) & jnp.isfinite(sums["step_loss"])
         used = is_finite & (norm <= largest_norm)
         select = functools.partial(jnp.where, used)
-        params, opt_state = jax.tree.map(
-            select, (params, opt_state), (state.params, state.opt_state)
-        )
+        new = params, opt_state, averaged
+        old = state.params, state.opt_state, state.average
+        params, opt_state, averaged = jax.tree.map(select, new, old)
         sums = {name: select(value, 0.0) for name, value in sums.items()}
         sums["skipped"] = 1 - used.astype(jnp.float32)
     last_skipped = sums["skipped"]
@@ -142,6 +147,7 @@ def apply_gradients(
         opt_state=opt_state,
         key=state.key,
         sums=jax.tree.map(lambda x: jnp.where(report, 0.0, x), sums),
+        average=averaged,
     )
     return new_state, sums | {"last_skipped": last_skipped}
 
@@ -160,19 +166,22 @@ def compile_step(
     *,
     accumulation: int = 1,
     log_every: int = 1,
+    average: float = 0.0,
 ) -> Callable[[TrainState, Batch, Schedule], tuple[TrainState, Sums]]:
     """The compiled step: (state, batch, schedule) to (new state, sums).
 
     abstract: shapes and shardings of the state. A sharding is the layout of an array on the
       devices. The new state has the shardings of the old state, and reuses its memory: the
       caller must not use the old state again.
+    average: decay rate of the average of the parameters, if the state has one.
 
     Two calls with equal arguments return the same program, so a sweep compiles once; see
     :func:`cached_by_objective`.
     """
     optimizer = without_schedule(optimizer)
     leaves, tree = jax.tree.flatten(jax.tree.map(lambda leaf: leaf.sharding, abstract))
-    return _compiled(objective, optimizer, tree, tuple(leaves), accumulation, log_every)
+    numbers = accumulation, log_every, average
+    return _compiled(objective, optimizer, tree, tuple(leaves), *numbers)
 
 
 @cached_by_objective
@@ -183,6 +192,7 @@ def _compiled(
     leaves: tuple[Any, ...],
     accumulation: int,
     log_every: int,
+    average: float,
 ) -> Callable[[TrainState, Batch, Schedule], tuple[TrainState, Sums]]:
     transformation = objective_optimizer(objective, optimizer)
     shardings = jax.tree.unflatten(tree, leaves)
@@ -204,6 +214,7 @@ def _compiled(
             optimizer=transformation,
             log_every=log_every,
             largest_norm=optimizer.largest_norm,
+            average=average,
         )
 
     # The shardings of the new state are given. Otherwise jit compiles a second time in step

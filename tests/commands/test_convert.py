@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -6,12 +7,14 @@ import sys
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import bert_jax
 from bert_jax.commands.convert import main
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop import huggingface
+from bert_jax.interop.train_state import CheckpointStore
 
 NAMES = ("pretraining", "none", "masked_lm", "sequence", "token", "choice", "span")
 
@@ -108,6 +111,26 @@ def test_a_saved_model_is_replaced_on_request(source, tmp_path):
         model.save(out, overwrite=True)
     (out / "README.md").rename(out / "config.json")
     assert files(out) == before
+
+
+def test_the_average_of_a_run_is_converted_on_request(golden, tmp_path):
+    model = bert_jax.load(golden / "huggingface/pretraining")
+    run = tmp_path / "run"
+    ones = jax.tree.map(np.ones_like, model.params)
+    with CheckpointStore(run / "checkpoints", keep=2) as store:
+        store.save(3, {"params": ones}, {})
+        average = jax.tree.map(lambda x: 7 * x, ones)
+        store.save(5, {"params": model.params, "average": average}, {})
+    config = {"model": dataclasses.asdict(model.config)}
+    (run / "config.json").write_text(json.dumps(config))
+    expected = {"ema": 7.0, "2": (model.params["mlm"]["output_bias"] + 1) / 2}
+    for chosen, bias in expected.items():
+        out = convert(run, tmp_path / chosen, "hf", "--average", chosen)
+        tensors = load_file(out / "model.safetensors")
+        np.testing.assert_allclose(tensors["cls.predictions.bias"], bias, rtol=1e-6)
+        assert (
+            f"from {run} with `--average {chosen}`." in (out / "README.md").read_text()
+        )
 
 
 def test_importing_the_package_is_cheap():

@@ -382,6 +382,45 @@ def test_one_of_the_checkpoints_of_a_run_is_read(workdir):
         bert_jax.load(workdir / "checkpoints/5")
 
 
+def test_an_average_of_parameters_is_read_on_request(workdir):
+    """The moving average of a run, and the mean of its checkpoints, by hand in float64."""
+    first = bert_jax.load(workdir).params
+    random = np.random.default_rng(5)
+    trees = [
+        jax.tree.map(lambda x: np.float32(random.normal(size=x.shape)), first)
+        for _ in range(3)
+    ]
+    with CheckpointStore(workdir / "checkpoints", keep=4) as store:
+        store.save(7, {"params": trees[0]}, {})
+        store.save(9, {"params": trees[1], "average": trees[2]}, {})
+    same(bert_jax.load(workdir, average="ema").params, trees[2])
+    same(bert_jax.load(workdir, average=1).params, trees[1])
+
+    def check_mean(path, *of):
+        mean = jax.tree.map(lambda *x: np.float32(np.mean(x, 0, np.float64)), *of)
+        same(bert_jax.load(path, average=len(of)).params, mean)
+
+    check_mean(workdir, *trees[:2])
+    check_mean(workdir, first, *trees[:2])
+    check_mean(workdir / "checkpoints/7", first, trees[0])
+    refused = {
+        (workdir, 4): r"average=4, but the checkpoints are those of steps 0, 7, 9; set",
+        (workdir / "checkpoints/7", "ema"): "has no moving average .* average=0.999$",
+        (workdir, "mean"): "average='mean', expected ema, or a number of checkpoints",
+        (workdir, 0): "average=0, expected ema",
+        (workdir, -1): "average=-1, expected ema",
+    }
+    for (path, average), message in refused.items():
+        with pytest.raises(UserError, match=message):
+            bert_jax.load(path, average=average)
+
+
+def test_a_model_that_is_not_a_run_has_no_average(folders):
+    for average in ("ema", 2):
+        with pytest.raises(UserError, match=r"average=.* needs the workdir"):
+            bert_jax.load(folders / "none", average=average)
+
+
 def test_googles_checkpoint_has_no_head_or_that_of_run_classifier(golden, monkeypatch):
     """run_classifier.py names its head output_weights and output_bias, without a scope."""
     kernel = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)

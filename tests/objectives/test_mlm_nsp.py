@@ -7,6 +7,7 @@ import pytest
 
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
+from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.causal import Causal
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.objective import (
@@ -125,6 +126,39 @@ def test_metrics_divide_by_their_own_weights(small_model_config):
     }
     alone = objective(small_model_config, next_sentence=False).metrics(sums)
     assert alone == {"loss": 3.0, "mlm_loss": 3.0, "mlm_accuracy": 0.4}
+
+
+def test_the_z_loss_is_the_mean_square_of_the_log_normalizers(
+    small_model_config, make_batch
+):
+    """By hand in float64. It is a part of the loss, and the MLM loss stays the same."""
+    model = BertForPreTraining(dataclasses.replace(small_model_config, num_layers=1))
+    plain, other = MlmNsp(model), MlmNsp(model, z_loss=0.03)
+
+    @jax.jit
+    def compute(params, batch):
+        positions, tokens = batch["mlm_positions"], Tokens.of_batch(batch)
+        options = {"deterministic": True, "method": "logits"}
+        output = model.apply({"params": params}, tokens, positions, **options)
+        sums = [each.sums(params, batch, None) for each in (plain, other)]
+        return output.mlm_logits_BMW, *sums, other.weights(batch)
+
+    batch = make_batch(5)
+    params = jax.jit(plain.init)(jax.random.key(4))
+    params["mlm"]["output_bias"] += 2.0
+    logits, before, sums, divisors = jax.device_get(compute(params, batch))
+    weights = batch["mlm_weights"]
+    squares = np.log(np.sum(np.exp(np.float64(logits)), axis=-1)) ** 2
+    expected = 0.03 * np.sum(weights * squares) / np.sum(weights)
+    assert expected > 0.3 and weights.min() == 0
+    assert {*sums} == {*other.sum_names} == {*before, "mlm_z_loss", "mlm_z_weight"}
+    before, metrics = plain.metrics(before), other.metrics(sums)
+    loss = before.pop("loss") + expected
+    assert metrics.pop("mlm_z_loss") == pytest.approx(expected, rel=1e-6)
+    assert metrics.pop("loss") == pytest.approx(loss, rel=1e-6)
+    assert metrics == before
+    trained = sum(sums[name] / weight for name, weight in divisors.items())
+    assert trained == pytest.approx(loss, rel=1e-6)
 
 
 def test_a_subclass_may_have_another_loss(small_model_config, make_batch):

@@ -9,6 +9,7 @@ import pytest
 from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
 
+from bert_jax.errors import UserError
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import ComputeConfig, MeshConfig
 from bert_jax.model.parameters import with_scan
@@ -74,6 +75,52 @@ def test_warmup_may_be_a_share_of_the_steps():
     assert rates == pytest.approx([1e-4, 0.75e-4, 0.5e-4, 0.25e-4, 0])
 
 
+WSD = OptimizerConfig(
+    learning_rate=2e-3,
+    warmup_steps=4,
+    schedule="wsd_linear",
+    decay_steps=16,
+    final_rate=0.02,
+)
+
+
+@pytest.mark.parametrize(
+    ("step", "linear", "root"),
+    [
+        (0, 0.0, 0.0),
+        (3, 0.75, 0.75),
+        (4, 1.0, 1.0),
+        (84, 1.0, 1.0),
+        (85, 1 - 0.98 / 16, 1 - 0.98 / 4),
+        (88, 1 - 0.98 / 4, 1 - 0.98 / 2),
+        (99, 1 - 0.98 * 15 / 16, 1 - 0.98 * math.sqrt(15 / 16)),
+        (100, 0.02, 0.02),
+    ],
+)
+def test_the_learning_rate_is_constant_until_its_decay(step, linear, root):
+    """A tail that is linear, or 1 - sqrt (Hägele et al., 2024)."""
+    tails = {"wsd_linear": linear, "wsd_sqrt": root}
+    for shape, share in tails.items():
+        schedule = make_schedule(dataclasses.replace(WSD, schedule=shape), 100)
+        rate = float(learning_rate(schedule, step))
+        assert rate == pytest.approx(2e-3 * share, rel=1e-6)
+    stable = make_schedule(dataclasses.replace(WSD, decay_steps=0), 100)
+    rate = float(learning_rate(stable, step))
+    assert rate == pytest.approx(2e-3 * min(step / 4, 1))
+
+
+def test_a_decay_needs_a_schedule_with_a_stable_part_and_fits_into_the_run():
+    for name, value in {"decay_steps": 16, "final_rate": 0.02}.items():
+        message = f"optimizer.{name}={value}: it needs optimizer.schedule=wsd_linear"
+        with pytest.raises(UserError, match=message):
+            OptimizerConfig(learning_rate=1e-3, **{name: value})
+    make_schedule(WSD, 20)
+    with pytest.raises(
+        UserError, match=r"4 steps of warmup and .*=16, .* all 19 steps"
+    ):
+        make_schedule(WSD, 19)
+
+
 def adam_by_hand(config, params, all_grads):
     """optimization.py in float64 for {path: array}."""
     params = {name: np.float64(array) for name, array in params.items()}
@@ -90,7 +137,8 @@ def adam_by_hand(config, params, all_grads):
             m[name] = config.beta1 * m[name] + (1 - config.beta1) * g
             v[name] = config.beta2 * v[name] + (1 - config.beta2) * g**2
             m_hat, v_hat = m[name], v[name]
-            if config.bias_correction:
+            is_stable = config.name == "stable_adamw"
+            if config.bias_correction or is_stable:
                 m_hat = m_hat / (1 - config.beta1 ** (t + 1))
                 v_hat = v_hat / (1 - config.beta2 ** (t + 1))
             update = m_hat / (np.sqrt(v_hat) + config.epsilon)
@@ -99,6 +147,9 @@ def adam_by_hand(config, params, all_grads):
                 if config.name == "lamb":  # You et al. (2020), algorithm 2
                     ratio = np.linalg.norm(params[name]) / np.linalg.norm(update)
                     update = ratio * update
+            if is_stable:  # Wortsman et al. (2023), algorithm 2
+                ratio = g**2 / np.maximum(v_hat, config.epsilon**2)
+                update = update / max(1.0, np.sqrt(np.mean(ratio)))
             params[name] = params[name] - rate * update
     return params
 
@@ -106,7 +157,7 @@ def adam_by_hand(config, params, all_grads):
 # Norms of the gradients: the first list is always clipped, the last never.
 @pytest.mark.parametrize("scale", [1.0, 0.1, 1e-5])
 @pytest.mark.parametrize("bias_correction", [False, True])
-@pytest.mark.parametrize("name", ["adam", "lamb"])
+@pytest.mark.parametrize("name", ["adam", "lamb", "stable_adamw"])
 def test_updates_equal_a_computation_by_hand(scale, bias_correction, name):
     config = dataclasses.replace(SHORT, bias_correction=bias_correction, name=name)
     shapes = {
@@ -235,6 +286,29 @@ def test_each_layer_of_a_stack_has_its_own_trust_ratio(name):
     # A layer of zeros gets Adam's update.
     expected[2] = np.linalg.norm(grads[2]["dense"]["kernel"])
     np.testing.assert_allclose(sizes, expected, rtol=1e-6)
+
+
+def test_stable_adamw_clips_each_layer_of_a_stack_by_itself():
+    """Only the update of the layer whose gradient has grown a thousandfold is smaller."""
+    config = OptimizerConfig(1.0, name="stable_adamw", clip_norm=math.inf, beta2=0.99)
+    plain = dataclasses.replace(config, name="adam", bias_correction=True)
+    rng = np.random.default_rng(3)
+    params = {"encoder": {"layers": {"dense": {"kernel": rng.normal(size=(2, 3, 4))}}}}
+    grads = jax.tree.map(np.ones_like, params)
+    grown = jax.tree.map(lambda x: x * [[[1.0]], [[1000.0]]], grads)
+
+    def last_update(config):
+        optimizer = bert_optimizer(config)
+        state = optimizer.init(params)
+        _, state = optimizer.update(grads, state, params)
+        return optimizer.update(grown, state, params)[0]["encoder"]["layers"]
+
+    kernel = last_update(config)["dense"]["kernel"]
+    expected = np.array(last_update(plain)["dense"]["kernel"])
+    v = (0.99 * 0.01 + 0.01 * 1e6) / (1 - 0.99**2)
+    assert 1000 / math.sqrt(v) == pytest.approx(1.41, abs=0.01)
+    expected[1] /= 1000 / math.sqrt(v)
+    np.testing.assert_allclose(kernel, expected, rtol=1e-5)
 
 
 def test_muon_updates_have_singular_values_near_one():

@@ -33,6 +33,7 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import make_mesh
+from bert_jax.runs import read_metrics
 from bert_jax.training import from_python, pretrain_data, pretrain_evaluation
 from bert_jax.training import pretrain as pretraining
 from bert_jax.training.config import train_config, with_architecture
@@ -488,6 +489,63 @@ def test_a_finished_run_continues_with_more_steps_on_request(one_phase_of, tmp_p
         UserError, match=r"config\.json does not exist; .* another work"
     ):
         pretrain(config(more), tmp_path, lines.append)
+
+
+def test_a_decay_starts_from_a_checkpoint_of_the_stable_part(one_phase_of, tmp_path):
+    """In its own workdir, and equal bit for bit to a run that decays there."""
+
+    def config(decay_steps, *flags):
+        line = ["--config", str(one_phase_of(0)), "--objective=tests.settings_probe"]
+        line += ["--prompts=()", "--average=0.7", "--eval_average=True"]
+        line += ["--optimizer.schedule=wsd_linear"]
+        line += ["--phases[0].steps=6", "--eval_every=6", "--checkpoint_every=3"]
+        line += [f"--optimizer.decay_steps={decay_steps}", "--optimizer.warmup_steps=2"]
+        return parse([*line, *flags], "usage", train_config).config
+
+    whole, stable, decayed = (
+        tmp_path / name for name in ("whole", "stable", "decayed")
+    )
+    pretrain(config(3), whole, print)
+    pretrain(config(0), stable, print)
+    start, lines = f"--init_from={stable}/checkpoints/3", []
+    pretrain(config(3, start, "--init_state=True"), decayed, lines.append)
+    assert "resuming at step 3" in lines
+    (change,) = json.loads((decayed / "config.json").read_text())["changes"]
+    assert change["step"] == 3
+    assert change["settings"]["optimizer.decay_steps"] == {"from": 0, "to": 3}
+    for average in ("", "ema"):
+        params, expected = (
+            read_params(run / "checkpoints", average=average)
+            for run in (decayed, whole)
+        )
+        jax.tree.map(np.testing.assert_array_equal, params, expected)
+    # The evaluation of the average, and that of the parameters, which the run returns.
+    metrics = read_metrics(decayed / "metrics.jsonl")
+    losses = {x["split"]: x["loss"] for x in metrics if x["step"] == 6}
+    assert losses["eval_average"] != losses["eval"]
+    shutil.rmtree(stable)  # a resumed run does not need it
+    pretrain(config(3, start, "--init_state=True"), decayed, lines.append)
+    assert lines[-1] == "finished before, after 6 steps"
+
+
+def test_only_a_run_gives_its_state(configure, start, tmp_path):
+    _, _, path, _ = start
+    with pytest.raises(UserError, match="init_state=True needs init_from"):
+        configure("--init_state=True")
+    with pytest.raises(UserError, match="eval_average=True needs average"):
+        configure("--eval_average=True")
+    config = configure(
+        "--model.num_layers=2", f"--init_from={path}", "--init_state=True"
+    )
+    with pytest.raises(
+        UserError, match=r"whole has no checkpoints; expected the workd"
+    ):
+        pretrain(config, tmp_path, print)
+    config = configure("--z_loss=1e-4", "--objective=bert_jax.objectives.electra")
+    with pytest.raises(
+        UserError, match=r"z_loss needs pretraining\(model, compute, ex"
+    ):
+        pretrain(config, tmp_path, print)
 
 
 @pytest.fixture

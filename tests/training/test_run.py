@@ -2,10 +2,12 @@
 
 import collections
 import dataclasses
+import functools
 import json
 import os
 import re
 import signal
+import socket
 import sys
 import time
 import types
@@ -169,7 +171,7 @@ def test_a_new_objective_trains_logs_evaluates_and_saves(make_job, tmp_path):
     batches = [Batches()[step] for step in range(3)]
     share = np.mean([batch["attention_mask"].mean() for batch in batches])
     assert first["padding"] == pytest.approx(1 - share, abs=1e-6)
-    assert "accuracy" in lines[-1]
+    assert "accuracy" in lines[-2] and lines[-1].startswith("time ")
     assert progress.tokens == sum(
         Batches()[step]["attention_mask"].sum() for step in range(STEPS)
     )
@@ -324,6 +326,127 @@ def test_an_interrupted_run_resumes_bit_for_bit(make_job, metric_lines, tmp_path
     lines = read_metrics(tmp_path / "parts/metrics.jsonl")
     seconds = [*(line["seconds"] for line in lines), progress.seconds]
     assert seconds == sorted(seconds) and seconds[0] > 0
+
+
+RECIPE = OptimizerConfig(
+    learning_rate=0.1,
+    warmup_steps=2,
+    name="stable_adamw",
+    beta2=0.9,
+    schedule="wsd_sqrt",
+    decay_steps=4,
+    final_rate=0.02,
+)
+
+
+def test_a_decay_from_a_kept_checkpoint_equals_a_run_that_decays_there(
+    make_job, metric_lines, tmp_path
+):
+    """Bit for bit, also if the decay is interrupted. All runs keep an average.
+
+    The run that stays at the peak gives its optimizer, sums and average.
+    """
+
+    def job(decay_steps=4, **changes):
+        optimizer = dataclasses.replace(RECIPE, decay_steps=decay_steps)
+        return make_job(dict(optimizer=optimizer), average=0.8, **changes)
+
+    expected, progress, _ = run(job(), RunFolder(tmp_path / "whole"), print)
+    assert not same(expected.average, expected.params)
+    stable = RunFolder(tmp_path / "stable")
+    constant, *_ = run(job(0, keep_checkpoints_every=4), stable, print)
+    assert not same(constant.params, expected.params)
+    decays, lines = functools.partial(job, start_state=(stable.checkpoints, 4)), []
+    folder = RunFolder(tmp_path / "decayed")
+    with pytest.raises(KeyboardInterrupt):
+        run(decays(**stops_at(7)), folder, lines.append)
+    assert "resuming at step 4" in lines
+    state, again, first = run(decays(), folder, print)
+    assert first == 6  # its own checkpoint
+    for name in ("params", "opt_state", "average", "sums"):
+        assert same(getattr(state, name), getattr(expected, name)), name
+    lines = [x for x in metric_lines(tmp_path / "whole") if x["step"] > 4]
+    assert metric_lines(tmp_path / "decayed") == lines
+    assert again.tokens == progress.tokens
+    done = job(start_state=(stable.checkpoints, None))
+    with pytest.raises(
+        UserError, match=r"after step 9, but this run ends at step 9; a"
+    ):
+        run(done, RunFolder(tmp_path / "none"), print)
+    with pytest.raises(UserError, match=r"no checkpoint of step 5; .*: 4, 8, 9$"):
+        missing = job(start_state=(stable.checkpoints, 5))
+        run(missing, RunFolder(tmp_path / "none"), print)
+
+
+def test_the_last_line_has_the_shares_of_the_time(make_job, monkeypatch, tmp_path):
+    """A step takes a second, a save two, a load four and an evaluation five.
+
+    The killed process had done step 5 and saved step 4.
+    """
+    seconds = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
+
+    def slow(owner, name, cost):
+        function = getattr(owner, name)
+
+        def call(*arguments):
+            seconds[0] += cost
+            return function(*arguments)
+
+        monkeypatch.setattr(owner, name, call)
+
+    def evaluate(step, params, reporter):
+        seconds[0] += 5
+
+    slow(engine, "put_batch", 1)
+    slow(CheckpointStore, "save", 2)
+    slow(CheckpointStore, "restore", 4)
+    job, lines = make_job({"log_every": 1}, evaluate=evaluate), []
+    # Three evaluations, five saves, and nine steps, of which the first compiles.
+    run(job, RunFolder(tmp_path / "whole"), lines.append)
+    assert lines[-1] == (
+        "time 00:34: 23.5% training  2.9% compiling  44.1% evaluating  29.4% saving  "
+        "0.0% lost to restarts"
+    )
+
+    def kill(training):
+        if training.step == 5:
+            raise RuntimeError
+
+    folder = RunFolder(tmp_path / "killed")
+    with pytest.raises(RuntimeError):
+        run(dataclasses.replace(job, hooks=[*job.hooks, (1, kill)]), folder, print)
+    _, progress, first = run(job, folder, lines.append)
+    # The checkpoint was written before its save ended. Step 5 compiles in the new process.
+    assert (first, progress.lost_seconds) == (4, 2 + 1 + 4)
+    times = progress.compile_seconds, progress.evaluation_seconds, progress.save_seconds
+    assert times == (2, 15, 8) and progress.seconds == 32 - 2
+    assert lines[-1] == (
+        "time 00:39: 17.9% training  5.1% compiling  38.5% evaluating  20.5% saving  "
+        "17.9% lost to restarts"
+    )
+
+
+def test_a_profiler_connects_to_the_port_of_a_run(make_job, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        number = probe.getsockname()[1]
+    connected = []
+
+    def connect(step, params, reporter):
+        socket.create_connection(("localhost", number)).close()
+        connected.append(step)
+
+    job = make_job({"profile_port": number}, evaluate=connect)
+    run(job, RunFolder(tmp_path / "a"), print)
+    assert connected == [0, 4, 8]
+    with socket.socket() as other:  # the port is free after the run
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("", number))
+        other.listen()
+        with pytest.raises(UserError, match=f"profile_port={number}: Address already"):
+            run(job, RunFolder(tmp_path / "b"), print)
+    assert not (tmp_path / "b/config.json").exists()
 
 
 def test_a_state_that_is_not_finite_is_neither_saved_nor_evaluated(make_job, tmp_path):

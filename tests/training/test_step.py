@@ -22,23 +22,41 @@ from bert_jax.objectives.two_way import TwoWay, TwoWayForPreTraining
 from bert_jax.parallel.mesh import MeshConfig, make_mesh, put_batch, traced_on
 from bert_jax.parallel.sharding import arrays_by_path
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer, make_schedule
-from bert_jax.training.state import RESERVED_SUMS, abstract_state, init_state
-from bert_jax.training.step import _sums_by_rows, compile_step, gradients
+from bert_jax.training.state import (
+    RESERVED_SUMS,
+    TrainState,
+    abstract_state,
+    init_state,
+)
+from bert_jax.training.step import (
+    _sums_by_rows,
+    apply_gradients,
+    compile_step,
+    gradients,
+)
 
 SETTINGS = OptimizerConfig(learning_rate=1e-2, warmup_steps=2)
 OPTIMIZER = bert_optimizer(SETTINGS)
 SCHEDULE = make_schedule(SETTINGS, 100)
 
 
-def new_state(objective, mesh, *, fsdp=False, optimizer=SETTINGS, **settings):
-    optimizer = bert_optimizer(optimizer)
-    abstract = abstract_state(objective, optimizer, mesh, fsdp=fsdp)
+def new_state(
+    objective, mesh, *, fsdp=False, optimizer=SETTINGS, average=0.0, **settings
+):
+    optimizer, options = bert_optimizer(optimizer), {"fsdp": fsdp}
+    abstract = abstract_state(
+        objective, optimizer, mesh, average=average > 0, **options
+    )
     return init_state(objective, optimizer, abstract, **({"seed": 1} | settings))
 
 
-def compiled(objective, mesh, *, fsdp=False, optimizer=SETTINGS, **settings):
-    abstract = abstract_state(objective, bert_optimizer(optimizer), mesh, fsdp=fsdp)
-    return compile_step(objective, optimizer, abstract, log_every=2, **settings)
+def compiled(
+    objective, mesh, *, fsdp=False, optimizer=SETTINGS, average=0.0, **settings
+):
+    shape, options = bert_optimizer(optimizer), {"fsdp": fsdp, "average": average > 0}
+    abstract = abstract_state(objective, shape, mesh, **options)
+    settings |= {"log_every": 2, "average": average}
+    return compile_step(objective, optimizer, abstract, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +72,17 @@ def run(small_model_config, make_batch):
 
     @functools.cache
     def three_steps(
-        mesh_config, devices=8, next_sentence=True, optimizer=SETTINGS, **settings
+        mesh_config,
+        devices=8,
+        next_sentence=True,
+        optimizer=SETTINGS,
+        average=0.0,
+        z_loss=0.0,
+        **settings,
     ):
-        objective = MlmNsp(model, next_sentence)
+        objective = MlmNsp(model, next_sentence, z_loss=z_loss)
         mesh = make_mesh(mesh_config, jax.devices()[:devices])
-        shared = dict(fsdp=mesh_config.fsdp, optimizer=optimizer)
+        shared = dict(fsdp=mesh_config.fsdp, optimizer=optimizer, average=average)
         state = new_state(objective, mesh, **shared)
         step = compiled(objective, mesh, **shared, **settings)
         sums = []
@@ -88,6 +112,55 @@ def test_one_device_equals_eight_with_dropout(run, mesh, settings, max_differenc
     assert max_difference(single_sums, eight_sums) < 1e-4  # sums of 16 x 4 losses
     assert max_difference(single.params, eight.params) < 2e-5
     assert np.array_equal(single.key, eight.key)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mesh", [MeshConfig(data=4, model=2, fsdp=True), MeshConfig()])
+def test_one_device_equals_eight_with_the_recipes_of_2025(run, mesh, max_difference):
+    """StableAdamW, an average of the parameters, and z-loss."""
+    recipe = {
+        "optimizer": dataclasses.replace(SETTINGS, name="stable_adamw", beta2=0.98),
+        "average": 0.6,
+        "z_loss": 0.01,
+    }
+    single, single_sums = run(MeshConfig(), devices=1, **recipe)
+    eight, eight_sums = run(mesh, **recipe)
+    assert max_difference(single_sums, eight_sums) < 1e-4
+    assert max_difference(single.params, eight.params) < 2e-5
+    assert max_difference(single.average, eight.average) < 2e-5
+    assert max_difference(single.average, single.params) > 1e-3
+
+
+def test_an_average_is_split_as_its_parameters(small_model_config):
+    objective = MlmNsp(BertForPreTraining(small_model_config))
+    mesh = make_mesh(MeshConfig(data=4, model=2, fsdp=True))
+    state = abstract_state(objective, OPTIMIZER, mesh, fsdp=True, average=True)
+    places, expected = (
+        [leaf.sharding.spec for leaf in jax.tree.leaves(tree)]
+        for tree in (state.average, state.params)
+    )
+    assert places == expected and any("data" in place for place in places)
+    plain = abstract_state(objective, OPTIMIZER, mesh, fsdp=True)
+    assert not any("average" in name for name in arrays_by_path(plain))
+
+
+def test_a_skipped_batch_does_not_change_the_average():
+    params, average = {"kernel": jnp.ones((2, 3))}, {"kernel": jnp.full((2, 3), 5.0)}
+    sums = dict.fromkeys(("step_loss", "steps"), jnp.float32(1))
+    zeros = dict.fromkeys((*sums, "grad_norm", "skipped"), jnp.float32(0))
+    key, step = jax.random.key(0), jnp.int32(4)
+    state = TrainState(step, params, OPTIMIZER.init(params), key, zeros, average)
+    options = dict(optimizer=OPTIMIZER, log_every=9, largest_norm=1.0, average=0.75)
+
+    def average_after(grad):
+        grads = {"kernel": jnp.full((2, 3), grad)}
+        return apply_gradients(state, grads, sums, SCHEDULE, **options)[0]
+
+    assert (average_after(1e6).average["kernel"] == 5).all()
+    used = average_after(1e-3)
+    expected = 0.75 * 5 + 0.25 * np.float64(used.params["kernel"])
+    np.testing.assert_allclose(used.average["kernel"], expected, rtol=1e-6)
+    assert (np.abs(used.params["kernel"] - 1) > 1e-3).all()
 
 
 # Objectives by name. The test above has the steps of MlmNsp in float32.
