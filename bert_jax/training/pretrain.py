@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-from etils import epath
 from jax.sharding import Mesh
 
 from bert_jax.data.mixture import BLOCK, Text
@@ -23,7 +22,6 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
 from bert_jax.inference.pretrained import filled_prompts
 from bert_jax.interop.checkpoint import Checkpoint
-from bert_jax.interop.find import CHECKPOINTS, split_step
 from bert_jax.interop.train_state import newest_step
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.causal_phases import with_causal_phases
@@ -45,6 +43,7 @@ from bert_jax.training.hooks import evaluation
 from bert_jax.training.pretrain_data import (
     check_start,
     checked,
+    checkpoint_of_run,
     fitted,
     initial_params,
     open_text,
@@ -165,7 +164,7 @@ class _Pretraining:
         params = start_state = None
         is_new = not newest_step(folder.checkpoints)  # a resumed run has its own state
         if is_new and config.init_state:
-            start_state = _start_state(config.init_from)
+            start_state = checkpoint_of_run(config.init_from)
         elif is_new and config.init_from:
             params = initial_params(config, self.tokenizer, self.log)
         hooks = [evaluation(evaluations.is_due, evaluations.evaluate)]
@@ -229,21 +228,6 @@ class _Pretraining:
                 self.log(line)
         except UserError as error:  # the training is finished and saved
             self.log(f"prompts: {error}")
-
-
-def _start_state(path: str) -> tuple[epath.Path, int | None]:
-    """The folder of the checkpoints of a run, and the step of one of them.
-
-    path: a workdir, whose newest checkpoint has the step None, or one of its checkpoints.
-    """
-    workdir, step = split_step(path)
-    checkpoints = epath.Path(workdir) / CHECKPOINTS
-    if not newest_step(checkpoints):
-        needed = "expected the workdir of a run, or one of its checkpoints"
-        raise UserError(
-            f"init_state=True: init_from={path} has no checkpoints; {needed}"
-        )
-    return checkpoints, step
 
 
 def pretraining_objective(config: TrainConfig) -> PretrainingObjective:

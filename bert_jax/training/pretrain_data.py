@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 
 from bert_jax.data.checksums import Check
 from bert_jax.data.corpus import read_documents
@@ -19,8 +20,10 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError, naming
+from bert_jax.interop.find import CHECKPOINTS, split_step
 from bert_jax.interop.load import load
 from bert_jax.interop.surgery import stretched, with_new_words
+from bert_jax.interop.train_state import newest_step
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.objective import Params
 from bert_jax.parallel.processes import from_all
@@ -207,6 +210,21 @@ def initial_params(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Param
     _check_sizes(config, checkpoint.config, leave_out=_FREE)
     log(f"starts with the parameters of {path}")
     return checkpoint.params
+
+
+def checkpoint_of_run(path: str) -> tuple[epath.Path, int | None]:
+    """The folder of the checkpoints of a run, and the step of one of them.
+
+    path: a workdir, whose newest checkpoint has the step None, or one of its checkpoints.
+    """
+    workdir, step = split_step(path)
+    checkpoints = epath.Path(workdir) / CHECKPOINTS
+    if not newest_step(checkpoints):
+        needed = "expected the workdir of a run, or one of its checkpoints"
+        raise UserError(
+            f"init_state=True: init_from={path} has no checkpoints; {needed}"
+        )
+    return checkpoints, step
 
 
 @contextlib.contextmanager
