@@ -662,7 +662,7 @@ def test_packed_rows_can_be_divided_into_the_parts_of_a_step(table):
 # Settings that exclude others of the table, or need files.
 ALONE = (
     *("data.examples.sentence_order", "model.encoder", "init_from", "init_state"),
-    "model.rope_theta",
+    *("model.rope_theta", "model.local_rope_theta"),
 )
 GIVEN = {name: row.value for name, row in ROWS.items() if name not in ALONE}
 GIVEN |= {"model.vocab_size": 77}
