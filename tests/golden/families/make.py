@@ -1,12 +1,13 @@
 """Makes this folder with torch and transformers, which the project does not need.
 
-Tiny random models of other families than BERT, as transformers saves them. outputs.npz has
-their outputs for one batch of single texts, pairs and padding: hidden states, logits, and
-gradients of a loss with respect to the embeddings' LayerNorm and the first query.
+Tiny random models of other families than BERT, as transformers saves them. outputs_*.npz
+have their outputs for one batch of single texts, pairs and padding: hidden states, logits,
+and gradients of a loss with respect to parameters of the embeddings and the first layer.
 
     HF_HUB_OFFLINE=1 python tests/golden/families/make.py     (transformers 5.24)
 """
 
+import collections
 import shutil
 from pathlib import Path
 
@@ -39,6 +40,16 @@ DISTILBERT = {
     "initializer_range": 0.2,
 }
 ELECTRA = SIZES | {"embedding_size": 24, "max_position_embeddings": 15}
+# Texts of 12 tokens are longer than the windows, and layers differ: layer 0 and every n-th
+# layer attend to all tokens.
+ROTARY = SIZES | {"intermediate_size": 20, "max_position_embeddings": 15}
+NO_IDS = {f"{name}_token_id": None for name in ("bos", "eos", "cls", "sep")}
+MODERNBERT = ROTARY | NO_IDS | {"pad_token_id": 1}
+FAR = {"num_hidden_layers": 4, "local_attention": 4}
+NEAR = {"num_hidden_layers": 3, "local_attention": 8, "global_attn_every_n_layers": 2}
+BIASES = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
+NOMIC = ROTARY | {"hidden_act": "silu", "pad_token_id": 1}
+GTE = ROTARY | {"pad_token_id": 1}
 # The class of each folder, and its config.
 MODELS = {
     "roberta_mlm": ("RobertaForMaskedLM", ROBERTA),
@@ -56,6 +67,23 @@ MODELS = {
     "electra_none": ("ElectraForPreTraining", ELECTRA),
     "electra_sequence": ("ElectraForSequenceClassification", ELECTRA),
     "electra_choice": ("ElectraForMultipleChoice", ELECTRA),
+    "modernbert_mlm": ("ModernBertForMaskedLM", MODERNBERT | FAR),
+    "modernbert_none": ("ModernBertModel", MODERNBERT | NEAR | BIASES),
+    "modernbert_sequence": (
+        "ModernBertForSequenceClassification",
+        MODERNBERT | FAR | {"classifier_pooling": "mean"},
+    ),
+    "modernbert_choice": ("ModernBertForMultipleChoice", MODERNBERT | NEAR),
+    "modernbert_token": ("ModernBertForTokenClassification", MODERNBERT | NEAR),
+    "modernbert_span": ("ModernBertForQuestionAnswering", MODERNBERT | NEAR),
+    "nomic_mlm": ("NomicBertForMaskedLM", NOMIC),
+    "nomic_none": ("NomicBertModel", NOMIC),
+    "nomic_sequence": ("NomicBertForSequenceClassification", NOMIC),
+    "nomic_token": ("NomicBertForTokenClassification", NOMIC),
+    "gte_mlm": ("GteForMaskedLM", GTE),
+    "gte_none": ("GteModel", GTE | {"type_vocab_size": 0}),
+    "gte_sequence": ("GteForSequenceClassification", GTE),
+    "gte_token": ("GteForTokenClassification", GTE),
 }
 LABELS = 3
 
@@ -92,7 +120,7 @@ def batch(pad: int) -> dict[str, np.ndarray]:
 def outputs(name: str, model: transformers.PreTrainedModel) -> dict[str, np.ndarray]:
     """Hidden states, logits and gradients, by name."""
     arrays = batch(model.config.pad_token_id)
-    if name.startswith("distilbert"):
+    if name.startswith(("distilbert", "modernbert")) or name == "gte_none":
         del arrays["token_type_ids"]
     elif getattr(model.config, "type_vocab_size", 2) == 1:
         arrays["token_type_ids"] = arrays["token_type_ids"] * 0
@@ -117,25 +145,47 @@ def outputs(name: str, model: transformers.PreTrainedModel) -> dict[str, np.ndar
     elif values.shape == mask.shape:
         values = values * mask
     values.sum().backward()
-    for key, parameter in model.base_model.named_parameters():
-        if key.endswith(
-            ("embeddings.LayerNorm.bias", "0.attention.self.query.weight")
-        ) or key.endswith("0.attention.q_lin.weight"):
-            short = "norm" if "Norm" in key else "query"
-            found[f"gradient_{short}"] = parameter.grad
+    grads = {
+        key: parameter.grad for key, parameter in model.base_model.named_parameters()
+    }
+    found |= gradients(grads)
     return {f"{name}/{key}": value.detach().numpy() for key, value in found.items()}
 
 
+def gradients(grads: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The gradients of the embeddings' LayerNorm and of products of the first layer."""
+    found = {}
+    for key, grad in grads.items():
+        if key.endswith(("embeddings.LayerNorm.bias", "embeddings.norm.weight")):
+            found["gradient_norm"] = grad
+        elif key.endswith(
+            ("0.attention.self.query.weight", "0.attention.q_lin.weight")
+        ):
+            found["gradient_query"] = grad
+        elif key.endswith("layers.0.attn.Wqkv.weight"):
+            found["gradient_query"] = grad[: len(grad) // 3]
+        elif key.endswith("layers.0.self_attn.q_proj.weight"):
+            found["gradient_query"] = grad
+        elif key.endswith("layers.0.mlp.Wi.weight"):
+            found["gradient_intermediate"] = grad
+    gate = grads.get("layers.0.mlp.gate_proj.weight")
+    if gate is not None:  # the half that is activated first
+        halves = [gate, grads["layers.0.mlp.up_proj.weight"]]
+        found["gradient_intermediate"] = torch.cat(halves)
+    return found
+
+
 def main() -> None:
-    """Writes all folders and outputs.npz."""
+    """Writes all folders and files of outputs."""
     torch.manual_seed(0)
-    golden = {}
+    golden = collections.defaultdict(dict)
     for name in MODELS:
         model = make(name)
         shutil.rmtree(FOLDER / name, ignore_errors=True)
         model.save_pretrained(FOLDER / name)
-        golden |= outputs(name, model)
-    np.savez_compressed(FOLDER / "outputs.npz", **golden)
+        golden[name.partition("_")[0]] |= outputs(name, model)
+    for family, arrays in golden.items():
+        np.savez_compressed(FOLDER / f"outputs_{family}.npz", **arrays)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,21 @@ import json
 import shutil
 from pathlib import Path
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 from tokenizers.processors import TemplateProcessing
-from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import (
+    AddedToken,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    XLMRobertaTokenizer,
+)
 
 FOLDER = Path(__file__).parent
 PLAIN = FOLDER.parent / "huggingface" / "tokenizer"
@@ -66,6 +78,49 @@ def trained(name: str, model: models.Model, pre_tokenizer, normalizer, **options
     ).save_pretrained(FOLDER / name)
 
 
+def modernbert() -> None:
+    """ModernBERT's layout: special tokens after the others, and added runs of spaces."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=330,
+        special_tokens=["|||IP_ADDRESS|||", "<|padding|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(TEXTS * 3 + MASKED, trainer)
+    tokenizer.add_tokens([AddedToken(" " * n, normalized=True) for n in (4, 3, 2)])
+    last = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", AddedToken("[MASK]", lstrip=True)]
+    tokenizer.add_special_tokens(last)
+    tokenizer.add_tokens(["[unused0]", "[unused1]"])
+    ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=ids
+    )
+    names = NAMES | {"mask_token": AddedToken("[MASK]", lstrip=True)}
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_input_names=["input_ids", "attention_mask"],
+        **names,
+    ).save_pretrained(FOLDER / "modernbert")
+
+
+def gte() -> None:
+    """The layout of XLM-R, which multilingual GTE has."""
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=200, special_tokens=special, unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXTS * 3, trainer)
+    entries = json.loads(tokenizer.to_str())["model"]["vocab"]
+    vocab = [tuple(entry) for entry in entries]
+    XLMRobertaTokenizer(vocab=[*vocab, ("<mask>", 0.0)]).save_pretrained(FOLDER / "gte")
+
+
 def main() -> None:
     """Writes all files again."""
     for old in FOLDER.iterdir():
@@ -78,12 +133,15 @@ def main() -> None:
     unigram, unknown = models.Unigram(), {"unk_token": "[UNK]"}
     lower = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     trained("unigram", unigram, pre_tokenizers.Metaspace(), lower, **unknown)
+    modernbert()
+    gte()
     golden = {}
     for folder in sorted(path for path in FOLDER.iterdir() if path.is_dir()):
         tokenizer = AutoTokenizer.from_pretrained(folder)
+        masked = [text.replace("[MASK]", tokenizer.mask_token) for text in MASKED]
         golden[folder.name] = {
             "masked": {
-                t: tokenizer(t, add_special_tokens=False).input_ids for t in MASKED
+                t: tokenizer(t, add_special_tokens=False).input_ids for t in masked
             },
             "texts": {
                 t: tokenizer(t, add_special_tokens=False).input_ids for t in TEXTS
