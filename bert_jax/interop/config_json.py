@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
 from bert_jax.interop.families import FAMILIES, find_family
+from bert_jax.interop.families.family import ACTIVATIONS
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.schema import check
 from bert_jax.settings import from_settings
@@ -51,12 +52,6 @@ _FROM_JSON_ACTIVATION = {
     "gelu_accurate": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-}
-_TO_JSON_ACTIVATION = {
-    "gelu": "gelu",
-    "gelu_tanh": "gelu_new",
     "relu": "relu",
     "silu": "silu",
 }
@@ -176,7 +171,7 @@ def _fields(values: Mapping[str, Any], model_type: str) -> dict[str, Any]:
         if key in values:
             check(values[key], _HINTS[field.name], key)
             sizes[field.name] = values[key]
-        elif field.default is dataclasses.MISSING:
+        elif field.default is dataclasses.MISSING and field.name not in sizes:
             missing.append(key)
     if missing:
         raise UserError(f"a {model_type} config needs {', '.join(missing)}; add them")
@@ -215,7 +210,7 @@ def config_to_dict(
         values["architectures"] = [f"{family.model_types[model_type]}{rest}"]
     for field, key in family.keys.items():
         values[key] = getattr(config, field)
-    values[family.keys["activation"]] = _TO_JSON_ACTIVATION[config.activation]
+    values[family.keys["activation"]] = ACTIVATIONS[config.activation]
     values |= family.write(config)
     decided = _fields(values, model_type)
     for field, key in (_ALWAYS_READ | _READ_IF_OWN).items():
@@ -253,11 +248,17 @@ def _fits(config: BertConfig, rest: str) -> bool:
 
     rest: the rest of the name of the class.
     """
-    has_types = find_family(config.model_type).name_of(_TYPES_TABLE) != ""
-    if has_types != (config.type_vocab_size > 0):
+    if config.local_rope_theta == config.rope_theta:  # which 0 means
+        config = dataclasses.replace(config, local_rope_theta=0.0)
+    family = find_family(config.model_type)
+    has_types = family.name_of(_TYPES_TABLE) != ""
+    if config.type_vocab_size > 0 and not has_types:
+        return False
+    if config.type_vocab_size == 0 and has_types and family.needs_types:
         return False
     values = config_to_dict(config, rest=rest)
-    for key in (_ALWAYS_READ | _READ_IF_OWN).values():
+    ours = _ALWAYS_READ | _READ_IF_OWN
+    for key in {*ours.values()} - {*family.keys.values()}:
         values.pop(key, None)
     implied = config_from_dict(values)
     if (config.positions == "rotary") != (implied.positions == "rotary"):

@@ -33,6 +33,7 @@ from bert_jax.interop.config_json import (
     read_config_json,
 )
 from bert_jax.interop.families import Family, find_family
+from bert_jax.interop.families.split import join_tensors, split_tensors
 from bert_jax.interop.find import BILSTM, SAFETENSORS
 from bert_jax.interop.modules import (
     EXTRA,
@@ -62,6 +63,8 @@ from bert_jax.schema import check
 _logger = logging.getLogger(__name__)
 _CARD = Path(__file__).with_name("model_card.md")  # the template
 _WORDS = "bert/embeddings/word/embedding"
+# Arrays that files of some versions contain and the config implies.
+_BUFFERS = ("embeddings.position_ids", "rotary_emb.inv_freq")
 _POSITIONS = "bert/embeddings/position/embedding"
 
 
@@ -153,6 +156,7 @@ def _their_params(
         raise UserError(f"{actual}; expected the config.json that bert_jax wrote")
     family = find_family(config.model_type)
     tensors = family.with_prefix(standard_names(tensors))
+    tensors = split_tensors(tensors, family.split)
     _take_tied(tensors, family)
     if config.positions != "learned":
         # Only transformers needs this table.
@@ -175,8 +179,6 @@ def misfit(checkpoint: Checkpoint) -> str:
         return f"encoder={config.encoder}"
     if head in ("sequence", "choice") and config.causal:
         return "a classifier on the last token"
-    if head in ("sequence", "choice") and config.pooling == "mean":
-        return "a classifier on the mean of all tokens"
     if "nsp" in parts and config.pooling == "mean":
         return "next sentence prediction from the mean of all tokens"
     exported = exported_config(config, head, parts)
@@ -186,6 +188,8 @@ def misfit(checkpoint: Checkpoint) -> str:
             f"head {checkpoint.head!r}, parameters {names} and these options (token types, "
             "positions, window, LayerNorm, pooler)"
         )
+    if head in ("sequence", "choice") and "pooling" in config_to_dict(exported):
+        return "a classifier on the mean of all tokens"
     if not _counts_from_padding(exported, checkpoint.tokenizer):
         needed = "this family needs position_offset = id of the padding token + 1"
         padding = checkpoint.tokenizer.pad_id
@@ -279,7 +283,7 @@ def save_huggingface(
         architecture = settings["architectures"][0]
     settings |= _more_settings(checkpoint)
     if checkpoint.tokenizer is not None:
-        settings.setdefault("pad_token_id", checkpoint.tokenizer.pad_id)
+        settings |= _token_ids(checkpoint, settings)
     modules = vector_settings(head, checkpoint.extra, config.max_positions)
     if modules is not None and reason:  # sentence-transformers cannot read this model
         settings["bert_jax"] = {**settings.get("bert_jax", {}), EXTRA: modules}
@@ -321,6 +325,7 @@ def _their_form(
             settings[key] = checkpoint.kept[key]
     params = _with_position_table(params, config)
     tensors = from_params(params, config, head=checkpoint.head)
+    tensors = join_tensors(tensors, family.split)
     if rest == "Model":
         prefix = family.prefix
         tensors = {name.removeprefix(prefix): x for name, x in tensors.items()}
@@ -347,6 +352,21 @@ def _more_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     return settings
 
 
+def _token_ids(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str, int]:
+    """The id of padding, and other ids in config.json that were not read from a file."""
+    tokenizer = checkpoint.tokenizer
+    ids = {
+        "bos_token_id": tokenizer.cls_id,
+        "eos_token_id": tokenizer.sep_id,
+        "cls_token_id": tokenizer.cls_id,
+        "sep_token_id": tokenizer.sep_id,
+    }
+    new = {*settings} - {*checkpoint.kept}
+    return {"pad_token_id": tokenizer.pad_id} | {
+        key: ids[key] for key in ids if key in new
+    }
+
+
 def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
     """Parameters under our names."""
     flat = traverse_util.flatten_dict(params, sep="/")
@@ -367,7 +387,7 @@ def standard_names(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     result = {}
     for name, array in tensors.items():
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        if not name.endswith("embeddings.position_ids"):
+        if not name.endswith(_BUFFERS):
             result[name] = array
     return result
 

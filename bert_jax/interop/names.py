@@ -34,9 +34,10 @@ HEADS = {
 }
 # Parameters that only models with a head have, in the order of the guesses.
 _SIGNS = (
-    ("span", ("qa_outputs/kernel",)),
     ("sequence", ("classifier/kernel", "bert/pooler/kernel")),
+    ("sequence", ("classifier/kernel", "bert/pooler/transform/kernel")),
     ("token", ("classifier/kernel",)),
+    ("span", ("qa_outputs/kernel",)),
     ("pretraining", ("nsp/kernel",)),
     ("pretraining", ("mlm/output_bias",)),
 )

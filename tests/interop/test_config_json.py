@@ -139,7 +139,7 @@ def test_bad_values_are_user_errors(changes, message):
 
 def test_a_config_of_another_architecture_is_refused():
     """These config.json have the names of BERT's settings, but the models differ."""
-    for model_type in ("deberta-v2", "mpnet", "modernbert", "nomic_bert"):
+    for model_type in ("deberta-v2", "mpnet", "modernbert-decoder", "albert"):
         message = f"model_type='{model_type}' cannot be read; expected bert, .*roberta"
         with pytest.raises(UserError, match=message):
             config_from_dict(GOOGLE_BASE | {"model_type": model_type})

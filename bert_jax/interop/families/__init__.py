@@ -8,10 +8,16 @@ from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.distilbert import DISTILBERT
 from bert_jax.interop.families.electra import ELECTRA
 from bert_jax.interop.families.family import Family
+from bert_jax.interop.families.gte import GTE
 from bert_jax.interop.families.megatron_bert import MEGATRON_BERT
+from bert_jax.interop.families.modernbert import MODERNBERT
+from bert_jax.interop.families.nomic import NOMIC
 from bert_jax.interop.families.roberta import ROBERTA
 
-_ALL = (BERT, MEGATRON_BERT, ROBERTA, DISTILBERT, ELECTRA)
+_ALL = (
+    *(BERT, MEGATRON_BERT, ROBERTA, DISTILBERT, ELECTRA),
+    *(MODERNBERT, NOMIC, GTE),
+)
 # By model_type of config.json. A model without a family is written as the first that fits.
 FAMILIES = {kind: family for family in _ALL for kind in family.model_types}
 

@@ -9,6 +9,13 @@ from bert_jax.model.config import BertConfig
 
 # Ends of the names of the classes that predict the next token.
 CAUSAL = ("LMHeadModel", "ForCausalLM")
+# Names of activations in transformers, by BertConfig.activation.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_new",
+    "relu": "relu",
+    "silu": "silu",
+}
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/(.*)")
 
 
@@ -25,12 +32,16 @@ class Family:
     names: transformers' names by path. Paths of a layer start below the layer. A part
       without a name is neither read nor written.
     head_names: names that are different in models with a head, by head and path.
+    split: tensors of a layer that contain several tensors of ``names``, such as
+      {"attn.Wqkv": ("attn.query", "attn.key", "attn.value")}. The parts have equal sizes
+      and follow each other along the outputs.
     decoder: the product with the word table in the MLM head, whose weight is the table and
       whose bias is the bias of "mlm".
     keys: keys of config.json by field of BertConfig. A missing key means BertConfig's
       default, which must be transformers' default, or an error for a field without one.
     options: fields of BertConfig without a key, which are the same in all models of the
       family, and defaults of missing keys that differ from BertConfig's.
+    needs_types: whether a model with the name of a table of token types must have one.
     read: further fields of BertConfig from the values of config.json. It raises UserError
       for a model that cannot be computed.
     write: the inverse of read, further values of config.json.
@@ -47,8 +58,10 @@ class Family:
     head_names: Mapping[str, Mapping[str, str]] = dataclasses.field(
         default_factory=dict
     )
+    split: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     decoder: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    needs_types: bool = True
     read: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda values: {}
     write: Callable[[BertConfig], dict[str, Any]] = lambda config: {}
     kept: tuple[str, ...] = ()

@@ -23,8 +23,31 @@ SIZES = BertConfig(len(TOKENS), 24, 2, 4, 40, 32, initializer_range=0.1)
 OPTIONS = {
     "xlm-roberta": {"position_offset": 2, "type_vocab_size": 1},
     "distilbert": {"type_vocab_size": 0, "pooler": "relu"},
+    # Layers 0 and 2 attend to all tokens. Texts are longer than the window of layer 1.
+    "modernbert": {
+        "num_layers": 3,
+        "type_vocab_size": 0,
+        "positions": "rotary",
+        "rope_theta": 160_000.0,
+        "local_rope_theta": 20_000.0,
+        "window": 2,
+        "global_every": 2,
+        "pre_norm": True,
+        "embedding_norm": True,
+        "gated": True,
+        "norm_bias": False,
+        "attention_bias": False,
+        "feed_forward_bias": "none",
+        "pooler": "transform",
+        "head_bias": False,
+        "pooling": "mean",
+    },
 }
-CLASSES = {"xlm-roberta": "XLMRoberta", "distilbert": "DistilBert"}
+CLASSES = {
+    "xlm-roberta": "XLMRoberta",
+    "distilbert": "DistilBert",
+    "modernbert": "ModernBert",
+}
 
 
 @pytest.fixture(scope="module", params=OPTIONS)
@@ -153,3 +176,53 @@ def test_sentence_vectors_are_saved_with_their_pooling(family, folder, tmp_path)
         again.encode(texts), model.encode(texts), rtol=0, atol=1e-6
     )
     assert len(again.search(texts[:1], texts, top=2)[0]) == 2
+
+
+def rows_of(task):
+    """Training rows of a task, and inputs of predict."""
+    texts = [(text.split(), clue) for text, clue in sentences()]
+    if task == "tagging":
+        tags = [["B-X" if w in ("good", "bad") else "O" for w in t] for t, _ in texts]
+        rows = [(words, labels) for (words, _), labels in zip(texts, tags, strict=True)]
+        return rows, [words for words, _ in texts]
+    joined = [(" ".join(words), clue) for words, clue in texts]
+    if task == "choices":
+        rows = [
+            ("w1 w2", [f"{text} .", text], i % 2) for i, (text, _) in enumerate(joined)
+        ]
+        return rows, [row[:2] for row in rows]
+    rows = [("w1 w2", text, clue) for text, clue in joined]
+    return rows, [row[:2] for row in rows]
+
+
+@pytest.mark.parametrize("family", ["modernbert"], indirect=True)
+@pytest.mark.parametrize(
+    ("task", "rest"),
+    [
+        ("tagging", "ForTokenClassification"),
+        ("choices", "ForMultipleChoice"),
+        ("squad", "ForQuestionAnswering"),
+    ],
+)
+def test_the_head_above_every_token_or_text_is_exported(folder, tmp_path, task, rest):
+    """The dense layer and LayerNorm below it start with the MLM head's."""
+    rows, inputs = rows_of(task)
+    model = bert_jax.finetune(
+        getattr(bert_jax.tasks, task)(max_length=16),
+        init_from=folder,
+        train=rows,
+        epochs=1,
+        batch_size=8,
+        learning_rate=1e-9,
+    )
+    pooler = model.params["bert"]["pooler"]
+    masked = bert_jax.load(folder).params["mlm"]
+    for part, leaf in (("transform", "kernel"), ("norm", "scale")):
+        np.testing.assert_allclose(
+            pooler[part][leaf], masked[part][leaf], rtol=0, atol=1e-6
+        )
+    model.save(tmp_path / "out")
+    assert architecture(tmp_path / "out") == f"ModernBert{rest}"
+    again = bert_jax.load(tmp_path / "out")
+    assert again.config == model.config
+    assert again.predict(inputs) == model.predict(inputs)

@@ -1,0 +1,42 @@
+"""Tensors of transformers that contain several of our parameters, such as Wqkv."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+Table = Mapping[str, tuple[str, ...]]  # see Family.split
+
+
+def split_tensors(
+    tensors: Mapping[str, np.ndarray], table: Table
+) -> dict[str, np.ndarray]:
+    """Tensors of a file, with parts in place of the whole tensors of ``table``."""
+    result = {}
+    for name, tensor in tensors.items():
+        stem, _, leaf = name.rpartition(".")
+        parts = {name: tensor}
+        for whole, endings in table.items():
+            if stem.endswith(f".{whole}"):
+                start = stem.removesuffix(whole)
+                names = [f"{start}{ending}.{leaf}" for ending in endings]
+                # Parts of a wrong size get an error later, with their names.
+                arrays = np.array_split(np.atleast_1d(tensor), len(names))
+                parts = dict(zip(names, arrays, strict=True))
+        result |= parts
+    return result
+
+
+def join_tensors(
+    tensors: Mapping[str, np.ndarray], table: Table
+) -> dict[str, np.ndarray]:
+    """The inverse of :func:`split_tensors`."""
+    result = dict(tensors)
+    for name in tensors:
+        stem, _, leaf = name.rpartition(".")
+        for whole, endings in table.items():
+            if stem.endswith(f".{endings[0]}"):
+                start = stem.removesuffix(endings[0])
+                names = [f"{start}{ending}.{leaf}" for ending in endings]
+                arrays = [result.pop(part) for part in names]
+                result[f"{start}{whole}.{leaf}"] = np.concatenate(arrays)
+    return result
