@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import re
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from bert_jax.commands import study as study_command
 from bert_jax.commands.config_file import parse
 from bert_jax.data.corpus import read_documents
 from bert_jax.errors import UserError
+from bert_jax.interop.checkpoint import parameter_shapes
+from bert_jax.interop.config_json import exported_config
 from bert_jax.model.config import BertConfig
 from bert_jax.settings import describe, differences, to_dict
 from bert_jax.training.config import DataConfig, train_config
@@ -73,7 +76,9 @@ def test_every_setting_can_be_changed_from_the_command_line(path):
     for line in describe(config):
         name, _, value = line.partition("  # ")[0].partition(" = ")
         # Tuples are written as tuples, and strings without quotes.
-        plain = ast.literal_eval(value)
+        plain = value
+        if value != "inf":
+            plain = ast.literal_eval(value)
         flags.append(f"--{name}={plain if isinstance(plain, str) else value}")
     assert len(flags) > 50
     assert load(path.name, *flags) == config
@@ -94,6 +99,34 @@ def test_experiments_have_the_papers_numbers(name, model):
     assert (optimizer.weight_decay, optimizer.clip_norm) == (0.01, 1.0)
     assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.9, 0.999, 1e-6)
     assert not optimizer.bias_correction
+
+
+@pytest.mark.parametrize(
+    ("name", "millions", "learning_rate", "decay", "warmup", "steps"),
+    [
+        ("modernbert.py", 149, 8e-4, 1e-5, 636, 364_304),
+        ("modernbert.py:large", 395, 5e-4, 1e-5, 424, 364_304),
+        ("modernbert.py:ettin_17m", 17, 3e-3, 3e-4, 848, 360_277),
+        ("modernbert.py:ettin_32m", 32, 3e-3, 3e-4, 848, 360_277),
+        ("roberta.py", 124, 6e-4, 6e-6, 24_000, 500_000),
+        ("roberta.py:large", 354, 4e-4, 4e-6, 30_000, 500_000),
+    ],
+)
+def test_later_encoders_have_the_numbers_of_their_sources(
+    name, millions, learning_rate, decay, warmup, steps
+):
+    """millions: of the encoder's parameters. decay: of a step with the peak rate."""
+    config = load(name)
+    optimizer, (phase,) = config.optimizer, config.phases
+    shapes = parameter_shapes(config.model, outputs=0)
+    parts = [shape for path, shape in shapes.items() if path.startswith("bert/e")]
+    assert round(sum(map(math.prod, parts)) / 1e6) == millions
+    assert (optimizer.learning_rate, optimizer.warmup_steps) == (learning_rate, warmup)
+    assert optimizer.learning_rate * optimizer.weight_decay == pytest.approx(decay)
+    assert (optimizer.beta2, optimizer.epsilon) == (0.98, 1e-6)
+    assert phase.steps == steps
+    assert exported_config(config.model) == config.model
+    assert not config.data.examples.next_sentence
 
 
 def test_each_option_changes_its_setting():
