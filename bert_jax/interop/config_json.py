@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
 from bert_jax.interop.families import FAMILIES, find_family
-from bert_jax.interop.families.family import ACTIVATIONS
+from bert_jax.interop.families.activations import ACTIVATIONS
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.schema import check
 from bert_jax.settings import from_settings

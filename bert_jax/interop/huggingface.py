@@ -33,7 +33,7 @@ from bert_jax.interop.config_json import (
     read_config_json,
 )
 from bert_jax.interop.families import Family, find_family
-from bert_jax.interop.families.split import join_tensors, split_tensors
+from bert_jax.interop.families.tensors import join_tensors, split_tensors, with_prefix
 from bert_jax.interop.find import BILSTM, SAFETENSORS
 from bert_jax.interop.modules import (
     EXTRA,
@@ -155,7 +155,7 @@ def _their_params(
         actual = f"encoder={config.encoder!r} and no model_type={OWN!r}"
         raise UserError(f"{actual}; expected the config.json that bert_jax wrote")
     family = find_family(config.model_type)
-    tensors = family.with_prefix(standard_names(tensors))
+    tensors = with_prefix(standard_names(tensors), family)
     tensors = split_tensors(tensors, family.split)
     _take_tied(tensors, family)
     if config.positions != "learned":

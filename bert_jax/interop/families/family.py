@@ -9,13 +9,6 @@ from bert_jax.model.config import BertConfig
 
 # Ends of the names of the classes that predict the next token.
 CAUSAL = ("LMHeadModel", "ForCausalLM")
-# Names of activations in transformers, by BertConfig.activation.
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_tanh": "gelu_new",
-    "relu": "relu",
-    "silu": "silu",
-}
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/(.*)")
 
 
@@ -93,19 +86,3 @@ class Family:
         if leaf.endswith("bias"):
             kind = "bias"
         return f"{start}{names[path]}.{kind}"
-
-    def with_prefix(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """Tensors of an encoder without a head, named as in a model with a head."""
-        word = self.name_of("bert/embeddings/word/embedding")
-        if word.removeprefix(self.prefix) not in tensors:
-            return dict(tensors)
-        inside = set()
-        for start in (*self.names.values(), self.layer):
-            if start.startswith(self.prefix):
-                inside.add(start.removeprefix(self.prefix).partition(".")[0])
-        result = {}
-        for name, tensor in tensors.items():
-            if name.partition(".")[0] in inside:
-                name = f"{self.prefix}{name}"
-            result[name] = tensor
-        return result

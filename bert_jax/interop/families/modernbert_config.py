@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.interop.families.family import ACTIVATIONS
+from bert_jax.interop.families.activations import ACTIVATIONS
 from bert_jax.interop.families.layer_types import EVERY, global_every, layer_types
 from bert_jax.interop.families.rope import FULL, SLIDING, read_theta
 from bert_jax.model.config import BertConfig

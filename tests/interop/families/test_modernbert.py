@@ -117,7 +117,8 @@ def test_a_modernbert_is_exported_as_one():
         {"window": 0, "global_every": 1, "local_rope_theta": 0.0},
     ):
         changed = dataclasses.replace(config, **changes)
-        assert exported_config(changed).model_type == "modernbert"
+        exported = exported_config(changed, "pretraining", ["mlm"])
+        assert exported.model_type == "modernbert"
     for changes in (
         {"type_vocab_size": 2},
         {"gated": False},
@@ -125,7 +126,8 @@ def test_a_modernbert_is_exported_as_one():
         {"feed_forward_bias": "down"},
         {"causal": True},
     ):
-        assert exported_config(dataclasses.replace(config, **changes)) is None
+        changed = dataclasses.replace(config, **changes)
+        assert exported_config(changed, "pretraining", ["mlm"]) is None
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
-"""Tensors of transformers that contain several of our parameters, such as Wqkv."""
+"""Tensors of a file: names as in a model with a head, and parts of those like Wqkv."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+
+from bert_jax.interop.families.family import Family
 
 Table = Mapping[str, tuple[str, ...]]  # see Family.split
 
@@ -39,4 +42,21 @@ def join_tensors(
                 names = [f"{start}{ending}.{leaf}" for ending in endings]
                 arrays = [result.pop(part) for part in names]
                 result[f"{start}{whole}.{leaf}"] = np.concatenate(arrays)
+    return result
+
+
+def with_prefix(tensors: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """Tensors of an encoder without a head, named as in a model with a head."""
+    word = family.name_of("bert/embeddings/word/embedding")
+    if word.removeprefix(family.prefix) not in tensors:
+        return dict(tensors)
+    inside = set()
+    for start in (*family.names.values(), family.layer):
+        if start.startswith(family.prefix):
+            inside.add(start.removeprefix(family.prefix).partition(".")[0])
+    result = {}
+    for name, tensor in tensors.items():
+        if name.partition(".")[0] in inside:
+            name = f"{family.prefix}{name}"
+        result[name] = tensor
     return result

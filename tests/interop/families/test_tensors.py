@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.interop.families.split import join_tensors, split_tensors
+from bert_jax.interop.families.tensors import join_tensors, split_tensors
 
 WHOLE = "attn.Wqkv"
 PARTS = ("attn.query", "attn.key", "attn.value")
