@@ -10,14 +10,15 @@ What: masked LM without sentence pairs, 364,304 steps of 4,608 x 1,024 tokens, w
   17M). Differences: the learning rate decays over all steps, batches have their full size
   from the start, and no layer has dropout (0.1 after attention there). The second phase
   of the original, 250 billion tokens of texts of 8,192, is not part of this config.
-On: 8 H100 GPUs for 8 days in the paper's first phase. See estimate below for TPUs.
+On: 8 H100 GPUs in the paper. By the compiler, BASE fits on v6e:4x4 with --accumulation=24
+  --compute.scan_layers=True, but not on v5e:4x4, where it needs 26 GiB of 16.
 Result: not trained with bert_jax. After all phases of the original GLUE dev has 88.4
   (paper, table 1).
 Before: bert_jax prepare with the tokenizer of ModernBERT or of your own; see
   docs/guides/pretrain.md.
 Run:
   bert_jax train --config modernbert --data.path=DIR   (or modernbert:ettin_17m)
-  bert_jax estimate --config modernbert --topology v5e:4x4,v6e:4x4
+  bert_jax estimate --config modernbert --topology v6e:4x4 --accumulation=24
 """
 
 BATCH_SIZE, LENGTH = 4608, 1024
