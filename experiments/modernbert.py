@@ -7,9 +7,10 @@ What: masked LM without sentence pairs, 364,304 steps of 4,608 x 1,024 tokens, w
   recipe of Ettin (Weller et al., 2025).
   From: yamls/modernbert/modernbert-base-pretrain.yaml of AnswerDotAI/ModernBERT, and
   pretraining/configs/standard of JHU-CLSP/ettin-encoder-vs-decoder (tiny is 32M, very_tiny
-  17M). Differences: the learning rate decays over all steps, batches have their full size
-  from the start, and no layer has dropout (0.1 after attention there). The second phase
-  of the original, 250 billion tokens of texts of 8,192, is not part of this config.
+  17M). StableAdamW with a constant learning rate after the warmup, which falls to 0 as
+  1 - sqrt over the last 50 billion tokens. Differences: the original decays after a second
+  phase, 250 billion tokens of texts of 8,192, which is not part of this config. Batches
+  have their full size from the start, and no layer has dropout (0.1 after attention there).
 On: 8 H100 GPUs in the paper. By the compiler, BASE fits on v6e:4x4 with --accumulation=24
   --compute.scan_layers=True, but not on v5e:4x4, where it needs 26 GiB of 16.
 Result: not trained with bert_jax. After all phases of the original GLUE dev has 88.4
@@ -23,6 +24,7 @@ Run:
 
 BATCH_SIZE, LENGTH = 4608, 1024
 TOKENS_OF_A_STEP = BATCH_SIZE * LENGTH
+DECAY_TOKENS = 50e9
 # Layers, width, heads and width of the feed-forward layer; peak learning rate; weight decay
 # of a step, which does not depend on the learning rate there; tokens of warmup and in all.
 SIZES = {
@@ -74,8 +76,11 @@ def get_config(size: str = "base") -> dict:
             examples=dict(next_sentence=False, mask_rate=0.3),
         ),
         optimizer=dict(
+            name="stable_adamw",
             learning_rate=learning_rate,
+            schedule="wsd_sqrt",
             warmup_steps=round(warmup / TOKENS_OF_A_STEP),
+            decay_steps=round(DECAY_TOKENS / TOKENS_OF_A_STEP),
             beta2=0.98,
             weight_decay=weight_decay / learning_rate,
             bias_correction=True,
