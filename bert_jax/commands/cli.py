@@ -148,7 +148,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 # the type settings.FilePath.
 PATHS = {
     *("checkpoint", "config", "data.dir", "extend", "input", "output", "pairs", "path"),
-    *("reference", "runs", "study", "vocabulary", "workdir"),
+    *("reference", "runs", "search", "study", "vocabulary", "workdir"),
 }
 
 

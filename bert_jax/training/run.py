@@ -192,7 +192,9 @@ def _first_state(
     params = job.initial_params
     state = init_state(job.objective, optimizer, abstract, job.config.seed, params)
     if params:
-        new = {*new_parameters(abstract, params)} - {*job.objective.unused}
+        # An objective of version 0.2 has no base class, and so no unused.
+        unused = getattr(job.objective, "unused", ())
+        new = {*new_parameters(abstract, params)} - {*unused}
         if new:
             log(f"initialised at random: {', '.join(sorted(new))}")
     return state, {}

@@ -234,7 +234,8 @@ def _sums_by_rows(objective: Objective, shardings: TrainState) -> bool:
     """
     if batch_divisor(shardings.step.mesh) == 1:
         return False
-    if not objective.adds_rows:
+    # An objective of version 0.2 has no base class, and so no adds_rows.
+    if not getattr(objective, "adds_rows", False):
         return False
     for place in jax.tree.leaves(shardings.params):
         for axes in place.spec:  # the name of an axis, several names, or None

@@ -138,7 +138,10 @@ def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_
         for path in epath.Path(folder).iterdir():
             saved = json.loads((path / "_CHECKPOINT_METADATA").read_text())
             content = json.loads(saved["custom_metadata"]["content"])
-            del content["notes"]["progress"]["seconds"]
+            progress = content["notes"]["progress"]
+            for name in [*progress]:
+                if name.endswith("seconds"):
+                    del progress[name]
             by_checkpoint[path.name] = content
         return by_checkpoint
 
