@@ -1,4 +1,4 @@
-"""ModernBERT BASE (Warner et al., 2024): 22 layers, width 768, 12 heads, 149M parameters.
+r"""ModernBERT BASE (Warner et al., 2024): 22 layers, width 768, 12 heads, 149M parameters.
 
 What: masked LM without sentence pairs, 364,304 steps of 4,608 x 1,024 tokens, with 30% of
   the tokens masked (15% in evaluations). Layers have rotary positions, gated feed-forward
@@ -8,9 +8,10 @@ What: masked LM without sentence pairs, 364,304 steps of 4,608 x 1,024 tokens, w
   From: yamls/modernbert/modernbert-base-pretrain.yaml of AnswerDotAI/ModernBERT, and
   pretraining/configs/standard of JHU-CLSP/ettin-encoder-vs-decoder (tiny is 32M, very_tiny
   17M). StableAdamW with a constant learning rate after the warmup, which falls to 0 as
-  1 - sqrt over the last 50 billion tokens. Differences: the original decays after a second
-  phase, 250 billion tokens of texts of 8,192, which is not part of this config. Batches
-  have their full size from the start, and no layer has dropout (0.1 after attention there).
+  1 - sqrt over the last 50 billion tokens (Ettin: to 0.02 of the peak). Differences: the
+  original decays after a second phase, 250 billion tokens of texts of 8,192, which is not
+  part of this config. Batches have their full size from the start, and no layer has
+  dropout (0.1 after attention there).
 On: 8 H100 GPUs in the paper. By the compiler, BASE fits on v6e:4x4 with --accumulation=24
   --compute.scan_layers=True, but not on v5e:4x4, where it needs 26 GiB of 16.
 Result: not trained with bert_jax. After all phases of the original GLUE dev has 88.4
@@ -19,8 +20,11 @@ Before: bert_jax prepare with the tokenizer of ModernBERT or of your own; see
   docs/guides/pretrain.md.
 Run:
   bert_jax train --config modernbert --data.path=DIR   (or modernbert:ettin_17m)
-  bert_jax estimate --config modernbert --topology v6e:4x4 --accumulation=24
+  bert_jax estimate --config modernbert --topology v6e:4x4 --accumulation=24 \
+    --compute.scan_layers=True
 """
+
+import math
 
 BATCH_SIZE, LENGTH = 4608, 1024
 TOKENS_OF_A_STEP = BATCH_SIZE * LENGTH
@@ -41,6 +45,9 @@ def get_config(size: str = "base") -> dict:
         raise ValueError(f"size {size!r}, expected one of {sorted(SIZES)}")
     sizes, learning_rate, weight_decay, warmup, tokens = SIZES[size]
     layers, width, heads, intermediate = sizes
+    final_rate = 0.0
+    if size.startswith("ettin"):
+        final_rate = 0.02
     return dict(
         model=dict(
             vocab_size=50_368,
@@ -53,6 +60,7 @@ def get_config(size: str = "base") -> dict:
             positions="rotary",
             window=64,
             global_every=3,
+            local_rope_theta=10_000.0,  # for a later model.rope_theta of longer texts
             pre_norm=True,
             embedding_norm=True,
             norm_bias=False,
@@ -81,6 +89,8 @@ def get_config(size: str = "base") -> dict:
             schedule="wsd_sqrt",
             warmup_steps=round(warmup / TOKENS_OF_A_STEP),
             decay_steps=round(DECAY_TOKENS / TOKENS_OF_A_STEP),
+            final_rate=final_rate,
+            clip_norm=math.inf,  # StableAdamW limits updates
             beta2=0.98,
             weight_decay=weight_decay / learning_rate,
             bias_correction=True,

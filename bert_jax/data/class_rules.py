@@ -51,6 +51,8 @@ def with_class_rules(
     ids = dict(tokenizer_json.token_ids(parts["model"]))
     for token in parts.get("added_tokens") or ():
         ids[token["content"]] = token["id"]
+    if special.cls not in ids or special.sep not in ids:
+        return parts  # an error of the tokenizer names the missing tokens
     bert = tokenizer_json.bert_template(special, ids)
     roberta = tokenizer_json.roberta_template(special, ids)
     name = (settings.get("tokenizer_class") or "").removesuffix("Fast")

@@ -364,3 +364,13 @@ def _is_google(tokenizer: LibraryTokenizer) -> bool:
             token == token.strip() and "\n" not in token for token in model["vocab"]
         )
     )
+
+
+def config_token_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """The ids of the first and last token of a text, by their keys in config.json."""
+    return {
+        "bos_token_id": tokenizer.cls_id,
+        "eos_token_id": tokenizer.sep_id,
+        "cls_token_id": tokenizer.cls_id,
+        "sep_token_id": tokenizer.sep_id,
+    }

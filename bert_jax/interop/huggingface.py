@@ -13,7 +13,7 @@ from flax import traverse_util
 from bert_jax.data.library import LibraryTokenizer
 from bert_jax.data.text_arrays import INPUT_NAMES
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_files import find_tokenizer
+from bert_jax.data.tokenizer_files import config_token_ids, find_tokenizer
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError, counted, listed, naming
 from bert_jax.files import new_file, new_folder, write_json, write_text
@@ -354,17 +354,10 @@ def _more_settings(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _token_ids(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str, int]:
     """The id of padding, and other ids in config.json that were not read from a file."""
-    tokenizer = checkpoint.tokenizer
-    ids = {
-        "bos_token_id": tokenizer.cls_id,
-        "eos_token_id": tokenizer.sep_id,
-        "cls_token_id": tokenizer.cls_id,
-        "sep_token_id": tokenizer.sep_id,
-    }
+    ids = config_token_ids(checkpoint.tokenizer)
     new = {*settings} - {*checkpoint.kept}
-    return {"pad_token_id": tokenizer.pad_id} | {
-        key: ids[key] for key in ids if key in new
-    }
+    kept = {key: ids[key] for key in ids if key in new}
+    return {"pad_token_id": checkpoint.tokenizer.pad_id} | kept
 
 
 def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -158,7 +158,10 @@ def pretrain(
         changes["phases"] = [_only_phase(phase, phases)]
     is_continued = start or base.get("init_from")
     rate = CONTINUED_RATE if is_continued else NEW_RATE
-    defaults = {"optimizer": {"learning_rate": rate, "warmup": WARMUP}, "data": {}}
+    optimizer = {"learning_rate": rate, "warmup": WARMUP}
+    if changes.get("init_state") or base.get("init_state"):
+        optimizer = {}  # a run that goes on needs its own learning rate and warmup
+    defaults = {"optimizer": optimizer, "data": {}}
     chosen = train_config(merged(defaults | base, changes), workdir)
     workdir = epath.Path(workdir)
     with shown_output(log, verbose) as log:

@@ -8,6 +8,7 @@ file, and the hooks of its job.
 import collections
 import contextlib
 import dataclasses
+import functools
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import optax
 
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.objectives.objective import Params
-from bert_jax.parallel.processes import StopRequested, is_leader
+from bert_jax.parallel.processes import StopRequested, is_leader, on_leader
 from bert_jax.training.metrics import Reporter, RunProgress, check_finite
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import Sums
@@ -220,9 +221,20 @@ def profiler_server(port: int) -> Iterator[None]:
     TensorBoard and xprof connect to it. Raises UserError if the port is not free: JAX would
     only print a line.
     """
+    if port:
+        on_leader(functools.partial(_check_port, port))
     if not port or not is_leader():
         yield
         return
+    jax.profiler.start_server(port)
+    try:
+        yield
+    finally:
+        jax.profiler.stop_server()
+
+
+def _check_port(port: int) -> None:
+    """Raises UserError if a port is not free."""
     with socket.socket() as probe:
         # A port whose last connection was closed a moment ago is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -233,11 +245,6 @@ def profiler_server(port: int) -> Iterator[None]:
             raise UserError(
                 f"profile_port={port}: {reason}; use another port"
             ) from error
-    jax.profiler.start_server(port)
-    try:
-        yield
-    finally:
-        jax.profiler.stop_server()
 
 
 class Profile:

@@ -59,6 +59,47 @@ COLUMNS = {
         "WordPiece",
     ),
     "ELECTRA": ({"model_type": "electra", "pooler": "gelu"}, "WordPiece"),
+    "ModernBERT": (
+        {
+            "model_type": "modernbert",
+            "positions": "rotary",
+            "window": 4,
+            "global_every": 2,
+            "type_vocab_size": 0,
+            "pre_norm": True,
+            "embedding_norm": True,
+            "norm_bias": False,
+            "attention_bias": False,
+            "gated": True,
+            "feed_forward_bias": "none",
+            "pooler": "transform",
+            "head_bias": False,
+        },
+        "byte-level BPE with [MASK]",
+    ),
+    "Nomic BERT": (
+        {
+            "model_type": "nomic_bert",
+            "positions": "rotary",
+            "rope_theta": 1000.0,
+            "gated": True,
+            "activation": "silu",
+            "attention_bias": False,
+            "feed_forward_bias": "none",
+        },
+        "WordPiece",
+    ),
+    "GTE": (
+        {
+            "model_type": "gte",
+            "positions": "rotary",
+            "rope_theta": 160_000.0,
+            "gated": True,
+            "feed_forward_bias": "down",
+            "type_vocab_size": 1,
+        },
+        "Unigram",
+    ),
     "multilingual BERT": ({}, "Unigram"),
 }
 PAIRS = ("BERT", "MegatronBert")  # models that were trained with sentence pairs
@@ -98,6 +139,8 @@ def checkpoint_of(column, layers=1):
     tokenizer = PLAIN
     if kind == "byte-level BPE":
         tokenizer = load_tokenizer(GOLDEN / "templates/byte_level")
+    if kind == "byte-level BPE with [MASK]":
+        tokenizer = load_tokenizer(GOLDEN / "tokenizers/modernbert")
     if kind == "Unigram":
         tokenizer = xlm_r_tokenizer()
     sizes = {"vocab_size": tokenizer.vocab_size, "num_layers": layers, **SIZES}
@@ -134,8 +177,13 @@ def folders(tmp_path_factory):
 
 
 def class_of(folder):
-    """The class of a folder of transformers, without the name of its family."""
+    """The class of a folder of transformers, without the name of its family.
+
+    "" if only bert_jax loads it.
+    """
     settings = json.loads((folder / "config.json").read_text())
+    if settings["model_type"] == "bert_jax":
+        return ""
     start = find_family(settings["model_type"]).model_types[settings["model_type"]]
     (name,) = settings["architectures"]
     assert name.startswith(start)
@@ -229,7 +277,11 @@ def trained(function, rows, inputs, class_name):
         after = model.params["bert"]["embeddings"]["word"]
         assert abs(after["embedding"] - before["embedding"]).max() > 1e-4
         model.save(tmp_path / "tuned")
-        assert class_of(tmp_path / "tuned") == class_name
+        family = find_family(checkpoint_of(column).config.model_type)
+        expected = ""  # transformers has no class for the task
+        if class_name in family.classes:
+            expected = class_name
+        assert class_of(tmp_path / "tuned") == expected
         again = bert_jax.load(tmp_path / "tuned")
         assert again.config.model_type == checkpoint_of(column).config.model_type
         answers = model.predict(inputs)
