@@ -323,7 +323,10 @@ def pretrained(pairs, class_name):
         save_huggingface(tmp_path / "out", model)
         assert class_of(tmp_path / "out") == class_name
         again = bert_jax.load(tmp_path / "out")
-        assert again.config.model_type == checkpoint_of(column).config.model_type
+        model_type = checkpoint_of(column).config.model_type
+        if class_name not in find_family(model_type).classes:
+            model_type = "bert"
+        assert again.config.model_type == model_type
         equal_params(again.params, model.params)
         before = checkpoint_of(column).params["bert"]["embeddings"]["word"]
         after = model.params["bert"]["embeddings"]["word"]
