@@ -373,7 +373,10 @@ def check_estimate(folder, tmp_path, column, capsys):
     phase = Phase(steps=1, sequence_length=16, batch_size=8, max_predictions=4)
     settings = {
         "model": dataclasses.asdict(checkpoint_of(column).config),
-        "data": {"corpus": ("text.txt",)},
+        "data": {
+            "corpus": ("text.txt",),
+            "examples": {"next_sentence": column in PAIRS},
+        },
         "optimizer": {"learning_rate": 1e-3},
         "phases": [dataclasses.asdict(phase)],
     }
