@@ -3,10 +3,22 @@
 Every classifier reads the dense layer, activation and LayerNorm of the MLM head.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.errors import UserError
 from bert_jax.interop.families.family import Family
 from bert_jax.interop.families.modernbert_config import TOKEN_IDS, read, write
 
 _HEAD = {"bert/pooler/transform": "head.dense", "bert/pooler/norm": "head.norm"}
+
+
+def _read(values: Mapping[str, Any]) -> dict[str, Any]:
+    has_mlm = "ModernBertForMaskedLM" in (values.get("architectures") or ())
+    if has_mlm and not values.get("decoder_bias", True):
+        raise UserError("decoder_bias=False, expected true: the MLM head has a bias")
+    return read(values)
+
 
 MODERNBERT = Family(
     model_types={"modernbert": "ModernBert"},
@@ -81,6 +93,6 @@ MODERNBERT = Family(
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
     },
-    read=read,
+    read=_read,
     write=write,
 )

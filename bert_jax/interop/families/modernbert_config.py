@@ -34,9 +34,6 @@ def read(values: Mapping[str, Any]) -> dict[str, Any]:
     pooling = values.get("classifier_pooling", "cls")
     if pooling not in ("cls", "mean"):
         raise UserError(f"classifier_pooling={pooling!r}, expected cls or mean")
-    has_mlm = "ModernBertForMaskedLM" in (values.get("architectures") or ())
-    if has_mlm and not values.get("decoder_bias", True):
-        raise UserError("decoder_bias=False, expected true: the MLM head has a bias")
     has_bias = values.get("mlp_bias", False)
     check(has_bias, bool, "mlp_bias")
     fields = {"pooling": "token", "feed_forward_bias": "none"}

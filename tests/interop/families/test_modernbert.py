@@ -160,6 +160,10 @@ def test_a_modernbert_is_exported_as_one():
         ),
         ({"global_rope_theta": "1"}, "global_rope_theta='1', expected a number"),
         ({"mlp_bias": 1}, "mlp_bias=1, expected true or false"),
+        (
+            {"architectures": ["ModernBertForMaskedLM"], "decoder_bias": False},
+            "decoder_bias=False, expected true",
+        ),
     ],
 )
 def test_a_model_that_would_be_computed_differently_is_refused(changes, message):
