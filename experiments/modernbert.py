@@ -12,8 +12,7 @@ What: masked LM without sentence pairs, 364,304 steps of 4,608 x 1,024 tokens, w
   original decays after a second phase, 250 billion tokens of texts of 8,192, which is not
   part of this config. Batches have their full size from the start, and no layer has
   dropout (0.1 after attention there).
-On: 8 H100 GPUs in the paper. By the compiler, BASE fits on v6e:4x4 with --accumulation=24
-  --compute.scan_layers=True, but not on v5e:4x4, where it needs 26 GiB of 16.
+On: 8 H100 GPUs in the paper. bert_jax estimate shows what fits on a TPU, see below.
 Result: not trained with bert_jax. After all phases of the original GLUE dev has 88.4
   (paper, table 1).
 Before: bert_jax prepare with the tokenizer of ModernBERT or of your own; see
