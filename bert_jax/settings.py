@@ -227,7 +227,7 @@ def _from_group(kind: type[T], values: Mapping[str, Any], name: str) -> T:
     for key, field in fields.items():
         required = field.default is field.default_factory is REQUIRED
         if required and key not in values:
-            raise UserError(f"{dot}{key} is missing; give it in the config file")
+            raise UserError(f"{dot}{key} is missing; give it in the config")
     hints = typing.get_type_hints(kind)
     return kind(
         **{k: from_settings(hints[k], v, f"{dot}{k}") for k, v in values.items()}

@@ -142,6 +142,21 @@ def pytest_collection_modifyitems(
         items[:] = [x for x in items if x not in out]
 
 
+# The options of a ModernBERT without windows.
+MODERNBERT = {
+    "positions": "rotary",
+    "type_vocab_size": 0,
+    "pre_norm": True,
+    "embedding_norm": True,
+    "norm_bias": False,
+    "attention_bias": False,
+    "gated": True,
+    "feed_forward_bias": "none",
+    "pooler": "transform",
+    "head_bias": False,
+}
+
+
 def xlm_r_tokenizer() -> Tokenizer:
     """A small tokenizer of XLM-R's kind, from the SentencePiece model in tests/golden."""
     with tempfile.TemporaryDirectory() as folder:

@@ -238,10 +238,6 @@ def exported_config(
             pooler = family.options.get("pooler", BertConfig.pooler)
             exported = dataclasses.replace(exported, pooler=pooler)
         rest = family.class_of(head, parts, config.causal)
-        if head in ("token", "span") and rest:
-            _, its_parts = family.classes[rest]
-            if ("pooler" in its_parts) != ("pooler" in parts):
-                continue
         if rest and _fits(exported, rest):
             return exported
     return None

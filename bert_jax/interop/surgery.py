@@ -111,7 +111,7 @@ def head_params(
         bert = {name: part for name, part in bert.items() if name in shapes["bert"]}
     is_transform = "transform" in shapes["bert"].get("pooler", {})
     if is_transform and "pooler" not in bert and "mlm" in checkpoint.params:
-        # As in transformers, where the MLM head and the classifiers share the name "head".
+        # As in transformers: the MLM head and the classifiers share the name "head".
         mlm = checkpoint.params["mlm"]
         bert["pooler"] = {name: mlm[name] for name in shapes["bert"]["pooler"]}
     params = {"bert": bert}

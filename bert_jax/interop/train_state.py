@@ -72,7 +72,7 @@ class CheckpointStore:
     It keeps the newest ``keep`` checkpoints and, unless ``keep_every`` is 0, the checkpoint
     of each multiple of ``keep_every`` steps. If the batch of that step was skipped, it
     keeps the first checkpoint after it that is before the next multiple of ``save_every``
-    steps. Later checkpoints do not stand for it: a run that started with another
+    steps. Later checkpoints do not replace it: a run that started with another
     ``keep_every`` saved no checkpoints at its multiples. All others are deleted when the
     next save starts, and at the end of the run. If the run ends with an error, nothing is
     deleted: a run that diverged soon after its last save may need the checkpoint before it.
@@ -190,7 +190,7 @@ class CheckpointStore:
                 path.rename(aside)
 
     def _delete_old(self) -> None:
-        """Deletes all checkpoints but the newest and those of multiples."""
+        """Deletes all checkpoints but the newest one and the kept multiples."""
         paths = _complete(self._directory)
         kept = {*paths[: self._keep]}
         if self._keep_every:
@@ -354,7 +354,7 @@ def _mean_params(paths: list[epath.Path], count: int, log: Log) -> dict[str, Any
     """The mean parameters of the first ``count`` checkpoints, summed in float64."""
     if not 1 <= count <= len(paths):
         steps = ", ".join(path.name for path in reversed(paths))
-        actual = f"average={count}, but the checkpoints are those of steps {steps}"
+        actual = f"average={count}, but there are only the checkpoints of steps {steps}"
         raise UserError(f"{actual}; set keep_checkpoints or keep_checkpoints_every")
 
     def params_of(path: epath.Path) -> dict[str, Any]:

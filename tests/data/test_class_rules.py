@@ -11,6 +11,7 @@ from bert_jax.data.class_rules import BERT, GENERAL
 from bert_jax.data.spiece import fairseq_json
 from bert_jax.data.tokenizer import FAIRSEQ_TOKENS
 from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.errors import UserError
 
 TEXTS = [
     "The cat's bee sat on the mat.",
@@ -146,3 +147,16 @@ def test_a_file_with_the_rules_of_its_class_keeps_its_bytes(write):
     ):
         path = write(folder, {}, {"tokenizer_class": name}) / "tokenizer.json"
         assert load_tokenizer(path).to_json() == path.read_bytes()
+
+
+def test_missing_special_tokens_are_named(write):
+    """A file without them is not damaged."""
+    vocab = {"[PAD]": 0, "[UNK]": 1, "cat": 2}
+    model = {"type": "WordPiece", "vocab": vocab, "unk_token": "[UNK]"}
+    model |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    parts = {"model": model, "added_tokens": [], "post_processor": None}
+    settings = {"tokenizer_class": "BertTokenizer"}
+    folder = write("../huggingface/tokenizer", parts, settings)
+    with pytest.raises(UserError, match=r"\[CLS\]") as error:
+        load_tokenizer(folder)
+    assert "damaged" not in str(error.value)

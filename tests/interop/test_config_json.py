@@ -13,6 +13,7 @@ from bert_jax.interop.config_json import (
     with_remat,
 )
 from bert_jax.model.config import BertConfig
+from tests.conftest import MODERNBERT
 
 SMALL = BertConfig(
     vocab_size=100,
@@ -81,27 +82,14 @@ def test_an_option_that_bert_lacks_is_kept_in_our_form(changes):
         assert exported.model_type not in ("bert", "megatron-bert", "roberta")
 
 
-MODERNBERT = dict(
-    positions="rotary",
-    type_vocab_size=0,
-    pre_norm=True,
-    embedding_norm=True,
-    norm_bias=False,
-    attention_bias=False,
-    gated=True,
-    feed_forward_bias="none",
-    head_bias=False,
-)
-
-
 @pytest.mark.parametrize(
     ("head", "output"), [("token", "classifier"), ("span", "qa_outputs")]
 )
 def test_a_class_with_a_transform_below_its_outputs_needs_one(head, output):
     """transformers would initialise the transform at random."""
-    plain = dataclasses.replace(SMALL, **MODERNBERT)
+    transformed = dataclasses.replace(SMALL, **MODERNBERT)
+    plain = dataclasses.replace(transformed, pooler="tanh")
     assert exported_config(plain, head, {output}) is None
-    transformed = dataclasses.replace(plain, pooler="transform")
     exported = exported_config(transformed, head, {"pooler", output})
     assert exported.model_type == "modernbert"
 

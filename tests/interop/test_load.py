@@ -404,7 +404,10 @@ def test_an_average_of_parameters_is_read_on_request(workdir):
     check_mean(workdir, first, *trees[:2])
     check_mean(workdir / "checkpoints/7", first, trees[0])
     refused = {
-        (workdir, 4): r"average=4, but the checkpoints are those of steps 0, 7, 9; set",
+        (
+            workdir,
+            4,
+        ): r"average=4, but there are only the checkpoints of steps 0, 7, 9;",
         (workdir / "checkpoints/7", "ema"): "has no moving average .* average=0.999$",
         (workdir, "mean"): "average='mean', expected ema, or a number of checkpoints",
         (workdir, 0): "average=0, expected ema",

@@ -25,6 +25,7 @@ from bert_jax.objectives.objective import new_params
 from bert_jax.parallel.mesh import MeshConfig, batch_sharding, make_mesh, traced_on
 from bert_jax.parallel.sharding import arrays_by_path, tree_shardings
 from bert_jax.training.optimizer import decay_mask
+from tests.conftest import MODERNBERT
 
 SIZES = BertConfig(
     vocab_size=50,
@@ -38,19 +39,7 @@ SIZES = BertConfig(
 MODELS = {
     "bert": {},
     # ModernBERT, Nomic and GTE
-    "pre_norm": dict(
-        positions="rotary",
-        rope_theta=50.0,
-        pre_norm=True,
-        embedding_norm=True,
-        norm_bias=False,
-        attention_bias=False,
-        gated=True,
-        feed_forward_bias="none",
-        pooler="transform",
-        head_bias=False,
-        type_vocab_size=0,
-    ),
+    "pre_norm": {**MODERNBERT, "rope_theta": 50.0},
     "post_norm": dict(
         positions="rotary",
         rope_theta=20.0,

@@ -667,6 +667,14 @@ def test_only_a_masked_lm_is_advised_to_fill_masks(
     assert lines[-1].startswith(line)
 
 
+def test_a_resumed_state_needs_a_learning_rate(checkpoint_dir, tmp_path):
+    """The default of a new run would replace the rate of the run that goes on."""
+    with pytest.raises(UserError, match=r"learning_rate is missing; give it"):
+        bert_jax.pretrain(
+            text=tmp_path, init_from=checkpoint_dir, init_state=True, steps=3
+        )
+
+
 def test_two_values_of_one_setting_are_refused(checkpoint_dir):
     twice = dict(learning_rate=1e-4, optimizer={"learning_rate": 1e-3})
     with pytest.raises(

@@ -62,12 +62,16 @@ class Family:
     def class_of(self, head: str, parts: Collection[str], causal: bool) -> str:
         """The rest of the name of the class of a model, such as "ForMaskedLM", or "".
 
-        parts: parts of the model beside the encoder. A class may lack the pooler.
+        parts: parts of the model beside the encoder. A class and the model may differ in
+        the pooler, unless its vectors are the input of a classifier of tokens or answers.
         """
-        parts = {*parts} - {"pooler"}
+        free = {"pooler"}
+        if head in ("token", "span"):
+            free = set()
         for rest, (its_head, its_parts) in self.classes.items():
-            has_parts = head == its_head and parts == {*its_parts} - {"pooler"}
-            if has_parts and (head != "pretraining" or causal == (rest in CAUSAL)):
+            if head != its_head or {*parts} - free != {*its_parts} - free:
+                continue
+            if head != "pretraining" or causal == (rest in CAUSAL):
                 return rest
         return ""
 

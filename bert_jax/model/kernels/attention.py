@@ -32,9 +32,9 @@ def attend(
 
     q_BQNH: the queries at ``positions_BQ``, None for all positions. window: see
     LayerPattern. It needs the queries at all positions. dropout_impl, implementation: see
-    ComputeConfig. required: see choose_attention. All implementations
-    return the numbers of the plain formula, up to the order of sums and the rounding to the
-    dtype of the values.
+    ComputeConfig. required: see choose_attention. All implementations return the numbers
+    of the plain formula, up to the order of sums and the rounding to the dtype of the
+    values.
     """
     rate = dropout_rate if dropout_key is not None else 0.0
     chosen = attention_fused.choose_attention(

@@ -31,7 +31,7 @@ from bert_jax.model.tokens import Tokens
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.training.config import train_config
 from bert_jax.training.estimate import lower_step
-from tests.conftest import xlm_r_tokenizer
+from tests.conftest import MODERNBERT, xlm_r_tokenizer
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/golden"
@@ -62,18 +62,9 @@ COLUMNS = {
     "ModernBERT": (
         {
             "model_type": "modernbert",
-            "positions": "rotary",
             "window": 4,
             "global_every": 2,
-            "type_vocab_size": 0,
-            "pre_norm": True,
-            "embedding_norm": True,
-            "norm_bias": False,
-            "attention_bias": False,
-            "gated": True,
-            "feed_forward_bias": "none",
-            "pooler": "transform",
-            "head_bias": False,
+            **MODERNBERT,
         },
         "byte-level BPE with [MASK]",
     ),
