@@ -214,6 +214,21 @@ class HalfFrozen(NextToken):
     frozen: str = "narrow/"
 
 
+def test_an_objective_without_a_base_class_trains_on_several_devices(
+    make_job, tmp_path
+):
+    """Objectives for version 0.2 are such classes."""
+    alone, _, _ = run(make_job(), RunFolder(tmp_path / "alone"), print)
+    mesh = make_mesh(MeshConfig(), jax.devices()[:2])
+    both, _, _ = run(make_job(mesh=mesh), RunFolder(tmp_path / "both"), print)
+    assert np.abs(alone.params["wide"]["kernel"]).max() > 0.1
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5),
+        jax.device_get(both.params),
+        jax.device_get(alone.params),
+    )
+
+
 def test_frozen_parameters_stay_and_have_no_moments(make_job, tmp_path):
     objective = HalfFrozen(Bigrams())
     params = jax.device_get(objective.init(jax.random.key(3)))
