@@ -28,7 +28,11 @@ from etils import epath
 from bert_jax.errors import StalledError, UserError
 from bert_jax.files import STORE_LIBRARIES, is_remote
 from bert_jax.parallel.processes import is_leader, lost_peer, on_leader
-from bert_jax.parallel.sharding import array_shapes, arrays_by_path, shape_differences
+from bert_jax.parallel.sharding import (
+    array_shapes,
+    arrays_by_path,
+    shape_differences,
+)
 from bert_jax.progress import unwatched
 
 if not logging.root.handlers and logging.lastResort is not None:
@@ -42,6 +46,8 @@ from orbax.checkpoint import v1 as ocp
 # Orbax splits a replicated array over the devices if each part has at least this many
 # bytes. Each split of a small array would compile a program of its own.
 _SMALLEST_PART = 1 << 15
+# Arrays that settings of a run add to its state, by the start of their paths.
+_OPTIONAL = ("sums/", "average/")
 _UNFINISHED = ".orbax-checkpoint-tmp"  # part of the name of an unfinished save
 # Status codes of XLA and TensorStore if memory is full or a store fails.
 _FAULT = re.compile(
@@ -142,9 +148,11 @@ class CheckpointStore:
         start: for a run without a checkpoint, the folder of another run's checkpoints, and
           the step of one of them or None for the newest.
 
-        Renames newer, damaged checkpoints to STEP.damaged, with one log line each. Raises
-        UserError if all checkpoints are damaged, or if an array has another shape. Errors
-        of the machine or of the store, such as TimeoutError, are raised.
+        The state has no sum and no average that the checkpoint lacks, and none that only
+        the checkpoint has; the log names them. Renames newer, damaged checkpoints to
+        STEP.damaged, with one log line each. Raises UserError if all checkpoints are
+        damaged, or if another array is missing or has another shape. Errors of the machine
+        or of the store, such as TimeoutError, are raised.
         """
         paths = _complete(self._directory)
         if start is not None and not paths:
@@ -252,7 +260,7 @@ def _load_newest(
     damaged: list[str] = []
     for path in paths:
         try:
-            state, notes = _load(path, abstract)
+            state, notes = _load(path, abstract, log)
         except Exception as error:
             if not _is_damage(error):
                 raise
@@ -291,12 +299,13 @@ def _is_damage(error: BaseException | None) -> bool:
     return True
 
 
-def _load(path: epath.Path, abstract: Any) -> tuple[Any, dict[str, Any]]:
-    """State and notes of a checkpoint.
+def _load(path: epath.Path, abstract: Any, log: Log) -> tuple[Any, dict[str, Any]]:
+    """State and notes of a checkpoint; see CheckpointStore.restore.
 
     Without ``abstract``: its parameters and their average, if it has one, in numpy.
     """
     arrays, notes = _notes(path)
+    changes = ""
     if abstract is None:
         saved = ocp.checkpointables_metadata(path).metadata["state"]
         if saved is None:  # Orbax only logs the reason
@@ -305,9 +314,7 @@ def _load(path: epath.Path, abstract: Any) -> tuple[Any, dict[str, Any]]:
         abstract = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), trees)
     else:
         shapes = {name: tuple(shape) for name, (shape, _) in arrays.items()}
-        if wrong := shape_differences(shapes, array_shapes(abstract)):
-            needed = "use the settings of the run, or another workdir"
-            raise UserError(f"{path} does not fit the config: {wrong[0]}; {needed}")
+        abstract, changes = _loadable(path, abstract, shapes)
     context = ocp.Context()
     context.pytree.loading.partial_load = True
     with context, unwatched():  # Orbax reports no progress
@@ -315,7 +322,61 @@ def _load(path: epath.Path, abstract: Any) -> tuple[Any, dict[str, Any]]:
     for name, checksum in _checksums(state).items():
         if checksum != arrays[name][1]:
             raise _DamagedError(f"the checksum of {name} differs")
+    if changes:
+        log(changes)
     return state, notes
+
+
+def _loadable(
+    path: epath.Path, abstract: Any, shapes: dict[str, tuple[int, ...]]
+) -> tuple[Any, str]:
+    """``abstract`` without the sums and the average that a checkpoint lacks.
+
+    path, shapes: of the checkpoint, and of its arrays. Also returns a line that names the
+    sums and averages that only one of the two has; "" if there are none. Raises UserError
+    if other arrays differ.
+    """
+    expected = array_shapes(abstract)
+    missing = _optional(expected.keys() - shapes.keys())
+    unused = _optional(shapes.keys() - expected.keys())
+    known = {name: shapes[name] for name in shapes.keys() - unused}
+    needed = {name: expected[name] for name in expected.keys() - missing}
+    if wrong := shape_differences(known, needed):
+        advice = "use the settings of the run, or another workdir without init_state"
+        raise UserError(f"{path} does not fit the config: {wrong[0]}; {advice}")
+    if not missing and not unused:
+        return abstract, ""
+    changes = []
+    if missing:
+        changes.append(f"{_parts(missing)} start after this checkpoint")
+    if unused:
+        changes.append(f"{_parts(unused)} end with this checkpoint")
+    return _without(abstract, missing), f"{path}: {'; '.join(changes)}"
+
+
+def _optional(names: set[str]) -> set[str]:
+    return {name for name in names if name.startswith(_OPTIONAL)}
+
+
+def _without(abstract: Any, missing: set[str]) -> Any:
+    """A state without sums, or without its average. missing: paths of their arrays."""
+    sums, average = dict(abstract.sums), abstract.average
+    for name in missing:
+        part, _, rest = name.partition("/")
+        if part == "sums":
+            del sums[rest]
+        else:
+            average = None
+    return abstract.replace(sums=sums, average=average)
+
+
+def _parts(names: set[str]) -> str:
+    """The arrays of sums and averages in words, such as "average, mlm_z_loss"."""
+    parts = set()
+    for name in names:
+        part, _, rest = name.partition("/")
+        parts.add(rest if part == "sums" else part)
+    return ", ".join(sorted(parts))
 
 
 def read_params(

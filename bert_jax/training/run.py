@@ -45,6 +45,7 @@ from bert_jax.training.owner import check_folder, with_changes
 from bert_jax.training.state import (
     TrainState,
     abstract_state,
+    completed_state,
     init_state,
     new_parameters,
 )
@@ -184,6 +185,7 @@ def _first_state(
     restored = store.restore(abstract, log, job.start_state)
     if restored is not None:
         state, notes = restored
+        state = completed_state(state, abstract)
         if is_new:  # the state of another run
             _check_steps_left(job, int(state.step))
             notes["progress"]["tracker_id"] = ""  # the other run keeps its tracker

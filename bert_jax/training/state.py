@@ -7,6 +7,7 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
@@ -111,6 +112,28 @@ def _compiled_init(
     )
 
 
+def completed_state(state: TrainState, abstract: TrainState) -> TrainState:
+    """A state from a checkpoint of a run with fewer sums, or without an average.
+
+    abstract: see :func:`abstract_state`. New sums start at 0, and a new average as a copy
+    of the parameters.
+    """
+    sums = dict(state.sums)
+    for name in abstract.sums.keys() - sums.keys():
+        place = abstract.sums[name].sharding
+        sums[name] = jax.device_put(np.zeros((), np.float32), place)
+    average = state.average
+    if average is None and abstract.average is not None:
+        places = jax.tree.map(lambda leaf: leaf.sharding, abstract.average)
+        average = jax.jit(_copies, out_shardings=places)(state.params)
+    return state.replace(sums=sums, average=average)
+
+
+def _copies(params: Params) -> Params:
+    """Copies, because a step donates the memory of each array of the state."""
+    return jax.tree.map(jnp.copy, params)
+
+
 def new_parameters(abstract: TrainState, initial_params: Params) -> list[str]:
     """The parts of the model, such as bert/pooler, that ``initial_params`` lacks."""
     missing = flatten_dict(abstract.params).keys() - flatten_dict(initial_params).keys()
@@ -131,10 +154,7 @@ def _make_state(
     }
     params = unflatten_dict(params)
     names = (*objective.sum_names, *STEP_SUMS)
-    averaged = None
-    if average:
-        # A copy, because a step donates the memory of each array of the state.
-        averaged = jax.tree.map(jnp.copy, params)
+    averaged = _copies(params) if average else None
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,

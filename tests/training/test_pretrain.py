@@ -528,6 +528,57 @@ def test_a_decay_starts_from_a_checkpoint_of_the_stable_part(one_phase_of, tmp_p
     assert lines[-1] == "finished before, after 6 steps"
 
 
+def test_a_decay_may_start_and_stop_the_average_and_the_z_loss(
+    one_phase_of, monkeypatch, tmp_path
+):
+    """With init_state in a new workdir as with change_settings, bit for bit."""
+    monkeypatch.setattr(pretraining, "draw_run", lambda *arguments: None)
+
+    def config(steps, *flags):
+        line = ["--config", str(one_phase_of(0)), "--prompts=()", "--eval_every=0"]
+        line += [f"--phases[0].steps={steps}", "--log_every=2"]
+        line += ["--checkpoint_every=1", "--keep_checkpoints=4"]
+        return parse([*line, *flags], "usage", train_config).config
+
+    used = "--average=0.7", "--z_loss=0.001"
+    names = "average, mlm_z_loss, mlm_z_weight"
+    ends = {}
+    for before, after, event in (
+        (used, (), "end with"),
+        ((), used, "start after"),
+    ):
+        stable, decayed = tmp_path / f"{event} stable", tmp_path / event
+        pretrain(config(3, *before), stable, print)
+        start, lines = f"--init_from={stable}", []
+        decay = config(6, *after, start, "--init_state=True")
+        pretrain(decay, decayed, lines.append)
+        assert f"{stable}/checkpoints/3: {names} {event} this checkpoint" in lines
+        lines.clear()
+        pretrain(config(6, *after), stable, lines.append, change_settings=True)
+        assert f"{stable}/checkpoints/3: {names} {event} this checkpoint" in lines
+        ends[event] = [
+            read_params(run / "checkpoints", average="ema" if after else "")
+            for run in (decayed, stable)
+        ]
+        jax.tree.map(np.testing.assert_array_equal, *ends[event])
+    with pytest.raises(UserError, match="has no moving average"):
+        read_params(tmp_path / "end with/checkpoints", average="ema")
+    run = tmp_path / "start after"
+    average = read_params(tmp_path / "start after stable/checkpoints", 3)
+    for step in (4, 5, 6):
+        params = read_params(run / "checkpoints", step)
+        average = jax.tree.map(lambda a, x: 0.7 * a + 0.3 * x, average, params)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7),
+        ends["start after"][0],
+        average,
+    )
+    # The report of steps 3 and 4 has the mean z-loss of step 4, the only one that has it.
+    lines = read_metrics(run / "metrics.jsonl")
+    first, second = (x["mlm_z_loss"] for x in lines if x["step"] in (4, 6))
+    assert 0.8 < first / second < 1.25
+
+
 def test_only_a_run_gives_its_state(configure, start, tmp_path):
     _, _, path, _ = start
     with pytest.raises(UserError, match="init_state=True needs init_from"):
