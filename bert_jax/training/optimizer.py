@@ -133,7 +133,7 @@ def _optimizer(config: OptimizerConfig, frozen: str) -> optax.GradientTransforma
     if config.name == "lamb":
         direction.append(scale_by_trust_ratio())
     if config.name == "stable_adamw":
-        direction[1:] = [stable_adamw(config, decay)]
+        direction[1:] = [stable_adamw(config)]
     chain = optax.chain(*direction)
 
     def part(path: tuple[Any, ...], leaf: Any) -> str:
@@ -248,18 +248,21 @@ def scale_by_uncorrected_adam(
     return optax.GradientTransformation(optax.scale_by_adam().init, update)
 
 
-def stable_adamw(
-    config: OptimizerConfig, decay: optax.GradientTransformation
-) -> optax.GradientTransformation:
+def stable_adamw(config: OptimizerConfig) -> optax.GradientTransformation:
     """StableAdamW: Adam with bias correction and weight decay, and clipped updates.
 
     The whole update of a parameter is divided by the root mean square of gradient /
     max(sqrt(v), epsilon), if it is above 1. It is far above 1 if the second moment v is too
     small for a gradient that suddenly grew. Each layer of a scanned encoder has its own.
-
-    decay: adds the weight decay to an update.
     """
     adam = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+
+    def decayed(
+        path: tuple[Any, ...], update: jax.Array, param: jax.Array
+    ) -> jax.Array:
+        if not _decays(path):
+            return update
+        return update + config.weight_decay * param
 
     def clip(
         path: tuple[Any, ...], update: jax.Array, grad: jax.Array, v: jax.Array
@@ -270,7 +273,7 @@ def stable_adamw(
 
     def update(grads: Any, state: optax.ScaleByAdamState, params: Any = None):
         updates, state = adam.update(grads, state, params)
-        updates, _ = decay.update(updates, decay.init(params), params)
+        updates = jax.tree.map_with_path(decayed, updates, params)
         v = optax.tree.bias_correction(state.nu, config.beta2, state.count)
         return jax.tree.map_with_path(clip, updates, grads, v), state
 
