@@ -20,29 +20,37 @@ from bert_jax.training.workdir import RunFolder
 
 # Settings of a finished run that do not change its scores, by the start of their names.
 NO_EFFECT = (
-    *("mesh", "accumulation", "log_every", "checkpoint_every", "profile_steps"),
-    *(
-        "profile_port",
-        "tracker",
-        "data_timeout",
-        "eval_batch_size",
-        "keep_checkpoints",
-        "prompts",
-    ),
-    *("data.threads", "data.prefetch", "data.packing"),
+    "mesh",
+    "accumulation",
+    "log_every",
+    "checkpoint_every",
+    "profile_steps",
+    "profile_port",
+    "tracker",
+    "data_timeout",
+    "eval_batch_size",
+    "keep_checkpoints",
+    "prompts",
+    "data.threads",
+    "data.prefetch",
+    "data.packing",
 )
 
 # Settings that name places. Places with the same content are the same.
 PLACES = (
-    *("init_from", "data.path", "data.mixture"),
-    *("data.dir", "data.train", "data.dev", "data.test"),
+    "init_from",
+    "data.path",
+    "data.mixture",
+    "data.dir",
+    "data.train",
+    "data.dev",
+    "data.test",
 )
 _CORPUS = ("data.corpus",)
 # Entries of config.json that are not settings of a run; see the head of this file.
 _NOTES = ("text", "rows", "changes", "labels", "content", "start")
 
 Change = tuple[str, Any, Any]  # name, old value, new value
-
 
 # Checksums in config.json that must not change, not even with change_settings. With
 # another vocabulary the parameters have no meaning. With other rows the best score has no
@@ -80,14 +88,27 @@ def check_owner(
             f"checksums differ from those of this version; {advice}"
         )
     if changes:
-        advice = (
-            "use its settings, another workdir, or change_settings to change the run"
-        )
+        change = "change_settings=True (--change_settings) to change the run"
+        advice = f"use its settings, another workdir, or {change}"
         if (workdir / RESULTS).exists():
             advice = (
                 f"use another workdir, with init_from={workdir} to continue its model"
             )
         raise UserError(f"{workdir} holds another run ({shown(changes)}); {advice}")
+
+
+def check_rows(workdir: Path, content: str) -> None:
+    """Raises UserError if a finished run in ``workdir`` had other rows.
+
+    content: ``Splits.checksum`` of the task. A run of 0.2 has none.
+    """
+    path = workdir / "config.json"
+    if not path.exists():
+        return
+    before = read_json(path, "the config of a run").get("content")
+    if before is not None and before != content:
+        advice = "put the files back, or use another workdir"
+        raise UserError(f"{workdir} holds a run on other rows than its files; {advice}")
 
 
 def owner_changes(

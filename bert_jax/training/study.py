@@ -50,7 +50,7 @@ from bert_jax.training.results import (
     table,
     write_table,
 )
-from bert_jax.training.sweep import is_moved, run_one
+from bert_jax.training.sweep import check_files, is_moved, run_one
 from bert_jax.training.workdir import CHECKPOINTS
 
 
@@ -147,9 +147,21 @@ class Study:
                 lock = locked(self.folder, name=name, file_name=f"{LOCK}-seed{seed}")
                 stack.enter_context(lock)
             missing = self.missing()
+            self._check_rows(missing)
             self._check_files(missing)
             write_json(self.folder / "study.json", to_dict(self.config))
             self.run_all(missing)
+
+    def _check_rows(self, missing: Sequence[str]) -> None:
+        """Raises UserError if the files of finished fine-tunings were changed in place."""
+        tasks: dict[str, tuple[FineTuneConfig, list[Path]]] = {}
+        for name, config in self.configs.items():
+            if isinstance(config, FineTuneConfig) and name not in missing:
+                task = f"{config.family} {config.data}"
+                _, folders = tasks.setdefault(task, (config, []))
+                folders.append(self.folder / name)
+        for config, folders in tasks.values():
+            check_files(folders, config)
 
     def _check_files(self, names: Sequence[str]) -> None:
         """Raises UserError if a file that the runs need is missing."""

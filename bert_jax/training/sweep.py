@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +32,13 @@ from bert_jax.training import finetune as tuning
 from bert_jax.training import finetune_data as data
 from bert_jax.training.config import FineTuneConfig
 from bert_jax.training.finetune_outputs import BEST, PREDICTIONS, show
-from bert_jax.training.owner import NO_EFFECT, PLACES, check_owner, owner_changes
+from bert_jax.training.owner import (
+    NO_EFFECT,
+    PLACES,
+    check_owner,
+    check_rows,
+    owner_changes,
+)
 from bert_jax.training.results import (
     DIVERGED,
     Results,
@@ -83,6 +89,8 @@ def run_one(
         if moved:
             identity = data.identity(config, prepared)
             on_leader(lambda: check_owner(place, identity, NO_EFFECT))
+        elif results is not None:
+            on_leader(lambda: check_files([place], config, task))
         if results is None:
             run = prepared, folder, log
             results = tuning.finetune(config, *run, change_settings, callback)
@@ -102,6 +110,21 @@ def is_moved(workdir: Path, config: FineTuneConfig, free: tuple[str, ...] = ()) 
     if not (workdir / RESULTS).exists() or not (workdir / "config.json").exists():
         return False
     return bool(owner_changes(workdir, to_dict(config), (*NO_EFFECT, *free)))
+
+
+def check_files(
+    workdirs: Iterable[Path], config: FineTuneConfig, task: Task | None = None
+) -> None:
+    """Raises UserError if the files of finished runs were changed in place.
+
+    Reads the rows, but tokenises nothing. Data sets and rows of Python have no folder, and
+    files may have been deleted after the run. task: replaces the task of ``config.data``.
+    """
+    if not Path(config.data.dir).is_dir():
+        return
+    task = task or FAMILIES[config.family](config.data)
+    for workdir in workdirs:
+        check_rows(workdir, task.splits.checksum)
 
 
 class _Run(NamedTuple):
@@ -144,8 +167,12 @@ def run_sweep(
             on_leader(lambda: _check_content(runs, config, content, folder.local))
             return prepared
 
-        if not left and from_leader(lambda: _has_moved(runs, config, folder.local)):
-            prepare(runs[0])
+        if not left:
+            if from_leader(lambda: _has_moved(runs, config, folder.local)):
+                prepare(runs[0])
+            elif not config.sweep.folds:  # the name of a fold's rows is their checksum
+                finished_runs = _finished_folders(folder.local)
+                on_leader(lambda: check_files(finished_runs, config))
         prepared, shared = None, None  # runs on the same rows share what is prepared
         for run in Progress("runs", left, unit="runs"):
             log(f"== {run.name}")
@@ -242,6 +269,8 @@ def _check_content(
     for place, identity, free in _finished_runs(runs, config, workdir):
         known = {"start": content["start"], "content": content["content"]}
         check_owner(place, known | identity, free)
+        if not config.sweep.folds:
+            check_rows(place, content["content"])
 
 
 def _finished_runs(
@@ -253,10 +282,7 @@ def _finished_runs(
     that may differ.
     """
     of_grid = {run.name: run for run in runs}
-    for path in sorted((workdir / SWEEP).glob(f"*/{RESULTS}")):
-        place = path.parent
-        if not (place / "config.json").exists():
-            continue
+    for place in _finished_folders(workdir):
         run = of_grid.get(place.name)
         if run is None:
             yield place, to_dict(config), (*NO_EFFECT, *_free(config))
@@ -265,6 +291,12 @@ def _finished_runs(
         if run.fold is not None:
             identity["content"] = run.fold.splits.checksum
         yield place, identity, NO_EFFECT
+
+
+def _finished_folders(workdir: Path) -> list[Path]:
+    """The folders of all finished runs that started, in the order of their names."""
+    folders = [path.parent for path in sorted((workdir / SWEEP).glob(f"*/{RESULTS}"))]
+    return [folder for folder in folders if (folder / "config.json").exists()]
 
 
 def _results(runs: Sequence[_Run], workdir: Path) -> dict[str, Results | None]:

@@ -307,6 +307,30 @@ def test_a_finished_run_does_not_run_again(short, settings, monkeypatch):
     assert log[0].startswith("finished before: dev: accuracy ")
 
 
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_a_finished_run_notices_files_that_were_changed_in_place(
+    split, short, settings, tmp_path
+):
+    made, results = short
+    workdir, config = tmp_path / "run", short_config(settings)
+    shutil.copytree(made, workdir)
+    folder = shutil.copytree(config.data.dir, tmp_path / "data")
+    place = workdir / "config.json"
+    written = json.loads(place.read_text())
+    written["data"]["dir"] = str(folder)
+    place.write_text(json.dumps(written))
+    data = dataclasses.replace(config.data, dir=str(folder))
+    config = dataclasses.replace(config, data=data)
+    assert run_one(config, workdir, [].append) == results
+    (path,) = folder.glob(f"{split}*")
+    header, row, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([header, f"x{row}", *rows]))
+    with pytest.raises(UserError, match="run holds a run on other rows than its files"):
+        run_one(config, workdir, [].append)
+    shutil.rmtree(folder)  # the results do not need the files
+    assert run_one(config, workdir, [].append) == results
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -13,6 +13,7 @@ from bert_jax.errors import DivergenceError, UserError
 from bert_jax.files import locked, write_json
 from bert_jax.interop.load import load
 from bert_jax.settings import to_dict
+from bert_jax.tasks.families import FAMILIES
 from bert_jax.training import finetune as tuning
 from bert_jax.training import finetune_data
 from bert_jax.training import run as engine
@@ -167,8 +168,10 @@ def score(config):
 def run(config, monkeypatch):
     """A function that runs a sweep of simulated runs: returns result and names."""
 
+    rows = FAMILIES[config.family](config.data).splits.checksum
+
     def prepare(config, workdir, log, fold, run):
-        content = {"labels": [], "start": 1, "content": "rows"}
+        content = {"labels": [], "start": 1, "content": rows}
         if fold is not None:
             content["content"] = fold.splits.checksum
         return types.SimpleNamespace(fold=fold, content=content)
@@ -316,6 +319,20 @@ def test_a_sweep_is_the_same_on_moved_data(name, made, run, config):
             with pytest.raises(UserError, match=f"{NAMES[1]} holds another.*{message}"):
                 run(copy, sweep=grid, **moved)
         write_json(path, settings)
+
+
+@pytest.mark.parametrize("name", ["", NAMES[2]])
+def test_a_sweep_notices_files_that_were_changed_in_place(name, made, run, config):
+    """Whether or not all runs are finished, and in runs of earlier grids."""
+    _, copy = made
+    if name:
+        (copy / "sweep" / name / "results.json").unlink()
+    path = copy / "sweep" / NAMES[1] / "config.json"
+    settings = json.loads(path.read_text())
+    write_json(path, settings | {"content": "other rows"})
+    for grid in (config.sweep, SweepConfig(**GRID | {"seeds": (5,)})):
+        with pytest.raises(UserError, match=f"{NAMES[1]} holds a run on other rows"):
+            run(copy, sweep=grid)
 
 
 def test_folds_are_the_same_on_moved_data(run, config, tmp_path):
