@@ -683,7 +683,7 @@ def test_the_arguments_of_a_phase_replace_its_settings(tmp_path):
     sizes = {"steps": 7, "batch_size": 24, "sequence_length": 40}
     call = functools.partial(bert_jax.pretrain, small, tmp_path, **sizes)
     config = config_of(call, from_python.pretraining, "pretrain")
-    assert config.phases == (Phase(**sizes, max_predictions=6),)
+    assert config.phases == (Phase(**sizes),)
 
 
 def test_the_command_passes_every_flag(config_file):

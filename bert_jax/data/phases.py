@@ -135,13 +135,15 @@ class Phase:
         masked = math.ceil(round(mask_rate * self.sequence_length, 6))
         return max(1, min(masked, self.sequence_length - 3))
 
-    def completed(self, max_positions: int, mask_rate: float) -> "Phase":
-        """The phase with numbers in place of zeros of the sizes.
+    def places(self, default: float) -> int:
+        """The number of places for masked tokens in a sequence.
 
-        mask_rate: the rate if the phase has none of its own.
+        default: the mask rate if the phase has none of its own.
         """
+        largest = self.mask_rates(default).largest
+        return self.max_predictions or self.predictions(largest)
+
+    def completed(self, max_positions: int) -> "Phase":
+        """The phase with its sequence length in place of 0."""
         length = self.sequence_length or min(_LENGTH, max_positions)
-        phase = dataclasses.replace(self, sequence_length=length)
-        most = phase.predictions(phase.mask_rates(mask_rate).largest)
-        most = self.max_predictions or most
-        return dataclasses.replace(phase, max_predictions=most)
+        return dataclasses.replace(self, sequence_length=length)

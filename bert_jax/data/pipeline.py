@@ -86,7 +86,7 @@ class TrainingBatches:
                 self.vocabulary,
                 self.config,
                 sequence_length=phase.sequence_length,
-                max_predictions=phase.max_predictions,
+                max_predictions=phase.places(self.config.mask_rate),
                 seed=self.seed + (i << 32),  # texts have different random numbers
                 stream=self.stream + number,
                 documents=text.documents,
@@ -154,7 +154,7 @@ def largest_batch(
     packs: whether pairs share rows. Then the batch has a row for each pair, the largest
     possible number. A run has fewer rows, depending on the text.
     """
-    B, L, M = phase.batch_size, phase.sequence_length, phase.max_predictions
+    B, L, M = phase.batch_size, phase.sequence_length, phase.places(config.mask_rate)
     tokens = ("input_ids", "token_type_ids", "attention_mask")
     predictions = ("mlm_positions", "mlm_ids", "mlm_weights")
     if phase.causal:
@@ -190,12 +190,15 @@ def eval_batches(
 def with_mask_rate(phase: Phase, default: float, mask_rate: float) -> Phase:
     """The phase with the same mask rate for all sequences of all steps.
 
-    default: the rate of training if the phase has none of its own.
+    default: the rate of training if the phase has none of its own. A given number of places
+    for masks is raised if the phase itself never has so many masks. Otherwise the number
+    follows from ``mask_rate`` alone, so that the random numbers of an evaluation do not
+    depend on the mask rate of training.
     """
     fixed = dataclasses.replace(
         phase, mask_rate=mask_rate, last_mask_rate=0.0, mask_rate_spread=0.0
     )
-    if mask_rate <= phase.mask_rates(default).largest:
+    if not phase.max_predictions or mask_rate <= phase.mask_rates(default).largest:
         return fixed
     most = max(phase.max_predictions, fixed.predictions(mask_rate))
     return dataclasses.replace(fixed, max_predictions=most)

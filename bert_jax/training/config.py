@@ -304,10 +304,12 @@ class TrainConfig(RunConfig):
                 f"model.type_vocab_size={types}, expected 2 for pairs of sentences, or "
                 "data.examples.next_sentence=False"
             )
+        if not self.phases:
+            raise UserError("phases has no phase, expected at least one with steps")
         limit, mask_rate = self.model.max_positions, self.data.examples.mask_rate
         completed = []
         for i, phase in enumerate(self.phases):
-            phase = phase.completed(limit, mask_rate)
+            phase = phase.completed(limit)
             actual = f"phases[{i}].sequence_length={phase.sequence_length}"
             if phase.sequence_length < _SHORTEST:
                 raise UserError(f"{actual}, expected at least {_SHORTEST}")
@@ -332,8 +334,8 @@ class TrainConfig(RunConfig):
 def _check_mask_rates(phase: Phase, default: float, name: str) -> None:
     """Raises UserError for a rate below 0 or above 1, or with more masks than places.
 
-    phase: with all sizes. default: the rate if the phase has none of its own. name: of the
-    phase.
+    phase: with its sequence length. default: the rate if the phase has none of its own.
+    name: of the phase.
     """
     rates = phase.mask_rates(default)
     if rates.smallest < -1e-9 or rates.largest > 1 + 1e-9:
@@ -345,7 +347,7 @@ def _check_mask_rates(phase: Phase, default: float, name: str) -> None:
     # The original's max_predictions_per_seq may be smaller than its mask rate needs.
     is_fixed = (rates.first, rates.spread) == (default, 0) and rates.last == default
     needed = phase.predictions(rates.largest)
-    if not is_fixed and phase.max_predictions < needed:
+    if not is_fixed and 0 < phase.max_predictions < needed:
         raise UserError(
             f"{name}.max_predictions={phase.max_predictions}, expected at least {needed} "
             f"for a mask rate of {rates.largest:.4g}; leave it out, or set it to 0"

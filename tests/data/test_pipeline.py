@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import pytest
 
-from bert_jax.data.examples import ExampleConfig
+from bert_jax.data.examples import ExampleConfig, ExampleSource
 from bert_jax.data.mixture import Text
 from bert_jax.data.phases import Phase
 from bert_jax.data.pipeline import (
@@ -247,7 +247,7 @@ DRAWN = dataclasses.replace(FALLING, steps=40, last_mask_rate=0, mask_rate_sprea
 
 
 def with_phase(batches, phase):
-    return dataclasses.replace(batches, phases=(phase.completed(64, 0.15),))
+    return dataclasses.replace(batches, phases=(phase.completed(64),))
 
 
 def masks(batch):
@@ -262,7 +262,7 @@ def test_mask_rates_change_linearly_from_the_first_to_the_last_step(make):
     ):
         batches = with_phase(make(), phase)
         (completed,) = batches.phases
-        assert completed.max_predictions == 26  # 40% of 64
+        assert completed.places(0.15) == 26  # 40% of 64
         for step in range(11):
             counts, tokens = masks(batches[step])
             change = (phase.last_mask_rate - phase.mask_rate) * step / 10
@@ -307,6 +307,40 @@ def test_evaluations_have_one_mask_rate_in_all_phases(make):
         for batch in batches:
             counts, tokens = masks(batch)
             np.testing.assert_array_equal(counts, np.maximum(np.rint(0.15 * tokens), 1))
+
+
+def test_evaluations_of_other_mask_rates_have_the_same_rows(make):
+    """Also of packed phases, and of a phase that names its places for masks."""
+    phases = [
+        dataclasses.replace(FALLING, mask_rate=rate, last_mask_rate=0)
+        for rate in (0.0, 0.1, 0.15, 0.3)
+    ]
+    named = dataclasses.replace(FALLING, last_mask_rate=0.3, max_predictions=10)
+    for phase in (*phases, FALLING, DRAWN, named):
+        training = with_phase(make(packing=2), dataclasses.replace(phase, steps=3))
+        held_out = some_documents(training, 3)
+        batches = list(eval_batches(training, training.phases[0], held_out, 0.15))
+        assert batches[0]["mlm_ids"].shape == (8, 10)  # 15% of 64
+        if phase is phases[0]:
+            expected = batches
+        assert all(map(same, batches, expected))
+    # A larger given number keeps its places, and so the rows of earlier versions.
+    named = dataclasses.replace(FALLING, steps=3, max_predictions=26)
+    training = with_phase(make(), named)
+    held_out = some_documents(training, 3)
+    batches = eval_batches(training, named, held_out, 0.15)
+    source = training.sources[0]
+    earlier = ExampleSource(
+        source.store,
+        source.vocabulary,
+        source.config,
+        sequence_length=64,
+        max_predictions=26,
+        seed=0,
+        stream=255,
+        documents=held_out[0].documents,
+    )
+    assert same(batches[0], earlier.draw(np.arange(8)))
 
 
 @pytest.mark.parametrize("packing", [0, 2])

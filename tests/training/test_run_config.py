@@ -116,6 +116,7 @@ def one(**changes):
             one(sequence_length=20, last_mask_rate=0.3),
             r"\[0\]\.max_predictions=3, expected at least 6 for a mask rate of 0\.3",
         ),
+        ("phases", (), "^phases has no phase, expected at least one"),
         ("data.weights", (1, -2), r"data\.weights=\(1\.0, -2\.0\), expected above 0"),
         ("data.weights", (1, math.nan), r"data\.weights=.*nan\), expected above 0"),
         ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32, expected at"),
@@ -138,11 +139,11 @@ def test_a_phase_has_places_for_its_largest_mask_rate(settings):
     rates = {"mask_rate": 0.3, "last_mask_rate": 0.1, "mask_rate_spread": 0.1}
     settings["phases"] = (sizes, sizes | rates, sizes | {"last_mask_rate": 0.25})
     config = train_config(settings)
-    assert [phase.max_predictions for phase in config.phases] == [5, 13, 8]
+    assert [phase.places(0.15) for phase in config.phases] == [5, 13, 8]
     assert config.phases[0].mask_rate == 0  # follows data.examples.mask_rate
     assert train_config(to_dict(config)) == config
     fewer = train_config(settings | {"phases": (sizes | {"max_predictions": 2},)})
-    assert fewer.phases[0].max_predictions == 2
+    assert fewer.phases[0].places(0.15) == 2
 
 
 def test_the_vocabulary_that_is_trained_has_the_size_of_the_model(settings):
