@@ -342,15 +342,19 @@ def _loadable(
     known = {name: shapes[name] for name in shapes.keys() - unused}
     needed = {name: expected[name] for name in expected.keys() - missing}
     if wrong := shape_differences(known, needed):
-        advice = "use the settings of the run, or another workdir without init_state"
+        wrong.sort(key=lambda line: not line.startswith("params/"))
+        advice = (
+            "use the model, the optimizer and compute.scan_layers of its run, or another "
+            "workdir without init_state"
+        )
         raise UserError(f"{path} does not fit the config: {wrong[0]}; {advice}")
     if not missing and not unused:
         return abstract, ""
     changes = []
     if missing:
-        changes.append(f"{_parts(missing)} start after this checkpoint")
+        changes.append(f"new after this checkpoint: {_parts(missing)}")
     if unused:
-        changes.append(f"{_parts(unused)} end with this checkpoint")
+        changes.append(f"left out: {_parts(unused)}")
     return _without(abstract, missing), f"{path}: {'; '.join(changes)}"
 
 

@@ -113,7 +113,8 @@ def pretrain(
     [[('museum', 0.12), ...]]
 
     config: settings that differ from the defaults below, as ``get_config`` of a config
-      file returns them, or a TrainConfig. The other arguments replace its settings. If
+      file returns them, or a TrainConfig. The other arguments replace its settings, and
+      ``text`` also removes the ``prompts`` of a config with a text of its own. If
       it has a group "optimizer", this group needs a learning_rate.
     workdir: folder of the run. The same call resumes an interrupted run. None: a new
       temporary folder.
@@ -147,9 +148,13 @@ def pretrain(
     start = path_of(init_from, workdir)
     if start:
         changes["init_from"] = start
+    base = plain(config or {})
     if inputs := file_names(text, "text"):
         changes["data"] = changes.get("data", {}) | _source(inputs)
-    base = plain(config or {})
+        if _names_text(base):
+            changes = {
+                "prompts": ()
+            } | changes  # those of config are about its own text
     phase = _without_none(
         steps=steps, batch_size=batch_size, sequence_length=sequence_length
     )
@@ -175,6 +180,12 @@ def pretrain(
     last = lines[-1].items() if lines else ()
     scores = {name: x for name, x in last if name not in NO_SCORES}
     return Trained(**vars(model), scores=scores, workdir=workdir)
+
+
+def _names_text(settings: Mapping[str, Any]) -> bool:
+    """Whether the settings of a pretraining name a text."""
+    data = settings.get("data") or {}
+    return any(data.get(name) for name in ("corpus", "path", "mixture"))
 
 
 def _source(inputs: list[str]) -> dict[str, Any]:

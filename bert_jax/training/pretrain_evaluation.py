@@ -76,7 +76,7 @@ class Evaluations:
         for phase in self._phases(step):
             metrics = self.metrics(phase, params)
             if not math.isfinite(metrics["loss"]):
-                loss = f"the loss of the evaluation after step {step}"
+                loss = f"the loss of {split} after step {step}"
                 raise DivergenceError(f"{loss} is {metrics['loss']}")
             found.append(metrics)
             length = phase.sequence_length

@@ -45,7 +45,6 @@ from bert_jax.training.owner import check_folder, with_changes
 from bert_jax.training.state import (
     TrainState,
     abstract_state,
-    completed_state,
     init_state,
     new_parameters,
 )
@@ -185,7 +184,7 @@ def _first_state(
     restored = store.restore(abstract, log, job.start_state)
     if restored is not None:
         state, notes = restored
-        state = completed_state(state, abstract)
+        state = state.completed(abstract)
         if is_new:  # the state of another run
             _check_steps_left(job, int(state.step))
             notes["progress"]["tracker_id"] = ""  # the other run keeps its tracker
@@ -207,7 +206,10 @@ def _check_steps_left(job: Job, done: int) -> None:
     total = len(job.batches)
     if done >= total:
         actual = f"{job.start_state[0]}: a checkpoint after step {done:,}"
-        raise UserError(f"{actual}, but this run ends at step {total:,}; add steps")
+        raise UserError(
+            f"{actual}, but this run ends at step {total:,}; add steps, because its phases "
+            "also count the steps before the checkpoint"
+        )
 
 
 def _open_writer(
@@ -315,7 +317,7 @@ def divergence_advice(config: RunConfig, checkpoints: Sequence[int]) -> str:
     change = " or ".join(changes)
     if not checkpoints:
         return f"no checkpoint was saved: {change}, and start again"
-    resume = f"{change}, and resume with change_settings"
+    resume = f"{change}, and resume with change_settings=True (--change_settings)"
     if len(checkpoints) == 1:
         return f"the checkpoint of step {checkpoints[0]:,} is kept: {resume}"
     newest, *older = checkpoints

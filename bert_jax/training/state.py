@@ -43,6 +43,22 @@ class TrainState:
     sums: dict[str, jax.Array]
     average: Params | None = None
 
+    def completed(self, abstract: "TrainState") -> "TrainState":
+        """The state with all sums and the average that ``abstract`` has.
+
+        The checkpoint of a run with other settings may lack them. New sums start at 0, and
+        a new average as a copy of the parameters.
+        """
+        sums = dict(self.sums)
+        for name in abstract.sums.keys() - sums.keys():
+            place = abstract.sums[name].sharding
+            sums[name] = jax.device_put(np.zeros((), np.float32), place)
+        average = self.average
+        if average is None and abstract.average is not None:
+            places = jax.tree.map(lambda leaf: leaf.sharding, abstract.average)
+            average = jax.jit(_copies, out_shardings=places)(self.params)
+        return self.replace(sums=sums, average=average)
+
 
 @cached_by_objective
 def abstract_state(
@@ -110,23 +126,6 @@ def _compiled_init(
         functools.partial(_make_state, objective, optimizer, average),
         out_shardings=jax.tree.unflatten(tree, leaves),
     )
-
-
-def completed_state(state: TrainState, abstract: TrainState) -> TrainState:
-    """A state from a checkpoint of a run with fewer sums, or without an average.
-
-    abstract: see :func:`abstract_state`. New sums start at 0, and a new average as a copy
-    of the parameters.
-    """
-    sums = dict(state.sums)
-    for name in abstract.sums.keys() - sums.keys():
-        place = abstract.sums[name].sharding
-        sums[name] = jax.device_put(np.zeros((), np.float32), place)
-    average = state.average
-    if average is None and abstract.average is not None:
-        places = jax.tree.map(lambda leaf: leaf.sharding, abstract.average)
-        average = jax.jit(_copies, out_shardings=places)(state.params)
-    return state.replace(sums=sums, average=average)
 
 
 def _copies(params: Params) -> Params:

@@ -136,7 +136,17 @@ def test_a_checkpoint_of_another_model_is_a_one_line_error(
         CheckpointStore(tmp_path, keep=1) as store,
         pytest.raises(
             UserError,
-            match=r"kernel is \(40, 16\), expected \(48, 16\)",
+            match=r"config: params/.*kernel is \(40, 16\), expected \(48, 16\); use the",
+        ),
+    ):
+        store.restore(abstract, print)
+    muon = bert_optimizer(OptimizerConfig(1e-3, name="muon"))
+    narrow = MlmNsp(BertForPreTraining(small_model_config))
+    abstract = abstract_state(narrow, muon, make_mesh(MeshConfig()))
+    with (
+        CheckpointStore(tmp_path, keep=1) as store,
+        pytest.raises(
+            UserError, match=r"config: opt_state/.* the optimizer and compute"
         ),
     ):
         store.restore(abstract, print)

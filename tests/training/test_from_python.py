@@ -675,6 +675,34 @@ def test_a_resumed_state_needs_a_learning_rate(checkpoint_dir, tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (dict(text=__file__), ()),
+        (dict(text=__file__, prompts=["a [MASK]"]), ("a [MASK]",)),
+        (dict(steps=3), ("the [MASK] of the sea",)),
+    ],
+)
+def test_prompts_of_a_config_are_about_its_own_text(
+    arguments, expected, checkpoint_dir, monkeypatch, tmp_path
+):
+    configs = []
+
+    def record(config, *_, **__):
+        configs.append(config)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(from_python.pretraining, "pretrain", record)
+    own = dict(init_from=str(checkpoint_dir), phases=[dict(steps=2)])
+    own["prompts"] = ("the [MASK] of the sea",)
+    with pytest.raises(KeyboardInterrupt):
+        bert_jax.pretrain(own | {"data": {"corpus": ["moby"]}}, tmp_path, **arguments)
+    with pytest.raises(KeyboardInterrupt):  # a config without a text is about any text
+        bert_jax.pretrain(own, tmp_path, **{"text": __file__} | arguments)
+    assert configs[0].prompts == expected
+    assert configs[1].prompts == tuple(arguments.get("prompts", own["prompts"]))
+
+
 def test_two_values_of_one_setting_are_refused(checkpoint_dir):
     twice = dict(learning_rate=1e-4, optimizer={"learning_rate": 1e-3})
     with pytest.raises(

@@ -354,11 +354,13 @@ def test_an_evaluation_whose_loss_is_not_finite_ends_the_run(
     monkeypatch.setattr(
         pretrain_evaluation, "eval_metrics", lambda *_: {"loss": np.nan}
     )
-    message = (
-        "the loss of the evaluation after step 0 is nan; no checkpoint was saved: lower"
-    )
+    message = "the loss of eval after step 0 is nan; no checkpoint was saved: lower"
     with pytest.raises(DivergenceError, match=message):
         pretrain(one_step("--eval_every=5"), tmp_path, log=lambda line: None)
+    message = "the loss of eval_average after step 0 is nan"
+    average = "--average=0.5", "--eval_average=True"
+    with pytest.raises(DivergenceError, match=message):
+        pretrain(one_step("--eval_every=5", *average), tmp_path, log=lambda line: None)
 
 
 @pytest.mark.parametrize(
@@ -544,33 +546,36 @@ def test_a_decay_may_start_and_stop_the_average_and_the_z_loss(
     names = "average, mlm_z_loss, mlm_z_weight"
     ends = {}
     for before, after, event in (
-        (used, (), "end with"),
-        ((), used, "start after"),
+        (used, (), "left out"),
+        ((), used, "new after this checkpoint"),
     ):
         stable, decayed = tmp_path / f"{event} stable", tmp_path / event
         pretrain(config(3, *before), stable, print)
         start, lines = f"--init_from={stable}", []
         decay = config(6, *after, start, "--init_state=True")
         pretrain(decay, decayed, lines.append)
-        assert f"{stable}/checkpoints/3: {names} {event} this checkpoint" in lines
+        assert f"{stable}/checkpoints/3: {event}: {names}" in lines
         lines.clear()
         pretrain(config(6, *after), stable, lines.append, change_settings=True)
-        assert f"{stable}/checkpoints/3: {names} {event} this checkpoint" in lines
+        assert f"{stable}/checkpoints/3: {event}: {names}" in lines
         ends[event] = [
             read_params(run / "checkpoints", average="ema" if after else "")
             for run in (decayed, stable)
         ]
         jax.tree.map(np.testing.assert_array_equal, *ends[event])
+    with pytest.raises(UserError, match=r"after step 3, but .* step 3; add steps, bec"):
+        start = f"--init_from={stable}/checkpoints/3"
+        pretrain(config(3, start, "--init_state=True"), tmp_path / "short", print)
     with pytest.raises(UserError, match="has no moving average"):
-        read_params(tmp_path / "end with/checkpoints", average="ema")
-    run = tmp_path / "start after"
-    average = read_params(tmp_path / "start after stable/checkpoints", 3)
+        read_params(tmp_path / "left out/checkpoints", average="ema")
+    run = tmp_path / "new after this checkpoint"
+    average = read_params(tmp_path / "new after this checkpoint stable/checkpoints", 3)
     for step in (4, 5, 6):
         params = read_params(run / "checkpoints", step)
         average = jax.tree.map(lambda a, x: 0.7 * a + 0.3 * x, average, params)
     jax.tree.map(
         functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7),
-        ends["start after"][0],
+        ends["new after this checkpoint"][0],
         average,
     )
     # The report of steps 3 and 4 has the mean z-loss of step 4, the only one that has it.
@@ -953,7 +958,9 @@ def test_the_number_of_masked_tokens_follows_from_the_length(
     """The first two cases are the original's."""
     flags = f"--data.examples.mask_rate={rate}", "--model.max_positions=512"
     config = dataclasses.replace(configure(*flags), phases=(Phase(1, 8, length),))
-    assert config.phases == (Phase(1, 8, length, most),)
+    (phase,) = config.phases
+    assert phase == Phase(1, 8, length)
+    assert phase.places(config.data.examples.mask_rate) == most
 
 
 def test_a_phase_without_length_has_128_tokens_or_all_positions(configure):
@@ -961,7 +968,9 @@ def test_a_phase_without_length_has_128_tokens_or_all_positions(configure):
     for positions, length, most in ((512, 128, 20), (40, 40, 6)):
         model = dataclasses.replace(config.model, max_positions=positions)
         config = dataclasses.replace(config, model=model, phases=(Phase(2),))
-        assert config.phases == (Phase(2, 32, length, most),)
+        (phase,) = config.phases
+        assert phase == Phase(2, 32, length)
+        assert phase.places(0.15) == most
     with pytest.raises(UserError, match=r"phases\[0\]\.sequence_length=4, .* least 5"):
         dataclasses.replace(config, phases=(Phase(2, 32, 4),))
 
