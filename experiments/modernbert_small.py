@@ -4,8 +4,9 @@ What: masked LM with the layers of ModernBERT: 4 of width 128, of which the seco
   attend to 16 tokens on either side. 1,500 steps of 2,048 tokens. The share of masked
   tokens falls from 30 to 15%. The learning rate is constant after the warmup, and decays
   in the last 400 steps. The run keeps an average of its parameters (EMA).
-On: two CPU cores, in a few minutes.
-Result: see docs/guides/modernbert.md.
+On: two CPU cores, in about five minutes.
+Result: MLM accuracy 33% on the eval documents (baseline: always the most frequent token,
+  6%), and equally good with the average; see docs/guides/modernbert.md.
 Run:
   bert_jax train --config modernbert_small
 """
