@@ -156,6 +156,17 @@ def test_finished_parts_with_other_settings_are_refused(
     assert ran(log) == []
 
 
+def test_a_study_notices_task_files_that_were_changed_in_place(study, resumed):
+    place = resumed[0] / "finetune/left-topic-seed3/config.json"
+    written = place.read_text()
+    write_json(place, json.loads(written) | {"content": "other rows"})
+    try:
+        with pytest.raises(UserError, match="topic-seed3 holds a run on other rows"):
+            Study(one_variant(study), resumed[0]).run()
+    finally:
+        place.write_text(written)
+
+
 def test_a_finished_pretraining_is_compared_by_the_content_of_its_text(
     study, small_store, tmp_path
 ):
