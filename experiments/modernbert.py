@@ -12,9 +12,9 @@ What: masked LM without sentence pairs, 364,304 steps of 4,608 x 1,024 tokens, w
   original decays after a second phase, 250 billion tokens of texts of 8,192, which is not
   part of this config. Batches have their full size from the start, and no layer has
   dropout (0.1 after attention there).
-On: 8 H100 GPUs in the paper. By bert_jax estimate, with --compute.scan_layers=True, base fits
-  on TPU v5e:4x4 with --accumulation=48 and on v6e:4x4 with 24, and ettin_17m on v6e:4x4
-  with 8.
+On: 8 H100 GPUs in the paper. By bert_jax estimate, with --compute.scan_layers=True, base
+  fits on TPU v5e:4x4 with --accumulation=48 and on v6e:4x4 with 24, and ettin_17m on
+  v6e:4x4 with 8.
 Result: not trained with bert_jax. After all phases of the original GLUE dev has 88.4
   (paper, table 1).
 Before: bert_jax prepare with the tokenizer of ModernBERT or of your own; see
