@@ -44,6 +44,18 @@ SIZES = {
         ("mini", 64, 2, 2),
     )
 }
+# ModernBERT at the sizes of Ettin 17M (experiments/modernbert.py).
+SIZES["ettin_17m"] = {
+    "model_type": "modernbert",
+    "vocab_size": 50_368,
+    "hidden_size": 256,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 4,
+    "intermediate_size": 384,
+    "max_position_embeddings": 1024,
+    "local_attention": 128,
+    "global_attn_every_n_layers": 3,
+}
 
 
 class Worker(NamedTuple):

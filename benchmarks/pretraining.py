@@ -1,12 +1,13 @@
-"""Seconds of a pretraining step of bert_jax and of transformers' BertForPreTraining.
+"""Seconds of a pretraining step of bert_jax and of transformers.
 
 Both do the same work on the same device: MLM and NSP on random tokens without padding,
-the same number of masked tokens, clipping, Adam. Each system runs in its own process, and
-the runs alternate. "s" is the median of all repeats of all runs, the spread is
-(largest - smallest) / median. "first, s" is the first step with its compilation. MFU is
-the model FLOPs of a second (bert_jax.model.flops.step, for both systems) divided by the
-peak of the device. "its time / ours" compares float32 with float32, and the peer's autocast
-and bfloat16 with our bfloat16.
+the same number of masked tokens, clipping, Adam. The case ettin_17m is a ModernBERT with
+the sizes of Ettin 17M, which learns from masked tokens alone; give it --dropouts 0.0. Each
+system runs in its own process, and the runs alternate. "s" is the median of all repeats of
+all runs, the spread is (largest - smallest) / median. "first, s" is the first step with its
+compilation. MFU is the model FLOPs of a second (bert_jax.model.flops.step, for both
+systems) divided by the peak of the device. "its time / ours" compares float32 with float32,
+and the peer's autocast and bfloat16 with our bfloat16.
 
 usage:
   python benchmarks/pretraining.py [--peer_python PEER/bin/python] [--cases base:8x128]

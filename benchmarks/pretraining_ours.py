@@ -8,7 +8,11 @@ import numpy as np
 from common import SIZES, answer, process_bytes
 
 from bert_jax.commands import cli
-from bert_jax.interop.config_json import config_from_dict, config_to_dict
+from bert_jax.interop.config_json import (
+    config_from_dict,
+    config_to_dict,
+    learns_from_pairs,
+)
 from bert_jax.model import flops
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig, ComputeConfig
@@ -46,15 +50,19 @@ def measure(options: SimpleNamespace) -> dict:
     The first step includes its compilation.
     """
     cli.start()
+    sizes = SIZES[options.size]
+    if "model_type" not in sizes:
+        sizes = config_to_dict(BertConfig.base()) | sizes
     model_config = config_from_dict(
-        config_to_dict(BertConfig.base()) | SIZES[options.size],
+        sizes,
         hidden_dropout=options.dropout,
         attention_dropout=options.attention_dropout,
     )
     optimizer_config = OptimizerConfig(1e-4, warmup_steps=10)
     mesh = make_mesh(MeshConfig())
     objective = MlmNsp(
-        BertForPreTraining(model_config, ComputeConfig(dtype=options.dtype))
+        BertForPreTraining(model_config, ComputeConfig(dtype=options.dtype)),
+        next_sentence=learns_from_pairs(model_config),
     )
     optimizer = bert_optimizer(optimizer_config)
     abstract = abstract_state(objective, optimizer, mesh)

@@ -1,6 +1,7 @@
-"""The worker of pretraining.py that times transformers' BertForPreTraining in PyTorch.
+"""The worker of pretraining.py that times transformers' models in PyTorch.
 
-transformers computes the logits of all positions. dtype float32; bfloat16: bfloat16
+BertForPreTraining computes the logits of all positions. ModernBertForMaskedLM computes only
+the logits of masked tokens (sparse_prediction). dtype float32; bfloat16: bfloat16
 parameters and products; autocast: float32 parameters and bfloat16 products.
 
 It needs an environment of its own: pip install torch==2.13.0 transformers==5.24.0
@@ -15,9 +16,15 @@ from common import SIZES, answer, process_bytes
 
 
 def make_model(options):
-    """BertForPreTraining in training mode, float32, on the CPU."""
+    """The model in training mode, float32, on the CPU."""
+    sizes = dict(SIZES[options.size])
+    if sizes.pop("model_type", "bert") == "modernbert":
+        config = transformers.ModernBertConfig(
+            **sizes, sparse_prediction=True, attn_implementation="sdpa"
+        )
+        return transformers.ModernBertForMaskedLM(config).train()
     config = transformers.BertConfig(
-        **SIZES[options.size],
+        **sizes,
         hidden_dropout_prob=options.dropout,
         attention_probs_dropout_prob=options.attention_dropout,
         attn_implementation="sdpa",
@@ -25,7 +32,7 @@ def make_model(options):
     return transformers.BertForPreTraining(config).train()
 
 
-def random_batch(options, vocab_size):
+def random_batch(options, vocab_size, has_pairs):
     """Masked tokens follow [CLS]. The two segments have the same length."""
     torch.manual_seed(0)
     shape = (options.batch, options.length)
@@ -34,11 +41,15 @@ def random_batch(options, vocab_size):
         vocab_size, (options.batch, options.predictions)
     )
     second = torch.arange(options.length) >= options.length // 2
-    return {
+    batch = {
         "input_ids": torch.randint(vocab_size, shape),
-        "token_type_ids": second.long().expand(shape),
         "attention_mask": torch.ones(shape, dtype=torch.long),
         "labels": labels,
+    }
+    if not has_pairs:
+        return batch
+    return batch | {
+        "token_type_ids": second.long().expand(shape),
         "next_sentence_label": torch.randint(2, (options.batch,)),
     }
 
@@ -69,7 +80,8 @@ def measure(options):
     torch.set_float32_matmul_precision("high" if cuda else "highest")
     dtype = torch.bfloat16 if options.dtype == "bfloat16" else torch.float32
     model = make_model(options).to(device, dtype)
-    batch = random_batch(options, model.config.vocab_size)
+    has_pairs = isinstance(model, transformers.BertForPreTraining)
+    batch = random_batch(options, model.config.vocab_size, has_pairs)
     batch = {name: value.to(device) for name, value in batch.items()}
     step, _ = make_step(options, model, batch, fused=True)
 

@@ -182,3 +182,23 @@ def test_scores_beside_the_trainer_are_published(start, monkeypatch, tmp_path):
     assert path.stem == "tune_sst2_float32" and result["metric"] == "accuracy"
     assert (result["score"], result["peer_score"]) == ("81.0 ± 1.4", "81.0 ± 0.0")
     assert (result["value"], result["peer_value"], result["ratio"]) == (2.0, 5.0, 2.5)
+
+
+def test_windows_are_compared_with_attention_to_all_tokens(start, monkeypatch, tmp_path):
+    common = importlib.import_module("common")
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    flags = ("--rows=1", "--length=384", "--repeats=1", "--result=windows")
+    start("windows", *flags, "--kernels=plain", f"--output={tmp_path / 'report'}")
+    rows = json.loads((tmp_path / "report").read_text())["rows"]
+    assert [row["what"] for row in rows] == ["attention", "layer"]
+    published = json.loads((tmp_path / "windows_attention_plain.json").read_text())
+    assert published["ratio"] == pytest.approx(1 / rows[0]["ratio"], rel=0.01)
+
+
+def test_a_step_of_ettin_learns_from_masked_tokens_alone(start, tmp_path):
+    flags = ("--cases=ettin_17m:8x16", "--dropouts=0.0", "--dtypes=float32")
+    few = ("--runs=1", "--repeats=1", "--steps=1")
+    start("pretraining", *flags, *few, f"--output={tmp_path / 'report'}")
+    ((run,),) = json.loads((tmp_path / "report").read_text())["runs"].values()
+    # The loss of random parameters is near ln(50,368).
+    assert 10.5 < run["loss"] < 11.5
