@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 OURS = "bert_jax"
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 RESULTS = ROOT / "results"
 SENTENCES = ROOT / "tests/golden/pretraining_data/moby_dick_sentences.txt"
@@ -95,13 +95,14 @@ def predictions(length: int) -> int:
     return math.ceil(0.15 * length)
 
 
-def run(command: Sequence[Any]) -> tuple[str, str]:
-    """The stdout of a command, and the last line of stderr if the command failed.
+def run_worker(worker: Worker) -> dict[str, Any]:
+    """The results of a worker process, or {"error": the last line of its stderr}.
 
-    The command uses no compilation cache and no network.
+    The process uses no compilation cache and no network.
     """
+    options = json.dumps(worker.options, default=str)
     done = subprocess.run(
-        list(map(str, command)),
+        [worker.python, HERE / worker.script, options],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -113,26 +114,38 @@ def run(command: Sequence[Any]) -> tuple[str, str]:
         },
     )
     if not done.returncode:
-        return done.stdout, ""
+        return json.loads(done.stdout.splitlines()[-1])
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    return done.stdout, lines[-1]
-
-
-def run_json(command: Sequence[Any]) -> dict[str, Any]:
-    """The JSON in the last line of a command's output, or {"error": line}."""
-    output, error = run(command)
-    return {"error": error} if error else json.loads(output.splitlines()[-1])
-
-
-def run_worker(worker: Worker) -> dict[str, Any]:
-    """The results of a worker process, or {"error": line}."""
-    options = json.dumps(worker.options, default=str)
-    return run_json([worker.python, HERE / worker.script, options])
+    return {"error": lines[-1]}
 
 
 def answer(measure: Callable[[SimpleNamespace], dict[str, Any]]) -> None:
-    """In a worker: measures with the options of the command line, prints the results."""
-    print(json.dumps(measure(SimpleNamespace(**json.loads(sys.argv[1])))))
+    """In a worker: measures with the options of the command line, prints the results.
+
+    "sources" of the results are the files of this project that the process ran. measure
+    returns those that are not modules.
+    """
+    results = measure(SimpleNamespace(**json.loads(sys.argv[1])))
+    sources = {*results.get("sources", []), *loaded_files()}
+    print(json.dumps(results | {"sources": sorted(sources)}))
+
+
+def loaded_files() -> list[str]:
+    """The modules of this project that this process has imported, as paths from ROOT.
+
+    They are all modules whose code may have run, and some from which only a name was
+    needed. Which functions ran is not recorded, because a profiler would slow down what is
+    measured. So a change may make a figure old that it does not concern, but no figure
+    seems current whose code has changed.
+    """
+    files = set()
+    for module in list(sys.modules.values()):
+        path = Path(getattr(module, "__file__", None) or "/").resolve()
+        if path.is_relative_to(ROOT):
+            file = path.relative_to(ROOT)
+            if file.parts[0] in ("bert_jax", "benchmarks"):  # the rest is .venv
+                files.add(str(file))
+    return sorted(files)
 
 
 def alternate(workers: Mapping[Any, Worker], runs: int) -> dict[Any, list[dict]]:
@@ -227,19 +240,30 @@ def machine() -> str:
     return f"{os.cpu_count()} cores of {name[1] if name else platform.machine()}"
 
 
-def publish(start: str | None, *parts: str, what: str, **measured: Any) -> None:
+def publish(
+    start: str | None,
+    *parts: str,
+    what: str,
+    runs: Iterable[Mapping[str, Any]] = (),
+    **measured: Any,
+) -> None:
     """Writes a figure to results/NAME.json, if --result gives the start of NAME.
 
-    parts: the other words of NAME, such as dtype and peer. The new file keeps from an
-    old one what is not measured: "what", the "table" of docs/results.md, and the
-    "sources" on which the figure depends. docs/scripts/write_results.py reads the file.
+    parts: the other words of NAME, such as dtype and peer. runs: the results of the
+    workers, of ours and of the peer. The new file keeps "what" and the "table" of
+    docs/results.md from an old one. "sources" are the files of this project that this
+    process and the workers have imported. docs/scripts/write_results.py reads the file.
     """
     if start is None:
         return
     path = RESULTS / (re.sub(r"\W+", "_", "_".join([start, *parts])) + ".json")
     old = json.loads(path.read_text()) if path.exists() else {}
-    result = {"what": what, "table": start, "sources": ["bert_jax"]}
+    result = {"what": what, "table": start}
     result |= {key: value for key, value in old.items() if key in result}
+    sources = set(loaded_files())
+    for run in runs:
+        sources.update(run.get("sources", []))
+    result["sources"] = sorted(sources)
     for key, value in measured.items():
         if value is not None:
             number = isinstance(value, float)
@@ -253,8 +277,17 @@ def publish(start: str | None, *parts: str, what: str, **measured: Any) -> None:
     path.write_text(f"{text}\n")
 
 
-def publish_comparison(start: str | None, what: str, rows: Sequence[Mapping]) -> None:
-    """Publishes each row of `compare` with a peer, beside our row of the same dtype."""
+def publish_comparison(
+    start: str | None,
+    what: str,
+    rows: Sequence[Mapping],
+    results: Mapping[tuple[str, str], list[dict]],
+) -> None:
+    """Publishes each row of `compare` with a peer, beside our row of the same dtype.
+
+    results: the argument of `compare`.
+    """
+    runs = [run for runs in results.values() for run in runs]
     ours = {row["dtype"]: row for row in rows if row["system"] == OURS}
     for row in rows:
         if row.get("its time / ours"):
@@ -264,6 +297,7 @@ def publish_comparison(start: str | None, what: str, rows: Sequence[Mapping]) ->
                 row["dtype"],
                 row["system"],
                 what=f"{what}, {row['dtype']}",
+                runs=runs,
                 value=ours[dtype]["s"],
                 spread=ours[dtype]["spread"],
                 unit="s",

@@ -100,7 +100,7 @@ def main() -> None:
     rows = list(summary(results))
     print(markdown(rows))
     what = f"{options.model.name}: vectors of {options.count:,} sentences"
-    publish_comparison(options.result, what, rows)
+    publish_comparison(options.result, what, rows, results)
     for row in rows:
         if "its one / ours" in row:
             publish(
@@ -109,6 +109,7 @@ def main() -> None:
                 row["dtype"],
                 row["system"],
                 what=f"{options.model.name}: one sentence alone, {row['dtype']}",
+                runs=[run for runs in results.values() for run in runs],
                 value=row["one, ms"] / row["its one / ours"],
                 unit="ms",
                 peer=row["system"],

@@ -17,9 +17,9 @@ usage:
     [--peer_python PEER/bin/python] [--tasks sst2,mrpc] [--seeds 0,1,2]
     [--dtype float32] [--output FILE.json] [--result finetune]
 
-DATA has glue/, ner/wnut17/, squad/, multiple_choice/ and sick/. DIR keeps the results, and
-the same command skips runs with results. PEER is an environment with the packages
-that finetune_peer.py names. Without it only ours run.
+DATA has glue/, ner/wnut17/, squad/, multiple_choice/ and sick/. DIR/COMMIT keeps the
+results, and the same command at the same commit skips runs with results. PEER is an
+environment with the packages that finetune_peer.py names. Without it only ours run.
 """
 
 import argparse
@@ -39,8 +39,8 @@ from common import (
     markdown,
     names,
     publish,
-    run,
     run_worker,
+    stamp,
     write_report,
 )
 
@@ -82,9 +82,10 @@ def run_ours(task: str, seed: int, options: argparse.Namespace) -> dict:
     """Seconds of training, padding, steps and dev score of one run of ours."""
     plan = TASKS[task]
     workdir = options.workdir.resolve() / f"{task}-{seed}"
-    command = [
-        *(sys.executable, "-m", "bert_jax", "finetune", f"--workdir={workdir}"),
-        f"--config={ROOT}/experiments/finetune/{plan.config}",
+    config = f"experiments/finetune/{plan.config}"
+    flags = [
+        f"--workdir={workdir}",
+        f"--config={ROOT}/{config}",
         f"--init_from={options.model.resolve()}",
         f"--data.dir={options.data.resolve()}/{plan.folder}",
         f"--seed={seed}",
@@ -98,16 +99,9 @@ def run_ours(task: str, seed: int, options: argparse.Namespace) -> dict:
         f"--model.initializer_range={0.02 / 0.8796:.4g}",
         *plan.settings,
     ]
-    _, error = run(command)
-    if error:
-        return {"error": error}
-    results = json.loads((workdir / "results.json").read_text())
-    return {
-        "train_seconds": results["train_seconds"],
-        "padding_share": results["padding_share"],
-        "steps": results["steps"],
-        "score": results["scores"]["dev"][plan.metric],
-    }
+    given = {"flags": flags, "workdir": workdir, "metric": plan.metric}
+    given["config"] = config.partition(":")[0]
+    return run_worker(Worker(sys.executable, "finetune_ours.py", given))
 
 
 def run_peer(task: str, seed: int, options: argparse.Namespace) -> dict:
@@ -139,7 +133,8 @@ def summary(results: dict[tuple[str, str], list[dict]]) -> list[dict]:
         if errors := [run["error"] for run in runs if "error" in run]:
             rows.append(row | {"seeds": errors[0]})
             continue
-        mean = {name: statistics.mean(run[name] for run in runs) for name in runs[0]}
+        numbers = [name for name in runs[0] if name != "sources"]
+        mean = {name: statistics.mean(run[name] for run in runs) for name in numbers}
         scores = [run["score"] for run in runs]
         spread = f" ± {statistics.stdev(scores):.1f}" if len(runs) > 1 else ""
         row |= {
@@ -159,15 +154,21 @@ def summary(results: dict[tuple[str, str], list[dict]]) -> list[dict]:
     return rows
 
 
-def publish_rows(rows: list[dict], options: argparse.Namespace) -> None:
-    """Publishes each task that both systems have finished."""
+def publish_rows(
+    rows: list[dict],
+    results: dict[tuple[str, str], list[dict]],
+    options: argparse.Namespace,
+) -> None:
+    """Publishes each task that both systems have finished. results: those of the rows."""
     for ours, peer in zip(rows[::2], rows[1::2], strict=True):
         if "training / ours" in peer:
+            task = ours["task"]
             publish(
                 options.result,
-                ours["task"],
+                task,
                 options.dtype,
-                what=f"{ours['task']}, {TASKS[ours['task']].epochs} epochs",
+                runs=results[task, ours["system"]] + results[task, peer["system"]],
+                what=f"{task}, {TASKS[task].epochs} epochs",
                 value=ours["training, s"],
                 unit="s",
                 metric=ours["metric"],
@@ -190,6 +191,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=names, default="0,1,2")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     options = parser.parse_args()
+    # The results of another commit would be published as results of this one.
+    options.workdir /= str(stamp()["commit"])
     options.workdir.mkdir(parents=True, exist_ok=True)
     systems = {OURS: run_ours}
     if options.peer_python:
@@ -209,7 +212,7 @@ def main() -> None:
     rows = summary(results)
     print(markdown(rows))
     if options.peer_python:
-        publish_rows(rows, options)
+        publish_rows(rows, results, options)
     runs = {" ".join(key): value for key, value in results.items()}
     write_report(options.output, rows=rows, runs=runs)
 

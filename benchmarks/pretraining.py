@@ -104,7 +104,7 @@ def main() -> None:
             results = alternate(workers(case, dropout, options), options.runs)
             found = list(summary(case, dropout, results))
             what = f"Pretraining step, {case}, dropout {dropout}"
-            publish_comparison(options.result, what, found)
+            publish_comparison(options.result, what, found, results)
             rows += found
             runs |= {" ".join([case, dropout, *k]): v for k, v in results.items()}
             write_report(options.output, rows=rows, runs=runs)

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_jax.__main__ import main as run_command
 from bert_jax.commands import cli
 
 pytestmark = pytest.mark.long
@@ -37,13 +36,7 @@ def start(monkeypatch):
         options = json.loads(json.dumps(worker.options, default=str))
         return module.measure(SimpleNamespace(**options))
 
-    def run(command):
-        assert command[1:3] == ["-m", "bert_jax"]
-        run_command(list(map(str, command[3:])))
-        return "", ""
-
     monkeypatch.setattr(common, "run_worker", run_worker)
-    monkeypatch.setattr(common, "run", run)
 
     def start(name, *flags):
         monkeypatch.setattr(sys, "argv", [name, *map(str, flags)])
@@ -107,16 +100,13 @@ def test_a_peer_is_compared_with_bert_jax(start, monkeypatch, tmp_path):
     def run_worker(worker):
         if worker.options.get("compile"):
             return {"error": "no compiler"}
-        return times[worker.script] | rest
+        return (
+            times[worker.script] | rest | {"sources": [f"benchmarks/{worker.script}"]}
+        )
 
     monkeypatch.setattr(common, "run_worker", run_worker)
     monkeypatch.setattr(common, "RESULTS", tmp_path / "results")
-    old = {
-        "what": "A step",
-        "table": "steps",
-        "sources": ["bert_jax/model"],
-        "value": 9,
-    }
+    old = {"what": "A step", "table": "steps", "sources": ["bert_jax"], "value": 9}
     path = tmp_path / "results/step_autocast_transformers.json"
     path.parent.mkdir()
     path.write_text(json.dumps(old))
@@ -127,7 +117,15 @@ def test_a_peer_is_compared_with_bert_jax(start, monkeypatch, tmp_path):
     )
     result = json.loads(path.read_text())
     assert [*tmp_path.glob("results/*")] == [path]
-    assert result.items() >= (old | dict(value=1.0, spread="0%", unit="s")).items()
+    assert (result["what"], result["table"]) == ("A step", "steps")
+    assert result.items() >= dict(value=1.0, spread="0%", unit="s").items()
+    # The files of both workers and of this process.
+    expected = [*times, "common.py", "pretraining.py"]
+    assert {f"benchmarks/{name}" for name in expected} <= set(result["sources"])
+    assert (
+        "bert_jax/errors.py" in result["sources"]
+        and "bert_jax" not in result["sources"]
+    )
     assert (result["peer"], result["peer_value"]) == ("transformers", 2.5)
     assert result["ratio"] == 2.5 and result["commit"] and result["machine"]
     assert " --peer_python=python --peer_modes=eager,compile " in result["command"]
@@ -176,15 +174,19 @@ def test_scores_beside_the_trainer_are_published(start, monkeypatch, tmp_path):
     results = {("sst2", "bert_jax"): ours, ("sst2", "transformers"): peer}
     results |= {("mrpc", "bert_jax"): ours, ("mrpc", "transformers"): [{"error": "no"}]}
     options = SimpleNamespace(result="tune", dtype="float32")
-    finetune.publish_rows(finetune.summary(results), options)
+    ours[0]["sources"] = ours[1]["sources"] = ["experiments/finetune/glue.py"]
+    finetune.publish_rows(finetune.summary(results), results, options)
     (path,) = tmp_path.iterdir()
     result = json.loads(path.read_text())
     assert path.stem == "tune_sst2_float32" and result["metric"] == "accuracy"
+    assert "experiments/finetune/glue.py" in result["sources"]
     assert (result["score"], result["peer_score"]) == ("81.0 ± 1.4", "81.0 ± 0.0")
     assert (result["value"], result["peer_value"], result["ratio"]) == (2.0, 5.0, 2.5)
 
 
-def test_windows_are_compared_with_attention_to_all_tokens(start, monkeypatch, tmp_path):
+def test_windows_are_compared_with_attention_to_all_tokens(
+    start, monkeypatch, tmp_path
+):
     common = importlib.import_module("common")
     monkeypatch.setattr(common, "RESULTS", tmp_path)
     flags = ("--rows=1", "--length=384", "--repeats=1", "--result=windows")
@@ -202,3 +204,18 @@ def test_a_step_of_ettin_learns_from_masked_tokens_alone(start, tmp_path):
     ((run,),) = json.loads((tmp_path / "report").read_text())["runs"].values()
     # The loss of random parameters is near ln(50,368).
     assert 10.5 < run["loss"] < 11.5
+
+
+def test_a_worker_returns_the_files_that_it_ran(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    common = importlib.import_module("common")
+    monkeypatch.setattr(sys, "argv", ["worker", '{"steps": 3}'])
+    common.answer(lambda options: {"steps": options.steps, "sources": ["a/config.py"]})
+    results = json.loads(capsys.readouterr().out)
+    assert results["steps"] == 3
+    expected = {"a/config.py", "benchmarks/common.py", "bert_jax/commands/cli.py"}
+    assert expected <= set(results["sources"])
+    assert all((ROOT / file).is_file() for file in results["sources"][1:])
+    # Neither tests nor installed packages.
+    rooms = {file.split("/")[0] for file in results["sources"]}
+    assert rooms == {"a", "benchmarks", "bert_jax"}

@@ -2,7 +2,9 @@
 
 import importlib.util
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,14 +29,23 @@ def made():
     return module
 
 
-def test_pages_and_charts_are_up_to_date(made):
-    """Marks of current runs are ignored, since they change with every commit."""
-    old = [
-        str(path.relative_to(ROOT))
-        for path, text in made.files().items()
-        if path.read_text().replace(made.MARK, "") != text.replace(made.MARK, "")
-    ]
-    assert old == [], "run python docs/scripts/write_results.py"
+def test_pages_and_charts_are_up_to_date(made, monkeypatch):
+    """Which runs are current is ignored: it depends on later commits, and needs git."""
+    monkeypatch.setattr(made, "change", lambda commit, *sources: "")
+    old = []
+    for path, expected in made.files().items():
+        text = path.read_text().replace(made.MARK, "")
+        text = re.sub(r"(<!-- age -->)[^<]*", r"\1", text)
+        if text != expected.replace(made.MARK, ""):
+            old.append(str(path.relative_to(ROOT)))
+    assert old == [], "run python docs/scripts/write_results.py --allow_old"
+
+
+def test_readme_has_a_place_for_the_age_of_its_speed_figures(made):
+    text = made.README.read_text()
+    assert made.speed_figures(text)
+    (sentence,) = re.findall(r"<!-- age -->(.*)<!-- /age -->", text)
+    assert sentence in ("", made.AGE.format(""), made.AGE.format("some of "))
 
 
 def test_marks_of_the_pages_are_complete(made):
@@ -62,8 +73,8 @@ def test_results_are_complete(made):
             assert {"value", "unit"} < set(result), name
         assert result.get("table", name) in tables, name
         for run in (result, *result.get("others", [])):
-            for source in run["sources"]:
-                assert (ROOT / source).exists(), f"{name}: {source}"
+            # A source that no longer exists only makes the run old.
+            assert run["sources"], name
 
 
 def test_spans_and_tables_are_filled_from_results(made, monkeypatch):
@@ -77,7 +88,9 @@ def test_spans_and_tables_are_filled_from_results(made, monkeypatch):
     published = {name: result | {"sources": []} for name, result in published.items()}
     monkeypatch.setattr(made, "results", lambda: published)
     monkeypatch.setattr(
-        made, "is_current", lambda commit, *sources: commit == "1234567"
+        made,
+        "change",
+        lambda commit, *sources: {"7654321": "a has changed"}.get(commit, ""),
     )
     span = "It took <!-- result: {} -->{}<!-- /result -->."
     assert made.fill(span.format("one", "?")) == span.format("one", "2 min 30 s")
@@ -100,25 +113,152 @@ def test_spans_and_tables_are_filled_from_results(made, monkeypatch):
             made.fill(text)
 
 
-def test_a_run_is_current_until_its_code_changes(made, monkeypatch, tmp_path):
+@pytest.fixture
+def checkout(made, monkeypatch, tmp_path):
+    """A function that commits files, {name: text}, in a new repository.
+
+    It returns the commit. None as a text deletes the file. The script uses the repository
+    as its own.
+    """
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+
     def git(*words):
         words = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+    def commit(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            path.unlink(missing_ok=True)
+            if text is not None:
+                path.write_text(text)
+        git("add", "--all", ".")
+        git("commit", "-qm", "a", "--allow-empty")
+        made.change.cache_clear()
+        return git("rev-parse", "--short=7", "HEAD")
 
     monkeypatch.setattr(made, "ROOT", tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    for name in ("measured.py", "other.py"):
-        (tmp_path / name).write_text("1")
-    assert not made.is_current("1234567", "measured.py")  # without git
     git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "a")
-    commit = git("rev-parse", "HEAD")
-    (tmp_path / "other.py").write_text("2")
-    git("commit", "-qam", "b")
-    assert made.is_current(commit[:7], "measured.py")
-    assert not made.is_current(commit[:7], "measured.py", "other.py")
+    return commit
+
+
+CODE = '"""Steps."""\n\n\ndef step(x):\n    """A step."""\n    return x + 1\n'
+
+
+def test_a_run_is_current_until_its_code_changes(made, checkout):
+    measured = ("a.py", "room")
+    first = checkout(
+        {"a.py": CODE, "other.py": "1", "room/b.py": CODE, "room/c.md": "1"}
+    )
+    assert made.change(first, *measured) == ""
+    # Docstrings, comments and format are not code.
+    comment = "# Why.\n" + CODE.replace("A step", "One").replace("x + 1", "(x  +  1)")
+    bare = "def step(x):\n    return x + 1\n"
+    second = checkout({"a.py": comment, "room/b.py": bare, "other.py": "2"})
+    assert made.change(first, *measured) == made.change(second, *measured) == ""
+    assert made.change(first, *measured, "other.py") == "other.py has changed"
+    changes = [
+        ({"a.py": CODE.replace("+ 1", "+ 2")}, "a.py has changed"),
+        ({"a.py": CODE.replace("return", "'text'\n    return")}, "a.py has changed"),
+        ({"a.py": None}, "a.py does not exist"),
+        ({"room/b.py": None, "room/moved.py": CODE}, "room/b.py has changed"),
+        ({"room/c.md": "2"}, "room/c.md has changed"),
+    ]
+    whole = {"a.py": CODE, "room/b.py": CODE, "room/c.md": "1", "room/moved.py": None}
+    for files, expected in changes:
+        checkout(whole | files)
+        assert made.change(first, *measured) == expected
+    # A change that was taken back.
+    checkout(whole)
+    assert made.change(first, *measured) == ""
+
+
+def test_a_change_that_is_not_committed_counts(made, checkout, tmp_path):
+    commit = checkout({"a.py": CODE})
+    (tmp_path / "a.py").write_text("x = 1\n")
+    assert made.change(commit, "a.py") == "a.py has changed"
+
+
+def test_no_run_is_current_without_its_commit_or_git(made, monkeypatch, tmp_path):
+    (tmp_path / "a.py").write_text(CODE)
+    monkeypatch.setattr(made, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    missing = "commit 1234567 is not in this checkout"
+    assert made.change("1234567", "a.py") == missing
+    monkeypatch.setenv("PATH", str(tmp_path))  # git is not installed
+    made.change.cache_clear()
+    assert made.change("1234567", "a.py") == missing
+
+
+@pytest.fixture
+def readme(made, checkout, monkeypatch, tmp_path):
+    """README.md with two speed figures, one of two runs, and a figure of accuracy."""
+    commit = checkout({"step.py": CODE, "embed.py": CODE, "old.py": CODE})
+    run = {"what": "A time", "unit": "s", "commit": commit, "value": 2.0}
+    step = run | {"ratio": 1.5, "sources": ["step.py"]}
+    embed = run | {"ratio": 2.5, "sources": ["embed.py"]}
+    embed["others"] = [run | {"sources": ["old.py"]}]
+    accuracy = run | {"value": 0.5, "sources": ["nothing.py"], "unit": ""}
+    published = {"step": step, "embed": embed, "accuracy": accuracy}
+    monkeypatch.setattr(made, "results", lambda: published)
+    monkeypatch.setattr(made, "README", tmp_path / "README.md")
+    monkeypatch.setattr(made, "pages", lambda: [made.README])
+    monkeypatch.setattr(made, "charts", dict)
+    marks = [f"<!-- result: {name}.ratio -->?<!-- /result -->" for name in published]
+    made.README.write_text("\n".join([*marks[:2], marks[2].replace(".ratio", "")]))
+    with made.README.open("a") as file:
+        file.write("\nThe end.<!-- age --><!-- /age -->\n")
+    return made.README
+
+
+def write(made, monkeypatch, *flags):
+    monkeypatch.setattr(sys, "argv", ["write_results.py", *flags])
+    made.main()
+
+
+def test_current_speed_figures_are_written(made, readme, monkeypatch, capsys):
+    write(made, monkeypatch)
+    assert capsys.readouterr().out == "README.md\n"
+    text = readme.read_text()
+    assert "-->1.5<!--" in text and "-->2.5<!--" in text and "-->0.5<!--" in text
+    assert text.endswith("The end.<!-- age --><!-- /age -->\n")
+
+
+def test_old_speed_figures_are_refused(made, readme, checkout, monkeypatch, capsys):
+    before = readme.read_text()
+    checkout({"old.py": "x = 1\n"})
+    with pytest.raises(SystemExit) as stop:
+        write(made, monkeypatch)
+    message = str(stop.value)
+    assert message.startswith("error: ") and "--allow_old" in message
+    assert "embed (old.py has changed)" in message
+    assert "step" not in message and "accuracy" not in message
+    assert readme.read_text() == before and capsys.readouterr().out == ""
+
+
+def test_the_readme_states_that_figures_are_old(
+    made, readme, checkout, monkeypatch, capsys
+):
+    some, all_of_them = made.AGE.format("some of "), made.AGE.format("")
+    checkout({"old.py": "x = 1\n"})
+    write(made, monkeypatch, "--allow_old")
+    assert capsys.readouterr().out == "old: embed (old.py has changed)\nREADME.md\n"
+    text = readme.read_text()
+    assert "-->2.5<!--" in text
+    assert text.endswith(f"The end.<!-- age -->{some}<!-- /age -->\n")
+    checkout({"step.py": None})
+    write(made, monkeypatch, "--allow_old")
+    assert "old: step (step.py does not exist)\n" in capsys.readouterr().out
+    assert readme.read_text() == text.replace(some, all_of_them)
+    # The sentence is removed again.
+    checkout({"old.py": CODE, "step.py": CODE})
+    write(made, monkeypatch)
+    assert readme.read_text() == text.replace(some, "")
 
 
 def test_pages_have_no_commits_dates_and_counts_of_tests(made):

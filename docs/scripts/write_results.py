@@ -7,28 +7,42 @@ date, commit and command. A page has marks, and this command writes what is betw
   <!-- result: NAME.ratio -->1.6<!-- /result -->       another field of NAME, such as date
   <!-- table: NAME --> ... <!-- /table -->             a table
   <!-- table: runs --> ... <!-- /table -->             how the tables above were measured
+  <!-- age -->...<!-- /age -->                         a sentence about old figures
 
 The NAME of a table is a file with rows, or the "table" of several figures. A
 figure or table of several runs lists the other runs in "others".
 
-A run is marked "current" if no commit after its own changed its "sources". The mark
-depends on the checkout, so the tests compare pages without it.
+A run is current if the code of its "sources" has not changed since its commit. Comments and
+docstrings are not code. A speed figure is a result with a "ratio": a time beside a peer's
+time. If README.md shows one of a run that is not current, the command names it, writes
+nothing and exits with code 1. The marks of current runs and the sentence depend on the
+checkout, so the tests compare pages without them.
 
 usage:
-  python docs/scripts/write_results.py
+  python docs/scripts/write_results.py [--allow_old]
+
+flags:
+  --allow_old  write old speed figures too, print which they are, and write into README.md
+               that the code has changed
 """
 
+import argparse
+import ast
 import functools
 import json
 import re
 import subprocess
+import sys
 from html import escape
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
+README = ROOT / "README.md"
 MARK = " (current)"
+AGE = " The code has changed since {}these runs."
+DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
 COLUMNS = {
     "what": "what",
     "metric": "metric",
@@ -60,17 +74,78 @@ def pages() -> list[Path]:
     return sorted(page for page in found if "generated" not in page.parts)
 
 
+def code(text: str) -> str:
+    """The syntax tree of a Python file without docstrings."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.dump(tree)
+
+
+def git(*words: str) -> str | None:
+    """The output of a git command. None if it fails, and without git."""
+    command = ["git", *words]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
+    except OSError:
+        return None
+    return None if done.returncode else done.stdout
+
+
+def is_same(commit: str, file: str) -> bool:
+    """Whether a file has the same code as at a commit. Only Python files have code."""
+    path = ROOT / file
+    if path.suffix != ".py" or not path.exists():
+        return False
+    old = git("show", f"{commit}:./{file}")
+    return old is not None and code(old) == code(path.read_text(encoding="utf-8"))
+
+
 @functools.cache
-def is_current(commit: str, *sources: str) -> bool:
-    """Whether no later commit changed the sources. False without git."""
-    command = ["git", "log", "-1", "--format=%h", f"{commit}..HEAD", "--", *sources]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True)
-    return done.returncode == 0 and not done.stdout
+def change(commit: str, *sources: str) -> str:
+    """What has changed in the sources since a commit. Empty if the run is current.
+
+    sources: files and folders, as paths from ROOT. Files that are not Python must be equal
+    byte by byte. A run is not current if its commit is not in the checkout.
+    """
+    for source in sources:
+        if not (ROOT / source).exists():
+            return f"{source} does not exist"
+    differing = git(
+        "diff", "--name-only", "--no-renames", "--relative", commit, "--", *sources
+    )
+    if differing is None:
+        return f"commit {commit} is not in this checkout"
+    for file in differing.splitlines():
+        if not is_same(commit, file):
+            return f"{file} has changed"
+    return ""
+
+
+def speed_figures(text: str) -> dict[str, str]:
+    """What has changed since the runs of the speed figures in a page, by their names."""
+    changes = {}
+    for name in re.findall(r"<!-- result: (\w+)", text):
+        result = results()[name]
+        if "ratio" in result:
+            runs = result, *result.get("others", [])
+            each = [change(run["commit"], *run["sources"]) for run in runs]
+            changes[name] = ", ".join(sorted({*each} - {""}))
+    return changes
+
+
+def age(text: str) -> str:
+    """A sentence about the speed figures of a page. Empty if all are current."""
+    changes = speed_figures(text).values()
+    if not any(changes):
+        return ""
+    return AGE.format("" if all(changes) else "some of ")
 
 
 def run_line(result: dict[str, Any]) -> str:
-    """Date, commit, machine and command, with a mark if the code has not changed."""
-    mark = MARK if is_current(result["commit"], *result["sources"]) else ""
+    """Date, commit, machine and command, with a mark if the run is current."""
+    mark = "" if change(result["commit"], *result["sources"]) else MARK
     command = result["command"]
     if "`" not in command:
         command = f"`{command}`"
@@ -134,8 +209,9 @@ def table(name: str, runs: list[str]) -> str:
 
 
 def fill(text: str) -> str:
-    """A page with the figures and tables of its marks."""
+    """A page with the figures, tables and sentence of its marks."""
     runs: list[str] = []
+    sentence = age(text)
 
     def span(match: re.Match) -> str:
         name, _, field = match[2].partition(".")
@@ -147,9 +223,10 @@ def fill(text: str) -> str:
     text = re.sub(
         r"(<!-- result: ([\w.]+) -->)[^<]*(<!-- /result -->)", span, text, flags=re.S
     )
-    return re.sub(
+    text = re.sub(
         r"(<!-- table: (\w+) -->).*?(<!-- /table -->)", block, text, flags=re.S
     )
+    return re.sub(r"(<!-- age -->)[^<]*(<!-- /age -->)", rf"\g<1>{sentence}\g<2>", text)
 
 
 def chart(title: str, groups: list, line: float = 0) -> str:
@@ -224,8 +301,27 @@ def files() -> dict[Path, str]:
     return {page: fill(page.read_text()) for page in pages()} | charts()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Writes the files that differ, unless README.md shows an old speed figure."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--allow_old", action="store_true")
+    options = parser.parse_args()
+    changes = speed_figures(README.read_text())
+    old = [f"{name} ({what})" for name, what in changes.items() if what]
+    if old and not options.allow_old:
+        sys.exit(
+            "error: README.md shows speed figures whose code has changed since their "
+            f"runs: {'; '.join(old)}. Measure them again, or add --allow_old"
+        )
+    for figure in old:
+        print(f"old: {figure}")
     for path, text in files().items():
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
             print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
