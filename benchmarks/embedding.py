@@ -85,7 +85,7 @@ def main() -> None:
             for dtype in options.dtypes
             for system, worker in systems.items()
         }
-        results = alternate(workers, options.runs)
+        *_, results = alternate(workers, options.runs)
         vectors = {
             key: np.load(worker.options["vectors"])
             for key, worker in workers.items()

@@ -11,12 +11,13 @@ and the peer's autocast and bfloat16 with our bfloat16.
 
 usage:
   python benchmarks/pretraining.py [--peer_python PEER/bin/python] [--cases base:8x128]
-    [--dtypes float32,bfloat16] [--dropouts 0.1,0.0] [--peer_modes eager,compile]
-    [--peer_dtypes autocast,bfloat16] [--runs 3] [--steps 5] [--output FILE.json]
-    [--result pretraining_base]
+    [--dtypes float32,bfloat16] [--dropouts 0.1,0.0] [--kernels plain,xla,cudnn]
+    [--peer_modes eager,compile] [--peer_dtypes autocast,bfloat16] [--runs 3] [--steps 5]
+    [--output FILE.json] [--result pretraining_base]
 
-A case is SIZE:BATCHxLENGTH. A dropout is RATE or RATE/RATE_OF_ATTENTION. --peer_dtypes:
-the peer's precisions beside our bfloat16. PEER is an environment with the packages that
+A case is SIZE:BATCHxLENGTH. A dropout is RATE or RATE/RATE_OF_ATTENTION. --kernels: values
+of our compute.attention_impl; the first is "ours". --peer_dtypes: the peer's precisions
+beside our bfloat16. PEER is an environment with the packages that
 pretraining_peer.py names. Without it only ours run.
 """
 
@@ -30,6 +31,7 @@ from common import (
     alternate,
     compare,
     comparison_parser,
+    is_ours,
     markdown,
     names,
     predictions,
@@ -53,12 +55,15 @@ def workers(case: str, dropout: str, options: argparse.Namespace) -> dict:
         steps=options.steps,
         repeats=options.repeats,
     )
-    result = {
-        (OURS, dtype): Worker(
-            sys.executable, "pretraining_ours.py", step | {"dtype": dtype}
-        )
-        for dtype in options.dtypes
-    }
+    result = {}
+    for kernel in options.kernels:
+        system = OURS if kernel == "auto" else f"{OURS} ({kernel})"
+        for dtype in options.dtypes:
+            result[system, dtype] = Worker(
+                sys.executable,
+                "pretraining_ours.py",
+                step | {"dtype": dtype, "kernel": kernel},
+            )
     for ours in options.dtypes if options.peer_python else ():
         for dtype in options.peer_dtypes if ours == "bfloat16" else [ours]:
             for mode in options.peer_modes:
@@ -75,9 +80,10 @@ def workers(case: str, dropout: str, options: argparse.Namespace) -> dict:
 
 def summary(case: str, dropout: str, results: dict) -> Iterator[dict]:
     """Rows of the table. The row of a worker that failed has its error."""
-    ours = {
-        dtype: run for (system, dtype), (run, *_) in results.items() if system == OURS
-    }
+    ours: dict[str, dict] = {}
+    for (system, dtype), (run, *_) in results.items():
+        if is_ours(system) and "error" not in run:
+            ours.setdefault(dtype, run)
     for row, good in compare(results, "seconds_per_step"):
         row = {"case": case, "dropout": dropout} | row
         if good:
@@ -94,6 +100,7 @@ def main() -> None:
     parser.add_argument("--cases", type=names, default="base:8x128")
     parser.add_argument("--dtypes", type=names, default="float32,bfloat16")
     parser.add_argument("--dropouts", type=names, default="0.1")
+    parser.add_argument("--kernels", type=names, default="auto")
     parser.add_argument("--peer_modes", type=names, default="eager")
     parser.add_argument("--peer_dtypes", type=names, default="autocast,bfloat16")
     parser.add_argument("--steps", type=int, default=5)
@@ -101,13 +108,15 @@ def main() -> None:
     rows, runs = [], {}
     for case in options.cases:
         for dropout in options.dropouts:
-            results = alternate(workers(case, dropout, options), options.runs)
-            found = list(summary(case, dropout, results))
-            what = f"Pretraining step, {case}, dropout {dropout}"
-            publish_comparison(options.result, what, found, results)
+            for results in alternate(workers(case, dropout, options), options.runs):
+                found = list(summary(case, dropout, results))
+                for system_and_dtype, its_runs in results.items():
+                    runs[" ".join([case, dropout, *system_and_dtype])] = its_runs
+                write_report(options.output, rows=rows + found, runs=runs)
             rows += found
-            runs |= {" ".join([case, dropout, *k]): v for k, v in results.items()}
-            write_report(options.output, rows=rows, runs=runs)
+            kernel = options.kernels[0]
+            what = f"Pretraining step, {case}, dropout {dropout}, attention {kernel}"
+            publish_comparison(options.result, what, found, results)
     print(markdown(rows))
 
 

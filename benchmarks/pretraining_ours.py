@@ -60,8 +60,9 @@ def measure(options: SimpleNamespace) -> dict:
     )
     optimizer_config = OptimizerConfig(1e-4, warmup_steps=10)
     mesh = make_mesh(MeshConfig())
+    compute = ComputeConfig(dtype=options.dtype, attention_impl=options.kernel)
     objective = MlmNsp(
-        BertForPreTraining(model_config, ComputeConfig(dtype=options.dtype)),
+        BertForPreTraining(model_config, compute),
         next_sentence=learns_from_pairs(model_config),
     )
     optimizer = bert_optimizer(optimizer_config)

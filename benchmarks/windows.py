@@ -131,7 +131,7 @@ def main() -> None:
                 peer_value=seconds["all"],
                 ratio=seconds["all"] / seconds["window"],
             )
-    write_report(options.output, rows=table)
+        write_report(options.output, rows=table)
     print(markdown(table))
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_jax.commands import cli
+from bert_jax.commands import cli, doctor
 
 pytestmark = pytest.mark.long
 
@@ -50,13 +50,16 @@ def start(monkeypatch):
 
 
 def test_all_commands_of_gpu_sh_run(start, tmp_path):
-    """gpu.sh runs synthetic, embedding, finetune and pretraining with its flags."""
+    """gpu.sh runs doctor and its benchmarks with their flags."""
     recorder, commands = tmp_path / "python", tmp_path / "commands"
     recorder.write_text(RECORDER.format(python=sys.executable, commands=commands))
     recorder.chmod(0o755)
     small = {
         "SIZE": "mini",
         "CASES": "mini:8x32",
+        "KERNELS": "plain,xla",
+        "WINDOW_ROWS": "1",
+        "WINDOW_LENGTH": "384",
         "DROPOUTS": "0.1/0.0",
         "STEPS": "1",
         "COUNT": "20",
@@ -68,21 +71,32 @@ def test_all_commands_of_gpu_sh_run(start, tmp_path):
         check=True,
         capture_output=True,
     )
-    missing = json.loads((tmp_path / "gpu.json").read_text())["missing"]
-    assert missing == ["pretraining", "finetune", "embedding"]
+    content = json.loads((tmp_path / "gpu.json").read_text())
+    missing = content["missing"]
+    assert missing == ["windows", "pretraining", "embedding", "finetune"]
+    assert content["incomplete"] == [] and "== doctor, at" in content["doctor"][0]
+    first, *scripts = map(str.split, commands.read_text().splitlines())
+    assert first[:3] == ["-m", "bert_jax", "doctor"]
+    for flag in first[3::2]:
+        assert f"  {flag} " in doctor.__doc__
     reports = {}
-    for script, *flags in map(str.split, commands.read_text().splitlines()):
+    for script, *flags in scripts:
         name = Path(script).stem
         start(name, *flags)
         output = Path(flags[flags.index("--output") + 1])
         if output.is_file():
             reports[name] = json.loads(output.read_text())
     assert sorted(reports) == sorted(missing)
-    (step,) = reports["pretraining"]["rows"]
-    assert step["case"] == "mini:8x32" and step["system"] == "bert_jax"
+    step, other = reports["pretraining"]["rows"]
+    assert step["case"] == "mini:8x32" and step["system"] == "bert_jax (plain)"
     assert 8 * 32 / step["s"] == step["tokens/s"]
-    (run,) = reports["pretraining"]["runs"]["mini:8x32 0.1/0.0 bert_jax bfloat16"]
+    assert other["system"] == "bert_jax (xla)"
+    assert other["its time / ours"] == other["s"] / step["s"]
+    runs = reports["pretraining"]["runs"]
+    (run,) = runs["mini:8x32 0.1/0.0 bert_jax (plain) bfloat16"]
     assert len(run["seconds_per_step"]) == 3 and run["model_flops"] > 0
+    kernels = [row["kernel"] for row in reports["windows"]["rows"]]
+    assert kernels == ["plain", "plain", "xla", "xla"]
     (epoch,) = reports["finetune"]["runs"]["sst2 bert_jax"]
     assert epoch["steps"] == 3  # 90 rows in batches of 32
     (vectors,) = reports["embedding"]["rows"]
