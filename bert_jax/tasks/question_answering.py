@@ -6,7 +6,6 @@ The answer is the short enough span of the context with the largest sum of two l
 import dataclasses
 import json
 import logging
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from bert_jax.tasks.rows import (
     check_texts,
     ending,
     read_lines,
+    slice_of,
     text_of,
     value_of,
 )
@@ -481,10 +481,7 @@ def read_squad(path: Path, articles: str = "") -> Iterator[Record]:
     articles: slice of the file's articles, such as "0:36", so that one file can be split
     into train and dev; empty: all.
     """
-    ends = re.fullmatch(r"(-?\d+)?:(-?\d+)?", articles or ":")
-    if not ends:
-        raise UserError(f"articles={articles!r}, expected a slice such as 0:36")
-    part = slice(*(end and int(end) for end in ends.groups()))
+    part = slice_of("articles", articles)
     text, questions = "".join(line for _, line in read_lines(path)), []
     with reading(path, FORM):
         for article in [*parse_json(text, path, FORM)["data"]][part]:

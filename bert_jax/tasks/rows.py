@@ -16,6 +16,7 @@ import decimal
 import enum
 import functools
 import logging
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
@@ -399,6 +400,22 @@ def _texts(path: Path) -> Iterator[str]:
     """The lines of :func:`text_lines` without their numbers."""
     for _, line in text_lines(path):
         yield line
+
+
+def slice_of(name: str, text: str) -> slice:
+    """The slice that the value of a setting means, such as "0:36"; empty: all.
+
+    name: the setting, for the message. Raises UserError.
+    """
+    ends = re.fullmatch(r"(-?\d+)?:(-?\d+)?", text or ":")
+    if not ends:
+        raise UserError(f"{name}={text!r}, expected a slice such as 0:36")
+    first = stop = None
+    if ends[1]:
+        first = int(ends[1])
+    if ends[2]:
+        stop = int(ends[2])
+    return slice(first, stop)
 
 
 def check_names(where: object, names: Sequence[str]) -> None:
