@@ -16,6 +16,7 @@ flags:
   --output FILE          a .csv file, or another for JSON lines (stdout)
   --json                 print JSON lines instead of readable lines
   --pairs F [F ...]      files or folders of pairs: a good and a bad sentence
+  --pairs_range A:B      slice of the pairs of each file, such as 500:1000 (all)
   --rest_of_word         also mask the tokens that follow in the same word
 
 [Score sentences](guides/vectors.md#score-sentences) explains the scores and the files of
@@ -41,7 +42,8 @@ from bert_jax.settings import from_settings
 
 def main(argv: list[str]) -> None:
     """Parses the command line, scores and writes."""
-    flags = {"pairs": {"nargs": "+", "type": Path}, "rest_of_word": False}
+    pairs = {"nargs": "+", "type": Path}
+    flags = {"pairs": pairs, "pairs_range": "", "rest_of_word": False}
     parser = cli.text_parser(__doc__, flags, required=False)
     args = parser.parse_args(argv)
     if bool(args.text or args.input) == bool(args.pairs):
@@ -50,6 +52,7 @@ def main(argv: list[str]) -> None:
         cli.check_unused(parser, args, "output")
     else:
         cli.check_columns(parser, args)
+        cli.check_unused(parser, args, "pairs_range")
     from bert_jax.inference import lines, pretrained
     from bert_jax.inference.evaluation import OnDevices, rows_of
     from bert_jax.interop.load import load
@@ -59,7 +62,7 @@ def main(argv: list[str]) -> None:
     sets = []
     if args.pairs:  # a wrong pair is an error before any score
         columns = args.columns or pretrained.COLUMNS
-        sets = [*pretrained.read_sets(args.pairs, columns)]
+        sets = [*pretrained.read_sets(args.pairs, columns, args.pairs_range)]
     cli.start()
     settings = cli.model_options(args) | {"rest_of_word": args.rest_of_word}
     if lines.on_screen(args.output) and not args.pairs:

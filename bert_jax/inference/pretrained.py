@@ -9,7 +9,7 @@ log-likelihood: the sum of log p(token | tokens before it). A model of
 objectives/two_way.py gives the mean of the log-likelihoods of its two directions.
 
 A minimal pair is right if its good sentence has the higher score (Warstadt et al. 2020,
-"BLiMP").
+"BLiMP"). A tie is wrong.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from scipy.special import softmax
 
 from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import BERT_TOKENS, Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.inference.evaluation import (
     Columns,
     Done,
@@ -46,7 +46,7 @@ from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.networks import pretraining_class
 from bert_jax.objectives.objective import cross_entropy
 from bert_jax.settings import setting
-from bert_jax.tasks.rows import check_texts, placed_rows
+from bert_jax.tasks.rows import check_texts, placed_rows, slice_of
 from bert_jax.tasks.task import with_id
 
 ROW = 64  # tokens of masked copies that take as much memory as an ordinary row
@@ -494,7 +494,7 @@ class Accuracy(NamedTuple):
 
 
 def read_sets(
-    paths: Iterable[Path], columns: Sequence[str] = COLUMNS
+    paths: Iterable[Path], columns: Sequence[str] = COLUMNS, pairs_range: str = ""
 ) -> Iterator[tuple[str, list[MinimalPair]]]:
     """Yields the path and the pairs of each set.
 
@@ -502,8 +502,12 @@ def read_sets(
     and the bad sentence in the two ``columns``. A line of text has both with a tab
     between them, the good sentence first.
 
-    Raises UserError with the file and line of a row that is not a pair.
+    pairs_range: slice of the pairs of each set, such as "500:1000"; empty: all.
+
+    Raises UserError with the file and line of a row that is not a pair, and if a set has no
+    pairs in the range.
     """
+    part = slice_of("pairs_range", pairs_range)
     if len(columns) != 2:
         expected = "expected the good and the bad sentence, two names"
         raise UserError(f"columns={columns}, {expected}")
@@ -521,7 +525,10 @@ def read_sets(
                 pairs.append(row.texts)
             if not pairs:
                 raise UserError(f"{file} has no pairs; expected {_EXPECTED}")
-            yield str(file), pairs
+            if not pairs[part]:
+                actual = f"{file} has {counted(len(pairs), 'pair')}"
+                raise UserError(f"{actual}, and pairs_range={pairs_range} selects none")
+            yield str(file), pairs[part]
 
 
 def accuracy(
@@ -531,15 +538,17 @@ def accuracy(
 ) -> Accuracy:
     """The share of pairs whose good sentence has the higher score.
 
-    score: function of texts that returns their log probabilities. A pair of equal scores is
-    wrong. sets: results of :func:`read_sets`. If a path occurs twice, its pairs count
-    twice. report: function of the name of each set and of the results of its pairs, bool.
+    score: function of texts that returns their log probabilities. It gets each text of a
+    set once. A pair of equal scores is wrong, and so is a pair of equal sentences. sets:
+    results of :func:`read_sets`. If a path occurs twice, its pairs count twice. report:
+    function of the name of each set and of the results of its pairs, bool.
     """
     by_set: dict[str, np.ndarray] = {}
     for name, pairs in sets:
-        texts = [*itertools.chain.from_iterable(pairs)]
-        scores = score(texts).reshape(-1, 2)
-        right = scores[:, 0] > scores[:, 1]
+        # Two copies of a text could get different scores by rounding in different batches.
+        texts = [*dict.fromkeys(itertools.chain.from_iterable(pairs))]
+        scores = dict(zip(texts, score(texts), strict=True))
+        right = np.array([scores[good] > scores[bad] for good, bad in pairs])
         report(name, right)
         by_set[name] = np.append(by_set.get(name, []), right)
     every = np.concatenate([*by_set.values()])

@@ -463,6 +463,7 @@ def test_all_pairs_are_read_before_scoring(tmp_path, capsys):
     [
         ("score --pairs a.tsv --output b.jsonl", "output"),
         ("score --text a --columns b", "columns"),
+        ("score --text a --pairs_range 1:2", "pairs_range"),
         ("predict --input a.txt --columns b", "columns"),
         ("embed --input a.txt --output b.npz --columns c", "columns"),
         ("predict --text a --next_sentence --top 3", "top"),

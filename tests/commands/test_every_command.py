@@ -320,8 +320,10 @@ def test_an_answering_command_passes_every_flag(
 
 def test_minimal_pairs_are_scored_with_every_flag(called, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("a.jsonl").write_text(json.dumps({"good": "a", "bad": "b"}))
+    rows = [{"good": "c", "bad": "d"}, {"good": "a", "bad": "b"}]
+    Path("a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     line = "score --pairs a.jsonl --rest_of_word --batch_size 7 --dtype bfloat16"
+    line += " --pairs_range 1:2"
     words = [*line.split(), "--columns", "good", "bad"]
     words += ["--checkpoint", str(GOLDEN / "exported/mlm_nsp")]
     _, options, texts = called(words, "inference.pretrained.log_probabilities")

@@ -253,6 +253,37 @@ def test_each_jsonl_file_of_a_folder_is_a_set(tmp_path):
     assert list(read_sets([tmp_path])) == [(a, PAIRS), (b, PAIRS)]
 
 
+def test_a_range_selects_pairs_of_each_set(tmp_path):
+    rows = [{"yes": f"good {i}", "no": f"bad {i}"} for i in range(5)]
+    for name, count in (("a", 5), ("b", 3)):
+        lines = [json.dumps(row) for row in rows[:count]]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+
+    def selected(text):
+        sets = read_sets([tmp_path], ("yes", "no"), text)
+        return [[int(good[-1]) for good, _ in pairs] for _, pairs in sets]
+
+    assert selected("1:4") == [[1, 2, 3], [1, 2]]
+    assert selected("2:") == [[2, 3, 4], [2]]
+    assert selected(":2") == [[0, 1], [0, 1]]
+    assert selected("") == [[0, 1, 2, 3, 4], [0, 1, 2]]
+    message = r"b\.jsonl has 3 pairs, and pairs_range=3:9 selects none"
+    with pytest.raises(UserError, match=message):
+        selected("3:9")
+    with pytest.raises(UserError, match=r"pairs_range='3-9', expected a slice such as"):
+        selected("3-9")
+
+
+def test_a_pair_of_equal_sentences_is_wrong():
+    """BLiMP has seven such pairs. Copies in two batches may differ by rounding."""
+
+    def score(texts):
+        return -np.arange(len(texts))  # the first of two copies would score higher
+
+    result = accuracy(score, [("a", [("x", "x"), ("y", "z")])])
+    assert result == (0.5, {"a": 0.5}, 2)
+
+
 def test_a_pair_needs_two_columns(tmp_path):
     with pytest.raises(
         UserError, match=r"columns=.'a',., expected the good and the bad"
