@@ -18,6 +18,10 @@ from bert_jax.data.tokenizer_json import Part
 
 # Classes of transformers that have no rules of their own.
 GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
+# Values of model_type in config.json for which transformers ignores the class, because
+# files on the Hub name a wrong one (MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS in its
+# tokenization_auto.py).
+WITHOUT_CLASS = ("modernbert",)
 BERT = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 # The class of byte-level BPEs, and the classes of Unigram models.
 _BYTE_LEVEL = "RobertaTokenizer"
@@ -44,10 +48,12 @@ def with_class_rules(
 ) -> Part:
     """A tokenizer.json with the rules and the template that transformers uses.
 
-    parts: the content of the file. settings: of tokenizer_config.json. A file without a
-    post_processor, and without a class that has one, gets the template of its special
-    tokens: RoBERTa's or BERT's.
+    parts: the content of the file. settings: of tokenizer_config.json, and model_type of
+    config.json. A file without a post_processor, and without a class that has one, gets the
+    template of its special tokens: RoBERTa's or BERT's.
     """
+    if settings.get("model_type") in WITHOUT_CLASS:
+        settings = {**settings, "tokenizer_class": GENERAL[0]}
     ids = dict(tokenizer_json.token_ids(parts["model"]))
     for token in parts.get("added_tokens") or ():
         ids[token["content"]] = token["id"]

@@ -104,6 +104,7 @@ class _Settings(_SpecialTokens, total=False):
 class _Class(TypedDict, total=False):
     """The form of config.json: the keys that are read."""
 
+    model_type: str
     tokenizer_class: str | None
     vocab_size: int
 
@@ -211,6 +212,7 @@ def _settings(vocabulary: Path) -> dict[str, Any]:
         return config
     model = read("config.json", _Class)
     return {
+        "model_type": model.get("model_type"),
         "tokenizer_class": model.get("tokenizer_class"),
         "vocab_size": model.get("vocab_size"),
         "added_tokens": list(read("added_tokens.json", dict[str, int])),

@@ -313,6 +313,38 @@ def test_ids_of_other_tokenizers_equal_transformers(golden, tmp_path, name):
     assert not {tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id} & {*spelled}
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("modernbert", {"tokenizer_class": "RobertaTokenizer"}),
+        ("modernbert", {"add_prefix_space": True}),
+        ("bpe", {"tokenizer_class": "RobertaTokenizerFast"}),
+        ("unigram", {"tokenizer_class": "XLMRobertaTokenizer"}),
+        ("added", {"tokenizer_class": "BertTokenizer", "do_lower_case": False}),
+    ],
+)
+def test_a_model_type_whose_class_is_ignored_has_all_rules_of_the_file(
+    golden, tmp_path, caplog, name, settings
+):
+    """As AutoTokenizer reads a ModernBERT whose files name another class."""
+    theirs = json.loads((golden / "tokenizers/golden.json").read_text())[name]
+    folder = tmp_path / "model"
+    shutil.copytree(golden / "tokenizers" / name, folder)
+    (folder / "config.json").write_text('{"model_type": "modernbert"}')
+    path = folder / "tokenizer_config.json"
+    old = json.loads(path.read_text())
+    old.pop("tokenizer_class")
+    path.write_text(json.dumps(old | settings))
+    tokenizer = load_tokenizer(folder)
+    assert not caplog.messages
+    for text, ids in theirs["texts"].items():
+        assert tokenizer.encode(text).tolist() == ids, text
+    pair = tokenizer("the <e1> cat", "a bee")
+    assert pair["input_ids"].tolist() == theirs["pair"]["input_ids"]
+    tokenizer.save(tmp_path / "saved")  # beside a config.json of another family
+    assert load_tokenizer(tmp_path / "saved").fingerprint() == tokenizer.fingerprint()
+
+
 @pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece", "tokenizers"])
 @pytest.mark.parametrize(
     ("name", "content"),
