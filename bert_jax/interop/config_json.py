@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from bert_jax.errors import UserError
 from bert_jax.files import read_json
 from bert_jax.interop.families import FAMILIES, find_family
-from bert_jax.interop.families.activations import ACTIVATIONS
+from bert_jax.interop.families.activations import activation_name, read_activation
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.schema import check
 from bert_jax.settings import from_settings
@@ -43,18 +43,6 @@ _READ_IF_OWN = {
 }
 OWN = "bert_jax"  # model_type of a model without a class in transformers
 _TYPES_TABLE = "bert/embeddings/segment/embedding"
-# bert_config.json has "gelu" for both forms. Hugging Face has a name for each.
-_FROM_JSON_ACTIVATION = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-}
 _COMPUTE = typing.get_type_hints(ComputeConfig).keys()
 _HINTS = typing.get_type_hints(BertConfig)
 
@@ -176,12 +164,7 @@ def _fields(values: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     if missing:
         raise UserError(f"a {model_type} config needs {', '.join(missing)}; add them")
     activation = sizes.get("activation", "gelu")
-    if activation not in _FROM_JSON_ACTIVATION:
-        raise UserError(
-            f"{family.keys['activation']}={activation!r}, expected one of "
-            f"{', '.join(_FROM_JSON_ACTIVATION)}"
-        )
-    sizes["activation"] = _FROM_JSON_ACTIVATION[activation]
+    sizes["activation"] = read_activation(activation, family.keys["activation"])
     return sizes | family.read(values)
 
 
@@ -210,7 +193,7 @@ def config_to_dict(
         values["architectures"] = [f"{family.model_types[model_type]}{rest}"]
     for field, key in family.keys.items():
         values[key] = getattr(config, field)
-    values[family.keys["activation"]] = ACTIVATIONS[config.activation]
+    values[family.keys["activation"]] = activation_name(config.activation)
     values |= family.write(config)
     decided = _fields(values, model_type)
     for field, key in (_ALWAYS_READ | _READ_IF_OWN).items():

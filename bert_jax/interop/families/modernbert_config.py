@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.interop.families.activations import ACTIVATIONS
+from bert_jax.interop.families.activations import activation_name
 from bert_jax.interop.families.layer_types import EVERY, global_every, layer_types
 from bert_jax.interop.families.rope import FULL, SLIDING, read_theta
 from bert_jax.model.config import BertConfig
@@ -77,7 +77,7 @@ def write(config: BertConfig) -> dict[str, Any]:
     full = config.rope_theta
     local = config.local_rope_theta or full
     values: dict[str, Any] = {
-        "classifier_activation": ACTIVATIONS[config.activation],
+        "classifier_activation": activation_name(config.activation),
         "classifier_pooling": "cls",
         "mlp_bias": config.feed_forward_bias == "all",
         "mlp_dropout": config.hidden_dropout,
