@@ -1,6 +1,6 @@
 """Estimates memory and time of a training step on TPUs that are not here.
 
-Compiles the step of a config for a TPU slice, and prints the memory of a
+Compiles the step of a pretraining for a TPU slice, and prints the memory of a
 device, its collectives and its time. The exit code is 1 if it does not fit.
 
 usage:

@@ -585,6 +585,10 @@ def train_config(
     :func:`with_architecture`.
     """
     settings = with_remat(settings)
+    if "family" in settings:
+        actual = f"family={settings['family']!r} belongs to a config of fine-tuning"
+        needed = "expected one of pretraining, such as base or further_pretraining"
+        raise UserError(f"{actual}; {needed}")
     # A misspelled name is reported, not the setting that is missing because of it.
     check_names(TrainConfig, settings, "")
     if isinstance(settings.get("model"), Mapping):
@@ -608,6 +612,9 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
 
     settings = with_remat(settings)
     family = settings.get("family")
+    if "phases" in settings and "family" not in settings:
+        needed = "expected one of fine-tuning, such as table or sst2"
+        raise UserError(f"phases belong to a config of pretraining; {needed}")
     if family not in FAMILIES:
         raise UserError(f"family={family!r}, expected one of {', '.join(FAMILIES)}")
     kind = FAMILIES[family].config_class

@@ -340,3 +340,12 @@ def test_a_wrong_setting_of_fine_tuning_is_a_one_line_error(changes, message):
         finetune_config(FINE_TUNING | changes)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_config_of_the_other_training_is_refused_by_its_kind(settings):
+    """Not with the list of all settings, of which the user wrote none."""
+    for data in ({"task": "sst2"}, {}):
+        with pytest.raises(UserError, match=r"^family='classification' .* pretraining"):
+            train_config({"family": "classification", "data": data})
+    with pytest.raises(UserError, match=r"^phases .* fine-tuning, such as table"):
+        finetune_config(settings)
