@@ -38,8 +38,8 @@ from bert_jax.progress import Progress
 from bert_jax.settings import differences
 
 _ONE_DOCUMENT = (
-    "1 document, and next sentence prediction needs several; if a line is a sentence, set "
-    "input_format=lines; if the text is not English, set language"
+    "1 document, and evaluation and next sentence prediction need several; if a line is a "
+    "sentence, set input_format=lines; if the text is not English, set language"
 )
 logger = logging.getLogger(__name__)
 

@@ -83,8 +83,8 @@ def extend_vocabulary(
     """
     if not isinstance(tokenizer, WordPieceTokenizer):
         raise UserError(
-            "extend adds words to WordPiece vocabularies, and this is one of "
-            f"{tokenizer.kind}; use it as it is, or train a new vocabulary"
+            "extend adds words to WordPiece vocabularies only, and this tokenizer has "
+            f"kind={tokenizer.kind}; use it as it is, or train a new vocabulary"
         )
     words = count_words(
         sentences, Splitter(tokenizer.lower_case, tokenizer.strip_accents)

@@ -96,7 +96,9 @@ def test_words_that_are_unknown_extend_a_vocabulary(lines):
 
 def test_only_wordpiece_is_extended():
     tokenizer = train_vocabulary(["the sea was calm"] * 9, 20, kind="sentencepiece")
-    with pytest.raises(UserError, match=r"WordPiece vocabularies, .* sentencepiece;"):
+    with pytest.raises(
+        UserError, match=r"WordPiece vocabularies only, .* kind=sentencepiece;"
+    ):
         extend_vocabulary(tokenizer, ["µm"] * 9, 1)
 
 
