@@ -96,8 +96,8 @@ def to_params(
         if absent and part == "bert":
             raise UserError(
                 f"the weights lack {len(absent)} of {len(names)} tensors of the encoder "
-                f"({listed(absent)}); expected {config.model_type}, found "
-                f"{listed(sorted(tensors), 2)}"
+                f"({listed(absent)}); expected {config.model_type} (model_type of "
+                f"config.json, bert without one), found {listed(sorted(tensors), 2)}"
             )
         if absent:
             if part in expected or len(absent) < len(names):

@@ -168,6 +168,11 @@ def test_the_error_has_the_missing_tensor(tensors, config):
         match=r"lack 1 of 37 tensors of the encoder .bert.encoder.layer.1.output.La",
     ):
         to_params(changed, config, head="none")
+    other = {f"roberta.{name}": value for name, value in tensors.items()}
+    with pytest.raises(
+        UserError, match=r"expected bert \(model_type of config.json, be"
+    ):
+        to_params(other, config, head="none")
     with pytest.raises(UserError, match=r"lack 16 .*\((\S+, ){4}\S+ and 11 more\)"):
         three = dataclasses.replace(config, num_layers=3)
         to_params(tensors, three, head="none")
