@@ -98,10 +98,12 @@ def fine_tuned(model: OnDevices, options: Options) -> FineTuned:
 
 def _fine_tuned(checkpoint: Checkpoint, model: OnDevices, max_length: int) -> FineTuned:
     path = model.name
-    kinds = {"none": "an encoder without a head", "pretraining": "only pretrained"}
-    if checkpoint.head in kinds:
+    if checkpoint.head == "none":
+        needed = "fine-tune it with finetune, or compute vectors with embed"
+        raise UserError(f"{path} is an encoder without a head; {needed}")
+    if checkpoint.head == "pretraining":
         needed = "fine-tune it with finetune, or use embed, fill_mask or score"
-        raise UserError(f"{path} is {kinds[checkpoint.head]}; {needed}")
+        raise UserError(f"{path} is only pretrained; {needed}")
     task = _task(checkpoint, path, max_length)
     features = checkpoint.extra.get("features", {})
     features = from_settings(FeatureConfig, features, "features")

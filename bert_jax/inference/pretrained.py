@@ -81,7 +81,7 @@ def _mlm_head(model: OnDevices, options: Options) -> _MlmHead:
     """Raises UserError if the checkpoint has no MLM head."""
     checkpoint = model.checkpoint(options)
     if "mlm" not in checkpoint.params:
-        needed = "expected a pretrained checkpoint"
+        needed = "pretrain it further with masked tokens, or load another checkpoint"
         raise UserError(f"{model.name} has no MLM head for tokens; {needed}")
     config = checkpoint.config
     max_length = options.max_length or config.max_positions

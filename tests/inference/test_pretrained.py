@@ -224,8 +224,13 @@ def test_texts_that_cannot_be_scored_are_refused(pretrained):
     with pytest.raises(UserError, match="batch_size=0, expected at least 1"):
         pretrained.score(["ship"], batch_size=0)
     params = {"bert": pretrained.params["bert"]}
-    with pytest.raises(UserError, match="no MLM head"):
-        Bert(CONFIG, params, TOKENIZER, head="none").score(["ship"])
+    bare = Bert(CONFIG, params, TOKENIZER, head="none")
+    with pytest.raises(UserError, match="no MLM head for tokens; pretrain it further"):
+        bare.score(["ship"])
+    # The message names only what works without a head.
+    with pytest.raises(UserError, match=r"without a head; .* with embed$"):
+        bare.predict("ship")
+    assert bare.encode("ship").shape == (CONFIG.hidden_size,)
 
 
 PAIRS = [("a good one .", "a bad"), ("it is", "it are here")]
