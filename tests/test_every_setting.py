@@ -402,6 +402,12 @@ ROWS = {
         "alone",
         {"model.positions": "rotary"},
     ),
+    "model.rope_factor": Row(
+        3.0,
+        lambda x: traced_as(x, "model", rope_factor=3.0),
+        "alone",
+        {"model.positions": "rotary"},
+    ),
     "model.local_rope_theta": Row(
         300.0,
         lambda x: traced_as(x, "model", local_rope_theta=300.0),
@@ -662,7 +668,7 @@ def test_packed_rows_can_be_divided_into_the_parts_of_a_step(table):
 # Settings that exclude others of the table, or need files.
 ALONE = (
     *("data.examples.sentence_order", "model.encoder", "init_from", "init_state"),
-    *("model.rope_theta", "model.local_rope_theta"),
+    *("model.rope_theta", "model.rope_factor", "model.local_rope_theta"),
 )
 GIVEN = {name: row.value for name, row in ROWS.items() if name not in ALONE}
 GIVEN |= {"model.vocab_size": 77}

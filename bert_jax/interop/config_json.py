@@ -10,6 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_json
 from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.interop.families.activations import activation_name, read_activation
+from bert_jax.interop.families.hub_forms import known_form
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.schema import check
 from bert_jax.settings import from_settings
@@ -31,6 +32,7 @@ _READ_IF_OWN = {
     "pooler": "pooler",
     "model_type": "transformers_type",
     "rope_theta": "rope_theta",
+    "rope_factor": "rope_factor",
     "window": "window",
     "global_every": "global_every",
     "local_rope_theta": "local_rope_theta",
@@ -175,7 +177,7 @@ def read_config(path: Path | str, **changes: Any) -> BertConfig:
 
 def read_config_json(path: Path) -> dict[str, Any]:
     """The content of a bert_config.json or config.json, with values of the right types."""
-    return read_json(path, "the config of an encoder", ConfigJson)
+    return known_form(read_json(path, "the config of an encoder", ConfigJson))
 
 
 def config_to_dict(

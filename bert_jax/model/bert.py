@@ -149,11 +149,13 @@ def with_rotation(
     positions_BQ: jax.Array | None,
     *,
     theta: float,
+    factor: float,
 ) -> tuple[jax.Array, jax.Array]:
     """Queries and keys with rotary positions, which count from the start of a sequence."""
     places_BL = tokens.positions
     places_BQ = take_positions(places_BL, positions_BQ)
-    return rotated(q_BQNH, places_BQ, theta), rotated(k_BLNH, places_BL, theta)
+    q_BQNH = rotated(q_BQNH, places_BQ, theta, factor)
+    return q_BQNH, rotated(k_BLNH, places_BL, theta, factor)
 
 
 class SelfAttention(nn.Module):
@@ -166,8 +168,11 @@ class SelfAttention(nn.Module):
     def setup(self):
         self.with_positions = without_rotation
         if self.config.positions == "rotary":
-            theta = self.pattern.rope_theta
-            self.with_positions = functools.partial(with_rotation, theta=theta)
+            self.with_positions = functools.partial(
+                with_rotation,
+                theta=self.pattern.rope_theta,
+                factor=self.config.rope_factor,
+            )
 
     @nn.compact
     def __call__(

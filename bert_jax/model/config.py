@@ -86,6 +86,12 @@ class BertConfig:
         "base of the wavelengths of rotary positions. Larger for longer texts",
         above=0,
     )
+    rope_factor: float = setting(
+        1.0,
+        "number by which rotary positions are divided, such as 2 for texts of twice the "
+        "length (linear scaling)",
+        above=0,
+    )
     local_rope_theta: float = setting(
         0.0, "rope_theta of layers with a window. 0: rope_theta", least=0
     )
@@ -187,11 +193,13 @@ class BertConfig:
                 f"position_offset={self.position_offset} has no effect with "
                 "positions=rotary; leave it out"
             )
-        if self.rope_theta != BertConfig.rope_theta and not rotary:
-            raise UserError(
-                f"rope_theta={self.rope_theta:g} needs positions=rotary, not "
-                f"{self.positions}; set positions=rotary or leave rope_theta out"
-            )
+        for name in ("rope_theta", "rope_factor"):
+            value = getattr(self, name)
+            if value != getattr(BertConfig, name) and not rotary:
+                raise UserError(
+                    f"{name}={value:g} needs positions=rotary, not {self.positions}; set "
+                    f"positions=rotary or leave {name} out"
+                )
         if self.window and self.global_every == 1:
             raise UserError(
                 f"window={self.window} has no effect, because all layers attend to "

@@ -150,24 +150,26 @@ def sinusoids(config: BertConfig) -> np.ndarray:
     return np.float32(SINUSOID_SCALE * table.reshape(len(angles), -1)[:, :D])
 
 
-def rotary_rates(size: int, theta: float) -> np.ndarray:
-    """The angles of position 1 for heads of a size: float32 theta^(-2i / size).
+def rotary_rates(size: int, theta: float, factor: float) -> np.ndarray:
+    """The angles of position 1 for heads of a size: float32 theta^(-2i / size) / factor.
 
     Each step is float32, as in torch, where most models were trained. With rates that were
     rounded once, angles at position 8,000 would differ by 1e-4.
     """
     exponents = np.arange(0, size, 2, dtype=np.float32) / size
-    return 1 / np.float32(theta) ** exponents
+    return 1 / np.float32(theta) ** exponents / np.float32(factor)
 
 
-def rotated(x_BLNH: jax.Array, positions_BL: jax.Array, theta: float) -> jax.Array:
+def rotated(
+    x_BLNH: jax.Array, positions_BL: jax.Array, theta: float, factor: float = 1.0
+) -> jax.Array:
     """Vectors of heads, rotated by their positions (Su et al., 2021, section 3.2.2).
 
     The numbers i and i + H / 2 of a vector are a point, which is rotated by the angle
-    position / theta^(2i / H). So the product of a query and a key depends on the distance
-    of their tokens. Angles and products are float32.
+    position / (factor theta^(2i / H)). So the product of a query and a key depends on the
+    distance of their tokens. Angles and products are float32.
     """
-    rates = rotary_rates(x_BLNH.shape[-1], theta)[None, None, None]
+    rates = rotary_rates(x_BLNH.shape[-1], theta, factor)[None, None, None]
     angles_BL1H = positions_BL[:, :, None, None].astype(jnp.float32) * rates
     cos, sin = jnp.cos(angles_BL1H), jnp.sin(angles_BL1H)
     first, second = jnp.split(x_BLNH.astype(jnp.float32), 2, axis=-1)

@@ -37,7 +37,7 @@ _READING, _UNDAMAGED, _DAMAGED = range(3)
 # Settings of the model that a run may choose. The checkpoint decides all others.
 _FREE = (
     *("hidden_dropout", "attention_dropout", "initializer_range", "scaled_init"),
-    *("pooling", "model_type", "rope_theta", "local_rope_theta"),
+    *("pooling", "model_type", "rope_theta", "rope_factor", "local_rope_theta"),
     "causal",
 )
 # Settings of the model that a checkpoint is fitted to, or that its files do not decide.

@@ -62,6 +62,7 @@ def test_a_config_survives_json(tmp_path, activation):
     "changes",
     [
         dict(positions="rotary", rope_theta=300.0),
+        dict(positions="rotary", rope_factor=3.0),
         dict(pre_norm=True, embedding_norm=True),
         dict(norm_bias=False),
         dict(attention_bias=False),

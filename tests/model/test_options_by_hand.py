@@ -43,6 +43,7 @@ MODELS = {
     "post_norm": dict(
         positions="rotary",
         rope_theta=20.0,
+        rope_factor=3.0,
         attention_bias=False,
         gated=True,
         activation="silu",
@@ -105,12 +106,12 @@ def activated(x, config):
     return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
-def turned(x, theta):
+def turned(x, theta, factor):
     """Each number of each head of each token, one by one: (length, size of a head)."""
     result, H = np.zeros_like(x), x.shape[1]
     for p in range(len(x)):
         for i in range(H // 2):
-            angle = p * theta ** (-2 * i / H)
+            angle = p / factor * theta ** (-2 * i / H)
             a, b = x[p, i], x[p, i + H // 2]
             result[p, i] = a * math.cos(angle) - b * math.sin(angle)
             result[p, i + H // 2] = a * math.sin(angle) + b * math.cos(angle)
@@ -124,7 +125,8 @@ def attention(x, params, config):
     for head in range(config.num_heads):
         q, k, v = (part[:, head * H : (head + 1) * H] for part in parts)
         if config.positions == "rotary":
-            q, k = turned(q, config.rope_theta), turned(k, config.rope_theta)
+            scale = config.rope_theta, config.rope_factor
+            q, k = turned(q, *scale), turned(k, *scale)
         scores = q @ k.T / math.sqrt(H)
         if config.causal:
             scores[np.triu_indices(len(x), 1)] = -np.inf
@@ -317,7 +319,7 @@ def test_angles_are_float32_with_bfloat16_activations():
     assert ours.dtype == jnp.bfloat16
     whole = np.zeros((8192, 8))
     whole[places] = x[0, :, 0]
-    expected = turned(whole, 160.0)[places]
+    expected = turned(whole, 160.0, 1.0)[places]
     np.testing.assert_allclose(
         np.float32(ours[0, :, 0]), expected, rtol=2**-8, atol=2e-3
     )
@@ -441,6 +443,7 @@ def test_a_gate_costs_one_more_product():
             "position_offset=2 has no effect",
         ),
         (dict(rope_theta=160_000.0), "rope_theta=160000 needs positions=rotary"),
+        (dict(rope_factor=2.5), "rope_factor=2.5 needs positions=rotary, not learned"),
         (dict(embedding_norm=True), "embedding_norm=True needs pre_norm=True"),
         (dict(encoder="lstm", gated=True), "lstm needs gated=False, not True"),
         (dict(encoder="lstm", positions="rotary"), "lstm has no positions=rotary"),
@@ -497,7 +500,7 @@ def test_weight_decay_is_for_kernels_and_tables():
 
 def test_rates_are_torchs_bit_for_bit():
     """1 / 10000 ** (torch.arange(0, 64, 2, dtype=torch.float) / 64), from float32."""
-    rates = rotary_rates(64, 10_000.0)
+    rates = rotary_rates(64, 10_000.0, 1.0)
     assert rates.dtype == np.float32 and rates.shape == (32,)
     expected = {
         5: 0.23713736236095428,

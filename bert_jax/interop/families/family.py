@@ -20,7 +20,8 @@ class Family:
       {"bert": "Bert"}.
     classes: head and parts, beside the encoder, by the rest of a class's name, such as
       {"ForMaskedLM": ("pretraining", ("mlm",))}. The first class that fits is written.
-    prefix: start of the encoder's tensor names in a model with a head.
+    prefix: start of the encoder's tensor names in a model with a head. old_prefix: another
+      start in files on the Hub. "": none.
     layer: start of the names of layer {}.
     names: transformers' names by path. Paths of a layer start below the layer. A part
       without a name is neither read nor written.
@@ -53,6 +54,7 @@ class Family:
     )
     split: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     decoder: str = ""
+    old_prefix: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     needs_types: bool = True
     read: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda values: {}

@@ -1,28 +1,30 @@
-"""GTE (Zhang et al., 2024): multilingual GTE, and Arctic Embed 2, which has its form."""
+"""GTE (Zhang et al., 2024): GTE v1.5, multilingual GTE, and Arctic Embed 2.
+
+Files of Alibaba have the names of their own code, Alibaba-NLP/new-impl.
+"""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.rope import read_theta
-from bert_jax.model.config import BertConfig
+from bert_jax.interop.families.hub_forms import check_values
+from bert_jax.interop.families.rope import read_rope, write_rope
 from bert_jax.schema import check
 
-THETA = 160_000.0
+# Rules that files with the code of Alibaba-NLP/new-impl may change.
+_RULES = {
+    "position_embedding_type": "rope",
+    "layer_norm_type": "layer_norm",
+    "logn_attention_scale": False,
+}
 
 
 def _read(values: Mapping[str, Any]) -> dict[str, float]:
-    theta = values.get("rope_theta", THETA)
+    check_values(values, _RULES)
+    theta = values.get("rope_theta", 160_000.0)
     check(theta, float, "rope_theta")
-    theta = read_theta(values.get("rope_parameters"), "rope_parameters", theta)
-    return {"rope_theta": read_theta(values.get("rope_scaling"), "rope_scaling", theta)}
-
-
-def write_theta(config: BertConfig) -> dict[str, Any]:
-    """The base of rotary positions, in the forms of transformers 4 and 5."""
-    rope = {"rope_type": "default", "rope_theta": config.rope_theta}
-    return {"rope_theta": config.rope_theta, "rope_parameters": rope}
+    return read_rope(values, theta)
 
 
 _KEYS = dict(BERT.keys)
@@ -38,6 +40,7 @@ GTE = dataclasses.replace(
         "ForTokenClassification": ("token", ("classifier",)),
     },
     prefix="gte.",
+    old_prefix="new.",
     layer="gte.encoder.layer.{}.",
     names={
         "bert/embeddings/word": "gte.embeddings.word_embeddings",
@@ -74,5 +77,5 @@ GTE = dataclasses.replace(
     },
     needs_types=False,
     read=_read,
-    write=write_theta,
+    write=write_rope,
 )

@@ -4,23 +4,22 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.errors import UserError
 from bert_jax.interop.families.bert import encoder_names
 from bert_jax.interop.families.gte import GTE
-from bert_jax.interop.families.rope import read_theta
+from bert_jax.interop.families.hub_forms import check_values
+from bert_jax.interop.families.rope import read_rope
+from bert_jax.schema import check
 
-# Fields of BertConfig by key in files on the Hub, and the other rules that are read there.
+# Keys in files on the Hub by key of transformers, and the other rules that are read there.
 _OLD_KEYS = {
-    "n_embd": "hidden_size",
-    "n_layer": "num_layers",
-    "n_head": "num_heads",
-    "n_inner": "intermediate_size",
-    "n_positions": "max_positions",
-    "resid_pdrop": "hidden_dropout",
-    "attn_pdrop": "attention_dropout",
-    "qkv_proj_bias": "attention_bias",
-    "layer_norm_epsilon": "layer_norm_epsilon",
-    "rotary_emb_base": "rope_theta",
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "max_position_embeddings": "n_positions",
+    "hidden_dropout_prob": "resid_pdrop",
+    "attention_probs_dropout_prob": "attn_pdrop",
+    "layer_norm_eps": "layer_norm_epsilon",
 }
 _OLD_RULES = {
     "activation_function": "swiglu",
@@ -39,15 +38,15 @@ _OLD_RULES = {
 
 
 def _read(values: Mapping[str, Any]) -> dict[str, Any]:
-    for key, expected in _OLD_RULES.items():
-        if values.get(key, expected) not in (expected, None):
-            raise UserError(f"{key}={values[key]!r}, expected {expected!r}")
-    rope = values.get("rope_parameters")
-    fields = {"rope_theta": read_theta(rope, "rope_parameters", 1000.0)}
-    for key, field in _OLD_KEYS.items():
-        new_key = GTE.keys.get(field, "rope_parameters")
-        if key in values and new_key not in values:
-            fields[field] = values[key]
+    check_values(values, _OLD_RULES)
+    theta = values.get("rotary_emb_base", 1000.0)
+    check(theta, float, "rotary_emb_base")
+    fields = read_rope(values, theta)
+    fields["attention_bias"] = values.get("qkv_proj_bias", False)
+    for field, key in GTE.keys.items():
+        old_key = _OLD_KEYS.get(key)
+        if old_key in values and key not in values:
+            fields[field] = values[old_key]
     return fields
 
 
@@ -74,6 +73,7 @@ NOMIC = dataclasses.replace(
     GTE,
     model_types={"nomic_bert": "NomicBert"},
     prefix="nomic_bert.",
+    old_prefix="",
     layer="nomic_bert.encoder.layers.{}.",
     names=_NAMES,
     head_names={"sequence": {"bert/pooler": "nomic_bert.pooler.dense"}},

@@ -46,16 +46,21 @@ def join_tensors(
 
 
 def with_prefix(tensors: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """Tensors of an encoder without a head, named as in a model with a head."""
+    """Tensors under the names that they have in a model with a head."""
+    named = {}
+    for name, tensor in tensors.items():
+        if family.old_prefix and name.startswith(family.old_prefix):
+            name = f"{family.prefix}{name.removeprefix(family.old_prefix)}"
+        named[name] = tensor
     word = family.name_of("bert/embeddings/word/embedding")
-    if word.removeprefix(family.prefix) not in tensors:
-        return dict(tensors)
+    if word.removeprefix(family.prefix) not in named:
+        return named
     inside = set()
     for start in (*family.names.values(), family.layer):
         if start.startswith(family.prefix):
             inside.add(start.removeprefix(family.prefix).partition(".")[0])
     result = {}
-    for name, tensor in tensors.items():
+    for name, tensor in named.items():
         if name.partition(".")[0] in inside:
             name = f"{family.prefix}{name}"
         result[name] = tensor

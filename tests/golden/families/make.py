@@ -50,6 +50,9 @@ NEAR = {"num_hidden_layers": 3, "local_attention": 8, "global_attn_every_n_layer
 BIASES = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
 NOMIC = ROTARY | {"hidden_act": "silu", "pad_token_id": 1}
 GTE = ROTARY | {"pad_token_id": 1}
+SCALED = {
+    "rope_parameters": {"rope_type": "linear", "rope_theta": 300.0, "factor": 4.0}
+}
 # The class of each folder, and its config.
 MODELS = {
     "roberta_mlm": ("RobertaForMaskedLM", ROBERTA),
@@ -84,6 +87,7 @@ MODELS = {
     "gte_none": ("GteModel", GTE | {"type_vocab_size": 0}),
     "gte_sequence": ("GteForSequenceClassification", GTE),
     "gte_token": ("GteForTokenClassification", GTE),
+    "gte_scaled_none": ("GteModel", GTE | SCALED),
 }
 LABELS = 3
 

@@ -65,13 +65,14 @@ FOLDERS = {
     "gte_none": ("GteModel", 0, False),
     "gte_sequence": ("GteForSequenceClassification", 0, True),
     "gte_token": ("GteForTokenClassification", 0, False),
+    "gte_scaled_none": ("GteModel", 0, False),
 }
 # Models with every option and head, and models with the same parts as one of these.
 SHORT = (
     *("roberta_mlm", "roberta_sequence", "roberta_choice", "xlm_roberta_none"),
     *("distilbert_mlm", "distilbert_sequence", "electra_choice", "electra_none"),
     *("modernbert_mlm", "modernbert_sequence", "modernbert_span"),
-    *("nomic_mlm", "gte_sequence"),
+    *("nomic_mlm", "gte_sequence", "gte_scaled_none"),
 )
 OTHERS = sorted({*FOLDERS} - {*SHORT})
 # Values that transformers does not read for these classes, that are implied, or that only

@@ -16,6 +16,7 @@ from bert_jax.interop.config_json import (
     config_from_dict,
     config_to_dict,
     exported_config,
+    read_config,
 )
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
 from bert_jax.model.bert import BertModel
@@ -208,6 +209,9 @@ def test_nomic_is_read_with_the_keys_of_the_hub_and_of_transformers():
     defaults = config_from_dict({"model_type": "nomic_bert"})  # the class defaults
     assert (defaults.vocab_size, defaults.num_layers) == (30528, 12)
     assert (defaults.rope_theta, defaults.max_positions) == (1000.0, 2048)
+    for rope in ({}, {"rope_parameters": {"rope_theta": 300.0}}):
+        assert config_from_dict(NOMIC | rope | {"qkv_proj_bias": True}).attention_bias
+        assert not config_from_dict(NOMIC | rope).attention_bias
     for key, value in (
         ("prenorm", True),
         ("rotary_emb_fraction", 0.5),
@@ -219,24 +223,94 @@ def test_nomic_is_read_with_the_keys_of_the_hub_and_of_transformers():
             config_from_dict(NOMIC | {key: value})
 
 
+GTE = {
+    "model_type": "gte",
+    "vocab_size": 128,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 72,
+}
+NTK_OF_4 = {"type": "ntk", "factor": 4.0**4}  # with heads of 8: 4^(4 * 2 / 8) = 4
+
+
 def test_gte_is_read_with_and_without_token_types():
-    sizes = {
-        "model_type": "gte",
-        "vocab_size": 128,
-        "hidden_size": 48,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 72,
-    }
-    config = config_from_dict(sizes)
+    config = config_from_dict(GTE)
     assert (config.rope_theta, config.type_vocab_size) == (160_000.0, 1)
     assert (config.max_positions, config.attention_dropout) == (8192, 0.0)
-    flat = config_from_dict(sizes | {"rope_theta": 500, "type_vocab_size": 0})
+    flat = config_from_dict(GTE | {"rope_theta": 500, "type_vocab_size": 0})
     assert (flat.rope_theta, flat.type_vocab_size) == (500.0, 0)
     assert config_from_dict(config_to_dict(flat)) == flat
-    scaled = {"rope_theta": 20000, "rope_scaling": {"factor": 8.0, "type": "ntk"}}
-    with pytest.raises(UserError, match=r"rope_scaling.rope_type='ntk'; expected"):
-        config_from_dict(sizes | scaled)
+
+
+def test_scaled_rotary_positions_are_read_and_written():
+    """Of both forms of transformers, and of Alibaba-NLP/new-impl, which has heads of 12."""
+    linear = {"rope_type": "linear", "rope_theta": 300, "factor": 4}
+    ntk = {"factor": 8.0, "type": "ntk", "mixed_b": None}
+    for changes, theta, factor in (
+        ({"rope_parameters": linear}, 300, 4),
+        ({"rope_theta": 300, "rope_scaling": {"type": "linear", "factor": 4}}, 300, 4),
+        ({"rope_theta": 20000, "rope_scaling": ntk}, 160_000, 8 ** (2 / 12)),
+        ({"rope_theta": 20000, "rope_scaling": None}, 20000, 1),
+    ):
+        config = config_from_dict(GTE | changes)
+        assert (config.rope_theta, config.rope_factor) == (theta, factor)
+        values = config_to_dict(config)
+        assert config_from_dict(values) == config
+        assert values.keys().isdisjoint({"rope_factor", "rope_scaling"})
+        assert (values["rope_parameters"]["rope_type"] == "linear") == (factor != 1)
+    for changes, message in (
+        (
+            {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+            "expected rope_type def",
+        ),
+        ({"rope_scaling": {"type": "ntk"}}, "expected a factor with rope_type ntk"),
+        ({"rope_scaling": ntk | {"mixed_b": 0.625}}, "'mixed_b': 0.625}; expected"),
+        ({"position_embedding_type": "absolute"}, "='absolute', expected 'rope'"),
+        ({"layer_norm_type": "rms_norm"}, "='rms_norm', expected 'layer_norm'"),
+        ({"logn_attention_scale": True}, "logn_attention_scale=True, expected False"),
+    ):
+        with pytest.raises(UserError, match=message):
+            config_from_dict(GTE | changes)
+
+
+def test_files_of_alibaba_are_read_as_gte(folder, tmp_path):
+    """Other names of tensors and classes, and other defaults of missing values."""
+    for name, changes in (
+        ("gte_mlm", {}),
+        ("gte_sequence", {}),
+        ("gte_none", {"architectures": ["NewModel", "NewForTokenClassification"]}),
+        ("gte_scaled_none", {"rope_theta": 300.0 / 256, "rope_scaling": NTK_OF_4}),
+    ):
+        expected = read_huggingface(folder / name)
+        values = json.loads((folder / name / "config.json").read_text())
+        values["model_type"] = "new"
+        values["architectures"] = [values["architectures"][0].replace("Gte", "New")]
+        del values["rope_parameters"]
+        values |= {"rope_theta": 160_000.0, "position_embedding_type": "rope"} | changes
+        tensors = {}
+        for key, array in load_file(folder / name / "model.safetensors").items():
+            if not key.startswith(("classifier", "lm_head")):
+                key = f"new.{key.removeprefix('gte.')}"
+            tensors[key] = array
+        path = tmp_path / name
+        path.mkdir()
+        save_file(tensors, path / "model.safetensors")
+        (path / "config.json").write_text(json.dumps(values))
+        read = read_huggingface(path)
+        assert (read.config, read.head) == (expected.config, expected.head)
+        jax.tree.map(np.testing.assert_array_equal, read.params, expected.params)
+        assert not read.missing
+        assert not read.unexpected
+        values["model_type"] = "gte"  # with the tensors of Alibaba, as in transformers
+        (path / "config.json").write_text(json.dumps(values))
+        jax.tree.map(
+            np.testing.assert_array_equal, read_huggingface(path).params, read.params
+        )
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(GTE | {"model_type": "new"}))
+    defaults = read_config(path)
+    assert (defaults.rope_theta, defaults.max_positions) == (10_000.0, 2048)
 
 
 @pytest.mark.parametrize("implementation", ["plain", "xla"])

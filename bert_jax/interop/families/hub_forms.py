@@ -1,0 +1,30 @@
+"""config.json in the forms of the authors' own code, which files on the Hub have."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.errors import UserError
+
+
+def known_form(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a config.json with the names that transformers has for its model.
+
+    Alibaba-NLP/new-impl has the model_type "new" for GTE.
+    """
+    if values.get("model_type") != "new":
+        return dict(values)
+    names = values.get("architectures") or ()
+    names = [name.replace("New", "Gte", 1) for name in names]
+    defaults = {"rope_theta": 10_000.0, "max_position_embeddings": 2048}
+    return {**defaults, **values, "model_type": "gte", "architectures": names}
+
+
+def check_values(values: Mapping[str, Any], only: Mapping[str, Any]) -> None:
+    """Raises UserError for a model that is computed in another way than here.
+
+    values: of config.json. only: the value of each key that is computed. A missing key and
+    None also mean this value.
+    """
+    for key, expected in only.items():
+        if values.get(key, expected) not in (expected, None):
+            raise UserError(f"{key}={values[key]!r}, expected {expected!r}")
