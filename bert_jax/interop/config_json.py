@@ -236,6 +236,9 @@ def _fits(config: BertConfig, rest: str) -> bool:
     if config.local_rope_theta == config.rope_theta:  # which 0 means
         config = dataclasses.replace(config, local_rope_theta=0.0)
     family = find_family(config.model_type)
+    has_mlm = "mlm" in family.classes[rest][1]
+    if has_mlm and config.activation not in family.mlm_activations:
+        return False
     has_types = family.name_of(_TYPES_TABLE) != ""
     if config.type_vocab_size > 0 and not has_types:
         return False

@@ -103,6 +103,12 @@ def to_params(
             if part in expected or len(absent) < len(names):
                 missing += absent
             continue
+        if part == "mlm" and config.activation not in family.mlm_activations:
+            raise UserError(
+                f"activation={config.activation}, but the MLM head of {config.model_type} "
+                f"has {listed(family.mlm_activations)}; expected the same, or the encoder "
+                "alone, saved as transformers' Model class"
+            )
         unexpected.difference_update(names.values())
         for ours, name in names.items():
             array, shape = tensors[name], _shape_there(ours, shapes[ours], config)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from bert_jax.model.config import BertConfig
+from bert_jax.model.config import ACTIVATIONS, BertConfig
 
 # Ends of the names of the classes that predict the next token.
 CAUSAL = ("LMHeadModel", "ForCausalLM")
@@ -29,6 +29,8 @@ class Family:
     split: tensors of a layer that contain several tensors of ``names``, such as
       {"attn.Wqkv": ("attn.query", "attn.key", "attn.value")}. The parts have equal sizes
       and follow each other along the outputs.
+    mlm_activations: BertConfig.activation of the models that have the same activation in
+      the MLM head, which does not depend on config.json in some families.
     decoder: the product with the word table in the MLM head, whose weight is the table and
       whose bias is the bias of "mlm".
     keys: keys of config.json by field of BertConfig. A missing key means BertConfig's
@@ -54,6 +56,7 @@ class Family:
     )
     split: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     decoder: str = ""
+    mlm_activations: Collection[str] = ACTIVATIONS
     old_prefix: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     needs_types: bool = True

@@ -65,6 +65,7 @@ GTE = dataclasses.replace(
         "attention.qkv_proj": ("attention.query", "attention.key", "attention.value"),
         "mlp.up_gate_proj": ("mlp.gate", "mlp.activated"),
     },
+    mlm_activations=("gelu",),
     decoder="lm_head.decoder",
     keys=_KEYS,
     options={

@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.interop.families.bert import encoder_names
+from bert_jax.interop.families.bert import BERT, encoder_names
 from bert_jax.interop.families.gte import GTE
 from bert_jax.interop.families.hub_forms import check_values
-from bert_jax.interop.families.rope import read_rope
+from bert_jax.interop.families.rope import read_rope, write_rope
 from bert_jax.schema import check
 
 # Keys in files on the Hub by key of transformers, and the other rules that are read there.
@@ -70,10 +70,11 @@ for _path in ("bert/embeddings/position", "bert/pooler", "qa_outputs"):
     del _NAMES[_path]
 
 NOMIC = dataclasses.replace(
-    GTE,
+    BERT,
     model_types={"nomic_bert": "NomicBert"},
+    classes=GTE.classes,
+    keys=GTE.keys,
     prefix="nomic_bert.",
-    old_prefix="",
     layer="nomic_bert.encoder.layers.{}.",
     names=_NAMES,
     head_names={"sequence": {"bert/pooler": "nomic_bert.pooler.dense"}},
@@ -89,11 +90,10 @@ NOMIC = dataclasses.replace(
         "gated": True,
         "activation": "silu",
         "feed_forward_bias": "none",
-        "attention_bias": False,
         "max_positions": 2048,
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
     },
-    needs_types=True,
     read=_read,
+    write=write_rope,
 )

@@ -57,6 +57,7 @@ ROBERTA = dataclasses.replace(
             "classifier": "classifier.out_proj",
         }
     },
+    mlm_activations=("gelu",),
     decoder="lm_head.decoder",
     read=_read,
     write=_write,

@@ -55,8 +55,11 @@ def with_prefix(tensors: Mapping[str, Any], family: Family) -> dict[str, Any]:
     word = family.name_of("bert/embeddings/word/embedding")
     if word.removeprefix(family.prefix) not in named:
         return named
+    names = [*family.names.values(), family.layer]
+    for others in family.head_names.values():
+        names += others.values()
     inside = set()
-    for start in (*family.names.values(), family.layer):
+    for start in names:
         if start.startswith(family.prefix):
             inside.add(start.removeprefix(family.prefix).partition(".")[0])
     result = {}

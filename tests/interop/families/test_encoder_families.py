@@ -515,6 +515,26 @@ def test_the_pooler_does_not_decide_the_family_of_a_model_without_one(
     assert with_nsp is None
 
 
+def test_an_mlm_head_has_the_activation_of_its_family(folder, tmp_path):
+    """gelu in RoBERTa and GTE, whatever hidden_act is, and hidden_act in BERT."""
+    for name, model_type in (("roberta_mlm", "roberta"), ("gte_mlm", "gte")):
+        copy = changed_copy(folder / name, tmp_path / name, hidden_act="relu")
+        message = (
+            f"activation=relu, but the MLM head of {model_type} has gelu; expected"
+        )
+        with pytest.raises(UserError, match=message):
+            read_huggingface(copy)
+        for activation, expected in (("gelu", model_type), ("gelu_tanh", None)):
+            config = read_huggingface(folder / name).config
+            config = dataclasses.replace(config, activation=activation)
+            exported = exported_config(config, "pretraining", {"mlm"})
+            assert (exported and exported.model_type) == expected
+            exported = exported_config(config, "none", set())  # without the head
+            assert exported.model_type == model_type
+    config = dataclasses.replace(SMALL, activation="relu", model_type="roberta")
+    assert exported_config(config, "pretraining", {"mlm"}).model_type == "bert"
+
+
 def test_a_model_type_is_kept_if_it_has_a_class_with_the_head():
     """Without a pooler these models differ in the names of their classes only."""
     for model_type, head, parts, expected in (

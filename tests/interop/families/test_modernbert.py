@@ -276,11 +276,14 @@ def test_scaled_rotary_positions_are_read_and_written():
 
 def test_files_of_alibaba_are_read_as_gte(folder, tmp_path):
     """Other names of tensors and classes, and other defaults of missing values."""
-    for name, changes in (
-        ("gte_mlm", {}),
-        ("gte_sequence", {}),
-        ("gte_none", {"architectures": ["NewModel", "NewForTokenClassification"]}),
-        ("gte_scaled_none", {"rope_theta": 300.0 / 256, "rope_scaling": NTK_OF_4}),
+    two = {"architectures": ["NewModel", "NewForTokenClassification"]}
+    scaled = {"rope_theta": 300.0 / 256, "rope_scaling": NTK_OF_4}
+    for name, prefix, changes in (
+        ("gte_mlm", "new.", {}),
+        ("gte_sequence", "new.", {}),
+        ("gte_sequence", "", {}),
+        ("gte_none", "new.", two),
+        ("gte_scaled_none", "new.", scaled),
     ):
         expected = read_huggingface(folder / name)
         values = json.loads((folder / name / "config.json").read_text())
@@ -291,9 +294,9 @@ def test_files_of_alibaba_are_read_as_gte(folder, tmp_path):
         tensors = {}
         for key, array in load_file(folder / name / "model.safetensors").items():
             if not key.startswith(("classifier", "lm_head")):
-                key = f"new.{key.removeprefix('gte.')}"
+                key = f"{prefix}{key.removeprefix('gte.')}"
             tensors[key] = array
-        path = tmp_path / name
+        path = tmp_path / f"{name}{prefix}"
         path.mkdir()
         save_file(tensors, path / "model.safetensors")
         (path / "config.json").write_text(json.dumps(values))
