@@ -258,11 +258,15 @@ def tune(folder, task, rows, mesh=ONE_DEVICE, **settings):
     )
 
 
-def trained(function, rows, inputs, class_name):
-    """A check that a task is trained, predicted, saved for transformers, and loaded."""
+def trained(function, rows, inputs, class_name, problem_type=None, **settings):
+    """A check that a task is trained, predicted, saved for transformers, and loaded.
+
+    problem_type: of the saved config.json, which decides the outputs in transformers.
+    settings: of the task.
+    """
 
     def check(folder, tmp_path, column, capsys):
-        task = getattr(bert_jax.tasks, function)(max_length=24)
+        task = getattr(bert_jax.tasks, function)(max_length=24, **settings)
         model = tune(folder, task, rows)
         before = bert_jax.load(folder).params["bert"]["embeddings"]["word"]
         after = model.params["bert"]["embeddings"]["word"]
@@ -273,6 +277,9 @@ def trained(function, rows, inputs, class_name):
         if class_name in family.classes:
             expected = class_name
         assert class_of(tmp_path / "tuned") == expected
+        saved = json.loads((tmp_path / "tuned/config.json").read_text())
+        if problem_type:
+            assert saved["problem_type"] == problem_type
         again = bert_jax.load(tmp_path / "tuned")
         assert again.config.model_type == checkpoint_of(column).config.model_type
         answers = model.predict(inputs)
@@ -284,6 +291,8 @@ def trained(function, rows, inputs, class_name):
 
 SEQUENCE = "ForSequenceClassification"
 CLASSES = [("a good day", "good"), ("the bad bee", "bad")]
+NUMBERS = [("a good day", 4.5), ("the bad bee", 1.0)]
+SEVERAL = [("a good day", ["good", "day"]), ("the bad bee", ["bad"])]
 LABELLED_PAIRS = [("a day", "good", "yes"), ("the bee", "on a mat", "no")]
 ANSWERS = [
     {"question": "a cat", "context": "the cat sat on the mat", "answers": ["the mat"]},
@@ -436,7 +445,12 @@ CHECKS = {
         "classification", CLASSES, TEXTS, SEQUENCE
     ),
     "the same: `pairs`": trained("pairs", LABELLED_PAIRS, [("a", "cat")], SEQUENCE),
-    "the same: `multi_label`": trained("multi_label", CLASSES, TEXTS, SEQUENCE),
+    "the same: `classification(regression=True)`": trained(
+        "classification", NUMBERS, TEXTS, SEQUENCE, "regression", regression=True
+    ),
+    "the same: `multi_label`": trained(
+        "multi_label", SEVERAL, TEXTS, SEQUENCE, "multi_label_classification"
+    ),
     "the same: `choices`": trained(
         "choices", CHOICES, [("a bee", ["sat", "day"])], "ForMultipleChoice"
     ),
