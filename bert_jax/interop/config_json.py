@@ -139,6 +139,7 @@ def config_from_dict(values: Mapping[str, Any], **changes: Any) -> BertConfig:
     changes: fields of BertConfig that replace values of the file. Google's checkpoints
     since February 2019 need activation="gelu_tanh", but their files have "gelu".
     """
+    values = known_form(values)
     model_type = values.get("model_type", BertConfig.model_type)
     ours = _ALWAYS_READ
     if model_type == OWN:

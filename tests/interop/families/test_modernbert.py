@@ -16,7 +16,6 @@ from bert_jax.interop.config_json import (
     config_from_dict,
     config_to_dict,
     exported_config,
-    read_config,
 )
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
 from bert_jax.model.bert import BertModel
@@ -310,9 +309,7 @@ def test_files_of_alibaba_are_read_as_gte(folder, tmp_path):
         jax.tree.map(
             np.testing.assert_array_equal, read_huggingface(path).params, read.params
         )
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(GTE | {"model_type": "new"}))
-    defaults = read_config(path)
+    defaults = config_from_dict(GTE | {"model_type": "new"})
     assert (defaults.rope_theta, defaults.max_positions) == (10_000.0, 2048)
 
 
