@@ -3,12 +3,21 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKDIR ?= runs/tiny
+DATA ?= data
+SEED ?= 0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test test-all lint format docs notebooks clean
+.PHONY: train speedrun test test-all lint format docs notebooks clean
 
 train: $(VENV)/.run  ## Pretrain a small BERT on the English inside Python itself.
 	$(BIN)/bert_jax train --config tiny --workdir $(WORKDIR)
+
+speedrun: $(VENV)/.run  ## Repeat the record: download, train (1 to 3 hours), score.
+	$(BIN)/python experiments/data/download.py $(DATA)
+	$(BIN)/bert_jax train --config speedrun:$(DATA) --workdir runs/speedrun-$(SEED) \
+		--seed=$(SEED) && times
+	$(BIN)/bert_jax score --checkpoint runs/speedrun-$(SEED) \
+		--pairs $(DATA)/blimp/data --pairs_range 500:1000
 
 test: $(VENV)/.test  ## Run the short tests.
 	$(BIN)/python -m pytest

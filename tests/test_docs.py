@@ -281,6 +281,17 @@ def test_every_command_parses(page, parse, workspace, capsys):
                 raise
 
 
+def test_the_commands_of_the_makefile_parse(parse):
+    text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    values = dict(re.findall(r"^(\w+) \?= (.*)$", text, flags=re.M))
+    lines = re.findall(r"^\t\$\(BIN\)/bert_jax (.*)$", text, flags=re.M)
+    assert len(lines) == 3
+    for line in lines:
+        command = re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], line)
+        name, *words = command.partition("&&")[0].split()
+        parse(name, words)
+
+
 @pytest.mark.parametrize(
     ("page", "interface"),
     [("own_objective", PretrainingObjective), ("own_task", Task)],

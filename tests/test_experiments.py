@@ -175,6 +175,14 @@ def test_tiny_fills_in_sentences_that_it_did_not_train_on():
         assert not any(pattern.search(sentence) for sentence in corpus), prompt
 
 
+def test_what_pretraining_is_worth_has_the_model_of_the_record():
+    """The workdir of speedrun.py gives the parameters of one of the study's variants."""
+    study, _ = study_command._open(f"{EXPERIMENTS}/ablations/pretrained.py:data")
+    record = load("speedrun.py")
+    for variant in study.variants.values():
+        assert BertConfig(**variant.pretrain["model"]) == record.model
+
+
 def points_above_baseline(nsp_accuracy, nsp_majority):
     """Points above the baseline, less two standard errors of 3,200 pairs."""
     error = (nsp_accuracy * (1 - nsp_accuracy) / 3200) ** 0.5

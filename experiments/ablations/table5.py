@@ -11,8 +11,9 @@ What: BERT's two objectives; masked LM without NSP; left to right as GPT; the sa
 On: two CPU cores, two seeds at a time; 30 MB of Wikipedia and 16 MB of books.
 Result: see docs/results.md. In the paper BASE loses 0.5 points of MNLI without NSP; left to
   right it loses 2.3 points there and 10.7 points of F1 on SQuAD, 3.6 with a BiLSTM.
-Before: a folder DATA with wikipedia/, books/, glue/SST-2, ner/wnut17, squad/dev-v1.1.json
-  (which is split by article) and blimp/data, the .jsonl files of BLiMP.zip.
+Before: a folder DATA with glue/SST-2, ner/wnut17 and squad/dev-v1.1.json (which is split
+  by article); python experiments/data/download.py DATA adds wikipedia/, books/ and
+  blimp/data.
 Run:
   bert_jax study table5:DATA --workdir runs/table5
 """
