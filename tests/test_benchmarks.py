@@ -233,3 +233,34 @@ def test_a_worker_returns_the_files_that_it_ran(monkeypatch, capsys):
     # Neither tests nor installed packages.
     rooms = {file.split("/")[0] for file in results["sources"]}
     assert rooms == {"a", "benchmarks", "bert_jax"}
+
+
+def test_scores_of_pairs_are_compared_set_by_set(start, monkeypatch, tmp_path, capsys):
+    pairs = {
+        "a": [("x", "bad"), ("left", "x"), ("out", "x"), ("yy", "yy")],
+        "b": [("left", "x"), ("bad", "near"), ("x", "bad"), ("out", "x")],
+    }
+    for name, rows in pairs.items():
+        lines = [dict(sentence_good=good, sentence_bad=bad) for good, bad in rows]
+        (tmp_path / name).write_text("\n".join(map(json.dumps, lines)))
+    scores = {"x": -1.0, "bad": -9.0, "near": -9.0001, "left": -2.0, "yy": -3.0}
+    module = importlib.import_module("blimp_peer")
+    monkeypatch.setattr(module, "make_scorer", lambda folder: scores.__getitem__)
+
+    def compare(a, b):
+        shares = {str(tmp_path / "a"): a / 2, str(tmp_path / "b"): b / 2}
+        ours = {"accuracy": (a + b) / 4, "by_set": shares, "pairs": 4}
+        (tmp_path / "ours").write_text(json.dumps(ours))
+        flags = f"--output={tmp_path}/report", "--pairs_range=1:3"
+        start("blimp_peer", f"--ours={tmp_path}/ours", "--model=m", *flags)
+        return json.loads((tmp_path / "report").read_text())["rows"]
+
+    scores["out"] = 0.0
+    first, second = compare(1, 2)  # right: "out" of a, and both of b
+    assert [first[k] for k in ("pairs", "right, transformers")] == [2, 1]
+    assert (second["right, transformers"], second["nearly equal scores"]) == (2, 1)
+    compare(1, 1)  # rounding may decide one pair of b
+    assert "bert_jax 50.00%" in capsys.readouterr().out
+    for a, b in ((2, 2), (0, 2), (1, 0)):
+        with pytest.raises(SystemExit, match="right, transformers"):
+            compare(a, b)
