@@ -4,7 +4,8 @@ torch masks each token of a sentence in turn and adds the log probabilities. No 
 bert_jax runs here. The sets of both are equal, except for pairs whose two scores differ by
 less than 0.001, which rounding may decide. The exit code is 1 if they are not.
 
-It needs an environment of its own: pip install torch==2.13.0 transformers==5.24.0
+It uses one core, and can score half of the pairs on each of two. It needs an environment
+of its own: pip install torch==2.13.0 transformers==5.24.0
 
 usage:
   bert_jax convert --checkpoint runs/speedrun-0 --output exported
@@ -31,6 +32,7 @@ def make_scorer(folder: str) -> Callable[[str], float]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder, dtype="float32")
     model.eval()
+    torch.set_num_threads(1)  # a sentence is too short for two
 
     @torch.inference_mode()
     def score(text: str) -> float:
