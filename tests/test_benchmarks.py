@@ -244,14 +244,15 @@ def test_scores_of_pairs_are_compared_set_by_set(start, monkeypatch, tmp_path, c
         lines = [dict(sentence_good=good, sentence_bad=bad) for good, bad in rows]
         (tmp_path / name).write_text("\n".join(map(json.dumps, lines)))
     scores = {"x": -1.0, "bad": -9.0, "near": -9.0001, "left": -2.0, "yy": -3.0}
-    module = importlib.import_module("blimp_peer")
+    common, module = map(importlib.import_module, ("common", "blimp_peer"))
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
     monkeypatch.setattr(module, "make_scorer", lambda folder: scores.__getitem__)
 
     def compare(a, b):
         shares = {str(tmp_path / "a"): a / 2, str(tmp_path / "b"): b / 2}
         ours = {"accuracy": (a + b) / 4, "by_set": shares, "pairs": 4}
         (tmp_path / "ours").write_text(json.dumps(ours))
-        flags = f"--output={tmp_path}/report", "--pairs_range=1:3"
+        flags = f"--output={tmp_path}/report", "--pairs_range=1:3", "--result=same"
         start("blimp_peer", f"--ours={tmp_path}/ours", "--model=m", *flags)
         return json.loads((tmp_path / "report").read_text())["rows"]
 
@@ -260,6 +261,9 @@ def test_scores_of_pairs_are_compared_set_by_set(start, monkeypatch, tmp_path, c
     assert [first[k] for k in ("pairs", "right, transformers")] == [2, 1]
     assert (second["right, transformers"], second["nearly equal scores"]) == (2, 1)
     compare(1, 1)  # rounding may decide one pair of b
+    result = json.loads((tmp_path / "same_pairs.json").read_text())
+    assert (result["value"], result["unit"], result["table"]) == (1, "pairs", "same")
+    assert {"bert_jax/inference", "benchmarks/blimp_peer.py"} < {*result["sources"]}
     assert "bert_jax 50.00%" in capsys.readouterr().out
     for a, b in ((2, 2), (0, 2), (1, 0)):
         with pytest.raises(SystemExit, match="right, transformers"):
