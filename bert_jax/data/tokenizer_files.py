@@ -55,6 +55,8 @@ _ADDED = (
     "extra_special_tokens",
     "added_tokens_decoder",
 )
+# Classes that a vocab.json with merges.txt may have. Others split text in another way.
+_BYTE_LEVEL = ("RobertaTokenizer", "RobertaTokenizerFast", *GENERAL, None)
 # Special tokens whose names in other settings also count.
 _OTHER_NAMES = {"cls_token": "bos_token", "sep_token": "eos_token"}
 _EXPECTED = f"the {' or '.join(FILES)} of a tokenizer"
@@ -166,6 +168,12 @@ def _tokenizer_json(path: Path, settings: dict[str, Any]) -> bytes | None:
     class_name = settings.get("tokenizer_class")
     space = settings.get("add_prefix_space")
     if path.name == "vocab.json":
+        if class_name not in _BYTE_LEVEL:
+            raise UserError(
+                f"tokenizer_class={class_name} in its settings; expected "
+                f"{_BYTE_LEVEL[0]}, or a tokenizer.json from save_pretrained() of "
+                "AutoTokenizer"
+            )
         merges = path.with_name(MERGES)
         if not merges.is_file():
             raise UserError(f"{MERGES} is missing beside it; expected both files")

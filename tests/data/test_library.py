@@ -264,6 +264,23 @@ def test_vocab_json_needs_merges_and_the_special_tokens(folder, files):
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize("name", ["HerbertTokenizer", "HerbertTokenizerFast"])
+def test_vocab_json_of_another_class_is_refused(folder, name, file):
+    """HerBERT's vocab.json and merges.txt are no byte-level BPE."""
+    path = folder("byte_level")
+    for other in ("tokenizer_config.json", "config.json"):
+        (path / other).unlink(missing_ok=True)
+    expected = load_tokenizer(path).encode("a cat").tolist()
+    (path / file).write_text(f'{{"tokenizer_class": "{name}"}}')
+    with pytest.raises(
+        UserError, match=f"tokenizer_class={name} in .* expected RobertaTokenizer, or a"
+    ):
+        load_tokenizer(path)
+    (path / file).write_text('{"tokenizer_class": "RobertaTokenizerFast"}')
+    assert load_tokenizer(path).encode("a cat").tolist() == expected
+
+
 def test_the_size_of_the_model_chooses_the_numbers_of_sentencepiece(folder):
     path = folder("notused")
     assert load_tokenizer(path).cls_id == 5
