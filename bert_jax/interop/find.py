@@ -22,6 +22,14 @@ BEST = "best"  # folder of the best model of a fine-tuning run
 SAFETENSORS, TORCH, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 BILSTM = "bilstm.safetensors"  # a BiLSTM on an encoder, under our names
 MODULES = "modules.json"  # the list of modules of sentence-transformers
+# The settings of its Transformer. Its old versions named the file after the architecture.
+LENGTHS = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_xlm-roberta_config.json",
+)
 _ADAPTER = "adapter_config.json"  # the settings of an adapter of peft
 # Files that from_hub downloads before the weights.
 _SMALL = (
@@ -29,7 +37,7 @@ _SMALL = (
     _ADAPTER,
     *("vocab.txt", "spiece.model", "added_tokens.json", "special_tokens_map.json"),
     *("vocab.json", "merges.txt", "sentencepiece.bpe.model"),
-    *(MODULES, "sentence_bert_config.json", "config_sentence_transformers.json"),
+    *(MODULES, *LENGTHS, "config_sentence_transformers.json"),
 )
 # Names in a folder that a model was saved to, here, by transformers or by
 # sentence-transformers. "1_Pooling" is the folder of a module.

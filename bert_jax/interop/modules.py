@@ -22,13 +22,12 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_json, write_json, write_text
 from bert_jax.interop.checkpoint import IDENTITY, SIGMOID
 from bert_jax.interop.config_json import CrossEncoder
-from bert_jax.interop.find import MODULES, list_modules
+from bert_jax.interop.find import LENGTHS, MODULES, list_modules
 from bert_jax.interop.weights import read_weights
 from bert_jax.model.config import BertConfig
 
 _logger = logging.getLogger(__name__)
 EXTRA = "modules"  # the key of Checkpoint.extra
-_TRANSFORMER = "sentence_bert_config.json"
 _CONFIG = "config_sentence_transformers.json"
 # Keys of sentence-transformers before version 5.4.
 _OLD = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
@@ -51,7 +50,7 @@ class _Vectors(TypedDict, total=False):
 
 
 class _Length(TypedDict, total=False):
-    """The form of sentence_bert_config.json."""
+    """The form of a file of LENGTHS."""
 
     max_seq_length: int | None
     do_lower_case: bool | None
@@ -192,7 +191,11 @@ def _pooling(path: Path, settings: Mapping[str, Any]) -> str:
 
 def _length(folder: Path, positions: int, tokenizer: Tokenizer | None) -> int:
     """Maximum number of tokens, from the settings of Transformer or of the tokenizer."""
-    path = folder / _TRANSFORMER
+    path = folder / LENGTHS[0]
+    for name in LENGTHS:
+        if (folder / name).is_file():
+            path = folder / name
+            break
     settings = _read_optional(path, _Length)
     cased = tokenizer is not None and not tokenizer.lower_case
     if cased and settings.get("do_lower_case"):
@@ -240,7 +243,7 @@ def write_modules(folder: Path, settings: Mapping[str, Any], width: int) -> None
         pooling["include_prompt"] = False
     write_json(folder / "1_Pooling/config.json", pooling)
     length = {"max_seq_length": settings["max_length"], "do_lower_case": False}
-    write_json(folder / _TRANSFORMER, length)
+    write_json(folder / LENGTHS[0], length)
     keys = ("prompts", "default_prompt_name", "similarity_fn_name")
     write_json(folder / _CONFIG, {key: settings.get(key) for key in keys})
 

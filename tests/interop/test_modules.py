@@ -225,6 +225,18 @@ def test_old_settings_are_read(folder, theirs):
     np.testing.assert_allclose(vectors, theirs["cls"], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["roberta", "distilbert", "camembert", "xlm-roberta"])
+def test_old_names_of_the_settings_are_read(folder, name):
+    """sentence-transformers reads the first of these files."""
+    path = folder("cls")
+    settings = {"max_seq_length": 7, "do_lower_case": False}
+    (path / LENGTH).unlink()
+    (path / f"sentence_{name}_config.json").write_text(json.dumps(settings))
+    assert bert_jax.load(path).extra["modules"]["max_length"] == 7
+    (path / LENGTH).write_text(json.dumps(settings | {"max_seq_length": 11}))
+    assert bert_jax.load(path).extra["modules"]["max_length"] == 11
+
+
 @pytest.mark.parametrize(("length", "expected"), [(9, 9), (1e30, 19)])
 def test_a_missing_length_comes_from_the_tokenizer(folder, length, expected):
     """transformers writes 1e30 for no limit. The model has 19 positions."""
