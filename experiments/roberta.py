@@ -1,15 +1,17 @@
-"""RoBERTa BASE (Liu et al., 2019): 12 layers, width 768, 12 heads, 125M parameters.
+r"""RoBERTa BASE (Liu et al., 2019): 12 layers, width 768, 12 heads, 125M parameters.
 
 What: masked LM without sentence pairs, 500,000 steps of 8,192 x 512 tokens. Each pass over
   the text has new masks. roberta:large has the sizes and the learning rate of LARGE.
   From: table 9 of the paper. It did not clip gradients.
-On: 1,024 V100 GPUs for about a day in the paper (100,000 steps).
+On: 1,024 V100 GPUs for about a day in the paper (100,000 steps). By bert_jax estimate, base
+  fits on TPU v5e:4x4 with --accumulation=32 --compute.scan_layers=True.
 Result: not trained with bert_jax. The dev sets of MNLI and SST-2 have 87.6% and 94.8%
   (fairseq, examples/roberta/README.md).
 Before: bert_jax prepare with a byte-level BPE, which bert_jax vocabulary --kind bpe makes;
   see docs/guides/pretrain.md.
 Run:
-  bert_jax train --config roberta --data.path=DIR
+  bert_jax train --config roberta --data.path=DIR \
+    --accumulation=32 --compute.scan_layers=True
 """
 
 import math
