@@ -19,6 +19,7 @@ import jax
 import numpy as np
 import pytest
 from flax import linen as nn
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax._src import compiler
 from jax.experimental.compilation_cache import compilation_cache
 
@@ -88,12 +89,15 @@ jax.config.update("jax_disable_most_optimizations", True)
 # round the same formula differently. Later versions only have MLIR, and abort if it is
 # disabled.
 PLAIN_EMITTERS = jax.__version_info__ < (0, 11)
+# XLA splits a program into 32 parts, to compile them at the same time. All processors are
+# busy with tests, and the parts need a fifth more time than the whole.
 # Without the second flag the devices of a CPU may run independent collectives in different
 # orders, and wait for each other until XLA aborts.
 os.environ["XLA_FLAGS"] = " ".join(
     [
         "--xla_cpu_use_fusion_emitters=false" if PLAIN_EMITTERS else "",
         "--xla_cpu_enable_concurrency_optimized_scheduler=false",
+        "--xla_cpu_parallel_codegen_split_count=1" if PLAIN_EMITTERS else "",
         os.environ.get("XLA_FLAGS", ""),
     ]
 )
@@ -383,6 +387,7 @@ def fused():
         options = dict(env_options_overrides or {})
         if backend.platform == "cpu" and PLAIN_EMITTERS:
             options.setdefault("xla_cpu_use_fusion_emitters", True)
+            options.setdefault("xla_cpu_parallel_codegen_split_count", 32)
         return plain(*args, env_options_overrides=options, backend=backend, **kwargs)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -425,6 +430,24 @@ def init_params():
         return jax.device_get(jax.jit(init)(jax.random.key(seed), tokens)["params"])
 
     return init
+
+
+@pytest.fixture(scope="session")
+def random_params():
+    """A function of the shapes of parameters that returns random parameters.
+
+    It compiles no program. Initialising a model takes as long as compiling its step.
+    """
+
+    def make(shapes):
+        random, flat = np.random.default_rng(0), {}
+        for name, leaf in flatten_dict(shapes).items():
+            flat[name] = random.normal(0, 0.1, leaf.shape).astype(leaf.dtype)
+            if name[-1] == "scale":
+                flat[name] += 1
+        return unflatten_dict(flat)
+
+    return make
 
 
 @pytest.fixture(scope="session")

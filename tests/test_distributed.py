@@ -167,6 +167,7 @@ def check_lost(code, output):
     assert "Traceback" not in output, output
 
 
+@pytest.mark.long
 def test_two_processes_train_as_one(check_equal, one_phase, tmp_path):
     logs = tmp_path / "logs"
     no_prompts = "--prompts=()"

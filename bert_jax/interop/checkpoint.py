@@ -178,8 +178,13 @@ def parameter_shapes(
     return shapes
 
 
+@functools.lru_cache(maxsize=32)
 def initial_shapes(model: nn.Module) -> dict[str, Any]:
-    """The shapes of the parameters of BertForPreTraining or of a model with a head."""
+    """The shapes of the parameters of BertForPreTraining or of a model with a head.
+
+    The model is traced once, although each load and prediction asks. Nobody changes the
+    result.
+    """
     ids_BL = jax.ShapeDtypeStruct((1, 8), jnp.int32)
     inputs = [ids_BL] * 4
     if not isinstance(model, BertForPreTraining):

@@ -201,8 +201,7 @@ class _FineTuning:
         """Scores the best parameters on every split and writes the predictions."""
         best, seconds = progress.best, progress.evaluation_seconds
         task = tuned(self.task, best["scores"])
-        shapes = jax.eval_shape(self.objective.init, jax.random.key(0))
-        params = best_params(self.config, self.prepared, self.folder, shapes)
+        params = best_params(self.config, self.prepared, self.folder, self.objective)
         write = functools.partial(
             write_predictions,
             task,

@@ -17,7 +17,7 @@ from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
 from bert_jax.interop.modules import EXTRA as MODULES
 from bert_jax.interop.modules import vector_settings, with_prompts
-from bert_jax.objectives.objective import Params
+from bert_jax.objectives.objective import Objective, Params
 from bert_jax.parallel.processes import on_leader
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Log
@@ -71,12 +71,12 @@ def save_best(
 
 
 def best_params(
-    config: FineTuneConfig, prepared: Prepared, folder: RunFolder, shapes: Params
+    config: FineTuneConfig,
+    prepared: Prepared,
+    folder: RunFolder,
+    objective: Objective,
 ) -> Params:
-    """The parameters in best/. Process 0 reads them for all devices.
-
-    shapes: shapes and dtypes of the parameters that the run trains.
-    """
+    """The parameters in best/. Process 0 reads them for all devices."""
 
     def read() -> Params:
         scan = prepared.checkpoint.compute.scan_layers
@@ -85,6 +85,7 @@ def best_params(
 
     params, mesh = on_leader(read), prepared.mesh
     if jax.process_count() > 1:
+        shapes = jax.eval_shape(objective.init, jax.random.key(0))
         if config.features.layers:
             shapes = shapes | {"bert": prepared.checkpoint.params["bert"]}
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)

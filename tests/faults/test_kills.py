@@ -236,13 +236,8 @@ def works(one_phase_of, finetune_folder, golden, metric_lines, small_store, tmp_
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name == "pretraining" else pytest.mark.long)
-        for name in SHARES
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", SHARES)
 def test_a_killed_command_ends_like_an_undisturbed_one(
     name, works, run, bucket, kills, tmp_path
 ):

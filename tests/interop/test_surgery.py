@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.interop.checkpoint import Checkpoint
+from bert_jax.interop.checkpoint import Checkpoint, initial_shapes
 from bert_jax.interop.surgery import head_params
 from bert_jax.model.config import FeatureConfig
 from bert_jax.objectives.heads import HEADS, FrozenTagging
@@ -46,6 +46,16 @@ def initial(checkpoint, head, labels=(), outputs=3, key=KEY, **options):
 
 def same(a, b):
     return jax.tree.all(jax.tree.map(np.array_equal, a, b))
+
+
+def test_equal_models_are_traced_once_for_their_shapes(model_config):
+    """Each load and prediction asks for them, and tracing takes as long as a load."""
+    three, same, two = (
+        make_model(model_config(), "sequence", outputs, FULL) for outputs in (3, 3, 2)
+    )
+    assert initial_shapes(three) is initial_shapes(same)
+    assert initial_shapes(three)["classifier"]["kernel"].shape == (32, 3)
+    assert initial_shapes(two)["classifier"]["kernel"].shape == (32, 2)
 
 
 def test_the_encoder_is_the_checkpoints_and_the_head_is_new(make_checkpoint):

@@ -287,6 +287,7 @@ def test_triplets_train_a_model_without_labels(checkpoint_dir, tmp_path):
         learning_rate=1e-2,
         accumulation=2,
         buckets=1,
+        checkpoint_every=1000,
         log=[].append,
     )
     assert model.scores["dev"] == {"accuracy": pytest.approx(100)}

@@ -43,7 +43,7 @@ def make_objective(make_head):
 
 
 @pytest.fixture(scope="module")
-def gradients_of(make_objective):
+def gradients_of(make_objective, random_params):
     """A function of (head, arrays, accumulation): gradients and sums, no dropout."""
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
 
@@ -55,7 +55,8 @@ def gradients_of(make_objective):
         objective = make_objective(head, **changes)
         settings = dict(objective=objective, accumulation=accumulation)
         abstract = abstract_state(objective, ADAM, mesh)
-        state = init_state(objective, ADAM, abstract, seed=5)
+        params = random_params(abstract.params)
+        state = init_state(objective, ADAM, abstract, 5, params)
         return state, jax.jit(functools.partial(gradients, **settings))
 
     def compute(head, arrays, accumulation=1):
@@ -172,7 +173,7 @@ def test_packed_rows_change_nothing(
     ],
 )
 def test_four_devices_learn_what_one_learns(
-    head, make_objective, make_arrays, max_difference
+    head, make_objective, make_arrays, random_params, max_difference
 ):
     """With dropout. The choices of an example may be rows of different devices."""
     objective = make_objective(head)
@@ -181,7 +182,8 @@ def test_four_devices_learn_what_one_learns(
     def train(devices):
         mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
         abstract = abstract_state(objective, ADAM, mesh)
-        state = init_state(objective, ADAM, abstract, seed=5)
+        params = random_params(abstract.params)
+        state = init_state(objective, ADAM, abstract, 5, params)
         step = compile_step(objective, SETTINGS, abstract)
         state, sums = step(state, put_batch(arrays, mesh), SCHEDULE)
         return jax.device_get((state.opt_state, sums))
@@ -224,7 +226,7 @@ def test_the_forward_pass_has_no_dropout_and_returns_float32(
     ids=["encoder", "encoder-stacked", "first", "first-stacked"],
 )
 def test_frozen_parameters_do_not_change_and_have_no_moments(
-    frozen, parts, scan, make_objective, make_arrays
+    frozen, parts, scan, make_objective, make_arrays, random_params
 ):
     """Also with weight decay, which needs no gradient, and in stacked layers."""
     compute = ComputeConfig(scan_layers=scan)
@@ -235,7 +237,8 @@ def test_frozen_parameters_do_not_change_and_have_no_moments(
     sizes = MeshConfig(1, 2, 2, True) if scan else MeshConfig()
     mesh = make_mesh(sizes, jax.devices()[: 4 if scan else 1])
     abstract = abstract_state(objective, optimizer, mesh, fsdp=scan)
-    state = init_state(objective, optimizer, abstract, seed=1)
+    params = random_params(abstract.params)
+    state = init_state(objective, optimizer, abstract, 1, params)
     moments = {
         path_name(path) for path, _ in jax.tree.leaves_with_path(state.opt_state)
     }

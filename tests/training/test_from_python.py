@@ -101,6 +101,7 @@ SETTINGS = dict(
     learning_rate=1e-2,
     bias_correction=True,
     buckets=1,
+    checkpoint_every=1000,  # at the end: each save takes as long as many steps
     model=dict(hidden_dropout=0.0, attention_dropout=0.0),
 )
 

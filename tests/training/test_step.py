@@ -183,7 +183,7 @@ def _head(name, config, compute):
 
 
 @pytest.fixture(scope="module")
-def gradients_on(small_model_config, make_batch):
+def gradients_on(small_model_config, make_batch, random_params):
     """A function of (kind, dtype, devices): gradients of two microbatches, by path."""
 
     def compute(kind, dtype, devices):
@@ -203,7 +203,9 @@ def gradients_on(small_model_config, make_batch):
             by_rows=objective.adds_rows and devices > 1,
         )
         compiled = jax.jit(traced_on(mesh, function))
-        grads, _ = compiled(new_state(objective, mesh), put_batch(batch, mesh))
+        params = random_params(jax.eval_shape(objective.init, jax.random.key(0)))
+        state = new_state(objective, mesh, initial_params=params)
+        grads, _ = compiled(state, put_batch(batch, mesh))
         return {path: np.asarray(g) for path, g in arrays_by_path(grads).items()}
 
     return compute
@@ -241,16 +243,19 @@ def test_muon_on_one_device_equals_eight_that_share_its_matrices(run, max_differ
     assert max_difference(single.params, adam.params) > 1e-3
 
 
-def test_fsdp_shares_the_memory_of_parameters_and_moments(small_model_config):
+def test_fsdp_shares_the_memory_of_parameters_and_moments(
+    small_model_config, random_params
+):
     """Bytes per device of eight: the complete word table and shares of other matrices."""
     config = dataclasses.replace(
         small_model_config, hidden_size=32, intermediate_size=128, num_layers=1
     )
     objective = MlmNsp(BertForPreTraining(config))
     mesh = make_mesh(MeshConfig(data=8))
+    params = random_params(jax.eval_shape(objective.init, jax.random.key(0)))
 
     def device_bytes(fsdp):
-        state = new_state(objective, mesh, fsdp=fsdp)
+        state = new_state(objective, mesh, fsdp=fsdp, initial_params=params)
         trees = (state.params, state.opt_state)
         shards = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(trees)]
         return sum(shard.nbytes for shard in shards)

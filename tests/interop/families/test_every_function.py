@@ -248,6 +248,7 @@ def tune(folder, task, rows, mesh=ONE_DEVICE, **settings):
         dev=rows,
         epochs=1,
         batch_size=8,
+        checkpoint_every=1000,
         # With a large epsilon, an update is proportional to its gradient.
         learning_rate=1.0,
         epsilon=1.0,

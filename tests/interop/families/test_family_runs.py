@@ -106,6 +106,7 @@ def test_a_classifier_is_trained_on_every_mesh_and_exported(family, folder, tmp_
             train=rows,
             epochs=2,
             batch_size=8,
+            checkpoint_every=1000,
             learning_rate=1e-2,
             bias_correction=True,
             model={"hidden_dropout": 0.0, "attention_dropout": 0.0},
