@@ -280,6 +280,7 @@ def test_a_run_learns_and_its_checkpoint_is_a_decoder(
         "--model.causal=True",
         "--data.examples.next_sentence=False",
         "--optimizer.learning_rate=0.02",
+        "--checkpoint_every=1000",
     )
     config = parse(
         ["--config", str(one_phase_of(0)), *flags], "usage", train_config

@@ -176,6 +176,7 @@ def test_a_run_starts_from_a_bert_and_produces_one(
     flags = (
         "--objective=bert_jax.objectives.electra",
         "--data.examples.next_sentence=False",
+        "--checkpoint_every=1000",
     )
     line = ["--config", str(one_phase_of(0)), *flags]
     config = parse(line, "usage", train_config).config

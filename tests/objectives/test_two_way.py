@@ -255,6 +255,7 @@ def test_a_run_resumes_scores_and_is_saved_in_our_form(
         "--model.positions=none",
         "--data.examples.next_sentence=False",
         "--optimizer.learning_rate=0.02",
+        "--checkpoint_every=1000",
         "--data.packing=True",
     )
     config = parse(

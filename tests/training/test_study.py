@@ -42,7 +42,7 @@ def pretraining(objective="mlm_nsp", causal=False):
 
 def get_study(task):
     causal = pretraining("causal", causal=True)
-    task = dict(family="classification", batch_size=8, epochs=1,
+    task = dict(family="classification", batch_size=8, epochs=1, checkpoint_every=1000,
                 data=dict(task="table", dir=task, max_length=16),
                 optimizer=dict(learning_rate=1e-3))
     return dict(
