@@ -442,7 +442,7 @@ def random_params():
     def make(shapes):
         random, flat = np.random.default_rng(0), {}
         for name, leaf in flatten_dict(shapes).items():
-            flat[name] = random.normal(0, 0.1, leaf.shape).astype(leaf.dtype)
+            flat[name] = random.normal(0, 0.05, leaf.shape).astype(leaf.dtype)
             if name[-1] == "scale":
                 flat[name] += 1
         return unflatten_dict(flat)

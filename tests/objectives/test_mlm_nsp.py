@@ -129,7 +129,7 @@ def test_metrics_divide_by_their_own_weights(small_model_config):
 
 
 def test_the_z_loss_is_the_mean_square_of_the_log_normalizers(
-    small_model_config, make_batch
+    small_model_config, make_batch, random_params
 ):
     """By hand in float64. It is a part of the loss, and the MLM loss stays the same."""
     model = BertForPreTraining(dataclasses.replace(small_model_config, num_layers=1))
@@ -144,7 +144,7 @@ def test_the_z_loss_is_the_mean_square_of_the_log_normalizers(
         return output.mlm_logits_BMW, *sums, other.weights(batch)
 
     batch = make_batch(5)
-    params = jax.jit(plain.init)(jax.random.key(4))
+    params = random_params(jax.eval_shape(plain.init, jax.random.key(0)))
     params["mlm"]["output_bias"] += 2.0
     logits, before, sums, divisors = jax.device_get(compute(params, batch))
     weights = batch["mlm_weights"]
@@ -161,7 +161,9 @@ def test_the_z_loss_is_the_mean_square_of_the_log_normalizers(
     assert trained == pytest.approx(loss, rel=1e-6)
 
 
-def test_a_subclass_may_have_another_loss(small_model_config, make_batch):
+def test_a_subclass_may_have_another_loss(
+    small_model_config, make_batch, random_params
+):
     """As in the example of docs/guides/own_objective.md. Evaluation also uses the loss."""
 
     class OnlyPairs(MlmNsp):
@@ -170,16 +172,17 @@ def test_a_subclass_may_have_another_loss(small_model_config, make_batch):
             return sums | {"mlm_loss": jnp.zeros(())} if part == "mlm" else sums
 
     objective_of_pairs = OnlyPairs(BertForPreTraining(small_model_config))
-    params, batch = jax.jit(objective_of_pairs.init)(jax.random.key(1)), make_batch(0)
+    shapes = jax.eval_shape(objective_of_pairs.init, jax.random.key(0))
+    params, batch = random_params(shapes), make_batch(0)
     expected = jax.jit(objective(small_model_config).eval_sums)(params, batch)
     sums = jax.jit(objective_of_pairs.eval_sums)(params, batch)
     assert expected["mlm_loss"] > 1 and sums["mlm_loss"] == 0
     assert sums["nsp_loss"] == expected["nsp_loss"] > 0
 
 
-def test_eval_sums_add_over_batches(small_model_config, make_batch):
+def test_eval_sums_add_over_batches(small_model_config, make_batch, random_params):
     both = objective(small_model_config)
-    params = jax.jit(both.init)(jax.random.key(1))
+    params = random_params(jax.eval_shape(both.init, jax.random.key(0)))
     evaluate = jax.jit(both.eval_sums)
     halves = [make_batch(5, rows=8), make_batch(6, rows=8)]
     joined = {k: np.concatenate([h[k] for h in halves]) for k in halves[0]}
@@ -216,11 +219,12 @@ def test_the_log_shows_accuracies_beside_their_baselines():
 
 
 def test_without_next_sentence_no_metric_of_it_is_logged(
-    small_model_config, make_batch
+    small_model_config, make_batch, random_params
 ):
     """The loss of an untrained NSP head would stay at ln 2."""
     mlm = objective(small_model_config, next_sentence=False)
-    params, batch = jax.jit(mlm.init)(jax.random.key(1)), make_batch(5)
+    shapes = jax.eval_shape(mlm.init, jax.random.key(0))
+    params, batch = random_params(shapes), make_batch(5)
     sums = jax.device_get(jax.jit(mlm.eval_sums)(params, batch))
     metrics = eval_metrics(mlm, [sums])
     assert metrics["loss"] == metrics["mlm_loss"]

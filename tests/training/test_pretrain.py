@@ -64,19 +64,12 @@ def one_step(configure):
 
 
 @pytest.fixture(scope="module")
-def start(configure, small_store, tmp_path_factory):
+def start(configure, small_store, random_params, tmp_path_factory):
     """A config, its tokenizer, and a checkpoint's folder and parameters."""
     config = configure("--model.num_layers=2")
     tokenizer = load_tokenizer(small_store[0])
     objective = MlmNsp(BertForPreTraining(config.model))
-    params = jax.device_get(jax.jit(objective.init)(jax.random.key(1)))
-    random = np.random.default_rng(2)  # new biases are zeros, which could be lost
-
-    def moved(path, x):
-        is_bias = path[-1].key in ("bias", "output_bias")
-        return x + np.float32(random.normal(size=x.shape)) if is_bias else x
-
-    params = jax.tree.map_with_path(moved, params)
+    params = random_params(jax.eval_shape(objective.init, jax.random.key(0)))
     path = tmp_path_factory.mktemp("checkpoints") / "whole"
     save_huggingface(path, Checkpoint(config.model, params, tokenizer, "pretraining"))
     return dataclasses.replace(config, init_from=str(path)), tokenizer, path, params
@@ -333,13 +326,15 @@ def test_an_evaluation_whose_text_cannot_be_read_ends_the_run(
     go_on.set()
 
 
-def test_evaluations_of_a_phase_share_a_plan(one_step, small_store, monkeypatch):
+def test_evaluations_of_a_phase_share_a_plan(
+    one_step, small_store, random_params, monkeypatch
+):
     """Each plan reads the lengths of all held-out documents."""
     config, place = one_step("--eval_batches=3"), small_store[0]
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     text = [TokenStore(place)], load_tokenizer(place)
     run = pretraining._Pretraining(config, mesh, *text, print)
-    params = jax.jit(run.objective.init)(jax.random.key(0))
+    params = random_params(jax.eval_shape(run.objective.init, jax.random.key(0)))
     phase = dataclasses.replace(config.phases[0], steps=3)
     first = run.evaluations.metrics(phase, params)
     monkeypatch.setattr(examples, "plan_epoch", lambda *_: pytest.fail("a new plan"))
