@@ -436,7 +436,8 @@ def init_params():
 def random_params():
     """A function of the shapes of parameters that returns random parameters.
 
-    It compiles no program. Initialising a model takes as long as compiling its step.
+    It compiles no program, while initialising a model compiles as long as its step. Rows
+    of the word table without a token are random, too.
     """
 
     def make(shapes):
