@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Container
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Required, TypedDict
 
 from tokenizers import models
 
@@ -64,10 +64,17 @@ _EXPECTED = f"the {' or '.join(FILES)} of a tokenizer"
 logger = logging.getLogger(__name__)
 
 
-class _AddedToken(TypedDict):
-    """A token as an object."""
+class _AddedToken(TypedDict, total=False):
+    """A token as an object. The flags decide where a text contains an added token."""
 
-    content: str
+    content: Required[str]
+    single_word: bool
+    lstrip: bool
+    rstrip: bool
+    normalized: bool
+
+
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 
 _Token = str | _AddedToken | None
@@ -343,6 +350,7 @@ def _with_settings(path: Path, settings: dict[str, Any]) -> bytes:
     parts = json.loads(content)
     special = _special_tokens(settings, _vocabulary(parts))
     new = with_class_rules(parts, settings, special)
+    new = _with_flags(new, settings)
     if new == parts:
         return content
     for name in unused_rules(parts, new):
@@ -351,6 +359,21 @@ def _with_settings(path: Path, settings: dict[str, Any]) -> bytes:
             f"its own, as in transformers 5; {GENERAL[0]} uses all of the file"
         )
     return json.dumps(new).encode()
+
+
+def _with_flags(parts: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer.json whose added tokens have the flags of tokenizer_config.json."""
+    named = settings.get("added_tokens_decoder") or {}
+    tokens = []
+    for token in parts.get("added_tokens") or ():
+        other = named.get(str(token["id"]), {})
+        if other.get("content") == token["content"]:
+            flags = {flag: other[flag] for flag in _FLAGS if flag in other}
+            token = token | flags
+        tokens.append(token)
+    if not tokens:
+        return parts
+    return parts | {"added_tokens": tokens}
 
 
 def _is_google(tokenizer: LibraryTokenizer) -> bool:

@@ -6,6 +6,7 @@ import re
 import shutil
 
 import pytest
+import tokenizers
 
 from bert_jax.data.tokenizer import BERT_TOKENS, save_vocabulary
 from bert_jax.data.tokenizer_files import load_tokenizer
@@ -343,6 +344,56 @@ def test_a_model_type_whose_class_is_ignored_has_all_rules_of_the_file(
     assert pair["input_ids"].tolist() == theirs["pair"]["input_ids"]
     tokenizer.save(tmp_path / "saved")  # beside a config.json of another family
     assert load_tokenizer(tmp_path / "saved").fingerprint() == tokenizer.fingerprint()
+
+
+@pytest.fixture
+def opposite(golden, tmp_path):
+    """The golden folder "added" with opposite flags in tokenizer.json.
+
+    Returns a function that writes added_tokens_decoder, and the original flags in its form.
+    """
+    shutil.copytree(golden / "tokenizers/added", tmp_path, dirs_exist_ok=True)
+    path, settings = tmp_path / "tokenizer.json", tmp_path / "tokenizer_config.json"
+    parts, decoder = json.loads(path.read_text()), {}
+    for token in parts["added_tokens"]:
+        decoder[str(token["id"])] = dict(token)
+        for flag in ("lstrip", "rstrip", "single_word"):
+            token[flag] = not token[flag]
+    path.write_text(json.dumps(parts))
+    values = json.loads(settings.read_text())
+
+    def load(flags):
+        settings.write_text(json.dumps(values | {"added_tokens_decoder": flags}))
+        return load_tokenizer(tmp_path)
+
+    return load, decoder
+
+
+def test_flags_of_added_tokens_in_the_settings_take_precedence(golden, opposite):
+    """As in transformers, so that the ids are those of the golden folder."""
+    load, decoder = opposite
+    theirs = json.loads((golden / "tokenizers/golden.json").read_text())["added"]
+    texts = theirs["texts"]
+    tokenizer = load(decoder)
+    exported = tokenizers.Tokenizer.from_str(tokenizer.to_json().decode())
+    for text, ids in texts.items():
+        assert tokenizer.encode(text).tolist() == ids, text
+        assert exported.encode(text, add_special_tokens=False).ids == ids, text
+    for text, ids in theirs["masked"].items():
+        assert tokenizer.encode(text, allow_mask=True).tolist() == ids, text
+    wrong = load({})
+    assert [wrong.encode(text).tolist() for text in texts] != [*texts.values()]
+
+
+def test_flags_of_another_token_with_the_same_id_are_not_read(opposite):
+    load, decoder = opposite
+    content = load({}).to_json()
+    first, *others = [token["content"] for token in decoder.values()]
+    for token, name in zip(decoder.values(), [*others, first], strict=True):
+        token["content"] = name
+    assert load(decoder).to_json() == content
+    with pytest.raises(UserError, match="lstrip=1, expected true or false"):
+        load({"9": {"content": "[CLS]", "lstrip": 1}})
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece", "tokenizers"])
