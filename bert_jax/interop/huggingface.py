@@ -161,14 +161,19 @@ def _their_params(
     if config.positions != "learned":
         # Only transformers needs this table.
         tensors.pop(family.name_of(_POSITIONS), None)
+    head, expected = guess_head(tensors, config.model_type), None
     for architecture in settings.get("architectures") or ():
         start = family.model_types[config.model_type]
         known = family.classes.get(architecture.removeprefix(start))
         if known:
             head, expected = known
-            return head, to_params(tensors, config, head=head, expected=expected)
-    head = guess_head(tensors, config.model_type)
-    return head, to_params(tensors, config, head=head)
+            break
+    if head in ("sequence", "choice") and config.causal and settings.get("is_decoder"):
+        raise UserError(
+            "is_decoder=true in a classifier of texts, expected false: transformers reads "
+            "its first token, and bert_jax the last token of a causal model"
+        )
+    return head, to_params(tensors, config, head=head, expected=expected)
 
 
 def misfit(checkpoint: Checkpoint) -> str:

@@ -336,6 +336,19 @@ def changed_copy(folder, copy, **settings):
     return copy
 
 
+def test_a_classifier_of_a_decoder_is_refused(folder, tmp_path):
+    """transformers reads its first token, which attends to no other token."""
+    for name in ("roberta_choice", "roberta_sequence"):
+        copy = changed_copy(folder / name, tmp_path / name, is_decoder=True)
+        with pytest.raises(UserError, match="is_decoder=true in a classifier of te"):
+            read_huggingface(copy)
+        assert not read_huggingface(copy, causal=False).config.causal
+        # A causal model of bert_jax reads the last token.
+        assert read_huggingface(folder / name, causal=True).config.causal
+    tokens = changed_copy(folder / "roberta_span", tmp_path / "span", is_decoder=True)
+    assert read_huggingface(tokens).config.causal
+
+
 @pytest.mark.parametrize("activation", ["tanh", "gelu", "relu"])
 def test_the_pooler_of_an_electra_for_choices_is_read_and_written(
     folder, theirs, tmp_path, activation
