@@ -113,6 +113,7 @@ def test_our_config_json_contains_googles_values():
         ("gelu", "gelu gelu_python"),
         ("gelu_tanh", "gelu_new gelu_fast gelu_accurate"),
         ("gelu_tanh", "gelu_python_tanh gelu_pytorch_tanh"),
+        ("silu", "silu swish"),
         ("relu", "relu"),
     ],
 )

@@ -16,6 +16,7 @@ _ACTIVATIONS = {
     "gelu_python_tanh": "gelu_tanh",
     "relu": "relu",
     "silu": "silu",
+    "swish": "silu",
 }
 
 
