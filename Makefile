@@ -22,7 +22,7 @@ speedrun: $(VENV)/.run  ## Repeat the record: download, train (1 to 3 hours), sc
 test: $(VENV)/.test  ## Run the short tests.
 	$(BIN)/python -m pytest
 
-test-all: $(VENV)/.test  ## Run all tests, also of kills, lost hosts, notebooks and pages.
+test-all: $(VENV)/.test $(VENV)/.docs  ## Run all tests, also of kills, notebooks, pages and the site.
 	$(BIN)/python -m pytest --long
 
 lint: $(VENV)/.test  ## Check format and style.

@@ -36,7 +36,7 @@ extensions = [
     "sphinx_copybutton",
 ]
 
-suppress_warnings = ["toc.not_included"]  # log.md is for maintainers
+suppress_warnings = ["toc.not_included"]  # such as launch.md, which a guide links
 
 smartquotes = False  # copied values keep their straight quotes
 

@@ -3,7 +3,8 @@
 A comment above a block of code can have one of these forms:
   not run: REASON               its commands are only parsed, and its files must exist
   short: NAME FLAGS; NAME ...   flags that make the run of a command short
-  file: NAME                    the block is the content of this file
+  file: NAME; OLD -> NEW; ...   the block is the content of this file, which runs in a short
+                                form with these replacements
 """
 
 import functools
@@ -34,6 +35,7 @@ from tests.conftest import xlm_r_tokenizer
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+LOG = ROOT / "benchmarks/LOG.md"  # for maintainers
 PAGES = sorted(
     page
     for page in (
@@ -41,11 +43,14 @@ PAGES = sorted(
         *(ROOT / ".github").glob("*.md"),
         *DOCS.rglob("*.md"),
         ROOT / "launch/README.md",
+        LOG,
     )
     if "generated" not in page.parts
 )
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"].keys()
+# Names on the Hub in programs of pages. In the tests they are local folders.
+HUB_NAMES = ("google-bert/bert-base-uncased", "google-bert/bert-base-cased")
 each_page = pytest.mark.parametrize(
     "page", PAGES, ids=lambda p: str(p.relative_to(ROOT))
 )
@@ -151,8 +156,24 @@ def test_every_page_is_in_the_table_of_contents():
     """The links of index.md make the site's sidebar."""
     index = prose(DOCS / "index.md")
     linked = {(DOCS / x).resolve() for x in re.findall(r"\]\(([^)]+\.md)\)", index)}
-    known = {DOCS / "index.md", DOCS / "log.md", ROOT / "launch/README.md"}
+    known = {DOCS / "index.md", ROOT / "launch/README.md", LOG}
     assert set(PAGES) - linked - known == set(), "link them in docs/index.md"
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "index.md"])
+def test_the_tables_call_a_page_by_its_title(page):
+    """Or by the part of the title before a colon. The tables of README and index.md."""
+    rows = [line for line in page.read_text().splitlines() if line.startswith("|")]
+    links = re.findall(r"\[([^]]+)\]\(([\w./]+\.md)\)", "\n".join(rows))
+    names = [(name, (page.parent / target).resolve()) for name, target in links]
+    pages = [(name, path) for name, path in names if path.is_relative_to(DOCS)]
+    assert len(pages) > 15
+    for name, path in pages:
+        assert name in (title(path), title(path).partition(":")[0]), path
+
+
+def title(page):
+    return page.read_text().partition("\n")[0].removeprefix("# ")
 
 
 def test_every_picture_is_named_by_a_page():
@@ -370,7 +391,9 @@ def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained, xlm_robert
     for name in ("glue/MRPC", "my_task", "reviews", "runs", "data", "my_bert"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.syspath_prepend(ROOT / "examples")  # the page's PYTHONPATH
-    for name in ("CHECKPOINT", "A", "all-MiniLM-L6-v2", "runs/tiny"):
+    checkpoints = ("CHECKPOINT", "A", "all-MiniLM-L6-v2", "runs/tiny", *HUB_NAMES)
+    for name in checkpoints:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).symlink_to(pretrained)
     (tmp_path / "xlm-roberta-base").symlink_to(xlm_roberta)
     tokenizer.save(tmp_path)
@@ -405,9 +428,15 @@ def write_files(folder):
     """Writes the files whose contents are blocks of a page."""
     for page in PAGES:
         for block in blocks(page):
-            if name := block.note("file"):
+            if note := block.note("file"):
+                name, *replacements = note.split("; ")
+                text = f"{block.text}\n"
+                for replacement in replacements:
+                    old, new = replacement.split(" -> ")
+                    assert old in text, f"{block.place}: {old}"
+                    text = text.replace(old, new)
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_text(f"{block.text}\n")
+                (folder / name).write_text(text)
 
 
 def run_commands(block):

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # Pages in which commits and dates are expected.
-DATED = {"CHANGELOG.md", "docs/results.md", "docs/log.md"}
+DATED = {"CHANGELOG.md", "docs/results.md", "benchmarks/LOG.md"}
 # Pages that still have some.
 NOT_YET = set()
 COMMIT = r"\b(?=\w*[a-f])(?=\w*\d)[0-9a-f]{7,40}\b|\b0\d{6}\b"

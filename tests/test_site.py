@@ -1,8 +1,11 @@
-"""The functions of docs/conf.py that convert pages for the site."""
+"""The functions of docs/conf.py that convert pages for the site, and the site's search."""
 
 import json
 import re
 import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,3 +54,72 @@ def test_a_notebook_is_a_page_with_its_outputs(site):
 
 def test_copied_values_keep_their_quotes(site):
     assert site["smartquotes"] is False
+
+
+# What people type into the site's search, and the page that answers.
+SEARCHED = {
+    "embeddings": "guides/vectors",
+    "semantic search": "guides/vectors",
+    "domain adaptation": "guides/further_pretraining",
+    "continued pretraining": "guides/further_pretraining",
+    "dataframe": "guides/finetune",
+    "text classification": "guides/finetune",
+    "named entity recognition": "guides/finetune",
+    "question answering": "guides/finetune",
+    "multiple gpus": "guides/hardware",
+    "colab": "guides/hardware",
+    "out of memory": "troubleshooting",
+    "distributed training": "guides/hosts",
+    "preemption": "guides/hosts",
+    "chinese": "guides/languages",
+    "multilingual": "guides/languages",
+    "wandb": "guides/pretrain",
+    "long documents": "guides/long_text",
+    "small data": "guides/small_data",
+    "ablation": "guides/studies",
+    "loss curve": "guides/pictures",
+    "pytorch": "guides/pytorch_users",
+    "transformers": "names_in_other_libraries",
+    "modernbert": "guides/modernbert",
+    "roberta": "guides/roberta",
+}
+# A browser, as far as the search needs one.
+BROWSER = """
+globalThis.window = globalThis;
+globalThis.document = {getElementById: () => null};
+const _ready = () => {}, SPHINX_HIGHLIGHT_ENABLED = false;
+"""
+ANSWER = """
+const found = (query) => Search._performSearch(...Search._parseQuery(query));
+const pages = (query) => found(query).reverse().map((result) => result[0]);
+console.log(JSON.stringify(QUERIES.map(pages)));
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node")
+def test_the_search_of_the_site_finds_a_guide(tmp_path):
+    """The page is among the first three results. Builds the site, and runs its search."""
+    pytest.importorskip("sphinx", reason="pip install -e '.[docs]'")
+    build = [sys.executable, "-m", "sphinx", "-q", "-b", "html", DOCS, tmp_path]
+    subprocess.run(build, check=True)
+    static = tmp_path / "_static"
+    scripts = [
+        BROWSER,
+        (static / "language_data.js").read_text(),
+        (static / "searchtools.js").read_text(),
+        (tmp_path / "searchindex.js").read_text(),
+        f"const QUERIES = {json.dumps([*SEARCHED])};",
+        ANSWER,
+    ]
+    program = tmp_path / "search.js"
+    program.write_text("\n".join(scripts))
+    answer = subprocess.run(["node", program], check=True, capture_output=True)
+    first = {
+        query: pages[:3]
+        for query, pages in zip(SEARCHED, json.loads(answer.stdout), strict=True)
+    }
+    wrong = {
+        query: first[query] for query in first if SEARCHED[query] not in first[query]
+    }
+    assert wrong == {}

@@ -98,7 +98,7 @@ def _scores(q_BQNH: jax.Array, k_BLNH: jax.Array, bias_BQL: jax.Array) -> jax.Ar
 def _written(x_BNQL: jax.Array) -> jax.Array:
     """``x``, which a GPU writes to memory before anything reads it.
 
-    Without this barrier XLA does three things that cost more (docs/log.md has the bytes).
+    Without this barrier XLA does three things that cost more (bytes in benchmarks/LOG.md).
     It adds the bias within the product, from a float32 array as large as the scores. It
     computes the mask within the softmax, which becomes two fusions. It keeps the float32
     scores and the mask, from which the gradient computes the signed weights again.

@@ -140,7 +140,7 @@ def activation_dtype(setting: str) -> jnp.dtype:
 def _cpu_is_fast() -> bool:
     """Whether bfloat16 products are faster than float32 products on this processor.
 
-    AVX512-BF16 without AMX is faster on AMD's and slower on Intel's (docs/log.md).
+    AVX512-BF16 without AMX is faster on AMD's and slower on Intel's (benchmarks/LOG.md).
     """
     words = _cpu_words()
     return "amx_bf16" in words or {"AuthenticAMD", "avx512_bf16"} <= words

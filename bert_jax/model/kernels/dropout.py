@@ -3,7 +3,7 @@
 Random bits are most of the cost, so each value uses only eight bits. On a CPU they are a
 quarter of a hashed word. On a TPU they come from the chip's generator, because hashing took
 a quarter of a BASE step on v6e. On a GPU they come from Philox, which makes four words in
-about the time of hashing one word (docs/log.md). The distribution is the same on all
+about the time of hashing one word (benchmarks/LOG.md). The distribution is the same on all
 devices, but the same key gives different masks. On TPUs and GPUs the masks also depend on
 the number of devices that share the batch.
 """
