@@ -44,6 +44,7 @@ html_theme = "furo"
 html_title = f"bert_jax {version}"
 html_static_path = ["style.css"]
 html_css_files = ["style.css"]
+html_search_scorer = "search_order.js"
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False

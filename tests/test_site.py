@@ -82,12 +82,13 @@ SEARCHED = {
     "transformers": "names_in_other_libraries",
     "modernbert": "guides/modernbert",
     "roberta": "guides/roberta",
+    "learning_rate": "settings",
 }
 # A browser, as far as the search needs one.
 BROWSER = """
 globalThis.window = globalThis;
 globalThis.document = {getElementById: () => null};
-const _ready = () => {}, SPHINX_HIGHLIGHT_ENABLED = false;
+const _ = (text) => text, _ready = () => {}, SPHINX_HIGHLIGHT_ENABLED = false;
 """
 ANSWER = """
 const found = (query) => Search._performSearch(...Search._parseQuery(query));
@@ -101,8 +102,9 @@ console.log(JSON.stringify(QUERIES.map(pages)));
 def test_the_search_of_the_site_finds_a_guide(tmp_path):
     """The page is among the first three results. Builds the site, and runs its search."""
     pytest.importorskip("sphinx", reason="pip install -e '.[docs]'")
-    build = [sys.executable, "-m", "sphinx", "-q", "-b", "html", DOCS, tmp_path]
-    subprocess.run(build, check=True)
+    extensions = "extensions=myst_parser,sphinx.ext.autodoc"  # those with text
+    options = ["-q", "-b", "html", "-D", extensions, DOCS, tmp_path]
+    subprocess.run([sys.executable, "-m", "sphinx", *options], check=True)
     static = tmp_path / "_static"
     scripts = [
         BROWSER,
