@@ -498,8 +498,9 @@ def with_architecture(
 ) -> Mapping[str, Any]:
     """Settings of a pretraining. Missing sizes of ``model`` are added from ``init_from``.
 
-    The checkpoint gives all missing settings of the model except the dropout. vocab_size is
-    the number of tokens of its tokenizer, because the word table may have more rows.
+    The checkpoint gives all missing settings of the model except the dropout. With
+    init_state, which continues a run, it gives the dropout too. vocab_size is the number of
+    tokens of its tokenizer, because the word table may have more rows.
     data.examples.next_sentence is False, unless the settings have it, for a checkpoint that
     does not learn from pairs. If the checkpoint was deleted, a run in ``workdir`` that
     started from it gives the settings.
@@ -526,7 +527,8 @@ def with_architecture(
         known = run["model"]
         examples = run.get("data", {}).get("examples", {})
         pairs = examples.get("next_sentence", True)
-    known = {name: known[name] for name in known if name not in _DROPOUTS}
+    if not settings.get("init_state"):
+        known = {name: known[name] for name in known if name not in _DROPOUTS}
     settings = {**settings, "model": known | dict(model)}
     if pairs:
         return settings

@@ -586,6 +586,31 @@ def test_a_decay_may_start_and_stop_the_average_and_the_z_loss(
     assert 0.8 < first / second < 1.25
 
 
+@pytest.mark.parametrize(("goes_on", "rates"), [(True, (0.3, 0)), (False, (0.1, 0.1))])
+def test_only_a_run_that_goes_on_keeps_its_dropout(goes_on, rates, tmp_path):
+    tokens = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]", "a", "b", "c"]
+    sizes = BertConfig(
+        *(len(tokens), 8, 1, 2, 8, 16), hidden_dropout=0.3, attention_dropout=0.0
+    )
+    run = tmp_path / "stable"
+    (run / "checkpoints" / "4").mkdir(parents=True)
+    (run / "checkpoints" / "4" / "file").touch()
+    WordPieceTokenizer(tokens).save(run)
+    settings = {
+        "model": dataclasses.asdict(sizes),
+        "phases": [{"steps": 6}],
+        "optimizer": {"learning_rate": 1e-3},
+        "data": {"path": "text"},
+    }
+    (run / "config.json").write_text(json.dumps(settings))
+    del settings["model"]
+    start = {"init_from": f"{run}/checkpoints/4", "init_state": goes_on}
+    model = train_config(settings | start).model
+    assert (model.hidden_dropout, model.attention_dropout) == rates
+    given = {"model": {"hidden_dropout": 0.2}}
+    assert train_config(settings | start | given).model.hidden_dropout == 0.2
+
+
 def test_only_a_run_gives_its_state(configure, start, tmp_path):
     _, _, path, _ = start
     with pytest.raises(UserError, match="init_state=True needs init_from"):
