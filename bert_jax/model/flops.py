@@ -25,7 +25,8 @@ def step(
     Counts the layers, the MLM head at ``predictions`` positions of a row, and the pooler
     and the NSP head of its ``sequences``. The last layer of a Transformer is computed and
     counted only at these positions and at [CLS], but at all positions if ``whole`` or with
-    compute.scan_layers. XLA's cost analysis would count the body of a scan once.
+    compute.scan_layers. Attention to a window is computed at all positions. XLA's cost
+    analysis would count the body of a scan once.
     """
     D, V, width = config.hidden_size, config.vocab_size, config.hidden_size
     if config.encoder == "lstm":
@@ -45,7 +46,7 @@ def _layers(config: BertConfig, length: int, last: int) -> int:
 
     Counts all matrices, and both attention products over all pairs of positions, or over
     the keys of each query's window.
-    last: number of positions at which the last layer is computed.
+    last: number of positions of the output of the last layer.
     """
     D, F = config.hidden_size, config.intermediate_size
     products = 2
@@ -53,13 +54,16 @@ def _layers(config: BertConfig, length: int, last: int) -> int:
         products = 3
     total = 0
     for i in range(config.num_layers):
-        queries, keys, window = length, length, config.pattern(i).window
+        outputs, keys, window = length, length, config.pattern(i).window
         if i == config.num_layers - 1:
-            queries = last
+            outputs = last
+        queries = outputs
         if window:
+            queries = length
             keys = min(length, 2 * window + 1)
         total += length * 2 * D * D
-        total += queries * (2 * D * D + products * D * F + 2 * keys * D)
+        total += queries * (D * D + 2 * keys * D)
+        total += outputs * (D * D + products * D * F)
     return total
 
 

@@ -128,6 +128,7 @@ class MlmNsp(PretrainingObjective):
             length,
             predictions=batch["mlm_ids"].shape[1],
             sequences=batch["nsp_labels"].size // rows,
+            whole=self.model.config.pooling == "mean",
         )
 
     def eval_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:

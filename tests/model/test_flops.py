@@ -2,6 +2,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from bert_jax.model.bert import BertForPreTraining
@@ -61,6 +62,39 @@ def test_a_window_counts_its_keys():
             step(x, ComputeConfig(), 8, length, whole=True) for x in (config, local)
         )
         assert full - windowed == 6 * 8 * 4 * length * 2 * (length - keys) * 256
+
+
+def test_all_positions_attend_to_the_window_of_the_last_layer():
+    """Its blocks contain all queries, also if few outputs are needed."""
+    config = BertConfig(512, 256, 3, 4, 384, window=64, global_every=2)
+    D, F, length, keys = 256, 384, 1024, 129
+    whole, windowed = (
+        step(dataclasses.replace(config, num_layers=layers), ComputeConfig(), 8, length)
+        for layers in (3, 2)
+    )
+    before = length * (4 * D * D + 2 * D * F)
+    scores = {"global": 2 * length * length * D, "window": 2 * length * keys * D}
+    keys_and_values = length * 2 * D * D
+    shared = before + scores["global"] + keys_and_values
+    assert whole == 48 * (shared + before + scores["window"])
+    queries = length * D * D
+    assert windowed == 48 * (shared + queries + scores["window"])
+
+
+def test_the_mean_of_all_tokens_needs_the_whole_last_layer():
+    config = BertConfig(512, 128, 2, 2, 256)
+    batch = {
+        "input_ids": np.zeros((8, 64)),
+        "mlm_ids": np.zeros((8, 10)),
+        "nsp_labels": np.zeros(8),
+    }
+    counts = [
+        MlmNsp(BertForPreTraining(dataclasses.replace(config, pooling=x))).flops(batch)
+        for x in ("token", "mean")
+    ]
+    skipped = 64 - 11
+    rest = 2 * 128 * 128 + 2 * 128 * 256 + 2 * 64 * 128
+    assert counts[1] - counts[0] == 48 * skipped * rest
 
 
 def test_a_packed_row_counts_the_heads_of_its_pairs():
