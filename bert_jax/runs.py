@@ -35,12 +35,18 @@ class _Line(TypedDict):
     split: str
 
 
-class _Phase(TypedDict):
-    """A phase of a pretraining."""
+class _Sizes(TypedDict):
+    """The settings that each phase of a pretraining has."""
 
     steps: int
     batch_size: int
     sequence_length: int
+
+
+class _Phase(_Sizes, total=False):
+    """A phase of a pretraining. Older versions do not write ``causal``."""
+
+    causal: bool
 
 
 class _Config(TypedDict, total=False):
@@ -149,6 +155,21 @@ class Run:
                 changes.append((end, new > old))
         return changes
 
+    @property
+    def new_tasks(self) -> list[int]:
+        """The steps after which losses and scores are of another task.
+
+        The sequence length changes, or whether the model reads from left to right.
+        """
+        changes, end = [], 0
+        for phase, following in itertools.pairwise(self.config.get("phases", ())):
+            end += phase["steps"]
+            old = phase["sequence_length"], phase.get("causal", False)
+            new = following["sequence_length"], following.get("causal", False)
+            if new != old:
+                changes.append(end)
+        return changes
+
 
 def read_metrics(path: Path) -> list[Values]:
     """The lines of a metrics.jsonl. A damaged line is logged and left out, also a line with
@@ -240,10 +261,10 @@ def compare(runs: Sequence[Run]) -> list[Values]:
     "run": name of the run. Settings that differ, by full name: None if a config does not
     have the setting. A run that was resumed with other settings also has "changes[0].step",
     and so on. "steps": number of steps done. A loss or score, such as "eval loss": a
-    dictionary with the "last" value, the "best" value at the last sequence length and its
-    "step", and the "baseline" if known. "seconds": wall time. "tokens per second": median
-    over the reports. For a run with results.json, scores of the best model, such as "best
-    model: dev f1", and "seconds of training".
+    dictionary with the "last" value, the "best" value at the last sequence length and in
+    the last direction (causal or not), its "step", and the "baseline" if known. "seconds":
+    wall time. "tokens per second": median over the reports. For a run with results.json,
+    scores of the best model, such as "best model: dev f1", and "seconds of training".
     """
     settings = [dict(flat(run.config)) for run in runs]
     differing = _differing(settings)
@@ -273,9 +294,9 @@ def _differing(settings: Sequence[Values]) -> list[str]:
 def _summaries(run: Run) -> Values:
     """The losses and scores of a run by the names of :func:`compare`."""
     summaries = {}
-    # Scores at another sequence length are not compared: they are of another task.
+    # Scores of another task, such as another sequence length, are not compared.
     start, last = -1, run.metrics[-1]["step"]
-    for step, _ in run.new_lengths:
+    for step in run.new_tasks:
         if step < last:
             start = step
     for split, name in itertools.product(run.splits, [*run.losses, *run.scores]):

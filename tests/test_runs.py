@@ -125,6 +125,26 @@ def test_the_best_score_is_a_score_of_the_last_length(tmp_path, length):
         assert change["train loss"] == {"last": 5.2, "best": 5.0, "step": 15}
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_best_loss_is_a_loss_of_the_last_direction(tmp_path, causal):
+    """Left-to-right losses and losses of masked tokens do not compare."""
+    config, lines = pretraining(1e-3, 0.25)
+    del lines[-1]["perplexity"]
+    sizes = {"batch_size": 4, "sequence_length": 8}
+    phases = [
+        {"steps": 6, "causal": causal} | sizes,
+        {"steps": 4, "causal": causal} | sizes,
+        {"steps": 10, "causal": not causal} | sizes,
+    ]
+    lines[2]["loss"] = 4.0
+    (run,) = compare(
+        read_runs([write_run(tmp_path / "run", config | {"phases": phases}, lines)])
+    )
+    assert run["eval loss"] == {"last": 5.9, "best": 5.9, "step": 20}
+    assert run["train loss"] == {"last": 5.2, "best": 5.0, "step": 15}
+    assert "eval perplexity" not in run  # of the direction before
+
+
 def test_a_setting_that_one_run_lacks_differs(tmp_path, two):
     config, lines = pretraining(1e-3, 0.25)
     sizes = {"batch_size": 4, "sequence_length": 8}
