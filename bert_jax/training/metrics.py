@@ -227,6 +227,7 @@ class Reporter:
             if self._peak and self._flops:
                 rates["mfu"] = self._flops / seconds / self._peak
         rates["seconds"] = self.seconds
+        rates["lost_seconds"] = self.progress.lost_seconds
         return rates
 
     def _check_skipped(self, step: int, sums: dict[str, float]) -> None:
@@ -294,17 +295,20 @@ class MetricWriter:
     ``tracker`` receive the same numbers.
     step: number of steps done before. A resumed run keeps the lines up to it.
     tracker: library of :func:`open_tracker`.
-    last_seconds: time of the run at the last of all lines, also of those that are dropped.
+    last_seconds, lost_seconds: time of the run, and time that it had lost, at the last of
+      all lines, also of those that are dropped.
     """
 
     def __init__(self, workdir: Path, step: int, tracker: ModuleType | None = None):
         self._tracker, path = tracker, workdir / METRICS
         # A run that starts at step 0 evaluates step 0 again, so no old line is kept.
         old = read_metrics(path) if path.exists() else []
-        self.last_seconds = 0.0
+        self.last_seconds = self.lost_seconds = 0.0
         for line in old:
             if line.get("seconds") is not None:
                 self.last_seconds = max(self.last_seconds, line["seconds"])
+            if line.get("lost_seconds") is not None:
+                self.lost_seconds = max(self.lost_seconds, line["lost_seconds"])
         if not step:
             old = []
         kept = [json.dumps(line) + "\n" for line in old if line["step"] <= step]

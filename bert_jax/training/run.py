@@ -140,7 +140,10 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress,
         writer = on_leader(lambda: _open_writer(job, folder, identity, progress, first))
         if writer is not None:
             stack.callback(writer.close)
-            progress.lost_seconds += max(0.0, writer.last_seconds - progress.seconds)
+            # The lines also have the losses of processes that were killed before a save.
+            lost = max(progress.lost_seconds, writer.lost_seconds)
+            lost += max(0.0, writer.last_seconds - progress.seconds)
+            progress.lost_seconds = lost
         if saved:
             progress.lost_seconds += time.perf_counter() - began
         folder.check_shared("config.json")

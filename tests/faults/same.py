@@ -157,7 +157,8 @@ def work(folder: Path, steps: int, threads: int, workers: int) -> None:
 
 def digests(folder: Path) -> dict[str, str]:
     """SHA-256 sums of the files of :func:`work`, without times."""
-    times = ("tokens_per_second", "mfu", "data_wait", "seconds_left", "seconds")
+    rates = ("tokens_per_second", "mfu", "data_wait", "seconds_left")
+    times = (*rates, "seconds", "lost_seconds")
 
     def lines(path: Path) -> list[dict]:
         all_digests = map(json.loads, path.read_text("utf-8").splitlines())

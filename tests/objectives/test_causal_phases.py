@@ -98,7 +98,8 @@ def whole(configure, tmp_path_factory):
 
 
 def lines_of(workdir):
-    times = ("tokens_per_second", "data_wait", "seconds_left", "seconds", "mfu")
+    rates = ("tokens_per_second", "data_wait", "seconds_left", "mfu")
+    times = (*rates, "seconds", "lost_seconds")
     lines = read_metrics(workdir / "metrics.jsonl")
     return [{k: v for k, v in line.items() if k not in times} for line in lines]
 

@@ -440,6 +440,13 @@ def test_the_last_line_has_the_shares_of_the_time(make_job, monkeypatch, tmp_pat
         "time 00:39: 17.9% training  5.1% compiling  38.5% evaluating  20.5% saving  "
         "17.9% lost to restarts"
     )
+    # A second process that is killed before it saves loses step 5, its load and a save.
+    folder, killed = RunFolder(tmp_path / "twice"), [*job.hooks, (1, kill)]
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            run(dataclasses.replace(job, hooks=killed), folder, print)
+    _, progress, first = run(job, folder, lines.append)
+    assert (first, progress.lost_seconds) == (4, 2 + 1 + 4 + 1 + 4)
 
 
 def test_a_profiler_connects_to_the_port_of_a_run(make_job, tmp_path):
