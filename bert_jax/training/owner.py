@@ -6,14 +6,17 @@ and the new value of each changed setting.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bert_jax.data.phases import Phase
+from bert_jax.data.pipeline import with_mask_rate
 from bert_jax.errors import UserError, naming
 from bert_jax.files import read_json, reading
 from bert_jax.progress import Log
 from bert_jax.runs import RESULTS
-from bert_jax.settings import differences, to_dict
+from bert_jax.settings import differences, from_settings, to_dict
 from bert_jax.tasks.families import with_usual_columns
 from bert_jax.training.config import finetune_config, train_config
 from bert_jax.training.workdir import RunFolder
@@ -121,7 +124,12 @@ def owner_changes(
     path = workdir / "config.json"
     expected = "the config of a run; put it back, or use another workdir"
     with naming(path), reading(path, expected):
-        return changed_settings(read_json(path, expected), identity, free)
+        old = read_json(path, expected)
+        if "phases" in identity and "family" in old:
+            raise UserError("the config of a fine-tuning; use another workdir")
+        if "family" in identity and "phases" in old:
+            raise UserError("the config of a pretraining; use another workdir")
+        return changed_settings(old, identity, free)
 
 
 def _has_rows_of_0_2(workdir: Path) -> bool:
@@ -163,8 +171,9 @@ def changed_settings(
     A setting that ``old`` does not have gets its default. "rows" and each value of "text",
     which describe the data, count if both have them. Two names of a place are equal if the
     place or its content is the same. The weights of ``init_from`` count if both have their
-    checksum. checkpoint_every does not count. free: settings that may differ, by the start
-    of their names. Raises UserError if ``old`` has a setting that does not exist any more.
+    checksum. checkpoint_every and prompts do not count. free: settings that may differ, by
+    the start of their names. Raises UserError if ``old`` has a setting that does not exist
+    any more.
     """
     if "data" in old and "family" in old and "labels" not in old:  # written by 0.2
         old = old | {"data": with_usual_columns(old["data"])}
@@ -174,9 +183,12 @@ def changed_settings(
         read = finetune_config if "family" in new else train_config
         settings = {name: old[name] for name in old if name not in _NOTES}
         old = old | to_dict(read(settings))
+    if "phases" in new:
+        old, new = _with_usual_places(old), _with_usual_places(new)
     # checkpoint_every changes only what is lost after a kill. Its default was a number in
-    # version 0.2.0.
+    # version 0.2.0. The prompts of a pretraining are filled in after its last step.
     unused = ("changes", "sweep", "labels", "content", "start", "checkpoint_every")
+    unused = (*unused, "prompts")
     same = dict.fromkeys(unused)
     changes = []
     for change in differences(old | same, new | same):
@@ -198,6 +210,26 @@ def changed_settings(
     ):
         changes.append(("checksum of init_from", before, after))
     return changes
+
+
+def _with_usual_places(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a pretraining with max_predictions=0 wherever 0 means the same.
+
+    In version 0.2.0 the function pretrain wrote the number that follows from the mask rate.
+    """
+    rate = settings["data"]["examples"]["mask_rate"]
+    eval_rate = settings["eval_mask_rate"]
+    phases = []
+    for i, values in enumerate(settings["phases"]):
+        phase = from_settings(Phase, values, f"phases[{i}]")
+        usual = replace(phase, max_predictions=0)
+        evaluated = with_mask_rate(phase, rate, eval_rate)
+        usually_evaluated = with_mask_rate(usual, rate, eval_rate)
+        is_same = usual.places(rate) == phase.places(rate)
+        if is_same and usually_evaluated.places(rate) == evaluated.places(rate):
+            phase = usual
+        phases.append(to_dict(phase))
+    return settings | {"phases": phases}
 
 
 def _is_unknown(name: str, old: Any, new: Any) -> bool:

@@ -7,11 +7,12 @@ import pandas
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.files import write_json
 from bert_jax.settings import to_dict
 from bert_jax.tasks.multiple_choice import MultipleChoiceConfig
 from bert_jax.tasks.question_answering import SquadConfig
 from bert_jax.training.config import finetune_config, train_config
-from bert_jax.training.owner import NO_EFFECT, changed_settings, shown
+from bert_jax.training.owner import NO_EFFECT, changed_settings, check_owner, shown
 
 MODEL = dict(
     vocab_size=100,
@@ -246,6 +247,44 @@ def test_a_run_may_be_resumed_with_another_checkpoint_every(settings):
     """Version 0.2.0 wrote its default, 10,000."""
     old = to_dict(train_config(settings)) | {"checkpoint_every": 10_000}
     assert found(old, to_dict(train_config(settings))) == ""
+
+
+def test_a_number_of_masks_that_follows_from_the_mask_rate_is_no_change(settings):
+    """0.2.0's pretrain wrote it into config.json: five of 32 tokens."""
+    phase = dict(steps=4, batch_size=4, sequence_length=32)
+
+    def config(most=0, mask_rate=0.15, **changes):
+        examples = {"mask_rate": mask_rate}
+        own = {"data": {"path": "somewhere", "examples": examples}}
+        own["phases"] = [phase | {"max_predictions": most}]
+        return to_dict(train_config(settings | own | changes))
+
+    assert found(config(5), config()) == found(config(), config(5)) == ""
+    same = config(10, 0.3, eval_mask_rate=0.3), config(0, 0.3, eval_mask_rate=0.3)
+    assert found(*same) == ""
+    assert found(config(4), config()) == "phases[0].max_predictions: 4 -> 0"
+    # Evaluations of 15% have the masks of ten places, or of five.
+    change = found(config(10, 0.3), config(0, 0.3))
+    assert change == "phases[0].max_predictions: 10 -> 0"
+
+
+def test_prompts_are_no_change(settings):
+    """They are filled in after the last step."""
+    old = to_dict(train_config(settings | {"prompts": ["the [MASK]"]}))
+    assert found(old, to_dict(train_config(settings))) == ""
+
+
+def test_a_workdir_of_the_other_training_is_refused(settings, tmp_path):
+    pretraining = to_dict(train_config(settings))
+    tuning = to_dict(finetune_config(FINE_TUNING))
+    for old, new, kind in (
+        (pretraining, tuning, "pretraining"),
+        (tuning, pretraining, "fine-tuning"),
+    ):
+        write_json(tmp_path / "config.json", old)
+        message = f"config.json: the config of a {kind}; use another workdir"
+        with pytest.raises(UserError, match=message):
+            check_owner(tmp_path, new)
 
 
 def test_values_of_the_data_count_if_both_versions_have_them(settings):
