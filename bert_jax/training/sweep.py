@@ -27,6 +27,7 @@ from bert_jax.progress import Log, Progress, print_line
 from bert_jax.runs import RESULTS
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import FAMILIES
+from bert_jax.tasks.splits import check_splits
 from bert_jax.tasks.task import Task
 from bert_jax.training import finetune as tuning
 from bert_jax.training import finetune_data as data
@@ -123,6 +124,10 @@ def check_files(
     if not Path(config.data.dir).is_dir():
         return
     task = task or FAMILIES[config.family](config.data)
+    try:
+        check_splits(config.data, task.form)
+    except UserError:  # a file was deleted
+        return
     for workdir in workdirs:
         check_rows(workdir, task.splits.checksum)
 
