@@ -152,9 +152,8 @@ def pretrain(
     if inputs := file_names(text, "text"):
         changes["data"] = changes.get("data", {}) | _source(inputs)
         if _names_text(base):
-            changes = {
-                "prompts": ()
-            } | changes  # those of config are about its own text
+            # The prompts of config are about its own text.
+            changes.setdefault("prompts", ())
     phase = _without_none(
         steps=steps, batch_size=batch_size, sequence_length=sequence_length
     )
