@@ -320,7 +320,7 @@ def divergence_advice(config: RunConfig, checkpoints: Sequence[int]) -> str:
     change = " or ".join(changes)
     if not checkpoints:
         return f"no checkpoint was saved: {change}, and start again"
-    resume = f"{change}, and resume with change_settings=True (--change_settings)"
+    resume = f"{change}, and resume with change_settings=True"
     if len(checkpoints) == 1:
         return f"the checkpoint of step {checkpoints[0]:,} is kept: {resume}"
     newest, *older = checkpoints

@@ -644,7 +644,7 @@ def test_an_evaluation_that_is_not_finite_ends_the_run(make_job, saved_steps, tm
             "float32",
             [9, 6, 3],
             "the checkpoints of steps 3, 6 and 9 are kept: lower optimizer.learning_rate, "
-            "and resume with change_settings=True (--change_settings); if the run diverges "
+            "and resume with change_settings=True; if the run diverges "
             "again at once, delete "
             "checkpoint 9",
         ),
