@@ -172,6 +172,10 @@ def load_file(config: str, function: str, known: Mapping[str, str]) -> dict[str,
         settings = runpy.run_path(file)[function](*filter(None, [argument]))
     except (KeyError, SyntaxError, TypeError, ValueError) as error:
         raise UserError(f"{file}: {error!r}; expected {function}()") from error
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{file}: {error}; put the files that it imports into {folder}"
+        ) from error
     finally:
         sys.path.remove(folder)
     return plain(settings)

@@ -160,6 +160,7 @@ def test_a_wrong_argument_is_a_one_line_error(config, flag, message):
         ("def get_config():\n    raise ValueError('size 3')\n", "'size 3'"),
         ("a,b\nc d,1\n", "config.py: SyntaxError.*invalid syntax"),
         ("def get_config(size):\n    return {}\n", "missing 1 required positional"),
+        ("import absent_file\n", "No module named 'absent_file'; put the files that"),
     ],
 )
 def test_a_wrong_file_is_a_one_line_error(config, text, message):
