@@ -132,8 +132,8 @@ def test_missing_sizes_are_listed():
     ("changes", "message"),
     [
         (
-            dict(hidden_act="swish"),
-            "hidden_act='swish', expected one of gelu, gelu_python, gelu_new",
+            dict(hidden_act="mish"),
+            "hidden_act='mish', expected one of gelu, gelu_python, gelu_new",
         ),
         (
             dict(num_attention_heads=5),

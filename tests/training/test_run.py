@@ -569,8 +569,7 @@ def test_a_run_that_skips_to_its_end_keeps_the_checkpoints_before(
     job = make_job(settings, batches=batches, evaluates=never)
     message = (
         "the last 4 batches were skipped; the checkpoints of steps 2 and 4 are kept: lower "
-        "optimizer.learning_rate, and resume with change_settings=True "
-        "(--change_settings); if the run diverges "
+        "optimizer.learning_rate, and resume with change_settings=True; if the run diverges "
         "again at once, delete checkpoint 4"
     )
     with pytest.raises(DivergenceError, match=f"^{re.escape(message)}$"):
@@ -636,8 +635,7 @@ def test_an_evaluation_that_is_not_finite_ends_the_run(make_job, saved_steps, tm
             "float32",
             [2000],
             "the checkpoint of step 2,000 is kept: lower optimizer.learning_rate or raise "
-            "optimizer.spike_norm, and resume with change_settings=True "
-            "(--change_settings)",
+            "optimizer.spike_norm, and resume with change_settings=True",
         ),
         (
             {"skip_spikes": True},
