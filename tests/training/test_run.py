@@ -569,8 +569,8 @@ def test_a_run_that_skips_to_its_end_keeps_the_checkpoints_before(
     job = make_job(settings, batches=batches, evaluates=never)
     message = (
         "the last 4 batches were skipped; the checkpoints of steps 2 and 4 are kept: lower "
-        "optimizer.learning_rate, and resume with change_settings=True; if the run diverges "
-        "again at once, delete checkpoint 4"
+        "optimizer.learning_rate, and resume with change_settings=True; if the run "
+        "diverges again at once, delete checkpoint 4"
     )
     with pytest.raises(DivergenceError, match=f"^{re.escape(message)}$"):
         run(job, RunFolder(tmp_path / "run"), print)
