@@ -28,11 +28,7 @@ from etils import epath
 from bert_jax.errors import StalledError, UserError
 from bert_jax.files import STORE_LIBRARIES, is_remote
 from bert_jax.parallel.processes import is_leader, lost_peer, on_leader
-from bert_jax.parallel.sharding import (
-    array_shapes,
-    arrays_by_path,
-    shape_differences,
-)
+from bert_jax.parallel.sharding import array_shapes, arrays_by_path, shape_differences
 from bert_jax.progress import unwatched
 
 if not logging.root.handlers and logging.lastResort is not None:

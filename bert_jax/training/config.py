@@ -499,8 +499,8 @@ def with_architecture(
     """Settings of a pretraining. Missing sizes of ``model`` are added from ``init_from``.
 
     The checkpoint gives all missing settings of the model except the dropout. With
-    init_state, which continues a run, it gives the dropout too. vocab_size is the number of
-    tokens of its tokenizer, because the word table may have more rows.
+    init_state, which continues a run, it also gives the dropout. vocab_size is the number
+    of tokens of its tokenizer, because the word table may have more rows.
     data.examples.next_sentence is False, unless the settings have it, for a checkpoint that
     does not learn from pairs. If the checkpoint was deleted, a run in ``workdir`` that
     started from it gives the settings.

@@ -164,7 +164,7 @@ def pretrain(
     rate = CONTINUED_RATE if is_continued else NEW_RATE
     optimizer = {"learning_rate": rate, "warmup": WARMUP}
     if changes.get("init_state") or base.get("init_state"):
-        optimizer = {}  # a run that goes on needs its own learning rate and warmup
+        optimizer = {}  # a run that continues needs its own learning rate and warmup
     defaults = {"optimizer": optimizer, "data": {}}
     chosen = train_config(merged(defaults | base, changes), workdir)
     workdir = epath.Path(workdir)

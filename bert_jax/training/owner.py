@@ -187,9 +187,9 @@ def changed_settings(
         old, new = _with_usual_places(old), _with_usual_places(new)
     # checkpoint_every changes only what is lost after a kill. Its default was a number in
     # version 0.2.0. The prompts of a pretraining are filled in after its last step.
-    unused = ("changes", "sweep", "labels", "content", "start", "checkpoint_every")
-    unused = (*unused, "prompts")
-    same = dict.fromkeys(unused)
+    unused = ("checkpoint_every", "prompts")
+    notes = ("changes", "sweep", "labels", "content", "start")
+    same = dict.fromkeys((*unused, *notes))
     changes = []
     for change in differences(old | same, new | same):
         name, before, after = change

@@ -153,7 +153,9 @@ def _make_state(
     }
     params = unflatten_dict(params)
     names = (*objective.sum_names, *STEP_SUMS)
-    averaged = _copies(params) if average else None
+    averaged = None
+    if average:
+        averaged = _copies(params)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,

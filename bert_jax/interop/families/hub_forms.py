@@ -5,14 +5,31 @@ from typing import Any
 
 from bert_jax.errors import UserError
 
+# Keys of Nomic BERT by key of transformers.
+_NOMIC_KEYS = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "max_position_embeddings": "n_positions",
+    "hidden_dropout_prob": "resid_pdrop",
+    "attention_probs_dropout_prob": "attn_pdrop",
+    "layer_norm_eps": "layer_norm_epsilon",
+}
+
 
 def known_form(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a config.json with the names that transformers has for its model.
 
-    Alibaba-NLP/new-impl has the model_type "new" for GTE.
+    Nomic BERT has the keys of GPT-2, and Alibaba-NLP/new-impl the model_type "new" for GTE.
     """
+    values = dict(values)
+    if values.get("model_type") == "nomic_bert":
+        for key, old_key in _NOMIC_KEYS.items():
+            if old_key in values:
+                values.setdefault(key, values[old_key])
     if values.get("model_type") != "new":
-        return dict(values)
+        return values
     names = values.get("architectures") or ()
     names = [name.replace("New", "Gte", 1) for name in names]
     defaults = {"rope_theta": 10_000.0, "max_position_embeddings": 2048}

@@ -10,17 +10,7 @@ from bert_jax.interop.families.hub_forms import check_values
 from bert_jax.interop.families.rope import read_rope, write_rope
 from bert_jax.schema import check
 
-# Keys in files on the Hub by key of transformers, and the other rules that are read there.
-_OLD_KEYS = {
-    "hidden_size": "n_embd",
-    "num_hidden_layers": "n_layer",
-    "num_attention_heads": "n_head",
-    "intermediate_size": "n_inner",
-    "max_position_embeddings": "n_positions",
-    "hidden_dropout_prob": "resid_pdrop",
-    "attention_probs_dropout_prob": "attn_pdrop",
-    "layer_norm_eps": "layer_norm_epsilon",
-}
+# Rules that files on the Hub may change.
 _OLD_RULES = {
     "activation_function": "swiglu",
     "mlp_fc1_bias": False,
@@ -42,11 +32,9 @@ def _read(values: Mapping[str, Any]) -> dict[str, Any]:
     theta = values.get("rotary_emb_base", 1000.0)
     check(theta, float, "rotary_emb_base")
     fields = read_rope(values, theta)
-    fields["attention_bias"] = values.get("qkv_proj_bias", False)
-    for field, key in GTE.keys.items():
-        old_key = _OLD_KEYS.get(key)
-        if old_key in values and key not in values:
-            fields[field] = values[old_key]
+    fields["attention_bias"] = False
+    if values.get("qkv_proj_bias") is not None:
+        fields["attention_bias"] = values["qkv_proj_bias"]
     return fields
 
 

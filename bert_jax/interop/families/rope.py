@@ -31,9 +31,7 @@ def read_rope(values: Mapping[str, Any], theta: float) -> dict[str, float]:
     name = "rope_parameters"
     if values.get("rope_scaling"):
         name = "rope_scaling"
-    check(values.get(name), Rope | None, name)
-    rope = values.get(name) or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    rope, kind = _form(values.get(name), name)
     if kind not in ("default", "linear", "ntk") or rope.get("mixed_b") is not None:
         raise UserError(f"{name}={rope}; expected rope_type default, linear or ntk")
     theta = rope.get("rope_theta", theta)
@@ -62,12 +60,17 @@ def read_theta(rope: Rope | None, name: str, default: float) -> float:
 
     rope: the object ``name`` of config.json. None: positions have the base ``default``.
     """
-    check(rope, Rope | None, name)
-    rope = rope or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    rope, kind = _form(rope, name)
     if kind != "default":
         raise UserError(
             f"{name}.rope_type={kind!r}; expected 'default' (rotary positions are not "
             "scaled here)"
         )
     return rope.get("rope_theta", default)
+
+
+def _form(rope: Any, name: str) -> tuple[Rope, str]:
+    """The object ``name`` of config.json, and its type in the keys of both versions."""
+    check(rope, Rope | None, name)
+    rope = rope or {}
+    return rope, rope.get("rope_type", rope.get("type", "default"))

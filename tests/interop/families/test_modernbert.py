@@ -211,6 +211,10 @@ def test_nomic_is_read_with_the_keys_of_the_hub_and_of_transformers():
     for rope in ({}, {"rope_parameters": {"rope_theta": 300.0}}):
         assert config_from_dict(NOMIC | rope | {"qkv_proj_bias": True}).attention_bias
         assert not config_from_dict(NOMIC | rope).attention_bias
+    assert not config_from_dict(NOMIC | {"qkv_proj_bias": None}).attention_bias
+    scaled = config_from_dict(NOMIC | {"rope_scaling": {"type": "ntk", "factor": 2.0}})
+    assert scaled.rope_theta == 2 * 2000
+    assert scaled.rope_factor == pytest.approx(2 ** (2 / 12))  # heads of 12
     for key, value in (
         ("prenorm", True),
         ("rotary_emb_fraction", 0.5),
