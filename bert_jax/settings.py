@@ -5,6 +5,7 @@ the page docs/settings.md read it.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import operator
@@ -74,6 +75,12 @@ class Setting(NamedTuple):
     group: type
 
 
+@functools.cache
+def _hints(group: type) -> dict[str, Any]:
+    """The annotated type of each setting of a group."""
+    return typing.get_type_hints(group)
+
+
 def all_settings(config: Any, name: str = "") -> Iterator[Setting]:
     """The settings of a config, or of its type with the defaults.
 
@@ -81,7 +88,7 @@ def all_settings(config: Any, name: str = "") -> Iterator[Setting]:
     first group.
     """
     group = config if isinstance(config, type) else type(config)
-    hints = typing.get_type_hints(group)
+    hints = _hints(group)
     for field in dataclasses.fields(config):
         full, kind = name + field.name, hints[field.name]
         value = getattr(config, field.name, REQUIRED)
@@ -228,7 +235,7 @@ def _from_group(kind: type[T], values: Mapping[str, Any], name: str) -> T:
         required = field.default is field.default_factory is REQUIRED
         if required and key not in values:
             raise UserError(f"{dot}{key} is missing; give it in the config")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     return kind(
         **{k: from_settings(hints[k], v, f"{dot}{k}") for k, v in values.items()}
     )

@@ -417,7 +417,9 @@ def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained, xlm_robert
     (tmp_path / "my_search/qrels/test.tsv").write_text(qrels)
     pair = {"sentence_good": "It is so.", "sentence_bad": "It are so."}
     (tmp_path / "blimp/data").mkdir(parents=True)
-    (tmp_path / "blimp/data/agreement.jsonl").write_text((json.dumps(pair) + "\n") * 501)
+    (tmp_path / "blimp/data/agreement.jsonl").write_text(
+        (json.dumps(pair) + "\n") * 501
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "start", lambda *arguments: None)
     write_files(tmp_path)

@@ -120,6 +120,8 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     'model' spans them, once.
     """
     sharding, parts = batch_sharding(mesh), batch_divisor(mesh)
+    if jax.process_count() == 1:
+        return jax.device_put(batch, sharding)
     local_parts = len(process_rows(mesh, parts))
     # With several processes JAX treats this transfer as an implicit one.
     with jax.transfer_guard("allow"):

@@ -1,12 +1,14 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bert_jax.data.batching import Features
 from bert_jax.errors import UserError
 from bert_jax.inference.evaluation import row_texts, rows_of, run_model
+from bert_jax.objectives import heads
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
@@ -99,16 +101,46 @@ def test_every_sequence_once_and_in_order(head, devices, setting, expected):
 
 
 def test_labels_cause_no_new_compilation(setting):
-    forward, params, mesh = setting("span", 1)
+    _, params, mesh = setting("span", 1)
+    traced = []
+
+    def forward(params, batch):
+        traced.append(batch["input_ids"].shape)
+        return jnp.zeros(batch["input_ids"].shape)
+
+    program = heads.jit_whole(mesh, forward)
     features = make_features(BATCH)
-    sizes = []
+    counts = []
     for targets in ({}, {"start": np.zeros(BATCH, np.int32)}):
         labelled = Features(*features_parts(features), targets)
         run_model(
-            forward, params, labelled, batch_size=BATCH, limit=64, pad_id=0, mesh=mesh
+            program, params, labelled, batch_size=BATCH, limit=64, pad_id=0, mesh=mesh
         )
-        sizes.append(forward._cache_size())
-    assert sizes[0] == sizes[1]
+        counts.append(len(traced))
+    assert counts[0] == counts[1] > 0
+
+
+def test_products_of_few_float32_tokens_have_a_program_of_their_own(
+    setting, make_head, monkeypatch
+):
+    """The programs of 64 tokens and of 128 compute the same numbers by other libraries."""
+    _, params, mesh = setting("span", 1)
+    _, model = make_head("span")
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+    ids = np.random.default_rng(3).integers(5, 50, (8, 16)).astype(np.int32)
+    many = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": 0 * ids + 1}
+    few = {name: rows[:4] for name, rows in many.items()}
+    forward = functools.partial(heads.forward, model)
+    program = heads.jit_whole(mesh, forward)
+    np.testing.assert_allclose(
+        program(params, few), program(params, many)[:4], atol=2e-6, rtol=0
+    )
+    monkeypatch.setattr(heads, "EIGEN", {"no_such_option": ""})
+    program = heads.jit_whole(mesh, forward)
+    program(params, many)
+    program(half, few)
+    with pytest.raises(Exception, match="no_such_option"):
+        program(params, few)
 
 
 def features_parts(features):
