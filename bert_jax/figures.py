@@ -22,7 +22,7 @@ import numpy as np
 
 from bert_jax.errors import UserError, counted, printable
 from bert_jax.files import ending, new_file, read_json
-from bert_jax.runs import Run, read_references, read_runs
+from bert_jax.runs import NO_SCORES, Run, read_references, read_runs
 
 __all__ = ["Picture", "attention_heads", "attention_lines", "confusion_matrix"]
 __all__ += ["curves", "save", "save_confusions"]
@@ -57,6 +57,7 @@ _STYLE = {
     "axes.spines.right": False,
     "grid.color": "#e0e0e0",
     "legend.frameon": False,
+    "lines.markersize": 4,
     "figure.constrained_layout.use": True,
     # Matplotlib's own font has no Chinese, Japanese or Korean characters.
     "font.family": ["DejaVu Sans", *_CJK],
@@ -92,13 +93,23 @@ def save(picture: Picture, path: Path) -> None:
 
 
 def _figure(
-    title: str, count: int, columns: int, width: float, height: float
+    title: str,
+    count: int,
+    columns: int,
+    width: float,
+    height: float,
+    more_height: float = 0,
 ) -> tuple[Picture, list[Axes]]:
-    """A picture with ``count`` panels in rows; the size of a panel is in inches."""
+    """A picture with ``count`` panels in rows. Without a title if it is "".
+
+    width, height: inches of a panel. more_height: inches of the picture's legend.
+    """
     rows = math.ceil(count / columns)
     columns = math.ceil(count / rows)
-    picture = Picture(figsize=(width * columns, height * rows + 0.6))
-    picture.suptitle(title, x=0.01, horizontalalignment="left")
+    size = width * columns, height * rows + 0.6 + more_height
+    picture = Picture(figsize=size)
+    if title:
+        picture.suptitle(title, x=0.01, horizontalalignment="left")
     panels = list(picture.subplots(rows, columns, squeeze=False).flat)
     for axes in panels[count:]:
         axes.remove()
@@ -112,6 +123,12 @@ def _looks() -> Iterator[dict[str, Any]]:
         yield {"color": colour, "linestyle": line, "marker": marker}
 
 
+# Titles of panels. Other panels have the name of their metric.
+_TITLES = {
+    "mlm_accuracy": "masked tokens (MLM accuracy)",
+    "nsp_accuracy": "next sentences (NSP accuracy)",
+    "grad_norm": "gradient norm",
+}
 # Units of metrics; scores are shown in percent.
 _UNITS = {
     "loss": "mean over examples",
@@ -121,18 +138,22 @@ _UNITS = {
     "rmse": "units of the label",
     "mae": "units of the label",
 }
+_TRAINING, _EVALUATION = "training", "evaluation"
+_BASELINE, _LONGER = "baseline: most frequent answer", "longer sequences start"
+# The look of each kind of line in the legend. Evaluations have the marker of their run.
 _KINDS = {
-    "training": {"linewidth": 1.0, "marker": ""},
-    "evaluation": {"marker": "o"},
-    "baseline: always the most frequent answer": {"linestyle": ":", "marker": ""},
+    _TRAINING: {"linewidth": 1.0, "marker": ""},
+    _EVALUATION: {"marker": "o"},
+    _BASELINE: {"linestyle": ":", "marker": ""},
+    _LONGER: {"linestyle": "", "marker": "|", "markersize": 10},
 }
-_TRAINING, _, _BASELINE = _KINDS.values()
-_LINEAR_TOKENS = 100_000  # an axis of tokens is logarithmic after so many
 
 
 @_styled
 def curves(
-    *workdirs: os.PathLike | str, references: Iterable[os.PathLike | str] = ()
+    *workdirs: os.PathLike | str,
+    references: Iterable[os.PathLike | str] = (),
+    metrics: Sequence[str] = (),
 ) -> Picture:
     """Loss, scores and their baselines, learning rate and throughput of runs.
 
@@ -141,48 +162,90 @@ def curves(
     score of always giving the most frequent answer. A thin vertical line shows where a
     phase of longer sequences starts. references: workdirs of pretraining to compare with.
     With references the x axis is the number of tokens, because steps of other batch sizes
-    do not compare.
+    do not compare. It is logarithmic and starts at the first report, so evaluations at
+    step 0 are not visible. metrics: names of metrics.jsonl, such as "loss", one for each
+    panel; by default all panels.
     """
     compared = read_references(references)
     runs = [*read_runs(workdirs), *compared]
     looks = list(zip(runs, _looks(), strict=False))
+    if metrics:
+        _check_metrics(metrics, runs)
+    else:
+        metrics = _default_metrics(runs, by_tokens=bool(compared))
+    title, names = f"{runs[0].name}: {counted(runs[0].metrics[-1]['step'], 'step')}", []
+    if len(runs) > 1:  # a legend in place of the title
+        title = ""
+        names = [Line2D([], [], label=run.name, **look) for run, look in looks]
+    picture, panels = _figure(title, len(metrics), 2, 2.7, 2.1, 0.1 * len(names))
+    kinds: set[str] = set()
+    for axes, metric in zip(panels, metrics, strict=True):
+        for run, look in looks:
+            kinds |= _draw_metric(axes, run, metric, look, by_tokens=bool(compared))
+        name = printable(_TITLES.get(metric, metric.replace("_", " ")))
+        axes.set(title=name, ylabel=_UNITS.get(metric, "%"), xlabel="step")
+        if compared:
+            _use_tokens(axes, runs)
+        axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
+        axes.grid(True)
+        if metric in ("learning_rate", "tokens_per_second"):
+            axes.set_ylim(bottom=0)
+        if metric == "tokens_per_second":
+            axes.yaxis.set_major_formatter(ticker.EngFormatter(sep=""))
+    columns = min(2, len(metrics))
+    if names:
+        picture.legend(handles=names, loc="outside upper left", ncols=columns)
+    handles = []
+    for kind, look in _KINDS.items():
+        if kind in kinds:
+            handles.append(Line2D([], [], color="gray", label=kind, **look))
+    picture.legend(handles=handles, loc="outside lower left", ncols=columns)
+    return picture
+
+
+def _default_metrics(runs: Sequence[Run], *, by_tokens: bool) -> list[str]:
+    """The metrics that the runs have panels for."""
     metrics = ["loss"]
     for run in runs:
         for name in run.scores:
             if "/" not in name and name not in metrics:
                 metrics.append(name)
     metrics.append("grad_norm")
-    title = counted(len(runs), "run")
-    if len(runs) == 1:
-        title = f"{runs[0].name}: {counted(runs[0].metrics[-1]['step'], 'step')}"
-    if not compared:
+    if not by_tokens:
         metrics += ["learning_rate", "tokens_per_second"]
-    picture, panels = _figure(title, len(metrics), 4, 3.4, 2.5 + 0.1 * len(runs))
-    for axes, metric in zip(panels, metrics, strict=True):
-        for run, look in looks:
-            _draw_metric(axes, run, metric, look, by_tokens=bool(compared))
-        name = printable(metric.replace("_", " "))
-        axes.set(title=name, ylabel=_UNITS.get(metric, "%"), xlabel="step")
-        if compared:
-            axes.set_xlabel("tokens")
-            axes.set_xscale("symlog", linthresh=_LINEAR_TOKENS)
-            axes.set_xlim(left=0)
-        axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
-        axes.grid(True)
-        if metric in ("learning_rate", "tokens_per_second"):
-            axes.set_ylim(bottom=0)
-    handles = [Line2D([], [], color="gray", label=k, **h) for k, h in _KINDS.items()]
-    picture.legend(handles=handles, loc="outside lower left", ncols=3)
-    if len(runs) > 1:
-        handles = [Line2D([], [], label=run.name, **look) for run, look in looks]
-        picture.legend(handles=handles, loc="outside lower right", ncols=2)
-    return picture
+    return metrics
+
+
+def _check_metrics(metrics: Sequence[str], runs: Sequence[Run]) -> None:
+    """Raises UserError for a metric that no run has."""
+    known: dict[str, None] = {}
+    for run in runs:
+        for line in run.metrics:
+            known |= dict.fromkeys(line)
+    for name in metrics:
+        if name not in known or name in NO_SCORES:
+            expected = ", ".join(x for x in known if x not in NO_SCORES)
+            raise UserError(f"no run has the metric {name!r}; expected {expected}")
+
+
+def _use_tokens(axes: Axes, runs: Sequence[Run]) -> None:
+    """Makes the x axis of a panel a logarithmic axis of tokens."""
+    axes.set_xscale("log", nonpositive="mask")
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 3)))
+    axes.xaxis.set_minor_locator(ticker.NullLocator())
+    tokens = [n for run in runs for n in run.tokens([x["step"] for x in run.metrics])]
+    first = min((n for n in tokens if n > 0), default=1)
+    axes.set(xlabel="tokens", xlim=(first, None))
 
 
 def _draw_metric(
     axes: Axes, run: Run, metric: str, look: Mapping[str, Any], *, by_tokens: bool
-) -> None:
-    """Draws the lines of a run in a panel; each has the label "run, split"."""
+) -> set[str]:
+    """Draws the lines of a run in a panel; each has the label "run, split".
+
+    Returns the kinds of lines that it has drawn.
+    """
+    kinds: set[str] = set()
     place = list
     if by_tokens:
         place = run.tokens
@@ -191,21 +254,21 @@ def _draw_metric(
         if not steps:
             continue
         percent, label = run.percent(metric), f"{run.name}, {split}"
-        how = look
+        kind, how = _EVALUATION, look
         if split == "train":
-            how = look | _TRAINING
+            kind, how = _TRAINING, look | _KINDS[_TRAINING]
         axes.plot(place(steps), np.multiply(values, percent), label=label, **how)
+        kinds.add(kind)
         steps, values = run.baseline(split, metric)
         if steps:
             label, values = f"{label}, baseline", np.multiply(values, percent)
-            axes.plot(place(steps), values, label=label, **look | _BASELINE)
+            axes.plot(place(steps), values, label=label, **look | _KINDS[_BASELINE])
+            kinds.add(_BASELINE)
     longer = [step for step, is_longer in run.new_lengths if is_longer]
     for x in place(longer):
         axes.axvline(x, color="gray", linewidth=0.6, zorder=1)
-        if metric == "loss":
-            how = {"transform": axes.get_xaxis_transform(), "fontsize": 7}
-            how |= {"rotation": 90, "va": "top", "ha": "right", "color": "gray"}
-            axes.text(x, 1, "longer sequences start", **how)
+        kinds.add(_LONGER)
+    return kinds
 
 
 @_styled

@@ -24,7 +24,10 @@ METRICS, CURVES, RESULTS = "metrics.jsonl", "curves.png", "results.json"
 _SWEEP = "sweep"  # the folder of a sweep's runs
 NO_SCORES = ("step", "split", "seconds", "sequence_length")
 _LOSSES = ("loss", "perplexity")  # endings of metrics where lower is better
-_BASELINE = "_majority"  # ending of the score of always giving the most frequent answer
+_ACCURACY = "accuracy"
+_BASELINE = (
+    "majority"  # ending of the accuracy of always giving the most frequent answer
+)
 Values = dict[str, Any]
 
 
@@ -103,7 +106,7 @@ class Run:
             for name in line:
                 if name in NO_SCORES or name.endswith((*_LOSSES, _BASELINE)):
                     continue
-                if line["split"] != "train" or name.endswith("accuracy"):
+                if line["split"] != "train" or name.endswith(_ACCURACY):
                     names[name] = None
         return list(names)
 
@@ -136,13 +139,15 @@ class Run:
         Accuracies of pretraining are shares. Fine-tuning reports percent.
         """
         is_pretraining = "family" not in self.config
-        if is_pretraining and metric.endswith(("accuracy", _BASELINE)):
+        if is_pretraining and metric.endswith((_ACCURACY, _BASELINE)):
             return 100
         return 1
 
     def baseline(self, split: str, metric: str) -> tuple[list[int], list[float]]:
-        """The steps and scores of always giving the most frequent answer, if known."""
-        return self.series(split, metric.removesuffix("_accuracy") + _BASELINE)
+        """The steps and accuracies of always giving the most frequent answer, if known."""
+        if not metric.endswith(_ACCURACY):
+            return [], []
+        return self.series(split, metric.removesuffix(_ACCURACY) + _BASELINE)
 
     @property
     def new_lengths(self) -> list[tuple[int, bool]]:

@@ -63,6 +63,11 @@ def drawn(picture):
     }
 
 
+def legends(picture):
+    """The entries of all legends."""
+    return [name for legend in picture.legends for name in names(legend.get_texts())]
+
+
 def image(axes):
     return np.asarray(axes.images[0].get_array())
 
@@ -73,7 +78,7 @@ def names(labels):
 
 def test_curves_show_the_metrics(pretraining):
     lines = drawn(figures.curves(pretraining))
-    masked = "mlm accuracy"
+    masked = "masked tokens (MLM accuracy)"
     expected = {
         ("loss", "tiny, train"): [[10, 20], [7, 6]],
         ("loss", "tiny, eval"): [[20], [6.5]],
@@ -81,7 +86,7 @@ def test_curves_show_the_metrics(pretraining):
         (masked, "tiny, eval"): [[20], [15]],
         (masked, "tiny, eval, baseline"): [[20], [6]],
         ("learning rate", "tiny, train"): [[10, 20], [1e-3, 5e-4]],
-        ("grad norm", "tiny, train"): [[10, 20], [2, 1]],
+        ("gradient norm", "tiny, train"): [[10, 20], [2, 1]],
         ("tokens per second", "tiny, train"): [[20], [5000]],
     }
     assert lines.keys() == expected.keys()
@@ -103,12 +108,16 @@ def test_a_picture_shows_where_longer_sequences_start(tmp_path):
     picture = figures.curves(run)
     for axes in picture.axes:
         assert [list(x.get_xdata()) for x in axes.lines].count([20, 20]) == 1
-    assert names(picture.axes[0].texts) == ["longer sequences start"]
-    x, y = drawn(picture)["nsp accuracy", "run, eval, baseline"]
+    assert "longer sequences start" in legends(picture)
+    assert not any(axes.texts for axes in picture.axes)
+    next_sentences = "next sentences (NSP accuracy)"
+    x, y = drawn(picture)[next_sentences, "run, eval, baseline"]
     assert x == [0, 20, 20, 30]
     assert y == pytest.approx([60, 60, 55, 55])
-    by_tokens = figures.curves(run, references=[run]).axes[0].lines
-    assert [2 * 8 * 20] * 2 in [list(line.get_xdata()) for line in by_tokens]
+    by_tokens = figures.curves(run, references=[run]).axes[0]
+    assert [2 * 8 * 20] * 2 in [list(line.get_xdata()) for line in by_tokens.lines]
+    # A logarithmic axis starts at the first report after step 0.
+    assert (by_tokens.get_xscale(), by_tokens.get_xlim()[0]) == ("log", 2 * 8 * 20)
 
 
 def test_scores_of_fine_tuning_are_drawn(fine_tuning):
@@ -119,7 +128,47 @@ def test_scores_of_fine_tuning_are_drawn(fine_tuning):
     titles = [axes.get_title(loc="left") for axes in picture.axes]
     assert "f1/PER" not in titles
     units = {axes.get_title(loc="left"): axes.get_ylabel() for axes in picture.axes}
-    assert units["f1"] == "%" and units["grad norm"] == "mean over steps"
+    assert units["f1"] == "%" and units["gradient norm"] == "mean over steps"
+
+
+def test_panels_can_be_chosen(pretraining, fine_tuning):
+    picture = figures.curves(pretraining, metrics=["mlm_accuracy", "loss"])
+    titles = [axes.get_title(loc="left") for axes in picture.axes]
+    assert titles == ["masked tokens (MLM accuracy)", "loss"]
+    with pytest.raises(UserError, match="no run has the metric 'mlm'; expected loss, "):
+        figures.curves(pretraining, metrics=["mlm"])
+    with pytest.raises(UserError, match="no run has the metric 'step'"):
+        figures.curves(pretraining, metrics=["step"])
+
+
+def test_the_legend_names_the_runs_and_only_what_is_drawn(
+    tmp_path, pretraining, fine_tuning
+):
+    baseline = "baseline: most frequent answer"
+    picture = figures.curves(pretraining)
+    assert picture.get_suptitle() == "tiny: 20 steps"
+    assert legends(picture) == ["training", "evaluation", baseline]
+    assert legends(figures.curves(fine_tuning)) == ["training", "evaluation"]
+    assert legends(figures.curves(pretraining, metrics=["grad_norm"])) == ["training"]
+    picture = figures.curves(pretraining, fine_tuning)
+    assert picture.get_suptitle() == ""
+    assert legends(picture) == ["tiny", "mrpc", "training", "evaluation", baseline]
+
+
+def test_the_baseline_of_fine_tuning_is_the_share_of_the_most_frequent_label(tmp_path):
+    lines = [
+        dict(step=step, split="dev", accuracy=score, f1_macro=score, majority=52.0)
+        for step, score in ((5, 50.0), (9, 75.0))
+    ]
+    run = write_run(tmp_path / "run", lines, {"family": "classification"})
+    picture = figures.curves(run)
+    found = drawn(picture)
+    assert found["accuracy", "run, dev"] == [[5, 9], [50, 75]]
+    assert found["accuracy", "run, dev, baseline"] == [[5, 9], [52, 52]]
+    assert ("f1 macro", "run, dev, baseline") not in found
+    titles = [axes.get_title(loc="left") for axes in picture.axes]
+    assert titles[1:3] == ["accuracy", "f1 macro"] and "majority" not in titles
+    assert "baseline: most frequent answer" in legends(picture)
 
 
 def test_runs_differ_in_colour_line_and_marker(pretraining, fine_tuning):
@@ -132,8 +181,7 @@ def test_runs_differ_in_colour_line_and_marker(pretraining, fine_tuning):
     }
     assert len(looks) == 2
     assert all(a != b for a, b in zip(*looks.values(), strict=True))
-    shown = [name for legend in picture.legends for name in names(legend.get_texts())]
-    assert {"tiny", "mrpc", "training", "evaluation"} < set(shown)
+    assert {"tiny", "mrpc", "training", "evaluation"} < set(legends(picture))
     many = [tuple(map(str, look.values())) for look in islice(figures._looks(), 40)]
     assert len(set(many)) == 40
 

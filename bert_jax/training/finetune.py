@@ -32,6 +32,7 @@ from bert_jax.training.finetune_data import Prepared, identity
 from bert_jax.training.finetune_loss import finetune_objective
 from bert_jax.training.finetune_outputs import (
     best_params,
+    majority,
     save_best,
     show,
     write_predictions,
@@ -145,7 +146,10 @@ class _FineTuning:
         # All processes get the scores of process 0, so that they decide the same.
         scores = from_leader(lambda: evaluation.scores)
         epoch = step / self.batches.steps_per_epoch
-        reporter.write(step, dev.name, scores)
+        baseline = {}
+        if "accuracy" in scores:
+            baseline = majority(self.task, dev.rows)
+        reporter.write(step, dev.name, scores | baseline)
         reporter.log(f"epoch {epoch:.2f}  {dev.name}: {show(scores, metric)}")
         if metric not in scores:
             known = ", ".join(scores)

@@ -1,6 +1,9 @@
 """What a fine-tuning writes into its workdir: the best model, and the predictions."""
 
+import collections
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,8 +26,15 @@ from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Log
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import VERSION
-from bert_jax.tasks.task import POOLINGS, Scores, Task, saved_config, write_answers
-from bert_jax.tasks.text_classification import REGRESSION
+from bert_jax.tasks.task import (
+    POOLINGS,
+    Scores,
+    Task,
+    golds,
+    saved_config,
+    write_answers,
+)
+from bert_jax.tasks.text_classification import REGRESSION, SEVERAL_LABELS
 from bert_jax.training.config import FineTuneConfig
 from bert_jax.training.finetune_data import Prepared
 from bert_jax.training.workdir import RunFolder
@@ -123,6 +133,17 @@ def write_predictions(
             log(f"{split.name}: {baseline}")
         if warning:
             log(f"warning: {split.name}: {warning}")
+
+
+def majority(task: Task, rows: Sequence[Any]) -> dict[str, float]:
+    """{"majority": accuracy of always giving the most frequent label, in percent}.
+
+    {} if the task has no classes, or if a row has any number of them.
+    """
+    if not task.labels or task.problem_type == SEVERAL_LABELS:
+        return {}
+    counts = collections.Counter(gold for row in rows for gold in golds(task, row))
+    return {"majority": 100 * max(counts.values()) / counts.total()}
 
 
 def show(scores: dict[str, float], first: str = "") -> str:

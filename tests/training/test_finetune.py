@@ -33,7 +33,7 @@ from bert_jax.training import run as engine
 from bert_jax.training.config import finetune_config
 from bert_jax.training.finetune import is_evaluated
 from bert_jax.training.finetune_loss import balanced
-from bert_jax.training.finetune_outputs import show
+from bert_jax.training.finetune_outputs import majority, show
 from bert_jax.training.sweep import run_one
 
 # test_from_python.py tests multiple choice and questions.
@@ -156,6 +156,27 @@ def test_a_finished_run_leaves_its_files(finished):
     assert [line["step"] for line in metrics(workdir, "dev")] == list(range(3, 31, 3))
     assert any("initialised at random: classifier" in s for s in log)
     assert "step 30/30  loss" in "\n".join(log)
+
+
+@pytest.mark.parametrize("what", ["classification", "tagging"])
+def test_each_evaluation_has_the_share_of_the_most_frequent_label(finished, what):
+    config, workdir, _, _ = finished(what)
+    task = FAMILIES[config.family](config.data)
+    labels = [label for row in task.read("dev") for label in golds(task, row)]
+    most = max(labels.count(label) for label in labels)
+    assert 0 < most < len(labels)
+    lines = metrics(workdir, "dev")
+    assert {line["majority"] for line in lines} == {100 * most / len(labels)}
+    if what == "classification":
+        assert (most, len(labels)) == (5, 9)
+
+
+def test_numbers_and_several_labels_have_no_most_frequent_label(settings):
+    for family in ("regression", "multi_label"):
+        config = finetune_config(settings(family))
+        task = FAMILIES[config.family](config.data)
+        rows = task.read("dev")
+        assert rows and majority(task, rows) == {}
 
 
 @pytest.fixture(scope="module")
