@@ -25,7 +25,7 @@ from bert_jax.files import ending, new_file, read_json
 from bert_jax.runs import NO_SCORES, Run, read_references, read_runs
 
 __all__ = ["Picture", "attention_heads", "attention_lines", "confusion_matrix"]
-__all__ += ["curves", "save", "save_confusions"]
+__all__ += ["curves", "save", "save_confusions", "shards"]
 
 # Matplotlib logs which fonts it looks for and does not find.
 logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
@@ -36,10 +36,13 @@ try:
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Rectangle
 except ImportError as missing:
     raise UserError("pictures need matplotlib; pip install matplotlib") from missing
 
-if TYPE_CHECKING:  # pictures of runs work without JAX, which this module imports
+if TYPE_CHECKING:  # pictures of runs work without JAX, which these modules import
+    from jax.sharding import Sharding
+
     from bert_jax.inference.model import Bert
 
 _COLOURS = ("#0072B2", "#E69F00", "#000000", "#56B4E9", "#009E73", "#D55E00", "#CC79A7")
@@ -353,7 +356,7 @@ def attention_heads(model: "Bert", text: str | tuple[str, str], layer: int) -> P
     side = float(np.clip(0.13 * len(tokens), 2, 6))  # inches
     title = f"Layer {layer % layers} of 0 to {layers - 1}: "
     title += "how much each token (row) attends to each other token (column)"
-    picture, panels = _figure(title, len(attention_NLL), 4, side + 0.4, side + 0.4)
+    picture, panels = _figure(title, len(attention_NLL), 3, side + 0.5, side + 0.2)
     top = attention_NLL.max()
     for head, axes in enumerate(panels):
         image = axes.imshow(attention_NLL[head], cmap=_HEAT, vmin=0, vmax=top)
@@ -410,3 +413,50 @@ def attention_lines(
         handles.append(Line2D([], [], label=f"{share:.0%}", **look))
     picture.legend(handles=handles, loc="outside lower center", ncols=3)
     return picture
+
+
+@_styled
+def shards(
+    arrays: Mapping[str, Mapping[str, tuple["Sharding", tuple[int, int]]]],
+) -> Picture:
+    """The devices that store each block of matrices, a row of panels for each mesh.
+
+    arrays: by the name of a mesh, its matrices by name, each as its sharding and its shape.
+    A block has the numbers of its devices, and the colour of the first. A block of all
+    devices is grey.
+    """
+    columns = len(next(iter(arrays.values())))
+    picture, panels = _figure("", len(arrays) * columns, columns, 1.8, 1.1)
+    left = panels[::columns]
+    for axes, title in zip(panels, next(iter(arrays.values())), strict=False):
+        axes.set_title(title)
+    for axes, (mesh, matrices) in zip(left, arrays.items(), strict=True):
+        axes.set_ylabel(mesh)
+        first = panels.index(axes)
+        row = panels[first : first + columns]
+        for panel, (sharding, shape) in zip(row, matrices.values(), strict=True):
+            _draw_blocks(panel, sharding, shape)
+    return picture
+
+
+def _draw_blocks(axes: Axes, sharding: "Sharding", shape: tuple[int, int]) -> None:
+    """The blocks of a matrix in the unit square, with the numbers of their devices."""
+    devices_of: dict[tuple[float, ...], list[int]] = {}
+    for device, index in sharding.devices_indices_map(shape).items():
+        rows, columns = (part.indices(n) for part, n in zip(index, shape, strict=True))
+        top, bottom = rows[0] / shape[0], rows[1] / shape[0]
+        left, right = columns[0] / shape[1], columns[1] / shape[1]
+        devices_of.setdefault((left, top, right - left, bottom - top), []).append(
+            device.id
+        )
+    for (left, top, width, height), devices in devices_of.items():
+        colour = matplotlib.colormaps["tab10"](devices[0] % 10, alpha=0.6)
+        label = ", ".join(map(str, sorted(devices)))
+        if len(devices_of) == 1:
+            colour, label = "0.85", f"all {len(devices)}"
+        box = Rectangle((left, top), width, height, facecolor=colour, edgecolor="w")
+        axes.add_patch(box)
+        center = left + width / 2, top + height / 2
+        axes.text(*center, label, ha="center", va="center", fontsize=7)
+    axes.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)

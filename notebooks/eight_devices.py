@@ -29,8 +29,8 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
+from bert_jax import figures
 from bert_jax.errors import UserError
 from bert_jax.model.config import MeshConfig
 from bert_jax.parallel.mesh import batch_sharding, make_mesh, put_batch
@@ -84,53 +84,19 @@ for name, shape in SHAPES.items():
 # numbers are written in the block that it holds. A block with several numbers has
 # several copies.
 
-
 # %%
-def draw(ax, sharding, shape, title):
-    """Colours the blocks of a matrix by the device that holds them."""
-    blocks = {}
-    for device, index in sharding.devices_indices_map(shape).items():
-        bounds = tuple(i.indices(n)[:2] for i, n in zip(index, shape, strict=True))
-        blocks.setdefault(bounds, []).append(device.id)
-    for ((top, bottom), (left, right)), devices in blocks.items():
-        box = (left / shape[1], top / shape[0])
-        size = (right - left) / shape[1], (bottom - top) / shape[0]
-        color = plt.cm.tab10(devices[0]) if len(devices) < 8 else "0.85"
-        ax.add_patch(
-            plt.Rectangle(box, *size, facecolor=color, edgecolor="w", alpha=0.8)
-        )
-        label = "all eight" if len(devices) == 8 else ", ".join(map(str, devices))
-        turned = 90 * (size[0] < 0.2)
-        center = box[0] + size[0] / 2, box[1] + size[1] / 2
-        ax.text(*center, label, ha="center", va="center", fontsize=8, rotation=turned)
-    ax.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[], title=title)
-
-
-fig, axes = plt.subplots(3, 4, figsize=(11, 7), layout="constrained")
-for column, (name, config) in enumerate(MESHES.items()):
+TABLE, KERNEL = "embeddings/word/embedding", "encoder/layer_0/intermediate/kernel"
+arrays = {}
+for name, config in MESHES.items():
     mesh = make_mesh(config)
-    split = 8 if config.fsdp else 1
-    kernel = "encoder/layer_0/intermediate/kernel"
-    arrays = {
+    kernel = partition_spec(KERNEL, SHAPES[KERNEL], 8 if config.fsdp else 1)
+    table = partition_spec(TABLE, SHAPES[TABLE])
+    arrays[name] = {
         "batch, 256 x 512": (batch_sharding(mesh), (256, 512)),
-        "word table": (
-            partition_spec("embeddings/word/embedding", (WORDS, WIDTH)),
-            (WORDS, WIDTH),
-        ),
-        "feed-forward kernel": (
-            partition_spec(kernel, SHAPES[kernel], split),
-            SHAPES[kernel],
-        ),
+        "word table": (NamedSharding(mesh, table), SHAPES[TABLE]),
+        "feed-forward kernel": (NamedSharding(mesh, kernel), SHAPES[KERNEL]),
     }
-    for ax, (label, (place, shape)) in zip(
-        axes[:, column], arrays.items(), strict=True
-    ):
-        if isinstance(place, P):
-            place = NamedSharding(mesh, place)
-        draw(ax, place, shape, name if ax is axes[0, column] else "")
-        if column == 0:
-            ax.set_ylabel(label)
-plt.show()
+figures.shards(arrays)
 
 # %% [markdown]
 # *Three arrays on eight devices. Rows of the batch always go to the devices along

@@ -143,6 +143,13 @@ def word_vectors(texts):
         yield words, vectors_KWD / np.linalg.norm(vectors_KWD, axis=-1, keepdims=True)
 
 
+def around_bank(text):
+    """The word "bank" with two words before it and after it."""
+    words = text.strip(".").split()
+    place = words.index("bank")
+    return " ".join(words[max(place - 2, 0) : place + 3])
+
+
 texts = [text for group in SENSES.values() for text in group]
 sense_T = np.repeat(list(SENSES), [len(group) for group in SENSES.values()])
 bank_KTD = np.stack([v[:, w.index("bank")] for w, v in word_vectors(texts)], axis=1)
@@ -152,14 +159,15 @@ different_K = cosine_KTT[:, ~same_TT].mean(axis=1)
 same_K = cosine_KTT[:, same_TT & ~np.eye(len(texts), dtype=bool)].mean(axis=1)
 best = int((same_K - different_K).argmax())
 
-fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
 left.plot(same_K, "o-", label="the same sense")
 left.plot(different_K, "s--", label="different senses")
 left.set(xlabel="layer (0: the embeddings)", ylabel="mean cosine of two vectors")
 left.legend()
 image = right.imshow(cosine_KTT[best], cmap="Blues")
 right.set_title(f"layer {best}")
-right.set_yticks(range(len(texts)), [text[:30] for text in texts], fontsize=8)
+right.set_yticks(range(len(texts)), [around_bank(text) for text in texts], fontsize=8)
+right.set_xticks([1.5, 5.5], list(SENSES))  # the middle of each sense's four columns
 fig.colorbar(image, label="cosine")
 plt.show()
 

@@ -30,6 +30,7 @@ from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.objective import PretrainingObjective
+from bert_jax.runs import read_runs
 from bert_jax.tasks.task import Task
 from tests.conftest import xlm_r_tokenizer
 
@@ -507,6 +508,37 @@ def test_the_page_of_losses_has_the_numbers_of_the_references():
     assert module.written(text) == text, "python docs/scripts/draw_references.py"
     for name in named_references():
         assert f"| `{name}` | 0 |" in text or f"| `{name}` | 100 |" in text
+
+
+def test_the_caption_of_readmes_picture_has_the_scores_of_its_run():
+    (run,) = read_runs([named_references()["small"]])
+    first, last = (run.series("eval", "nsp_accuracy")[1][i] for i in (0, -1))
+    assert [round(100 * x) for x in (first, last)] == [45, 88]
+    assert round(100 * run.series("eval", "mlm_accuracy")[1][-1]) == 39
+    assert round(100 * run.baseline("eval", "mlm_accuracy")[1][-1]) == 5
+    assert round(100 * run.baseline("eval", "nsp_accuracy")[1][-1]) == 55
+    text = (ROOT / "README.md").read_text()
+    (alt, caption) = re.search(
+        r"!\[(.*?)\]\(docs/pictures/small\.png\)\n\n(.*?)\n\n", text, flags=re.S
+    ).groups()
+    for number in ("39%", "5%", "45 to 88%", "55%", f"{run.metrics[-1]['step']:,}"):
+        assert number in alt, number
+    assert "39%" in caption and "88%" in caption
+
+
+def test_every_picture_of_a_page_has_a_description_and_a_caption():
+    """The caption is a paragraph in italics below the picture."""
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    shown = set()
+    for page in pages:
+        text = page.read_text()
+        for alt, name, after in re.findall(
+            r"!\[(.*?)\]\(\S*pictures/(\S+)\)\n\n(.)", text, flags=re.S
+        ):
+            shown.add(name)
+            assert len(alt) > 40, (page, name)
+            assert after == "*", (page, name)
+    assert shown == {path.name for path in (DOCS / "pictures").iterdir()}
 
 
 def test_the_citation_has_the_version_of_the_package():

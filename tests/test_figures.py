@@ -8,6 +8,7 @@ from itertools import islice
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from matplotlib.collections import LineCollection
 
 import bert_jax
@@ -270,6 +271,30 @@ def test_heads_show_the_attention_of_a_layer(model):
             call(model, "The sailors see.", 2, *head)
     with pytest.raises(UserError, match="head=2, expected 0 to 1, or -2 to -1"):
         figures.attention_lines(model, "The sailors see.", 1, 2)
+
+
+def test_blocks_show_the_devices_that_store_them():
+    def drawn_blocks(axes):
+        """Left, top, width and height of each block, by its label."""
+        boxes = [
+            (*box.get_xy(), box.get_width(), box.get_height()) for box in axes.patches
+        ]
+        return dict(zip(names(axes.texts), boxes, strict=True))
+
+    devices = np.array(jax.devices()[:4])
+    mesh = Mesh(devices.reshape(2, 2), ("data", "model"))
+    kernel = NamedSharding(mesh, PartitionSpec(None, "model")), (6, 8)
+    whole = NamedSharding(mesh, PartitionSpec()), (6, 8)
+    batch = NamedSharding(mesh, PartitionSpec(("data", "model"))), (16, 5)
+    picture = figures.shards(
+        {"a": {"k": kernel, "w": whole}, "b": {"k": batch, "w": whole}}
+    )
+    first, second, third, last = picture.axes
+    assert drawn_blocks(first) == {"0, 2": (0, 0, 0.5, 1), "1, 3": (0.5, 0, 0.5, 1)}
+    assert drawn_blocks(third) == {f"{i}": (0, i / 4, 1, 0.25) for i in range(4)}
+    assert drawn_blocks(second) == drawn_blocks(last) == {"all 4": (0, 0, 1, 1)}
+    assert [axes.get_title(loc="left") for axes in picture.axes] == ["k", "w", "", ""]
+    assert [axes.get_ylabel() for axes in picture.axes] == ["a", "", "b", ""]
 
 
 def test_lines_join_words_by_their_attention(model):

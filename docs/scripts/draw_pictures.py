@@ -1,7 +1,7 @@
 """Makes the pictures of docs/guides/pictures.md, by running what the page shows.
 
 RUNS: a folder with the runs tiny (experiments/tiny.py) and seed0 to seed2: the fine-tuning
-of docs/tutorial.md with the seeds 0 to 2 and log_every=10. MODEL:
+of docs/tutorial.md, from the model of tiny, with the seeds 0 to 2 and log_every=10. MODEL:
 sentence-transformers/all-MiniLM-L6-v2.
 
 usage:
@@ -23,9 +23,12 @@ PICTURES = DOCS / "pictures"
 
 
 def shrink(picture, name):
-    """Writes a PNG of 128 colours: a third of the size, and it looks the same."""
+    """Writes a PNG of 128 colours: a third of the size, and it looks the same.
+
+    Pages show it at most 740 pixels wide. Screens with twice the pixels show more.
+    """
     with io.BytesIO() as file:
-        picture.savefig(file, format="png")
+        picture.savefig(file, format="png", dpi=200)
         image = Image.open(file).convert("RGB").quantize(128)
         image.save(PICTURES / name, optimize=True)
     print(name, (PICTURES / name).stat().st_size)
@@ -36,7 +39,8 @@ def main(runs, model):
     page = (DOCS / "guides/pictures.md").read_text()
     runs = Path(runs)
     shrink(figures.curves(runs / "tiny"), "curves.png")
-    shrink(figures.curves(*(runs / f"seed{i}" for i in range(3))), "compare.png")
+    seeds = [runs / f"seed{i}" for i in range(3)]
+    shrink(figures.curves(*seeds, metrics=["loss", "accuracy"]), "compare.png")
     names = {"shrink": shrink}
     for note, block in re.findall(
         r"(<!-- [^\n]*\n)?```python\n(.*?)```", page, flags=re.S

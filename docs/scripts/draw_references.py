@@ -1,5 +1,7 @@
 """Draws the reference curves and writes their table into guides/is_my_loss_right.md.
 
+The picture of README.md has the scores of the reference "small".
+
 A curve is added by copying config.json and metrics.jsonl of a run into
 experiments/references/NAME, and by this.
 
@@ -60,4 +62,10 @@ if __name__ == "__main__":
     from bert_jax import figures
 
     PAGE.write_text(written(PAGE.read_text()))
-    shrink(figures.curves(references=named_references().values()), "references.png")
+    references = named_references()
+    panels = ["loss", "nsp_accuracy"]
+    shrink(
+        figures.curves(references=references.values(), metrics=panels), "references.png"
+    )
+    panels = ["mlm_accuracy", "nsp_accuracy"]
+    shrink(figures.curves(references["small"], metrics=panels), "small.png")
