@@ -41,6 +41,46 @@ def test_pages_and_charts_are_up_to_date(made, monkeypatch):
     assert old == [], "run python docs/scripts/write_results.py --allow_old"
 
 
+def shapes(svg, tag, *names):
+    """The attributes ``names`` of each shape of an SVG, as numbers."""
+    found = re.findall(rf"<{tag} ([^>]*)/>", svg)
+    return [[float(re.search(rf'{n}="([^"]*)"', x)[1]) for n in names] for x in found]
+
+
+def test_the_chart_of_speed_has_a_bar_for_each_library(made):
+    svg = (ROOT / "docs/pictures/speed.svg").read_text()
+    _, *bars = shapes(svg, "rect", "width")
+    results = [x for x in made.results().values() if x.get("table") == "speed"]
+    texts = re.findall(r">([^<]*)</text>", svg)
+    ours = texts.count("bert_jax")
+    assert len(bars) == len(results) + ours
+    assert ours == len({result["what"] for result in results})
+    (unit,) = min(bars, key=lambda bar: abs(bar[0] - 340 / 1.75))  # of bert_jax
+    for result in results:
+        assert f"{result['peer']} {result['ratio']:.2f}" in texts
+        assert [pytest.approx(unit * result["ratio"], abs=0.2)] in bars
+    faster = [result for result in results if result["ratio"] < 1]
+    assert svg.count(f'fill="{made.ORANGE}"') == len(faster) == 2
+
+
+def test_the_chart_of_scores_has_whiskers(made):
+    """One standard deviation to each side of the mean."""
+    groups = {"a": [made.Mark(50, "A 50.0 ± 3.2", "#000", 3.2)]}
+    svg = made.chart("Scores", groups, 40, 90, 10)
+    assert shapes(svg, "circle", "cx") == [[20 + 340 * 10 / 50]]
+    (low, high), *_ = re.findall(r"M([\d.]+) \d+H([\d.]+)M", svg)
+    ends = [20 + 340 * (x - 40) / 50 for x in (46.8, 53.2)]
+    assert [float(low), float(high)] == pytest.approx(ends, abs=0.05)
+    assert made.score_mark("81.3 ± 1.9", "A", "#000") == (
+        81.3,
+        "A 81.3 ± 1.9",
+        "#000",
+        1.9,
+    )
+    ticks = re.findall(r'class="tick">(\d+)<', svg)
+    assert ticks == ["40", "50", "60", "70", "80", "90"]
+
+
 def test_readme_has_a_place_for_the_age_of_its_speed_figures(made):
     text = made.README.read_text()
     assert made.speed_figures(text)

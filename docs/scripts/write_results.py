@@ -33,9 +33,10 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 DOCS = Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
@@ -55,7 +56,7 @@ COLUMNS = {
     "ratio": "times as fast",
     "run": "run",
 }
-BLUE, GREY = "#2f6fab", "#b8c2cc"
+BLUE, GREY, ORANGE = "#2f6fab", "#8896a3", "#d55e00"
 
 
 @functools.cache
@@ -229,69 +230,107 @@ def fill(text: str) -> str:
     return re.sub(r"(<!-- age -->)[^<]*(<!-- /age -->)", rf"\g<1>{sentence}\g<2>", text)
 
 
-def chart(title: str, groups: list, line: float = 0) -> str:
-    """An SVG of horizontal bars, each with a mark at the value ``line``.
+class Mark(NamedTuple):
+    """A value in a chart. With a deviation it is a dot with whiskers, otherwise a bar."""
 
-    groups: (label, [(value, text, colour), ...]). The label is above its bars.
+    value: float
+    text: str
+    colour: str
+    deviation: float | None = None
+
+
+def chart(
+    title: str, groups: dict[str, list[Mark]], start: float, end: float, step: float
+) -> str:
+    """An SVG of marks on an axis from ``start`` to ``end``, with a line at each step.
+
+    groups: the marks below each label.
     """
-    scale = 450 / max(value for _, bars in groups for value, _, _ in bars)
-    parts, y = [], 48
-    for label, bars in groups:
-        parts.append(f'<text x="20" y="{y + 12}">{escape(label)}</text>')
+    left, width, top = 20, 340, 62
+
+    def place(value: float) -> float:
+        return round(left + width * (value - start) / (end - start), 1)
+
+    parts, y = [], top
+    for label, marks in groups.items():
+        parts.append(f'<text x="{left}" y="{y + 12}">{escape(label)}</text>')
         y += 18
-        for value, text, colour in bars:
-            width = round(scale * value)
-            parts += [
-                f'<rect x="20" y="{y}" width="{width}" height="14" fill="{colour}"/>',
-                f'<text x="{width + 26}" y="{y + 12}">{text}</text>',
-            ]
-            mark = f'<path d="M{round(20 + scale * line)} {y - 2}v18" stroke="#000"/>'
-            parts += [mark] * bool(line)
+        for mark in marks:
+            parts += drawn(mark, place, left, y)
             y += 17
         y += 8
+    lines = []
+    for number in range(round((end - start) / step) + 1):
+        value = start + number * step
+        x = place(value)
+        lines.append(f'<path d="M{x} {top - 8}V{y}" stroke="#dde3e8"/>')
+        lines.append(f'<text x="{x}" y="{top - 12}" class="tick">{value:g}</text>')
     head = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 580 {y + 4}" width="580" '
         f'role="img" aria-label="{escape(title)}">',
-        '<style>text { font: 13px system-ui, "DejaVu Sans", sans-serif; fill: #1f2933; }'
-        " .title { font-weight: 600; }</style>",
+        '<style>text { font: 13px system-ui, "DejaVu Sans", sans-serif; fill: #1f2933;'
+        " stroke: #fff; stroke-width: 4px; paint-order: stroke; }"
+        " .title { font-weight: 600; } .tick { font-size: 11px; text-anchor: middle; }"
+        "</style>",
         f'<rect width="580" height="{y + 4}" rx="12" fill="#fff"/>',
-        f'<text x="20" y="26" class="title">{escape(title)}</text>',
+        f'<text x="{left}" y="26" class="title">{escape(title)}</text>',
     ]
-    return "\n".join([*head, *parts, "</svg>\n"])
+    return "\n".join([*head, *lines, *parts, "</svg>\n"])
 
 
-def number(score: float | str) -> float:
-    """A score, also of the form "81.3 ± 1.9"."""
-    return float(str(score).split()[0])
+def drawn(
+    mark: Mark, place: Callable[[float], float], left: float, y: float
+) -> list[str]:
+    """The SVG of a mark. place: the x of a value."""
+    x, colour = place(mark.value), f'fill="{mark.colour}"'
+    if mark.deviation is None:
+        shape = (
+            f'<rect x="{left}" y="{y}" width="{x - left:.1f}" height="14" {colour}/>'
+        )
+        shapes, end = [shape], x
+    else:
+        low, end = (place(mark.value + sign * mark.deviation) for sign in (-1, 1))
+        path = f"M{low} {y + 7}H{end}M{low} {y + 3}v8M{end} {y + 3}v8"
+        whisker = f'<path d="{path}" stroke="{mark.colour}" stroke-width="2"/>'
+        shapes = [whisker, f'<circle cx="{x}" cy="{y + 7}" r="4" {colour}/>']
+    text = f'<text x="{end + 8:.1f}" y="{y + 12}">{escape(mark.text)}</text>'
+    return [*shapes, text]
+
+
+def score_mark(score: str, who: str, colour: str) -> Mark:
+    """The mark of a score of the form "81.3 ± 1.9"."""
+    mean, deviation = map(float, score.split(" ± "))
+    return Mark(mean, f"{who} {score}", colour, deviation)
 
 
 def charts() -> dict[Path, str]:
     """The charts of docs/results.md by file."""
-    speed = [
-        (
-            f"{result['what']}, {result['peer']}",
-            [(result["ratio"], f"{result['ratio']}", BLUE)],
-        )
-        for result in results().values()
-        if result.get("table") == "speed"
-    ]
-    scores = [
-        (
-            f"{result['what']}, {result['metric']}",
-            [
-                (number(result["score"]), str(result["score"]), BLUE),
-                (number(result["peer_score"]), str(result["peer_score"]), GREY),
-            ],
-        )
-        for name, result in results().items()
-        if name.startswith("finetune_") and name.endswith("_float32")
-    ]
+    speed: dict[str, list[Mark]] = {}
+    scores = {}
+    for name, result in results().items():
+        what = result["what"]
+        if result.get("table") == "speed":
+            marks = speed.setdefault(what, [Mark(1, "bert_jax", BLUE)])
+            colour = GREY if result["ratio"] >= 1 else ORANGE
+            text = f"{result['peer']} {result['ratio']:.2f}"
+            marks.append(Mark(result["ratio"], text, colour))
+        if name.startswith("finetune_") and name.endswith("_float32"):
+            ours = score_mark(result["score"], "bert_jax", BLUE)
+            theirs = score_mark(result["peer_score"], "Trainer", GREY)
+            scores[f"{what.removesuffix(', float32')}: {result['metric']}"] = [
+                ours,
+                theirs,
+            ]
     return {
         DOCS / "pictures/speed.svg": chart(
-            "How many times as fast as the peer (black line: as fast)", speed, line=1
+            "Speedup of bert_jax: time of the other library / time of bert_jax",
+            speed,
+            0,
+            1.75,
+            0.25,
         ),
         DOCS / "pictures/finetune.svg": chart(
-            "Dev scores: bert_jax (blue), transformers' Trainer (grey)", scores
+            "Dev scores: mean and standard deviation over seeds", scores, 40, 90, 10
         ),
     }
 
