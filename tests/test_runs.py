@@ -113,6 +113,16 @@ def test_a_comparison_has_differing_settings_and_last_and_best_metrics(two):
     assert second["eval mlm_accuracy"]["best"] == 0.4
 
 
+def test_the_baseline_of_an_accuracy_of_fine_tuning_is_its_majority(tmp_path):
+    line = {"step": 3, "split": "dev", "accuracy": 80.0, "f1": 70.0, "majority": 52.0}
+    run = write_run(tmp_path / "run", {"family": "classification"}, [line])
+    (row,) = compare(read_runs([run]))
+    score = {"last": 80.0, "best": 80.0, "step": 3}
+    assert row["dev accuracy"] == score | {"baseline": 52.0}
+    assert row["dev f1"] == {"last": 70.0, "best": 70.0, "step": 3}
+    assert "dev majority" not in row
+
+
 @pytest.mark.parametrize("length", [4, 16])
 def test_the_best_score_is_a_score_of_the_last_length(tmp_path, length):
     config, lines = pretraining(1e-3, 0.25)
