@@ -233,12 +233,16 @@ def _check_metrics(metrics: Sequence[str], runs: Sequence[Run]) -> None:
 
 def _use_tokens(axes: Axes, runs: Sequence[Run]) -> None:
     """Makes the x axis of a panel a logarithmic axis of tokens."""
+    tokens = [1]
+    for run in runs:
+        reported = run.tokens([line["step"] for line in run.metrics])
+        tokens += [number for number in reported if number > 0]
+    first, last = min(tokens[1:], default=1), max(tokens)
+    # The limits come first, because a logarithmic axis looks for limits above 0.
+    axes.set(xlabel="tokens", xlim=(first, 1.25 * last))
     axes.set_xscale("log", nonpositive="mask")
     axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 3)))
     axes.xaxis.set_minor_locator(ticker.NullLocator())
-    tokens = [n for run in runs for n in run.tokens([x["step"] for x in run.metrics])]
-    first = min((n for n in tokens if n > 0), default=1)
-    axes.set(xlabel="tokens", xlim=(first, None))
 
 
 def _draw_metric(

@@ -118,7 +118,18 @@ def test_a_picture_shows_where_longer_sequences_start(tmp_path):
     by_tokens = figures.curves(run, references=[run]).axes[0]
     assert [2 * 8 * 20] * 2 in [list(line.get_xdata()) for line in by_tokens.lines]
     # A logarithmic axis starts at the first report after step 0.
-    assert (by_tokens.get_xscale(), by_tokens.get_xlim()[0]) == ("log", 2 * 8 * 20)
+    first, last = 2 * 8 * 20, 2 * 8 * 20 + 2 * 16 * 10
+    assert by_tokens.get_xscale() == "log"
+    assert by_tokens.get_xlim() == pytest.approx((first, 1.25 * last))
+
+
+def test_a_run_that_has_reported_step_0_only_is_drawn_by_tokens(tmp_path):
+    line = dict(step=0, split="eval", loss=9.0)
+    phases = [dict(steps=10, sequence_length=8, batch_size=2)]
+    run = write_run(tmp_path / "run", [line], {"phases": phases})
+    picture = figures.curves(run, references=[run])
+    assert picture._repr_png_().startswith(b"\x89PNG")
+    assert picture.axes[0].get_xlim() == pytest.approx((1, 1.25))
 
 
 def test_scores_of_fine_tuning_are_drawn(fine_tuning):
