@@ -7,10 +7,10 @@
 # %% [markdown]
 # # Weights from Google or Hugging Face: features, neighbours, and back
 #
-# A BERT that somebody else trained is useful as it is. It turns a text into a vector,
-# and texts that mean the same get vectors that are close. This notebook loads a model,
-# finds neighbours with it, groups texts by topic, and writes the model back as a folder
-# that `transformers` reads.
+# A BERT that somebody else trained is useful without more training. It turns a text into
+# a vector, and texts with the same meaning get similar vectors. This notebook loads a
+# model, finds neighbours with it, groups texts by topic, and saves the model as a folder
+# that `transformers` loads.
 #
 # The texts are the docstrings of Python's standard library, which are on every machine
 # that has Python. The weights are all-MiniLM-L6-v2, a small BERT for sentences (90 MB).
@@ -68,8 +68,8 @@ for package in PACKAGES[:2] if SHORT else PACKAGES:
 # %% [markdown]
 # ## 2. Load
 #
-# One function reads every kind of checkpoint. The `repr` shows the head, layers, width,
-# vocabulary and number of parameters of the model.
+# One function loads every kind of checkpoint. The model shows its head, layers, width,
+# vocabulary and number of parameters.
 
 
 # %%
@@ -80,8 +80,7 @@ model
 model.config
 
 # %% [markdown]
-# `model.params` is a plain dictionary of arrays. This is all that the first layer is
-# made of:
+# `model.params` is a plain dictionary of arrays. These are the arrays of the first layer:
 
 # %%
 for path, array in jax.tree_util.tree_leaves_with_path(
@@ -92,10 +91,10 @@ for path, array in jax.tree_util.tree_leaves_with_path(
 # %% [markdown]
 # ## 3. Features: a vector for each text
 #
-# `encode` takes any number of texts. It puts short ones side by side in a row, so that
-# little is wasted on padding. With `normalize=True` every vector has length 1, and the
-# product of two is the cosine of their angle: 1 for the same direction, 0 for nothing
-# in common.
+# `encode` accepts any number of texts. It puts several short texts into one row, so that
+# little time is wasted on padding. With `normalize=True` every vector has length 1, and
+# the product of two vectors is the cosine of their angle: 1 for the same direction, 0 for
+# nothing in common.
 
 # %%
 vectors = model.encode(texts, normalize=True)
@@ -125,13 +124,13 @@ fig.colorbar(image, label="cosine")
 plt.show()
 
 # %% [markdown]
-# *How alike seven sentences are. Sentences about the same thing are close, also where
-# they share no word: compare 1 and 2.*
+# *How similar seven sentences are. Sentences about the same thing are similar even if they
+# share no word: compare 1 and 2.*
 #
 # ## 4. Neighbours: search by meaning
 #
-# `search` compares the vector of a question with the vectors of all texts, and gives the
-# nearest texts. No word of the question has to be in the answer.
+# `search` compares the vector of a question with the vectors of all texts, and returns the
+# nearest texts. They do not have to contain a word of the question.
 
 # %%
 QUESTIONS = [
@@ -153,8 +152,8 @@ for question, found in zip(
 # %% [markdown]
 # ## 5. A map of the library
 #
-# The vectors have hundreds of dimensions. The two directions in which they differ most
-# (principal components) make a map.
+# The vectors have hundreds of dimensions. This map shows the two directions in which they
+# differ most (principal components).
 
 # %%
 centred = vectors - vectors.mean(axis=0)
@@ -175,17 +174,15 @@ most = max(map(package_of.count, set(package_of))) / len(texts)
 print(f"by always naming the largest package: {most:.0%}")
 
 # %% [markdown]
-# *Each point is the first sentence of a docstring. The model was not given the package of
-# any sentence.*
+# *Each point is the first sentence of a docstring. The model did not see the packages.*
 #
 # ## 6. And back
 #
-# `save` writes a Hugging Face folder: `config.json`, `model.safetensors`, the
-# vocabulary and a model card. Nothing changes on the way: the same texts get the same
-# vectors, bit for bit.
+# `save` writes a Hugging Face folder with `config.json`, `model.safetensors`, the
+# vocabulary and a model card. The saved model computes the same vectors, bit for bit.
 
 # %%
-shutil.rmtree(FOLDER / "saved", ignore_errors=True)  # of an earlier try
+shutil.rmtree(FOLDER / "saved", ignore_errors=True)  # from an earlier run
 model.save(FOLDER / "saved")
 for path in sorted((FOLDER / "saved").iterdir()):
     print(f"{path.stat().st_size / 1e3:9,.0f} kB  {path.name}")
@@ -193,8 +190,8 @@ again = bert_jax.load(FOLDER / "saved").encode(EXAMPLES, normalize=True)
 assert np.array_equal(again, model.encode(EXAMPLES, normalize=True))
 
 # %% [markdown]
-# If `transformers` and PyTorch are installed, as on Colab, it gives the same hidden
-# states.
+# If `transformers` and PyTorch are installed, as on Colab, they compute the same hidden
+# states from this folder.
 
 # %%
 try:
@@ -216,10 +213,10 @@ else:
 # ## 7. Google's own files
 #
 # Google published its checkpoints as TensorFlow files. `load` reads them without
-# TensorFlow, and `save` writes a Hugging Face folder. Set `GOOGLE = "download"` for the
+# TensorFlow, and `save` writes a Hugging Face folder. Set `GOOGLE` to `"download"` for the
 # smallest checkpoint (17 MB), or to a folder with `bert_model.ckpt` and
 # `bert_config.json`. These checkpoints have both heads of pretraining, so they can fill in
-# blanks. The files since February 2019, such as this one, need `activation="gelu_tanh"`.
+# blanks. Checkpoints since February 2019, such as this one, need `activation="gelu_tanh"`.
 
 # %%
 GOOGLE = os.environ.get("GOOGLE_CHECKPOINT", "")
@@ -244,9 +241,9 @@ if GOOGLE:
 # %% [markdown]
 # ## Next steps
 #
-# - `pooling="cls"` or `layers=(-4, -3, -2, -1)` in `encode`, and look at the map again.
-# - Your own texts: anything that is a list of strings.
-# - Another model: `CHECKPOINT = "google-bert/bert-base-uncased"`. It was not trained to
-#   compare sentences, and the search is worse for it.
-# - The same from a shell: `bert_jax embed` and `bert_jax convert`.
-# - `finetune.ipynb` teaches a model to name the package of a sentence.
+# - Use `pooling="cls"` or `layers=(-4, -3, -2, -1)` in `encode`, and look at the map again.
+# - Use your own texts, as a list of strings.
+# - Use `CHECKPOINT = "google-bert/bert-base-uncased"`. Its search is worse, because it was
+#   not trained to compare sentences.
+# - From a shell, use `bert_jax embed` and `bert_jax convert`.
+# - `finetune.ipynb` teaches a model to predict the package of a sentence.

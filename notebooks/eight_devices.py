@@ -7,14 +7,14 @@
 # %% [markdown]
 # # Eight TPU devices without owning one
 #
-# A large BERT is trained on many devices at once. This notebook shows how the work is
-# split: which device holds which part of a matrix, what the devices send each other,
-# and whether a model fits in the memory of a TPU chip.
+# A large BERT is trained on many devices at the same time. This notebook shows how the
+# work is split: which device stores which part of a matrix, what the devices send each
+# other, and whether a model fits into the memory of a TPU chip.
 #
-# No TPU is needed. JAX can pretend that one processor is eight devices. They are slow,
-# but every array is split and every message is sent as on a real slice. The TPU's compiler
-# also runs on any machine: it compiles a training step for a pod that is not there, and
-# reports how much memory the step needs.
+# You need no TPU, because JAX can simulate eight devices on one processor. They are slow,
+# but arrays are split and exchanged as on a real slice. The TPU compiler also runs on any
+# machine: it compiles a training step for a slice, and reports how much memory the step
+# needs.
 
 # %%
 import dataclasses
@@ -47,9 +47,9 @@ jax.devices()
 # %% [markdown]
 # ## 1. A mesh is a grid of devices
 #
-# Each axis of the grid has a name. Devices along `data` each take some rows of a batch.
-# Devices along `model` share the large matrices of the network. (The third axis,
-# `replica`, is for several TPU slices, which only a slower network joins.)
+# Each axis of the grid has a name. Devices along `data` each compute some rows of a batch,
+# and devices along `model` share the large matrices of the network. The third axis,
+# `replica`, is for several TPU slices, which are connected by a slower network.
 
 # %%
 MESHES = {
@@ -63,9 +63,9 @@ for name, config in MESHES.items():
     print(f"{name:16} devices {mesh.device_ids.squeeze(0).tolist()}")
 
 # %% [markdown]
-# A **sharding** assigns each part of an array to a device. bert_jax has one table
-# of rules, from the name of a parameter to the axes that split its dimensions. `None`
-# means: every device has all of this dimension.
+# A **sharding** assigns each part of an array to a device. bert_jax has one table of rules,
+# from the name of a parameter to the axes that split its dimensions. `None` means that a
+# dimension is not split.
 
 # %%
 WIDTH, WORDS = 768, 30592  # of BERT BASE; the vocabulary is padded to a multiple of 128
@@ -80,9 +80,8 @@ for name, shape in SHAPES.items():
     print(f"{name:44} {shape!s:14} {partition_spec(name, shape)}")
 
 # %% [markdown]
-# The picture shows three arrays under the four meshes. Each colour is a device, and its
-# numbers are written in the block that it holds. A block with several numbers has
-# several copies.
+# The picture shows three arrays on the four meshes. The number in a block is the device
+# that stores it. A block with several numbers has a copy on each of these devices.
 
 # %%
 TABLE, KERNEL = "embeddings/word/embedding", "encoder/layer_0/intermediate/kernel"
@@ -99,15 +98,15 @@ for name, config in MESHES.items():
 figures.shards(arrays)
 
 # %% [markdown]
-# *Three arrays on eight devices. Rows of the batch always go to the devices along
-# `data`. With `model=2` two devices have one half each of the word table and of the
-# feed-forward layer. With `fsdp` every device keeps one eighth of a kernel and fetches
-# the rest when a layer needs it.*
+# *Three arrays on eight devices. The rows of the batch are always split along `data`. With
+# `model=2` two devices have one half each of the word table and of the feed-forward layer.
+# With `fsdp` every device stores one eighth of a kernel, and gets the rest when a layer
+# needs it.*
 #
 # ## 2. The memory of a device
 #
-# Training keeps each parameter and Adam's two moments in float32: 12 bytes a parameter.
-# Shapes are enough to add this up, so nothing is allocated here.
+# Training stores each parameter and Adam's two moments in float32, which is 12 bytes for
+# each parameter. This sum needs only the shapes, so no memory is allocated here.
 
 
 # %%
@@ -155,13 +154,13 @@ ax.invert_yaxis()
 plt.show()
 
 # %% [markdown]
-# *Memory for parameters and optimizer of BERT LARGE on each of eight devices. `data`
-# alone does not help, as every device has a copy. `model` and `fsdp` do.*
+# *Memory for the parameters and the optimizer of BERT LARGE on each of eight devices.
+# `data` alone does not help, because every device has a copy. `model` and `fsdp` do.*
 #
-# ## 3. The split does not change what is learned
+# ## 3. The result does not depend on the mesh
 #
-# Eight devices must learn the same as one. We train a small BERT on random tokens, once
-# on one device and once on each mesh, and compare the losses.
+# Eight devices must learn the same as one. We train a small BERT on random tokens, on one
+# device and on each mesh, and compare the losses.
 
 # %%
 small = bert(
@@ -216,17 +215,18 @@ for name in ["data=4, model=2"] if SHORT else MESHES:
     print(f"{name:16} largest difference {np.abs(found - alone).max():.1e}")
 
 # %% [markdown]
-# The differences are rounding: eight devices add up the same numbers in another order.
+# The differences are rounding errors: eight devices add up the same numbers in another
+# order.
 #
-# ## 4. Which messages the devices send
+# ## 4. What the devices send each other
 #
-# No code of bert_jax sends these messages. The compiler reads the shardings of the state
-# and the batch, finds the operations that need numbers of another device, and adds a
+# The code of bert_jax sends nothing. The compiler reads the shardings of the state and the
+# batch, finds the operations that need numbers from another device, and adds a
 # **collective** to each:
 #
 # - `all-reduce`: every device gets the sum over all devices, for example of the
-#   gradients;
-# - `all-gather`: every device gets the parts that the others hold;
+#   gradients.
+# - `all-gather`: every device gets the parts of the other devices.
 # - `reduce-scatter`: each device gets its own part of a sum.
 
 # %%
@@ -241,14 +241,14 @@ for name in ["data=8"] if SHORT else MESHES:
         )
 
 # %% [markdown]
-# With `data` alone the gradients are summed once, about four bytes a parameter. With
-# `model` there are messages within every layer, so these devices should be neighbours.
-# With `fsdp` the kernels are sent as well.
+# With `data` alone the gradients are summed once, about four bytes for each parameter. With
+# `model` every layer has collectives, so these devices should be neighbours. With `fsdp`
+# the kernels are sent as well.
 #
-# ## 5. Compile for a TPU pod
+# ## 5. Compile for a TPU slice
 #
-# The TPU's compiler is a Python package, `libtpu`. Its input is the name of a slice, such
-# as `v5e:2x4` for eight chips, and the training step of a run. Its report lists what a chip
+# The TPU compiler is a Python package, `libtpu`. Its input is the name of a slice, such as
+# `v5e:2x4` for eight chips, and the training step of a run. Its report lists what a chip
 # must store: arguments (the state and the batch) and temporaries (activations, gradients).
 
 # %%
@@ -272,9 +272,9 @@ for name, changes in TRIES.items() if topology else ():
     print(f"{name:12} {answer}, compiled in {reports[name]['compile_seconds']:.0f} s")
 
 # %% [markdown]
-# Three ways to train BERT LARGE on eight chips of 16 GiB, 128 sequences of 512 tokens a
-# step. `remat` computes activations again in the backward pass instead of keeping them.
-# `fsdp` shares parameters and optimizer between the chips.
+# These are three ways to train BERT LARGE on eight chips of 16 GiB, with 128 sequences of
+# 512 tokens in a step. `remat` computes activations again in the backward pass instead of
+# storing them. `fsdp` splits parameters and optimizer between the chips.
 
 # %%
 if reports:
@@ -298,9 +298,9 @@ if reports:
 # *Memory of one chip, as the compiler counts it. Bars that end left of the dashed line
 # fit.*
 #
-# The report also has the messages of a step and its FLOPs. At the chip's peak they take
-# the least time that a step can take. The messages of a scanned layer are counted once,
-# not 24 times.
+# The report also has the collectives of a step and its FLOPs. Divided by the peak of the
+# chip, the FLOPs are a lower bound for the time of a step. The collectives of a scanned
+# layer are counted once, not 24 times.
 
 # %%
 PEAK = 197e12  # FLOP/s of a v5e chip
@@ -314,8 +314,8 @@ for name, report in reports.items():
 # ## Next steps
 #
 # - Change `TOPOLOGY` to `"v5e:16x16"`, a pod of 256 chips, and `batch_size` to 2048.
-# - Leave `scan_layers` out: the step needs less memory and compiles more slowly.
-# - The same from a shell, for any config: `bert_jax estimate --config large --topology
-#   v5e:4x4`.
-# - On a real slice nothing changes but the number of devices: `--mesh.fsdp=True`
-#   and `--mesh.model=2` are the settings behind this notebook's meshes.
+# - Leave `scan_layers` out: the step needs less memory, but compiles more slowly.
+# - Estimate any config from a shell:
+#   `bert_jax estimate --config large --topology v5e:4x4`.
+# - On a real slice only the number of devices differs. The settings of this notebook's
+#   meshes are `--mesh.fsdp=True` and `--mesh.model=2`.

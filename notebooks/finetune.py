@@ -7,13 +7,13 @@
 # %% [markdown]
 # # Fine-tune, score, look at errors
 #
-# A pretrained BERT knows a language. Fine-tuning teaches it a task, from a few hundred
-# examples and in a minute or two. Here the task is: from which package of Python's
-# standard library is this sentence? After the score we look at the errors, and at the
-# question whether the model knows when it is unsure.
+# A pretrained BERT has learned a language. Fine-tuning teaches it a task from a few
+# hundred examples. Here the task is: from which package of Python's standard library is
+# this sentence? After the score we look at the errors, and ask whether the model's
+# probabilities can be trusted.
 #
 # The texts are docstrings, which are on every machine that has Python, and the package
-# is the label. For your own task put your own rows in their place.
+# is the label. For your own task, replace them by your own rows.
 #
 # The pretrained model is all-MiniLM-L6-v2 (90 MB). Without a network, run
 # `pretrain.ipynb` first and set `CHECKPOINT` to its model, `runs/notebook/my_bert`.
@@ -24,7 +24,7 @@ from pathlib import Path
 
 SHORT = bool(os.environ.get("NOTEBOOK_SHORT"))  # the test suite runs a short form
 
-# A name on the Hugging Face Hub, a Hugging Face folder, Google's files, a run of bert_jax.
+# A name on the Hugging Face Hub, a folder of Hugging Face or Google, or a run of bert_jax.
 CHECKPOINT = os.environ.get("CHECKPOINT", "sentence-transformers/all-MiniLM-L6-v2")
 FOLDER = Path("runs/packages")  # another name starts a new run
 
@@ -48,7 +48,7 @@ jax.devices()
 # %% [markdown]
 # ## 1. Rows
 #
-# A row is a text and its label. Rows may be tuples, dictionaries, a pandas frame, or
+# A row is a text and its label. Rows may be tuples, dictionaries, a pandas DataFrame, or
 # files in CSV, TSV or JSONL.
 
 
@@ -82,8 +82,8 @@ for text, label in train[:5]:
     print(f"{label:16} {text}")
 
 # %% [markdown]
-# A score means nothing without a baseline. Always naming the largest package reaches
-# this:
+# A score means nothing without a baseline: the accuracy of always naming the largest
+# package.
 
 # %%
 labels = sorted(counts)
@@ -94,8 +94,8 @@ print(f"always {majority!r}: {baseline:.1%}")
 # %% [markdown]
 # ## 2. Without fine-tuning
 #
-# How good are the vectors of the model without fine-tuning? Each package gets the mean
-# vector of its training rows. A text gets the package whose vector is nearest.
+# How good are the model's text embeddings without fine-tuning? Each package gets the mean
+# vector of its training rows, and a text gets the package whose vector is nearest.
 
 # %%
 model = bert_jax.load(CHECKPOINT)
@@ -111,10 +111,10 @@ print(f"nearest mean vector: {frozen:.1%}")
 # %% [markdown]
 # ## 3. Fine-tune
 #
-# A new layer on top of BERT names the package, and all weights are trained. `dev` picks
-# the best of the epochs. Every setting of `docs/settings.md` is an argument:
-# `learning_rate`, `batch_size`, `seed` and so on. `bias_correction` keeps a run as
-# small as this one from collapsing to one label.
+# A new layer on top of BERT predicts the package, and all parameters are trained. The rows
+# of `dev` choose the best evaluation. Every setting in `docs/settings.md` is an argument,
+# such as `learning_rate`, `batch_size` and `seed`. `bias_correction` prevents a run as
+# small as this one from always predicting the same label.
 
 # %%
 if SHORT:
@@ -139,9 +139,9 @@ tuned
 figures.curves(FOLDER)
 
 # %% [markdown]
-# *The run, drawn from `metrics.jsonl` in its folder. Loss of training falls until the
-# end. The score on dev, which the model does not learn from, levels off: more epochs
-# would not help.*
+# *The training loss falls until the end. The score on dev, from which the model does not
+# learn, levels off: more epochs would not help. The numbers are in `metrics.jsonl` in the
+# folder of the run.*
 
 # %%
 score = tuned.scores["test"]["accuracy"]
@@ -157,11 +157,11 @@ ax.invert_yaxis()
 plt.show()
 
 # %% [markdown]
-# *Three ways to name the package, scored on the test rows.*
+# *Three ways to predict the package, scored on the test rows.*
 #
 # ## 4. Which labels are confused
 #
-# `predict` gives the label and a probability for each.
+# `predict` returns the label, and a probability for each label.
 
 # %%
 answers = tuned.predict([text for text, _ in test])
@@ -172,15 +172,16 @@ found = json.loads((FOLDER / "predictions" / "test.confusion.json").read_text())
 figures.confusion_matrix(found["labels"], found["counts"], "test rows")
 
 # %% [markdown]
-# *Rows: the package that a sentence is from. Columns: the package that the model named.
-# Counts off the diagonal are errors. Packages about similar topics are confused.*
+# *Rows: the package that a sentence is from. Columns: the package that the model
+# predicted. Counts off the diagonal are errors. Packages about similar topics are
+# confused.*
 #
 # ## 5. The worst errors
 #
-# The run has written every error of dev and test into `predictions/` of its folder, as
-# JSONL and as a page of HTML. Here are the errors of test about which the model is surest.
-# Read them before you try anything else: often the label is wrong, or the text does not
-# contain the answer.
+# The folder of the run has all errors on dev and test in `predictions/`, as JSONL and as
+# an HTML page. These are the test errors about which the model is most certain. Read them
+# before you try anything else: often the label is wrong, or the text does not contain the
+# answer.
 
 # %%
 wrong = [
@@ -193,7 +194,7 @@ for probability, text, gold, found in sorted(wrong, reverse=True)[:8]:
     print(f"\n{found} ({probability:.0%}), but it is from {gold}:\n  {text}")
 
 # %% [markdown]
-# ## 6. Does it know when it is unsure?
+# ## 6. Can the probabilities be trusted?
 #
 # About 90% of the answers with a probability of 90% should be right.
 
@@ -216,10 +217,10 @@ plt.show()
 
 # %% [markdown]
 # *Answers in groups of similar probability, with the number of answers in each group.
-# Points below the line: the model is surer than it should be. Fine-tuned models usually
+# Points below the line mean that the model is too certain, as fine-tuned models usually
 # are.*
 #
-# Keeping only the sure answers makes the rest better:
+# If you keep only the answers with a high probability, more of them are right:
 
 # %%
 for least in (0.0, 0.5, 0.8, 0.95):
@@ -231,9 +232,9 @@ for least in (0.0, 0.5, 0.8, 0.95):
 # %% [markdown]
 # ## 7. Use it
 #
-# The best model is in the folder of the run, as a Hugging Face folder. `bert_jax.load`
-# opens the run, and `transformers` opens its folder `best`. `as_frame=True` gives the
-# answers as a pandas data frame, beside the texts.
+# The best model is in the folder of the run. `bert_jax.load` loads the run, and
+# `transformers` its folder `best`. `as_frame=True` returns the texts and answers as a
+# pandas DataFrame.
 
 # %%
 model = bert_jax.load(FOLDER)
@@ -243,10 +244,11 @@ model.predict(texts, as_frame=True)
 # %% [markdown]
 # ## Next steps
 #
-# - Fewer rows: `train=train[:100]`. How much does each doubling bring?
-# - Another `seed`, three times. Small test sets and small runs differ by a point or
-#   two, so do not believe a smaller gain.
-# - A task of the paper: `bert_jax.tasks.glue("sst2", dir="glue/SST-2")` without `train`
-#   reads GLUE's own files. `docs/weights.md` has the command that downloads them.
-# - Numbers instead of labels: `bert_jax.tasks.classification(regression=True)`; two
-#   texts: `bert_jax.tasks.pairs()`; a tag for each word: `bert_jax.tasks.tagging()`.
+# - Train on fewer rows, such as `train=train[:100]`. How much does each doubling help?
+# - Try three values of `seed`. With few rows, scores differ by a point or two between
+#   seeds, so do not believe a smaller gain.
+# - Train a task of the paper: `bert_jax.tasks.glue("sst2", dir="glue/SST-2")` without
+#   `train` reads GLUE's own files. `docs/weights.md` has the command that downloads them.
+# - Predict numbers instead of labels with `bert_jax.tasks.classification(regression=True)`,
+#   classify text pairs with `bert_jax.tasks.pairs()`, or tag each word with
+#   `bert_jax.tasks.tagging()`.

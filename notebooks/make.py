@@ -1,8 +1,7 @@
 """Runs each notebook .py of this folder, and saves it as an .ipynb with outputs.
 
 Edit and review the .py (jupytext's format py:percent). The .ipynb of the same name is for
-readers and for Colab. It has two more cells: a badge that opens the notebook in Colab, and
-the installation of bert_jax.
+readers and for Colab. It has one more cell, which installs bert_jax.
 
 usage:
   python notebooks/make.py [NAME ...]
@@ -19,19 +18,13 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell
+from nbformat.v4 import new_code_cell
 from PIL import Image
 
-# The repository on GitHub, as OWNER/NAME.
-REPOSITORY = "OWNER/bert_jax"
-BRANCH = "main"
-
 FOLDER = Path(__file__).parent
-COLAB = "https://colab.research.google.com"
-BADGE = """[![Open in Colab]({colab}/assets/colab-badge.svg)]\
-({colab}/github/{repository}/blob/{branch}/notebooks/{name}.ipynb)"""
 INSTALL = """\
-# Installs bert_jax where it is missing, as in a new Colab runtime: a minute or two.
+# Installs bert_jax if it is missing, as in a new Colab runtime: a minute or two. Put your
+# clone into Google Drive as MyDrive/bert_jax, and mount the Drive, before you run this.
 import importlib.util, shutil
 from pathlib import Path
 
@@ -39,18 +32,18 @@ if importlib.util.find_spec("bert_jax") is None:
     tpu = any(Path("/dev").glob("accel*")) or any(Path("/dev/vfio").glob("[0-9]*"))
     gpu = shutil.which("nvidia-smi")
     device = {device}
-    %pip install -q "bert_jax[notebooks{{device}}] @ git+https://github.com/{repository}\""""
+    %cd -q /content/drive/MyDrive/bert_jax
+    %pip install -q ".[notebooks{{device}}]"
+    %cd -q /content"""
 DEVICE = '",tpu" if tpu else ",gpu" if gpu else ""'
-# The TPU's compiler, also where there is no TPU.
+# The TPU compiler, even if there is no TPU.
 DEVICES = {"eight_devices": '",tpu"'}
 
 
 def with_header(notebook: NotebookNode, name: str) -> NotebookNode:
-    """The notebook with the cells and the metadata that Colab needs."""
-    values = {"repository": REPOSITORY, "branch": BRANCH, "colab": COLAB, "name": name}
-    badge = new_markdown_cell(BADGE.format(**values), id="badge")
-    values["device"] = DEVICES.get(name, DEVICE)
-    install = new_code_cell(INSTALL.format(**values), id="install")
+    """The notebook with the cell and the metadata that Colab needs."""
+    device = DEVICES.get(name, DEVICE)
+    install = new_code_cell(INSTALL.format(device=device), id="install")
     title, *cells = notebook.cells
     for i, cell in enumerate([title, *cells]):
         cell.id = f"cell{i}"  # jupytext draws them at random
@@ -62,7 +55,7 @@ def with_header(notebook: NotebookNode, name: str) -> NotebookNode:
     if name not in DEVICES:
         metadata |= {"accelerator": "TPU"}
         metadata["colab"]["gpuType"] = "V5E1"
-    cells = [badge, title, install, *cells]
+    cells = [title, install, *cells]
     return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
 
 

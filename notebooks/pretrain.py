@@ -7,14 +7,13 @@
 # %% [markdown]
 # # From text to blanks filled in
 #
-# BERT learns language by filling in blanks. Nobody has to label anything: hide some
-# words of a text, let the model guess them, and compare. This notebook does all of it
-# in a few minutes, also on two processor cores: from plain text to a model that fills
-# in `Return [MASK] if the file is open.`
+# BERT learns language by filling in blanks. This needs no labels: hide some words of a
+# text, let the model guess them, and compare. In a few minutes on two processor cores,
+# this notebook goes from plain text to a model that fills in
+# `Return [MASK] if the file is open.`
 #
-# The text is the English inside Python itself: the language reference and the
-# docstrings of the standard library. Nothing is downloaded. To use your own text,
-# change `TEXT`.
+# The text is the documentation inside Python: the language reference and the docstrings
+# of the standard library. Nothing is downloaded. To use your own text, change `TEXT`.
 
 # %%
 import itertools
@@ -25,7 +24,7 @@ from pathlib import Path
 SHORT = bool(os.environ.get("NOTEBOOK_SHORT"))  # the test suite runs a short form
 
 TEXT = ["python-docs"]  # or files and folders of your own: ["book.txt", "articles/"]
-FOLDER = Path("runs/notebook")  # all that is made here; another name starts a new run
+FOLDER = Path("runs/notebook")  # for all files; another name starts a new run
 STEPS = 14 if SHORT else 3500
 VOCABULARY_SIZE = 1000 if SHORT else 4096
 
@@ -47,8 +46,8 @@ jax.devices()
 # %% [markdown]
 # ## 1. Text
 #
-# A document is a list of sentences. The second thing that BERT learns, whether one
-# sentence follows another, needs documents whose sentences are in order.
+# A document is a list of sentences. They must be in order, because BERT also learns
+# whether one sentence follows another.
 
 # %%
 documents = list(read_documents(TEXT))[: 120 if SHORT else None]
@@ -60,9 +59,9 @@ for sentence in documents[7][:5]:
 # %% [markdown]
 # ## 2. A vocabulary
 #
-# BERT reads tokens, not words. Frequent words are one token. Rare ones are put together
-# from parts, and a part that continues a word starts with `##`. So every word can be
-# written, and the vocabulary stays small.
+# BERT reads tokens, not words. A frequent word is one token, and a rare word is put
+# together from parts, of which all but the first start with `##`. In this way a small
+# vocabulary can write every word.
 
 # %%
 tokenizer = train_vocabulary(sentences, VOCABULARY_SIZE)
@@ -70,9 +69,9 @@ for word in ["file", "iterator", "uninterruptible", "zebra"]:
     print(f"{word:16}", *tokenizer.tokenize(word))
 
 # %% [markdown]
-# How often is each token used? Most of the text is made of a few hundred tokens, and
-# most tokens are rare. A model sees them so seldom that it learns little about them:
-# this is why BERT needs much text.
+# How often is each token used? Most of the text is made of a few hundred tokens. Most
+# tokens are rare, so the model learns little about them: this is why BERT needs a lot of
+# text.
 
 # %%
 ids = np.concatenate(tokenizer.encode_batch(sentences))
@@ -94,7 +93,7 @@ plt.show()
 #
 # ## 3. Tokens on disk
 #
-# `prepare` turns text into token ids once, so that training does not tokenise again. It
+# `prepare` converts text to token ids once, so that training does not tokenise again. It
 # reads files in which each line is a sentence and an empty line ends a document.
 
 # %%
@@ -105,12 +104,12 @@ print(prepare([str(FOLDER / "text.txt")], tokenizer, FOLDER / "tokens", workers=
 store = TokenStore(FOLDER / "tokens")
 
 # %% [markdown]
-# ## 4. What an example looks like
+# ## 4. An example
 #
-# An example has two texts, A and B. In half of the examples B follows A in its document.
-# In the other half B is from another document. The model must predict 15% of the tokens.
-# Most of these tokens are replaced by `[MASK]`. One in ten becomes a random token and one
-# in ten stays, so that the model must think about every token.
+# An example has two texts, A and B. In half of the examples B follows A in its document,
+# and in the other half B is from another document. The model must predict 15% of the
+# tokens. Most of them are replaced by `[MASK]`, but one in ten becomes a random token and
+# one in ten stays, so that any token may be one to predict.
 
 # %%
 source = ExampleSource(
@@ -130,14 +129,14 @@ for position, token, weight in zip(
 # %% [markdown]
 # ## 5. Training
 #
-# A small BERT: 2 layers of width 128. (BERT BASE has 12 of width 768.) Every line below
-# is a setting; `docs/settings.md` lists them all. Five percent of the documents are
-# kept for evaluation and never trained on. Short sequences come first and longer ones at
-# the end, as in the paper, because they cost less. Two fifths of the tokens are masked
-# here instead of 15%: a run of minutes learns more from more of them.
+# This BERT has 2 layers of width 128, and BERT BASE has 12 of width 768. Every line below
+# is a setting, which `docs/settings.md` explains. Five percent of the documents are only
+# for evaluation. As in the paper, short sequences come first, because they cost less. Two
+# fifths of the tokens are masked here instead of 15%, because a short run learns more from
+# more masks.
 #
-# A score means nothing without a baseline. Each accuracy is printed beside the accuracy of
-# always giving the most frequent answer. That baseline depends on the length: many short
+# A score means nothing without a baseline, so each accuracy is printed beside the accuracy
+# of always giving the most frequent answer. The baseline depends on the length: many short
 # pairs have no room for two sentences that follow each other, so at 32 tokens "it does not
 # follow" is right more often than at 64.
 
@@ -150,11 +149,11 @@ settings = dict(
         num_heads=2,
         intermediate_size=512,
         max_positions=64,
-        hidden_dropout=0.0,  # a run this short does not learn by heart
+        hidden_dropout=0.0,  # a run this short does not overfit
         attention_dropout=0.0,
         initializer_range=0.05,
     ),
-    compute=dict(dtype="auto"),  # bfloat16 where the processor is faster with it
+    compute=dict(dtype="auto"),  # bfloat16 if the processor is faster with it
     data=dict(path=str(FOLDER / "tokens"), holdout=0.05, examples=dict(mask_rate=0.4)),
     optimizer=dict(learning_rate=1.5e-3, warmup_steps=STEPS // 17, beta2=0.98),
     phases=[
@@ -181,23 +180,23 @@ scores = model.scores
 model
 
 # %% [markdown]
-# `pretrain` returns the model with the scores of the last evaluation. It writes all
-# numbers to `metrics.jsonl` in the folder of the run. This draws them.
+# `pretrain` returns the model with the scores of the last evaluation. All numbers are in
+# `metrics.jsonl` in the folder of the run, and `curves` draws them.
 
 # %%
 figures.curves(FOLDER / "run")
 
 # %% [markdown]
 # *Thin lines: training. Lines with markers: documents that the model never saw. Dotted:
-# the baselines. The model predicts masked tokens better than the baseline from the first
+# the baselines. The model is better than the baseline on masked tokens from the first
 # evaluation on. Sentence pairs are harder: at 32 tokens their accuracy stays near its
-# baseline. At the vertical line longer sequences start. There the model is evaluated at
-# both lengths. The score drops because half of the positions are new to the model.*
+# baseline. At the vertical line longer sequences start, and the model is evaluated at both
+# lengths. The scores drop, because half of the positions are new to the model.*
 #
 # ## 6. Fill in blanks
 #
-# None of these sentences is in the text. `bert_jax.load(FOLDER / "run")` opens the same
-# model in another session.
+# The text does not contain these sentences. In another session,
+# `bert_jax.load(FOLDER / "run")` loads the model.
 
 # %%
 PROMPTS = [
@@ -212,13 +211,13 @@ for prompt, blanks in zip(PROMPTS, model.fill_mask(PROMPTS, top=4), strict=True)
     print(f"{prompt:52}  {guesses}")
 
 # %% [markdown]
-# The model has one million parameters and three minutes of school. It often knows which
-# kind of word fits, and then names a frequent word of this kind.
+# The model has one million parameters and a few minutes of school. It often finds the right
+# kind of word, and then names a frequent word of this kind.
 #
 # ## 7. Does B follow A?
 #
-# These texts are from the documents that were kept for evaluation. How sure is the model
-# that two sentences follow, if they do, and if they are from elsewhere?
+# These texts are from the documents that were kept for evaluation. Is the model more
+# certain that B follows A if this is true?
 
 
 # %%
@@ -251,14 +250,14 @@ print(f"{right:.1%} of {2 * len(follows)} pairs judged right")
 
 # %% [markdown]
 # *Pairs from held-out documents. The further the two colours are apart, the better the
-# model knows which text follows. This takes more text and more time than three minutes.*
+# model recognises the text that follows. This takes more text and more time.*
 #
 # ## 8. Keep it
 #
-# A Hugging Face folder: `transformers` loads it, and so does `bert_jax.load`.
+# `save` writes a Hugging Face folder, which `transformers` and `bert_jax.load` read.
 
 # %%
-shutil.rmtree(FOLDER / "my_bert", ignore_errors=True)  # of an earlier try
+shutil.rmtree(FOLDER / "my_bert", ignore_errors=True)  # from an earlier run
 model.save(FOLDER / "my_bert")
 for path in sorted((FOLDER / "my_bert").iterdir()):
     print(f"{path.stat().st_size / 1e3:8,.0f} kB  {path.name}")
@@ -266,9 +265,9 @@ for path in sorted((FOLDER / "my_bert").iterdir()):
 # %% [markdown]
 # ## Next steps
 #
-# - `STEPS = 20_000`. The blanks get better.
-# - Your own text: set `TEXT`. A few megabytes are enough to see a difference.
-# - Twice the width: `hidden_size=256`, `num_heads=4`, `intermediate_size=1024`.
-# - The same from a shell: `bert_jax train --config tiny`.
-# - `finetune.ipynb` teaches a model to sort texts, and `see_inside.ipynb` looks into
-#   it.
+# - Train longer, with `STEPS = 20_000`: the blanks get better.
+# - Train on your own text with `TEXT`. A few megabytes are enough to see a difference.
+# - Double the width: `hidden_size=256`, `num_heads=4`, `intermediate_size=1024`.
+# - Run a similar training from a shell: `bert_jax train --config tiny`.
+# - `finetune.ipynb` teaches a model to classify texts, and `see_inside.ipynb` looks
+#   inside a model.

@@ -8,15 +8,14 @@
 # # Question answering
 #
 # Given a text and a question, BERT marks the part of the text that is the answer. It
-# does so with two numbers for each token: how well the answer could start here, and how
-# well it could end here.
+# computes two numbers for each token: how likely the answer starts there, and how likely
+# it ends there.
 #
-# SQuAD, the data set of the paper, has 87,599 questions about Wikipedia. So that this
-# notebook runs in minutes and without a download, it writes its own: short lives of
-# people who never lived, with questions about them. This has one more use. We know
-# exactly what the model has seen, and can test what it has not: new people, other
-# words, and texts that a person wrote. With `DATA = "squad"` it learns from 2,000
-# questions of SQuAD instead (5 MB).
+# SQuAD, the data set of the paper, has 87,599 questions about Wikipedia. This notebook
+# generates its own data, so that it runs in minutes: short lives of people who never
+# lived, with questions about them. We then know exactly what the model has seen, and can
+# test it on what it has not seen: new people, other words, and texts that a person wrote.
+# With `DATA = "squad"` it learns from 2,000 questions of SQuAD instead (5 MB).
 #
 # The pretrained model is all-MiniLM-L6-v2 (90 MB). Without a network, run
 # `pretrain.ipynb` first and set `CHECKPOINT` to its model, `runs/notebook/my_bert`.
@@ -28,7 +27,7 @@ from pathlib import Path
 SHORT = bool(os.environ.get("NOTEBOOK_SHORT"))  # the test suite runs a short form
 
 DATA = "lives"  # or "squad"
-# A name on the Hugging Face Hub, a Hugging Face folder, Google's files, a run of bert_jax.
+# A name on the Hugging Face Hub, a folder of Hugging Face or Google, or a run of bert_jax.
 CHECKPOINT = os.environ.get("CHECKPOINT", "sentence-transformers/all-MiniLM-L6-v2")
 FOLDER = Path("runs/question_answering")  # another name starts a new run
 
@@ -49,7 +48,7 @@ jax.devices()
 # ## 1. Texts and questions
 #
 # There are several sentences and several questions for each fact of a life. The last
-# question for each fact is kept for the test, and never trained on.
+# question for each fact is only for the test.
 
 # %%
 FIRST = """Mira Tomas Ines Olaf Petra Hugo Lena Marek Sofia Anton Greta Pavel Nora Elias
@@ -125,8 +124,8 @@ question, context, answer = questions(1, seed=9)[0]
 print(context, question, answer, sep="\n\n")
 
 # %% [markdown]
-# Three tests, each harder than the one before: new people in the words of training;
-# questions asked in new words; and texts that a person wrote.
+# There are three tests, each harder than the one before: new people in the words of the
+# training, questions in new words, and texts that a person wrote.
 
 # %%
 BY_HAND = [
@@ -173,8 +172,8 @@ tests = {
 }
 
 # %% [markdown]
-# SQuAD itself has a file of 48 articles that can be had without asking. The first 12
-# articles serve for training here, and the last two for each of the other splits.
+# The dev file of SQuAD has 48 articles. Here the first 12 are for training, and two of the
+# last four for each of the other splits.
 
 # %%
 SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v1.1.json"
@@ -202,9 +201,9 @@ if DATA == "squad":
 # %% [markdown]
 # ## 2. Fine-tune
 #
-# A text that is longer than `max_length` is read in windows that overlap. The scores
-# are SQuAD's own. Exact match: the answer is right to the letter. F1: how many of its
-# words are right.
+# A text that is longer than `max_length` is read in overlapping windows. The scores are
+# those of SQuAD: exact match means that the answer is right to the letter, and F1 measures
+# how many of its words are right.
 
 # %%
 length = min(160, bert_jax.load(CHECKPOINT).config.max_positions)
@@ -216,7 +215,7 @@ model = bert_jax.finetune(
     train=train,
     dev=dev,
     workdir=FOLDER,
-    compute=dict(dtype="auto"),  # bfloat16 where the processor is faster with it
+    compute=dict(dtype="auto"),  # bfloat16 if the processor is faster with it
     epochs=1 if SHORT else 2,
     evaluations=1 if SHORT else 3,
     batch_size=16,
@@ -230,12 +229,12 @@ model
 figures.curves(FOLDER)
 
 # %% [markdown]
-# *Loss while training, and the scores on questions about people who are not in the
-# training texts.*
+# *The training loss, and the scores on questions about people who are not in the training
+# texts.*
 #
 # ## 3. Score
 #
-# `evaluate` scores any labelled rows, without training.
+# `evaluate` computes the scores of any labelled rows.
 
 # %%
 found = {name: model.evaluate(rows) for name, rows in tests.items()}
@@ -253,13 +252,13 @@ ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
 
 # %% [markdown]
-# *The same model on three tests. It answers questions about new people well, and it is
-# worse at new words and at texts about other topics. A score on data like the training
-# data shows little about other data.*
+# *The model on three tests. It answers questions about new people well, and is worse at
+# new words and at texts about other topics. A score on data like the training data says
+# little about other data.*
 #
 # ## 4. Look at answers
 #
-# Every answer has a probability, and a list of the next best answers.
+# Every answer has a probability and a list of the next best answers.
 
 # %%
 rows = tests["by hand"]
@@ -293,7 +292,7 @@ ax.set(ylim=(0, 1), ylabel="in the answer", title=question)
 plt.show()
 
 # %% [markdown]
-# *How likely each word is a part of the answer.*
+# *The probability that each word is a part of the answer.*
 #
 # ## 6. Ask your own
 
@@ -304,15 +303,15 @@ for question in ["Who was the first keeper?", "When was it lit?", "Where is it?"
     print(f"{question:28} {answer['answer']:20} {answer['probability']:.0%}")
 
 # %% [markdown]
-# The text has no answer to the last question but a part of a name, and the model must mark
-# a part. SQuAD 2.0 has questions without an answer. `bert_jax.tasks.squad(version_2=True)`
-# learns to give no answer.
+# The text answers the last question only by a part of a name, but the model must always
+# mark something. With `bert_jax.tasks.squad(version_2=True)` it learns from SQuAD 2.0,
+# which has questions without an answer, when to give none.
 #
 # ## Next steps
 #
-# - `DATA = "squad"`: real questions. From this model 2,000 of them give an F1 of about
-#   48, five minutes on two cores.
-# - All of SQuAD from `google-bert/bert-base-uncased` gives 88.5 in the paper: `bert_jax
-#   finetune --config squad`, on a TPU or GPU.
-# - Long texts are read in windows that overlap; nothing has to be cut.
+# - Train on real questions with `DATA = "squad"`: 2,000 of them give an F1 of about 48, in
+#   five minutes on two cores.
+# - Train on all of SQuAD from `google-bert/bert-base-uncased`, on a TPU or GPU:
+#   `bert_jax finetune --config squad`. The paper has an F1 of 88.5.
+# - Try a long text, which is read in overlapping windows.
 # - `see_inside.ipynb` draws where the question looks.

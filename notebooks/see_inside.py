@@ -17,7 +17,7 @@
 # %%
 import os
 
-# A name on the Hugging Face Hub, a Hugging Face folder, Google's files, a run of bert_jax.
+# A name on the Hugging Face Hub, a folder of Hugging Face or Google, or a run of bert_jax.
 CHECKPOINT = os.environ.get("CHECKPOINT", "sentence-transformers/all-MiniLM-L6-v2")
 
 import matplotlib.pyplot as plt
@@ -72,15 +72,15 @@ print(out.attentions.shape)
 # %% [markdown]
 # ## 2. All heads of a layer
 #
-# Each heat map is a head. A row is a token, and its columns show how much it attends to
-# each token. A row adds up to 1. These are the heads of the first layer.
+# Each heat map is a head of the first layer. A row is a token, and its columns show how
+# much it attends to each token. A row adds up to 1.
 
 # %%
 figures.attention_heads(model, TEXT, layer=0)
 
 # %% [markdown]
 # *Some heads of the first layer attend to near tokens: the token itself, the token before
-# or the token after. They show as diagonals.*
+# or the token after. You see them as diagonals.*
 #
 # In later layers many heads attend to `[CLS]`, `[SEP]` or the full stop if they find
 # nothing else.
@@ -111,7 +111,7 @@ plt.show()
 # ## 3. One head as lines
 #
 # This is the head that attends most to the token before. A line connects a word on the
-# left with a word on the right that it attends to. A wide line is a high probability.
+# left with a word on the right to which it attends. A wide line is a high probability.
 
 # %%
 to_previous_KN = np.diagonal(attention_KNLL, offset=-1, axis1=2, axis2=3).mean(axis=-1)
@@ -127,8 +127,8 @@ figures.attention_lines(model, TEXT, layer=int(layer), head=int(head))
 # ## 4. One word, two senses
 #
 # A bank is a house for money or the edge of a river. The embeddings of both words differ
-# only by position. Do the layers separate the two senses? `word_vectors` averages the
-# tokens of each word. The cosine of two vectors measures how similar they are.
+# only by position. Do the layers separate the two senses? `word_vectors` adds up the token
+# vectors of each word. The cosine of two vectors measures how similar they are.
 
 
 # %%
@@ -172,14 +172,15 @@ fig.colorbar(image, label="cosine")
 plt.show()
 
 # %% [markdown]
-# *Left: if the line of different senses is below the other line, the model knows which
-# bank is meant. Right: all pairs of the eight sentences, at the layer that separates the
-# senses best. The two senses are the squares along the diagonal.*
+# *Left: if the line of different senses is below the other line, the model distinguishes
+# the two banks. Right: all pairs of the eight sentences, at the layer that separates the
+# senses best. The first four sentences are about money and the last four about a river, so
+# two dark squares along the diagonal show that the senses are separate.*
 #
 # ## 5. Nearest words, layer by layer
 #
-# Which words of other sentences are most similar to the bank of a stream, and which to
-# the bank in town?
+# Which words of other sentences are most similar to the bank of a stream, and which to the
+# bank in town?
 
 
 # %%
@@ -212,7 +213,7 @@ print_nearest(SENSES["money"][0])
 # ## 6. How much a layer changes a token
 #
 # The picture shows the cosine between a token's vector before and after each layer. A low
-# cosine means that the layer changed the vector much.
+# cosine means that the layer changed the vector a lot.
 
 # %%
 states_KLD = out.hidden_states[:, 0]
@@ -226,7 +227,7 @@ fig.colorbar(image, label="cosine of before and after")
 plt.show()
 
 # %% [markdown]
-# *Dark: the layer changed the token much.*
+# *In dark cells the layer changed the token a lot.*
 #
 # ## Next steps
 #

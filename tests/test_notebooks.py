@@ -138,7 +138,7 @@ def test_a_saved_notebook_is_its_source_with_outputs(name):
     path = FOLDER / f"{name}.ipynb"
     assert path.stat().st_size < 300e3
     saved = json.loads(path.read_text("utf-8"))["cells"]
-    source_cells = [cell for cell in saved if cell["id"] not in ("badge", "install")]
+    source_cells = [cell for cell in saved if cell["id"] != "install"]
     source = (FOLDER / f"{name}.py").read_text("utf-8")
     cells = re.split(r"^# %%(.*)\n", source, flags=re.MULTILINE)[1:]
     kinds, texts = cells[::2], cells[1::2]
