@@ -51,7 +51,12 @@ PAGES = sorted(
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"].keys()
 # Names on the Hub in programs of pages. In the tests they are local folders.
-HUB_NAMES = ("google-bert/bert-base-uncased", "google-bert/bert-base-cased")
+HUB_NAMES = (
+    "google-bert/bert-base-uncased",
+    "google-bert/bert-base-cased",
+    "sentence-transformers/all-MiniLM-L6-v2",
+)
+XLM_R = "FacebookAI/xlm-roberta-base"  # also on the Hub
 each_page = pytest.mark.parametrize(
     "page", PAGES, ids=lambda p: str(p.relative_to(ROOT))
 )
@@ -389,14 +394,13 @@ def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained, xlm_robert
         (tmp_path / name).symlink_to(ROOT / name)
     for name in ("TEXT", "my_text"):
         (tmp_path / name).symlink_to(text)
-    for name in ("glue/MRPC", "my_task", "reviews", "runs", "data", "my_bert"):
+    for name in ("glue/MRPC", "my_task", "reviews", "runs", "data"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.syspath_prepend(ROOT / "examples")  # the page's PYTHONPATH
-    checkpoints = ("CHECKPOINT", "A", "all-MiniLM-L6-v2", "runs/tiny", *HUB_NAMES)
-    for name in checkpoints:
+    folders = dict.fromkeys(("A", "runs/tiny", *HUB_NAMES), pretrained)
+    for name, folder in {**folders, XLM_R: xlm_roberta}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).symlink_to(pretrained)
-    (tmp_path / "xlm-roberta-base").symlink_to(xlm_roberta)
+        (tmp_path / name).symlink_to(folder)
     tokenizer.save(tmp_path)
     (tmp_path / "texts.txt").write_text("It is a fine day\nNobody came\n")
     (tmp_path / "pairs.txt").write_text("It is so\tSo it is\nIt is so\tNobody came\n")
@@ -484,6 +488,24 @@ def test_every_block_runs(page, workspace, capsys):
         except BaseException as error:
             error.add_note(block.place)
             raise
+
+
+@each_page
+def test_blocks_name_checkpoints_that_exist(page):
+    """People copy commands and programs, so these have no placeholders for names."""
+    if page == DOCS / "commands.md":  # made from the help of the commands
+        return
+    placeholder = re.compile(r"\b(OWNER|REPOSITORY|ADDRESS|CHECKPOINT)\b")
+    copied = [block for block in blocks(page) if block.language in ("sh", "python")]
+    wrong = [block.place for block in copied if placeholder.search(block.text)]
+    assert wrong == []
+
+
+def test_blocks_of_the_readme_are_as_narrow_as_a_phone():
+    """390 pixels show 44 characters. Longer lines are cut."""
+    lines = [x for block in blocks(ROOT / "README.md") for x in block.text.splitlines()]
+    assert len(lines) > 30
+    assert [line for line in lines if len(line) > 44] == []
 
 
 @each_page
