@@ -1,8 +1,9 @@
 """Batches of sequences of many lengths, in few shapes and with little padding.
 
-Several sequences share a row. Each shape needs a program of its own, which takes as long to
-compile as a few dozen steps, so there are few shapes. The examples of a step depend only
-on the data, the seed, the epoch and the settings. Their rows also depend on the devices.
+Several sequences share a row. There are few shapes, because each shape needs a program of
+its own, which takes as long to compile as a few dozen steps. The examples of a step depend
+only on the data, the seed, the epoch and the settings; how they are packed into rows also
+depends on the devices.
 """
 
 import bisect
@@ -20,20 +21,21 @@ from bert_jax.data.packing import HostRows, Rows, best_fit, lay_out, placed, rou
 IGNORED = -1  # a label that neither the loss nor a metric counts
 
 MULTIPLE = 8  # row lengths are multiples of this number of tokens, for accelerators
-# Minimum number of steps that another shape must save in each epoch. Its compilation takes
-# as long as a few dozen steps.
+# Minimum number of steps that another shape must save in each epoch, because compiling it
+# takes as long as a few dozen steps.
 WORTH = 8
-SAMPLE = 128  # batches of each length class from which the class's shape is chosen
+SAMPLE = 128  # number of batches of a length class from which its shape is chosen
 # The row length at which attention, whose time grows with the square of the length, takes
 # as long as the rest of a step. Measured: 840 and 940 for all-MiniLM-L6-v2 with heads for
-# tokens and sequences on two CPU cores. Wider models have a larger value.
+# tokens and sequences on two CPU cores. The value is larger for wider models.
 EVEN_LENGTH = 1200
 
-# Row lengths for inference. In shorter rows attention computes less between sequences that
-# do not attend to each other. SHORT is used if one such row has room for all sequences.
+# Row lengths for inference. In shorter rows attention wastes less time on pairs of
+# sequences that do not attend to each other. SHORT is used if one row of this length has
+# room for all sequences.
 LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
 SHORT = 16
-SLOT = 4  # tokens of a row for each slot. The shortest sequence has three tokens
+SLOT = 4  # a row has one slot for this many tokens. The shortest sequence has three
 
 # Numbers of the sequences in each row of a batch, and the arrays of the batch.
 RowBatch = tuple[list[list[int]], dict[str, np.ndarray]]
@@ -54,10 +56,10 @@ class Features:
     choices: number of choices of an example (head "choice"). The sequences of an example
       are adjacent, so n = examples * choices. 1 for other heads.
     extra: values that the task needs to decode the outputs, one entry for each sequence.
-    truncated: number of examples whose text was cut.
+    truncated: number of examples whose text was truncated.
     hidden: float32 (L_i, W) of each sequence, from a frozen encoder.
-    inputs: arrays (n,) of additional inputs of the model in inference, with a value for
-      each sequence. A batch has them as (R, S).
+    inputs: additional inputs of the model in inference, with one value for each sequence,
+      (n,). In a batch their shape is (R, S).
     """
 
     input_ids: list[np.ndarray]
@@ -99,11 +101,11 @@ class EpochBatches:
 
     features: the training examples. batch_size: units of a step, see Features.lengths_UC.
     One batch of an epoch, at any place, may be smaller. buckets: maximum number of length
-    classes. A batch has units of one class, and each class has its own shape. limit:
-    number of positions of the model, which limits the length of rows. multiple: divides the
-    number of rows of a batch. accumulation: number of parts of a step. Part i has the rows
-    i, i + accumulation, ..., and all choices of its units. rows: rows of a global batch on
-    this process's devices.
+    classes. All units of a batch are from one class, and each class has its own shape.
+    limit: number of positions of the model, which limits the length of rows. multiple:
+    divides the number of rows of a batch. accumulation: number of parts of a step. Part i
+    has the rows i, i + accumulation, ..., and all choices of its units. rows: function that
+    returns the rows of a global batch on this process's devices.
 
     An item has for R rows of S slots: "input_ids", "token_type_ids", "attention_mask"
     int32 (R, L); "segment_ids" (R, L), 1, 2, ... for the tokens of a row's first, second,
@@ -141,7 +143,7 @@ class EpochBatches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of an epoch, the last partial batch included."""
+        """Number of steps of an epoch, the smaller batch included."""
         return -(-len(self._sizes_U) // self.batch_size)
 
     def __len__(self) -> int:
@@ -212,8 +214,9 @@ class EpochBatches:
         lengths = np.arange(first, 2 * first + 1, MULTIPLE)
         candidates = []
         for length in np.unique(np.minimum(lengths, self.limit)).tolist():
-            # Twice the average of a row, because best fit puts the short sequences into
-            # the last rows. Each slot costs the last layer one more position.
+            # Twice the average number of sequences in a row, because best fit puts the
+            # short sequences into the last rows. Each slot costs the last layer one more
+            # position.
             slots = min(most, math.ceil(2 * length / mean))
             rows = max(self._fit(step, length, slots)[1] for step in steps)
             candidates.append(Shape(rows, length, slots))
@@ -305,7 +308,7 @@ def length_classes(sizes_U: np.ndarray, batch_size: int, most: int) -> list[int]
 def packed_rows(
     features: Features, rows: Rows, shape: Shape, pad_id: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of some rows. rows: numbers of the sequences in each row.
+    """The arrays of the given rows. rows: numbers of the sequences in each row.
 
     "input_ids", "token_type_ids", "attention_mask", "segment_ids", "starts", "hidden" and
     targets as in EpochBatches, but without targets of choices; inputs (R, S).
@@ -344,9 +347,10 @@ def inference_batches(
 ) -> Iterator[RowBatch]:
     """Every sequence of ``features`` once, none longer than ``limit``, the longest first.
 
-    packed_rows() makes the arrays, without targets. batch_size: number of rows with
-    LENGTHS[0] tokens. Batches of longer rows have fewer rows and about as many tokens. A
-    small batch is padded to a power of two. multiple: divides the number of rows.
+    For the arrays, which have no targets, see packed_rows(). batch_size: number of rows of
+    LENGTHS[0] tokens. Batches of longer rows have fewer rows and about as many tokens. The
+    number of rows of a small batch is rounded up to a power of two. multiple: divides the
+    number of rows.
     """
     features = dataclasses.replace(features, targets={})
     lengths = features.lengths_UC.ravel()

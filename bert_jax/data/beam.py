@@ -2,8 +2,8 @@
 
 An element of the pipeline is a shard, given by its byte ranges of text. A worker reads,
 splits and tokenises them, and writes the shard and its part of the index. The machine that
-starts the pipeline lists the text before and joins the index afterwards, which is little
-work. The store has the same bytes as a store of ``prepare``.
+starts the pipeline only lists the text first and joins the index afterwards. The result is
+byte for byte the store that ``prepare`` writes.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ def prepare_with_beam(
     """Does the work of ``prepare`` in a pipeline. Inputs and output may be URLs.
 
     options: options of Beam, such as --runner=DataflowRunner. settings: other arguments of
-    prepare. The same call continues an interrupted call.
+    prepare. Repeat the call to resume an interrupted preparation.
     """
     try:
         import apache_beam  # noqa: F401
@@ -103,7 +103,7 @@ def _count(write: Callable, shard: int, parts: list[Part]) -> None:
 def _write_remote(
     writer: Writer, output: str, shard: int, parts: list[Part]
 ) -> Counter[str]:
-    """Writes a shard on this machine and copies it to the store, its part last."""
+    """Writes a shard on this machine and copies it to the store, its index part last."""
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         counts = dataclasses.replace(writer, directory=directory)(shard, parts)

@@ -1,13 +1,13 @@
 """Checks the files of a store against the checksums in its index.json.
 
 A damaged disk or a bad copy may change the bytes of a file and keep its size. Training
-would then continue with other text. A run reads the files once, in a thread, while it
-trains: the first step does not wait for it, and the first save does.
+would then continue with different text. A run reads the files once, in a thread, while it
+trains: the first step does not wait for the check, but the first save does.
 
 A file that was checked is not read again as long as its size, its times and its inode are
-the same. A copy has another inode and another time of change of the inode, so it is read.
-The folder ``.checked`` of the store contains a stamp of each file. If the store is not
-writable, the cache of the user contains the stamps.
+the same. A copy has another inode and another time, so it is read. The stamps of checked
+files are in the store's folder ``.checked``, or in the user's cache if the store is not
+writable.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class Check:
     """Checks all files of stores in a thread, which starts and ends with a ``with`` block.
 
     share: number from 0 to 1, the place in the list of files to start at. Processes that
-      share a disk start at different places, and do not repeat each other's work.
+      share a disk start at different places, so that none repeats another's work.
 
     A store without checksums has nothing to check.
     """
@@ -62,9 +62,9 @@ class Check:
     def finished(self, wait: bool = False) -> bool:
         """Whether all files were read. wait: whether to wait until then.
 
-        During the wait each block that is read is progress for the step deadline, so a
-        disk that hangs ends the process. Raises UserError that names the first damaged
-        file.
+        During the wait each block that is read counts as progress for the step deadline,
+        which ends the process only if the disk hangs. Raises UserError that names the first
+        damaged file.
         """
         if wait:
             self._awaited = True
@@ -116,7 +116,7 @@ def _read(directory: Path, name: str, checksums: dict[str, int]) -> Iterator[int
     At the end the checksum is compared with the one in ``checksums``, or added if there is
     none, and a stamp is written.
 
-    The file is read, not mapped: an error of the disk is then an OSError, not a signal.
+    The file is read, not mapped, so that a disk error raises OSError and is not a signal.
     """
     path = directory / name
     expected = checksums.get(name, "of its numbers")
@@ -135,14 +135,14 @@ def _read(directory: Path, name: str, checksums: dict[str, int]) -> Iterator[int
             yield size
         if checksum != checksums.setdefault(name, checksum):
             raise ValueError(f"its checksum is {checksum}")
-    # A stamp that cannot be written costs only time.
+    # Without a stamp the file is only read once more.
     with contextlib.suppress(OSError, RuntimeError, UserError):
         write_json(_stamp_path(directory, name), _stamp(about, checksum))
 
 
 def _is_checked(directory: Path, name: str, checksum: int) -> bool:
-    """Whether a file has a stamp, and did not change after it."""
-    # The stamp may be missing or damaged. If the file is missing, _read names it.
+    """Whether a file has a stamp, and has not changed since."""
+    # The stamp may be missing or damaged. If the file is missing, _read raises an error.
     with contextlib.suppress(OSError, RuntimeError, UserError):
         stamp = read_json(_stamp_path(directory, name), "a stamp", list)
         return stamp == _stamp((directory / name).stat(), checksum)

@@ -26,8 +26,8 @@ BERT = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 # The class of byte-level BPEs, and the classes of Unigram models.
 _BYTE_LEVEL = "RobertaTokenizer"
 _UNIGRAM = ("XLMRobertaTokenizer", "CamembertTokenizer")
-# Rules that transformers' BERT tokenizers take from tokenizer_config.json, and the names
-# of these rules in the normalizer of tokenizer.json.
+# Rules that transformers' BERT tokenizers take from tokenizer_config.json, and their names
+# in the normalizer of tokenizer.json.
 _NORMALIZER = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -48,9 +48,9 @@ def with_class_rules(
 ) -> Part:
     """A tokenizer.json with the rules and the template that transformers uses.
 
-    parts: the content of the file. settings: of tokenizer_config.json, and model_type of
-    config.json. A file without a post_processor, and without a class that has one, gets the
-    template of its special tokens: RoBERTa's or BERT's.
+    parts: the content of the file. settings: the values of tokenizer_config.json, and
+    model_type of config.json. If neither the file nor the class has a template, the special
+    tokens select RoBERTa's or BERT's.
     """
     if settings.get("model_type") in WITHOUT_CLASS:
         settings = {**settings, "tokenizer_class": GENERAL[0]}
@@ -82,7 +82,7 @@ def with_class_rules(
 
 
 def unused_rules(parts: Part, new: Part) -> list[str]:
-    """The names of rules in a tokenizer.json that its class replaces by another type.
+    """The names of rules in a tokenizer.json that its class replaces with another type.
 
     new: the result of :func:`with_class_rules`.
     """

@@ -1,10 +1,10 @@
 """Inputs to documents: files, folders, globs, tensorflow-datasets and python-docs.
 
-The forms of an input:
+An input is one of:
   a file, a folder (every file below it) or a glob, on this machine or in an object store
     (gs://). fsspec reads them, even if they are compressed (.gz, .bz2, .xz);
   ``tfds:NAME[/CONFIG][:SPLIT]``, a data set that tensorflow-datasets has prepared;
-  ``python-docs``, the English text inside Python.
+  ``python-docs``, the English text that every Python contains.
 Documents are read one at a time, so memory does not depend on the size of the corpus.
 """
 
@@ -42,20 +42,20 @@ from bert_jax.progress import Progress
 PYTHON_DOCS = "python-docs"
 TFDS = "tfds:"  # prefix of an input that names a data set
 
-_HEAD = 1 << 16  # bytes of text that decide the format of a file
+_HEAD = 1 << 16  # bytes at the start of a file from which its format is detected
 # Estimated ratio of text to compressed file, for shards and progress.
 _COMPRESSION_RATIO = 3
 # Titles of wiki40b. They end at the next marker.
 _WIKI40B_HEADING = r"(?s)_START_(?:ARTICLE|SECTION)_.*?(?=_START_[A-Z]+_|\Z)"
 
-# Endings of tables and of text with tags. No format of ours removes their marks.
+# Suffixes of tables and of text with tags. None of the formats removes their markup.
 _MARKUP = {".csv", ".tsv", ".html", ".htm", ".xml"}
 
 logger = logging.getLogger(__name__)
 
 
 class Source(NamedTuple):
-    """One file, one split of a data set, or the text inside Python.
+    """One file, one split of a data set, or Python's own text.
 
     size: bytes of text, estimated for compressed files and tfds. format: a key of FORMATS,
     "tfds" or PYTHON_DOCS. splittable: whether :func:`read_source` can start and stop inside
@@ -69,7 +69,7 @@ class Source(NamedTuple):
 
 
 def read_documents(inputs: Sequence[str], reading: Reading | None = None) -> Documents:
-    """The documents of all inputs, in a fixed order, one at a time.
+    """Yields the documents of all inputs, in a fixed order, one at a time.
 
     A document is a list of its sentences. No sentence is empty or has spaces around it.
     Shows a progress bar. Raises UserError if an input does not exist, has no text or is not
@@ -157,7 +157,7 @@ def _expand(text: str, reading: Reading) -> list[Source]:
 def _without_text(store: fsspec.AbstractFileSystem, path: str) -> str:
     """Why an input has no text, for a message."""
     if glob.has_magic(path) and not store.exists(path):
-        return "is a pattern without a file that has text; expected paths of files"
+        return "is a pattern that matches no file with text; expected paths of files"
     if store.isdir(path):
         return "is a folder without text: its files are empty or hidden"
     if store.exists(path):
@@ -318,7 +318,7 @@ def _read_dataset(
 ) -> Iterator[tuple[int, list[str]]]:
     """Byte offset and sentences of each document in bytes [start, stop).
 
-    Rows have no known size. Each counts as the same share of the source's bytes.
+    The sizes of rows are not known, so each counts as the same share of the source's bytes.
     """
     rows = find_dataset(source.name)
     first, last = (-(-byte * len(rows) // source.size) for byte in (start, stop))

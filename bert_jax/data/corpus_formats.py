@@ -1,8 +1,8 @@
 """Text formats: readers from lines to documents, and detection of a file's format.
 
-A format is an entry of FORMATS, at the end of the file. Every reader takes lines and yields
-documents, which are lists of sentences. A document longer than LONGEST_DOCUMENT is cut, so
-memory does not depend on the file, except for Markdown.
+A format is an entry of FORMATS, at the end of this file. Every reader takes lines and
+yields documents, which are lists of sentences. A document longer than LONGEST_DOCUMENT is
+cut, so memory does not depend on the size of the file, except for Markdown.
 """
 
 import html
@@ -22,14 +22,14 @@ from bert_jax.files import parse_json
 Lines = Iterable[str]  # without their ends
 Documents = Iterator[list[str]]  # sentences
 
-# Characters. No book is this long, but a file without document boundaries may be.
+# Number of characters. No book is this long, but a file without document boundaries may be.
 LONGEST_DOCUMENT = 16 << 20
 # Width of a text. Shorter texts without an end mark are headings, captions or table cells.
 HEADING = 60
-# Sentences of a chapter. A shorter chapter is joined with the next one.
+# Number of sentences. A chapter with fewer is joined with the next one.
 SHORT_CHAPTER = 8
-# Share of a document's characters that are in texts with end marks. With a smaller share
-# the language has no known marks, such as Thai.
+# Minimum share of a document's characters that are in texts with end marks. If the share is
+# smaller, the language is taken to have no known marks, as Thai.
 _MARKED = 0.25
 
 _ASCII_MARKS = tuple(".!?…")
@@ -45,7 +45,7 @@ PASSAGES = "headings, list items, tables or blocks of code"
 
 @dataclass(frozen=True)
 class Reading:
-    """Settings of a reader, and counts of what it left out.
+    """Settings of a reader, and counts of the text that it left out.
 
     format: a key of FORMATS, or "auto": see detect_format. text_field: key of the text in
     JSONL rows and tfds examples. language: see split_sentences. dropped: number of PASSAGES
@@ -110,7 +110,7 @@ def _prose_documents(lines: Lines, reading: Reading) -> Documents:
 
 
 def _has_marks(texts: Sequence[str]) -> bool:
-    """Whether the sentences of a document end with known marks. Thai has no marks."""
+    """Whether the sentences of a document end with known marks. Thai has none."""
     marks = (*_SENTENCE_MARKS, ":", ";")
     marked = sum(len(text) for text in texts if _ends_with(text, marks))
     return marked >= _MARKED * sum(map(len, texts))
@@ -132,9 +132,9 @@ def _width(text: str) -> int:
 
 
 def _prose(texts: Sequence[str]) -> Sequence[str]:
-    """The paragraphs without headings: short ones that have no end mark.
+    """The paragraphs without headings, which are short texts without an end mark.
 
-    Nothing is a heading in a document of a language without known marks.
+    A document of a language without known marks has no headings.
     """
     kept = [t for t in texts if t.endswith(_END_MARKS) or _width(t) >= HEADING]
     if len(kept) < len(texts) and not _has_marks(texts):
@@ -150,8 +150,8 @@ def read_lines_format(lines: Lines, reading: Reading) -> Documents:
 def read_paragraphs_format(lines: Lines, reading: Reading) -> Documents:
     """Paragraphs between blank lines, hard-wrapped or not. Headings are dropped.
 
-    A document ends with the file. It also ends at two blank lines or a form feed if it has
-    at least SHORT_CHAPTER sentences.
+    A document ends with the file, and at two blank lines or a form feed if it has at least
+    SHORT_CHAPTER sentences.
     """
     return _prose_documents(_plain_lines(lines), reading)
 
@@ -168,8 +168,8 @@ def _plain_lines(lines: Lines) -> Iterator[str]:
             blank = 0
 
 
-# An element with attributes or without, or an address of the web or of mail, but not text
-# such as "1 <n and n> 2".
+# An element with or without attributes, or a web or mail address, but not text such as
+# "1 <n and n> 2".
 _TAG = (
     r"</?[A-Za-z][\w.:-]*(?:\s+[\w:-]+\s*=[^<>]{0,200})?\s*/?>"
     r"|<[^\s<>]{1,200}[:@][^\s<>]{1,200}>"
@@ -198,7 +198,7 @@ def _wiki_lines(lines: Lines, dropped: Counter[str]) -> Iterator[str]:
             continue
         # Tags are removed before characters are decoded, because &lt;int&gt; is text.
         text = line
-        if "<" in line:  # a search takes long
+        if "<" in line:  # saves a slow search
             text = re.sub(_TAG, " ", line)
         text = _EMPTY_PARENTHESES.sub("", html.unescape(text))
         text = " ".join(text.split())
@@ -318,8 +318,8 @@ class TextFormat(NamedTuple):
     read(lines, reading): yields documents, raises UserError for a bad line and counts what
     it leaves out. boundary: pattern of lines at which a reader can start, so several
     processes can read one file. None if a file must be read completely. suffixes: suffixes
-    of file names of this format, in lower case. start: text at the start of only files of
-    this format.
+    of file names of this format, in lower case. start: text with which only files of this
+    format start.
     """
 
     read: Callable[[Lines, Reading], Documents]

@@ -1,7 +1,7 @@
 """Sentence pairs with masks, made on the fly from a token store.
 
 Every example is a pure function of (seed, stream, epoch, index). Its random numbers are a
-fixed block of a counter-based generator, so it does not depend on hosts, threads and the
+fixed block of a counter-based generator, so it does not depend on hosts, threads or the
 other examples of a batch.
 """
 
@@ -26,17 +26,17 @@ MASKINGS = ("token", "whole_word", "ngram")
 
 # Number of random words for the document and the sentence of B.
 _PLACE_WORDS = 2
-# CONTENT has words of bits that cut A and B, a key for each position, and two words for
-# each prediction.
+# The CONTENT words of an example: this many words of bits for the cut of A and as many for
+# B, then a key for each position, and two words for each prediction.
 _CUT_WORDS = 8
-# Number of sentences of the documents that are planned together. It limits the memory of
+# Number of sentences in the documents that are planned together, which limits the memory of
 # temporary arrays.
 _GROUP_SENTENCES = 1 << 21
 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleConfig:
-    """How pairs and masks are made. Default: as in the original (A.1 and C.2)."""
+    """How pairs and masks are made. The defaults are the original's (A.1 and C.2)."""
 
     masking: str = setting(
         "token", "unit of masks: token, whole_word or ngram", one_of=MASKINGS
@@ -53,10 +53,14 @@ class ExampleConfig:
         0.1, "probability of a random, shorter target length", least=0, most=1
     )
     next_sentence: bool = setting(
-        True, "half of the pairs have a random second text. False: single texts, no NSP"
+        True,
+        "half of the pairs have a random second text, for next sentence prediction. "
+        "False: the second text always follows the first, and there is no NSP",
     )
     sentence_order: bool = setting(
-        False, "swap half of the pairs, none is random (SOP of ALBERT)"
+        False,
+        "swap the two texts in half of the pairs, instead of random second texts (SOP of "
+        "ALBERT)",
     )
 
     def __post_init__(self):
@@ -87,7 +91,7 @@ class EpochPlan(NamedTuple):
     target: np.ndarray  # uint16
 
     def take(self, where: np.ndarray) -> "EpochPlan":
-        """Some examples of the plan. where: their indices, or a mask."""
+        """A part of the plan. where: indices of its examples, or a mask."""
         return EpochPlan(*(column[where] for column in self))
 
 
@@ -98,7 +102,7 @@ class ExampleSource:
     Sample number s is example s % N of epoch s // N. N, the length of an epoch, is the
     number of examples in the plan of epoch 0. The plans of other epochs have a few examples
     more or fewer. After shuffling, additional examples are dropped, or the first examples
-    repeat with other masks. This is a random share of much less than a percent.
+    repeat with other masks. This affects much less than a percent of the examples.
 
     documents: numbers of the documents in the store for A and B. Default: all documents.
     stream: number that separates the random streams of one seed (phases, evaluation).
@@ -199,7 +203,7 @@ class ExampleSource:
         return plan, rng.permutation(np.arange(len(plan.first), dtype=np.uint32))
 
     def _spans(self, epoch: int, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The sentences of A and B of some examples of an epoch.
+        """The sentences of A and B of the given examples of an epoch.
 
         Returns the first sentence and the stop of A and of B, int64 (B, 2, 2), and whether
         B does not follow A, bool (B,).
@@ -223,8 +227,8 @@ class ExampleSource:
     ) -> np.ndarray:
         """The sentences of a random B for each example of ``plan``: int64 (B, 2).
 
-        If there is a single document, it also gives B, but never the sentence after A,
-        because the label is NotNext.
+        If there is a single document, B is from the same document, but never starts with
+        the sentence after A, because the label is NotNext.
         """
         D = len(self.documents)
         document_B, text_B = masking.uniform(words_BW)[:, :2].T
@@ -312,9 +316,9 @@ def plan_epoch(
     """Plans all examples of one pass over ``documents``, as in the original.
 
     create_pretraining_data.py cuts every document into chunks of about the target length,
-    splits each chunk into A and B, and reuses the sentences after A if B is random. This
-    depends only on sentence lengths, so an epoch is planned without reading tokens. Each
-    round of vectorised steps plans one chunk of every document.
+    splits each chunk into A and B, and reuses the sentences after A if B is random. The
+    plan depends only on sentence lengths, so an epoch is planned without reading tokens.
+    Each round of vectorised steps plans one chunk of every document.
 
     room: maximum number of tokens of A and B together. A document's target is ``room``
     tokens or, with ``short_sequence_rate``, uniform in [2, room]. Without

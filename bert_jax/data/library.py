@@ -33,9 +33,10 @@ _BATCH = 1000
 class LibraryTokenizer(Tokenizer):
     """A tokenizer.json with all its rules and added tokens, run by `tokenizers`.
 
-    Added tokens are matched in text with the flags of the file. Text that spells one of
-    the special tokens is ordinary text. In scripts without spaces between words, such as
+    Added tokens are matched in text according to their flags. Text that spells a
+    special token is ordinary text. In scripts without spaces between words, such as
     Chinese, Japanese or Thai, each token of a vocabulary that marks spaces is a word.
+
     parts: the JSON object of the file. added: the set of added tokens.
     """
 
@@ -50,7 +51,7 @@ class LibraryTokenizer(Tokenizer):
     ):
         """content: the bytes of a tokenizer.json.
 
-        control: tokens that no text contains, besides the special tokens.
+        control: other tokens that, like the special tokens, are never found in text.
         """
         self.parts = json.loads(content)
         self._content, self._ordinary = content, {*special, *control}
@@ -75,8 +76,9 @@ class LibraryTokenizer(Tokenizer):
     def _continuation(self, tokens: Sequence[str]) -> list[bool]:
         """Whether each token continues a word.
 
-        Tokens have a mark of continuations or, if a token has the mark of a space, tokens
-        without this mark are continuations. Without both, each token is a word.
+        If the model has a mark of continuations, such as ##, the tokens with this mark do.
+        Otherwise, if tokens have the mark of a space, the tokens without it do. Without
+        any marks each token is a word.
         """
         continues = without_mark(tokens)
         if self.continuation_mark:
@@ -88,7 +90,7 @@ class LibraryTokenizer(Tokenizer):
         return continues
 
     def _check_template(self) -> None:
-        """Raises UserError for sequences of the file that :meth:`build` does not make."""
+        """Raises UserError if :meth:`build` does not make the sequences of the file."""
         template, library = self.template, self.library
         for texts in (("a", "a"), ("a",)):
             theirs = call_library(library.encode, *texts)
@@ -110,11 +112,11 @@ class LibraryTokenizer(Tokenizer):
         return with_spaces(parts, first=first)
 
     def of_words(self) -> "LibraryTokenizer":
-        """The tokenizer that a tagging model is exported with: a text starts with a space.
+        """The tokenizer for the export of a tagging model: it puts a space before texts.
 
-        transformers encodes each word of a list alone (is_split_into_words). So the words
-        have the tokens of :meth:`spaced`. Rules of several steps have no such setting: then
-        the tokenizer is unchanged.
+        transformers encodes each word of a list by itself (is_split_into_words), so with
+        the space the words get the tokens of :meth:`spaced`. A pre_tokenizer of several
+        steps has no setting for it, and then the tokenizer is unchanged.
         """
         rules = self.parts.get("pre_tokenizer") or {}
         if not self._marks_spaces or rules.get("type") != "ByteLevel":
@@ -143,7 +145,7 @@ class LibraryTokenizer(Tokenizer):
         return np.array(ids, self.dtype)
 
     def join(self, ids: Sequence[int]) -> str:
-        """The text of some token ids; see Tokenizer.decode."""
+        """The text of token ids; see Tokenizer.decode."""
         return call_library(self._plain.decode, ids, skip_special_tokens=False)
 
     @functools.cached_property
@@ -186,7 +188,7 @@ def _template(library: tokenizers.Tokenizer) -> Template:
     texts = pair.sequence_ids  # 0 and 1 for the tokens of the texts, otherwise None
     if not {0, 1} <= {*texts}:
         raise UserError(
-            "it has no tokens for 'a'; expected a vocabulary with this letter"
+            "it has no token for 'a'; expected a vocabulary that contains this letter"
         )
     first, second = texts.index(0), texts.index(1)
     return Template(
@@ -203,9 +205,9 @@ def utf8(text: str) -> bytes:
 
 
 def call_library(function: Callable[..., T], *args: Any, **options: Any) -> T:
-    """Calls a function of the `tokenizers` library. A panic of it becomes a UserError.
+    """Calls a function of the `tokenizers` library, and turns a panic into a UserError.
 
-    A panic is a BaseException, which no ``except Exception`` catches.
+    A panic is a BaseException, which ``except Exception`` does not catch.
     """
     try:
         return function(*args, **options)
@@ -213,15 +215,15 @@ def call_library(function: Callable[..., T], *args: Any, **options: Any) -> T:
         if type(error).__module__ != "pyo3_runtime":
             raise
         raise UserError(
-            f"the tokenizers library failed ({error}); expected a tokenizer.json with "
-            "which AutoTokenizer of transformers works"
+            f"the tokenizers library failed ({error}); expected a tokenizer.json that "
+            "transformers' AutoTokenizer can read"
         ) from error
 
 
 def _library(content: bytes, ordinary: Collection[str]) -> tokenizers.Tokenizer:
     """A tokenizer of the library.
 
-    ordinary: tokens that are ordinary text where a text spells them.
+    ordinary: tokens that are ordinary text if a text spells them.
     """
     parts = json.loads(content)
     hidden = _hide(parts, ordinary)
@@ -241,8 +243,8 @@ def _library(content: bytes, ordinary: Collection[str]) -> tokenizers.Tokenizer:
 def _hide(parts: dict[str, Any], tokens: Collection[str]) -> set[str]:
     """Renames tokens of a Unigram model, which matches any text that spells a token.
 
-    A space hides a token, because the model gets texts that are split at spaces. Returns
-    the renamed tokens.
+    A space in its name hides a token, because texts are split at spaces before they reach
+    the model. Returns the renamed tokens.
     """
     model = parts["model"]
     hidden = set()
@@ -255,7 +257,7 @@ def _hide(parts: dict[str, Any], tokens: Collection[str]) -> set[str]:
 
 
 def _tokens(library: tokenizers.Tokenizer, hidden: Collection[str]) -> list[str]:
-    """All tokens of a library's tokenizer by id, with the names before _hide."""
+    """All tokens of a library's tokenizer by id, under their names before _hide."""
     ids = library.get_vocab(with_added_tokens=True)
     for token in hidden:
         if f" {token}" in ids:
@@ -269,7 +271,7 @@ def add_special_tokens(
     """Adds the special tokens of a vocabulary, and BERT's template.
 
     lstrip: whether the mask token includes the spaces before it. Raises UserError if the
-    vocabulary has not these tokens.
+    vocabulary lacks one of these tokens.
     """
     check_special(special, library.get_vocab())
     tokens = []
@@ -285,12 +287,12 @@ def add_special_tokens(
 def _by_id(ids: Mapping[str, int]) -> list[str]:
     """The tokens in the order of their ids. An id without a token has the token "".
 
-    Raises UserError for an id of two tokens, and if most ids have no token.
+    Raises UserError if two tokens share an id, or if most ids have no token.
     """
     size = max(ids.values()) + 1
     if len(set(ids.values())) < len(ids) or size > 2 * len(ids):
         raise UserError(
-            f"its {len(ids)} tokens have ids up to {size - 1}; expected another id for "
+            f"its {len(ids)} tokens have ids up to {size - 1}; expected a different id for "
             f"each token, below {2 * len(ids)}"
         )
     tokens = [""] * size

@@ -38,21 +38,21 @@ def choose_words(
     """Chooses whole words of each row at random, with ``counts_B`` tokens or fewer.
 
     A word is a token and the continuation tokens after it. A continuation token at the
-    start of a segment starts a new word. Google's code joins this token to the word before
+    start of a segment starts a new word, whereas Google's code joins it to the word before
     [SEP]. Words are tried in random order. A word with too many tokens is skipped, so a row
     may get fewer predictions than its count.
     max_ngram: maximum number of words in a run. A run starts at each chosen word. Its
       length is n with a probability proportional to 1/n (ALBERT, section 4.2). A run that
       does not fit is shortened.
     Returns positions as choose_tokens does. If every token is a word, as in Chinese, and
-    max_ngram is 1, this is token masking.
+    max_ngram is 1, this is the same as token masking.
     """
     B, L = candidates_BL.shape
     before_BL = np.zeros_like(candidates_BL)
     before_BL[:, 1:] = candidates_BL[:, :-1]
     starts_BL = candidates_BL & ~(continuation_BL & before_BL)
-    # The low 32 bits of a key choose the length of a run. These are the bounds between
-    # the lengths 1, 2, ..., as shares of 1.
+    # The low 32 bits of a key choose the length of a run. The bounds divide the numbers
+    # from 0 to 1 into the ranges of the lengths 1, 2, ...
     shares = np.cumsum(1 / np.arange(1, max_ngram + 1))
     bounds = shares[:-1] / shares[-1]
     chosen_BM = np.full((B, M), L)
@@ -77,8 +77,8 @@ def choose_words(
             if free <= 0:
                 break
             for i in range(word, min(word + runs[word], end)):
-                # A run ends before a word that is already chosen, that does not fit, or
-                # that is in the other segment.
+                # A run ends before a word that is already chosen, does not fit, or is in
+                # the other segment.
                 apart = i > word and starts[i] != starts[i - 1] + sizes[i - 1]
                 if taken[i] or sizes[i] > free or apart:
                     break
@@ -99,8 +99,8 @@ def prediction_counts(
 ) -> np.ndarray:
     """The number of predictions of each row: ``mask_rate`` times its tokens, rounded.
 
-    mask_rate: of all rows, or of each row.
     It is at least 1 and at most ``max_predictions``. [CLS] and [SEP] count as tokens.
+    mask_rate: one rate for all rows, or the rate of each row.
     """
     return np.clip(np.rint(tokens_B * mask_rate), 1, max_predictions).astype(np.int64)
 
@@ -119,8 +119,8 @@ def replace(
     Each chosen token becomes [MASK] with probability ``mask_share``, and a random token of
     the vocabulary with probability ``random_share``. Otherwise it stays.
     positions_BM: positions of the chosen tokens. Unused places contain L.
-    words_BM2: two random uint64 for each place. They choose the kind of replacement and the
-    random token.
+    words_BM2: two random uint64 for each place, which choose the kind of replacement and
+    the random token.
     Returns a dictionary of arrays (B, M): mlm_positions, mlm_ids (the original tokens) and
     mlm_weights. Unused places contain 0 in all three.
     """

@@ -10,8 +10,8 @@ from bert_jax.data.examples import ExampleSource
 from bert_jax.data.phases import TEXTS, RandomStream
 from bert_jax.data.store import TokenStore
 
-# Number of samples in which each text has exactly its share, rounded. No text may have a
-# smaller share than one sample.
+# Number of samples among which each text has exactly its share, rounded. The share of a
+# text must be at least one sample.
 BLOCK = 1 << 16
 
 
@@ -32,8 +32,8 @@ class Mixture:
 
     Each block of BLOCK samples has a fixed number of samples of each source, in an order
     that depends on the seed and the number of the block. So the source of a sample, and the
-    number of earlier samples of this source, are known without the samples before. The
-    samples of a source are used in their order, one epoch after the other.
+    number of earlier samples of this source, follow from the number of the sample. The
+    samples of a source are used in order, one epoch after the other.
 
     counts: number of samples of each source in a block.
     """

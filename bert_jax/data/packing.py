@@ -1,8 +1,8 @@
 """Packing: several sequences share a row, so a batch has fewer rows and little padding.
 
-Most pretraining pairs fill a row. Pairs at the ends of documents and pairs with a random,
-shorter length do not. The losses are means over the pairs and masked tokens of a batch, so
-packing changes only the dropout masks of a step.
+Most pretraining pairs fill a row, but pairs at the ends of documents and pairs with a
+random, shorter length do not. The losses are means over the pairs and masked tokens of a
+batch, so packing changes only the dropout masks of a step.
 """
 
 import bisect
@@ -20,11 +20,12 @@ HostRows = Callable[[int], np.ndarray]
 Rows = Sequence[Sequence[int]]
 
 SAMPLE = 64  # number of random batches from which the numbers of rows are chosen
-# Batches need different numbers of rows. With one number for all batches, 8% of 256 x 512
-# tokens of Wikipedia are padding, with three numbers 2.4%. Each number compiles a program.
+# Batches need different numbers of rows, and each number compiles a program. With one
+# number for all batches, 8% of 256 x 512 tokens of Wikipedia are padding, with three
+# numbers 2.4%.
 QUANTILES = (1 / 3, 2 / 3, 1)
-# A rare batch needs more rows. Its number of rows grows in steps of this share, because
-# each number compiles a program.
+# A rare batch needs more rows than that. Its number of rows grows in steps of this share,
+# to keep the number of programs small.
 OVERFLOW = 0.05
 
 
@@ -105,10 +106,10 @@ def placed(
 class Packing(NamedTuple):
     """How the pairs of a batch are packed into rows of ``length`` tokens.
 
-    row_counts: numbers of rows, ascending; a batch has the first number that is large
-    enough, or steps of 5% more than the last one. multiple: divides every number of rows.
-    max_pairs: maximum number of pairs in a row. max_predictions: maximum number of masked
-    tokens in a row, enough for all pairs that fit into it.
+    row_counts: numbers of rows, ascending. A batch has the first number that is large
+    enough; if none is, the last number grows in steps of 5%. multiple: divides every number
+    of rows. max_pairs: maximum number of pairs in a row. max_predictions: maximum number of
+    masked tokens in a row, enough for all pairs that fit into it.
     """
 
     row_counts: tuple[int, ...]
@@ -173,7 +174,7 @@ class Packing(NamedTuple):
         batch = {name: array[places.sequences] for name, array in batch.items()}
         read_PL, masked_PM = batch["attention_mask"] > 0, batch["mlm_weights"] > 0
         used_RL = packed["attention_mask"] > 0
-        # The masked tokens of a row are also in the order of its pairs.
+        # Like the tokens, the masked tokens of a row are in the order of its pairs.
         counts_R = np.bincount(places.rows, masked_PM.sum(axis=1), R)
         used_RM = np.arange(M) < counts_R[:, None]
         positions_PM = batch["mlm_positions"] + places.starts[:, None]

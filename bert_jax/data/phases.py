@@ -1,4 +1,4 @@
-"""Phases of a pretraining: their sizes, mask rates and random numbers."""
+"""Phases of pretraining: their sizes, mask rates and random numbers."""
 
 import dataclasses
 import math
@@ -10,10 +10,11 @@ from bert_jax.data.masking import uniform
 from bert_jax.settings import setting
 
 # Purposes of random numbers. PLAN: an epoch's examples and their order. CONTENT: cuts and
-# masks, for a host's own examples. PLACES: document and sentence of B, which every host
-# needs for all examples. RATES: mask rates. TEXTS: the text of each sample of a mixture.
+# masks, which a host draws only for its own examples. PLACES: document and sentence of B,
+# which every host draws for all examples. RATES: mask rates. TEXTS: the text of each sample
+# of a mixture.
 PLAN, CONTENT, PLACES, RATES, TEXTS = range(5)
-_LENGTH = 128  # tokens of a sequence, if a phase names no other number
+_LENGTH = 128  # default number of tokens of a sequence
 
 
 class RandomStream(NamedTuple):
@@ -38,7 +39,7 @@ class RandomStream(NamedTuple):
         self, purpose: int, epoch: int, indices: np.ndarray, count: int
     ) -> np.ndarray:
         """At least ``count`` random words of each example: uint64 (B, words)."""
-        counters = -(-int(count) // 4)  # Philox gives four words for each count
+        counters = -(-int(count) // 4)  # Philox makes four words from each counter
         parts = [np.empty(0, np.uint64)]
         for run in np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1):
             if len(run):
@@ -72,7 +73,7 @@ class MaskRates(NamedTuple):
         return max(self.first, self.last) + self.spread
 
     def of(self, samples: np.ndarray, random: RandomStream) -> np.ndarray:
-        """The rates of samples of the phase, float64 (B,). random: of the phase."""
+        """The rates of samples of the phase, float64 (B,). random: the phase's stream."""
         progress_B = (samples // self.batch_size) / max(self.steps - 1, 1)
         rates_B = self.first + progress_B * (self.last - self.first)
         if self.spread:
@@ -90,12 +91,13 @@ class Phase:
     sequence_length: int = setting(
         0,
         "maximum number of tokens of a sequence, with [CLS] and two [SEP], at least 5; 0: "
-        "128, or all positions of a model with fewer",
+        "128, or the number of positions of the model if that is smaller",
         least=0,
     )
     max_predictions: int = setting(
         0,
-        "maximum masked tokens of a sequence; 0: the largest mask rate of its tokens",
+        "maximum number of masked tokens of a sequence; 0: the largest mask rate of the "
+        "phase times sequence_length, rounded up",
         least=0,
     )
     mask_rate: float = setting(
@@ -118,8 +120,8 @@ class Phase:
 
     causal: bool = setting(
         False,
-        "train this phase left to right, as objectives.causal. The other phases train "
-        "objective; a run's model is causal if its last phase is",
+        "train this phase left to right, as objectives.causal does. The other phases train "
+        "objective. The model is causal if the last phase is",
     )
 
     def mask_rates(self, default: float) -> MaskRates:

@@ -19,7 +19,7 @@ from bert_jax.errors import StalledError
 T = TypeVar("T")
 
 _EVAL_STREAM = 255  # stream of random numbers. A training phase uses its own number
-_SAMPLE = 4096  # number of pairs whose lengths decide the numbers of packed rows
+_SAMPLE = 4096  # number of pairs from which the numbers of packed rows are chosen
 
 
 def split_documents(documents: int, holdout: float) -> tuple[np.ndarray, np.ndarray]:
@@ -27,7 +27,7 @@ def split_documents(documents: int, holdout: float) -> tuple[np.ndarray, np.ndar
 
     holdout: share of the documents, in [0, 1). The result depends only on the arguments, so
     all runs on a store hold out the same documents. At least one document is for training.
-    If ``holdout`` is not 0 and there are two documents, at least one is held out.
+    If ``holdout`` is not 0 and there are two or more documents, at least one is held out.
     """
     held = round(documents * holdout)
     if holdout > 0:
@@ -43,11 +43,12 @@ class TrainingBatches:
     Global batch t of a phase has the samples t * batch_size, t * batch_size + 1, ... on any
     number of hosts.
 
-    texts: where the examples come from. Several texts are mixed by their weights.
+    texts: prepared texts of the examples. Several texts are mixed by their weights.
     packing: 0: each pair has its own row. Otherwise pairs share rows (see Packing.pack),
     and the number of rows is a multiple of ``packing``. Every host computes the lengths of
-    all pairs of the batch, and so the row of each pair, but makes only the pairs of its own
-    rows. stream: random stream of the first phase. sources: the examples of each phase.
+    all pairs of the batch, and from them the row of each pair, but makes only the pairs of
+    its own rows. stream: random stream of the first phase. sources: the examples of each
+    phase.
     """
 
     texts: Sequence[Text]
@@ -98,7 +99,7 @@ class TrainingBatches:
         return Mixture(sources, weights, self._random(number))
 
     def _random(self, number: int) -> RandomStream:
-        """The random numbers of phase ``number`` that belong to no text."""
+        """The random numbers of phase ``number`` that do not depend on a text."""
         length = self.phases[number].sequence_length
         return RandomStream(self.seed, self.stream + number, length)
 
@@ -151,8 +152,8 @@ def largest_batch(
 ) -> dict[str, np.ndarray]:
     """Zeros in the shapes of a batch of TrainingBatches, which need no memory.
 
-    packs: whether pairs share rows. Then the batch has a row for each pair, the largest
-    possible number. A run has fewer rows, depending on the text.
+    packs: whether pairs share rows. The batch then has a row for each pair, which is the
+    largest possible number. A run has fewer rows, depending on the text.
     """
     B, L, M = phase.batch_size, phase.sequence_length, phase.places(config.mask_rate)
     tokens = ("input_ids", "token_type_ids", "attention_mask")
@@ -190,10 +191,10 @@ def eval_batches(
 def with_mask_rate(phase: Phase, default: float, mask_rate: float) -> Phase:
     """The phase with the same mask rate for all sequences of all steps.
 
-    default: the rate of training if the phase has none of its own. A given number of places
-    for masks is raised if the phase itself never has so many masks. Otherwise the number
-    follows from ``mask_rate`` alone, so that the random numbers of an evaluation do not
-    depend on the mask rate of training.
+    default: the rate of training if the phase has none of its own. If the phase sets
+    max_predictions, it is raised for a rate above the phase's own. Otherwise it follows
+    from ``mask_rate`` alone, so that the random numbers of an evaluation do not depend on
+    the mask rate of training.
     """
     fixed = dataclasses.replace(
         phase, mask_rate=mask_rate, last_mask_rate=0.0, mask_rate_spread=0.0
@@ -212,7 +213,7 @@ def drawn_ahead(
     prefetch: int = 1,
     timeout: float = 0,
 ) -> Iterator[T]:
-    """The batches from ``first`` on, which threads prefetch.
+    """Yields the batches from number ``first`` on, which threads prefetch.
 
     A batch is a function of its number, so the number of finished steps is the position in
     the data, for any number of hosts. prefetch: number of batches in advance. timeout:
@@ -229,8 +230,8 @@ def drawn_ahead(
             yield futures.popleft().result(timeout or None)
     except TimeoutError as error:
         raise StalledError(
-            f"no batch for {timeout:g} s: a thread hangs; start the run again, or raise "
-            "data_timeout if the disk is slow"
+            f"no batch for {timeout:g} s: a data thread is stuck; start the run again, or "
+            "raise data_timeout if the disk is slow"
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -1,8 +1,8 @@
 """Text to a token store: sources are cut into shards, which processes write in parallel.
 
 A shard is a byte range of the concatenated sources. The content of a store depends on the
-text and the number of shards, not on the number of processes or on interruptions. An
-interrupted preparation that runs again keeps the finished shards.
+text and the number of shards, not on the number of processes or on interruptions. A
+resumed preparation keeps the finished shards.
 """
 
 import bisect
@@ -38,15 +38,16 @@ from bert_jax.progress import Progress
 from bert_jax.settings import differences
 
 _ONE_DOCUMENT = (
-    "1 document, and evaluation and next sentence prediction need several; if a line is a "
-    "sentence, set input_format=lines; if the text is not English, set language"
+    "the text is one document, but evaluation and next sentence prediction need several; "
+    "if each line is a sentence, set input_format=lines; if the text is not English, set "
+    "language"
 )
 logger = logging.getLogger(__name__)
 
-# Text and settings of a preparation, until index.json is written.
+# The file with text and settings of a preparation, until index.json is written.
 UNFINISHED = "unfinished.json"
-# Bytes of text in a shard, and number of shards. A small text has shards for all workers. A
-# large text has few files to open, each with an index that fits into memory.
+# Bytes of text in a shard, and number of shards: a small text has enough shards for all
+# workers, and a large text has few files to open, each with an index that fits into memory.
 _SMALL_SHARD, _MANY_SHARDS, _LARGE_SHARD = 4 << 20, 256, 512 << 20
 # Default maximum of processes. Each needs up to 180 MiB, mostly for its cache of words.
 _MOST_WORKERS = 4
@@ -58,9 +59,9 @@ Missing = dict[int, list[Part]]  # the parts of each shard that is not yet writt
 class Report(NamedTuple):
     """Result of :func:`prepare`.
 
-    info: description of the whole store. counts: numbers of this call, empty if the text
-    was already prepared: "text_bytes" (estimated for compressed files), "tokens",
-    "unknown", and the numbers in Reading.dropped.
+    info: description of the whole store. counts: numbers of this call: "text_bytes"
+    (estimated for compressed files), "tokens", "unknown", and the numbers in
+    Reading.dropped. Empty if the text was already prepared.
     """
 
     info: store.StoreInfo
@@ -94,9 +95,9 @@ def prepare(
     inputs: see corpus.read_documents. format, text_field, language: see
     corpus_formats.Reading. workers, shards: numbers of processes and shards; 0: automatic.
     segmenter: finds words in text without spaces, see open_segmenter. run: function that
-    writes the missing shards and yields their counts, instead of processes of this machine.
-    Continues an interrupted preparation. Raises UserError if ``directory`` contains
-    prepared text of other sources, settings or another vocabulary.
+    writes the missing shards and yields their counts, instead of processes on this machine.
+    Resumes an interrupted preparation. Raises UserError if ``directory`` contains text
+    that was prepared from other sources, with other settings or another vocabulary.
     """
     if shards < 0:
         raise UserError(f"shards={shards}, expected at least 0")
@@ -317,10 +318,10 @@ def _find_same(
 
 
 def _check_new(directory: Path) -> None:
-    """Raises UserError for a folder of other files, such as a model with a vocabulary."""
+    """Raises UserError for a folder with other files, such as a model and a vocabulary."""
     if (directory / UNFINISHED).exists():
         return
     names = [path.name for path in directory.iterdir() if path.name[0] != "."]
     if names:
-        actual = f"{directory} is not empty, it contains {min(names)}"
+        actual = f"{directory} is not empty: it contains {min(names)}"
         raise UserError(f"{actual}; expected the name of a new folder")

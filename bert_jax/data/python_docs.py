@@ -1,4 +1,4 @@
-"""The built-in corpus: the English text inside Python, as documents of sentences.
+"""The built-in corpus: the English text in Python itself, as documents of sentences.
 
 Every CPython contains two sources: the language reference in ``pydoc_data.topics`` and the
 docstrings of the standard library, which are parsed without importing the modules. Code,
@@ -22,7 +22,7 @@ FINGERPRINT = f"python-{platform.python_version()}"
 _LEFT_OUT = re.compile(r"(site|dist)-packages|tests?|idle_test|pydoc_data")  # folders
 _SCOPES = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _LONG = 6  # minimum number of sentences of a docstring that is its own document
-# Several common words are in every English sentence, but rarely in code.
+# Common words, which are frequent in English sentences and rare in code.
 _ENGLISH = """a an and are as at be but by can do for from has have if in into is it its may
 not of on or such than that the then there these they this to was when where which will with
 you"""
@@ -50,7 +50,7 @@ _END = re.compile(r"[.!?][\"')]*$")
 
 @functools.cache  # parsing takes seconds, and the text is read several times
 def read_documents() -> list[list[str]]:
-    """Documents of sentences: topics by name, then modules by path. Do not change them.
+    """Documents of sentences: topics by name, then modules by path. Do not modify them.
 
     The docstrings of a module with fewer than _LONG sentences form one document.
     """

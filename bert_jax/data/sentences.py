@@ -1,9 +1,9 @@
 """Text to sentences.
 
-sentencex (Wikimedia) gives the boundaries. Its wheel contains its rules and lists of
-abbreviations. Two of its rules are wrong for text with much direct speech, and are
-corrected here. It never splits between two quotation marks. And it splits after every "!"
-and "?", even in '"Stop!" cried the captain'.
+sentencex (Wikimedia) finds the boundaries. Its wheel contains its rules and lists of
+abbreviations. Two of its rules are wrong for text with much direct speech and are corrected
+here: it never splits between two quotation marks, and it splits after every "!" and "?",
+even in '"Stop!" cried the captain'.
 """
 
 import locale
@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 # Version of the rules by which text is read and split. Stores record it.
 RULES = "rules 2"
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z0-9]+)*")
-# Languages with a name of a locale. sentencex does not list its languages.
+# Languages that have a locale, because sentencex does not list its languages.
 _LANGUAGES = {re.split("[_.@]", name)[0] for name in locale.locale_alias}
 
 # Replaced by spaces before sentencex reads the text. Many books quote with apostrophes, and
@@ -32,22 +32,24 @@ _DASHES = "—–-… "
 
 
 def check_language(language: str) -> None:
-    """Raises UserError for a text that is not a language code. Warns of a rare code."""
+    """Raises UserError for text that is not a language code. Warns of an unknown code."""
     if not _LANGUAGE.fullmatch(language):
         raise UserError(f"language={language!r}, expected a code such as en or de")
     if language.partition("-")[0] not in _LANGUAGES:
         warn = logging.getLogger(__name__).warning
-        warn(f"sentencex may not know the language {language!r}, and then uses English")
+        warn(
+            f"sentencex may have no rules for language={language!r}; it then uses English"
+        )
 
 
 def split_sentences(paragraph: str, language: str = "en") -> list[str]:
     """The sentences of one paragraph without line breaks, stripped, none empty.
 
-    language: code of the language whose abbreviations end no sentence, such as "de".
+    language: code of the language, such as "de", whose abbreviations do not end a sentence.
     sentencex uses English for an unknown language.
-    The joined sentences give the paragraph up to white space. A lower-case letter after "!"
-    or "?" continues the sentence, as in '"Where?" he asked.'. After a full stop it starts a
-    new sentence, so lower-cased text is split.
+    The joined sentences equal the paragraph up to white space. A lower-case letter after
+    "!" or "?" continues the sentence, as in '"Where?" he asked.'. After a full stop it
+    starts a new sentence, so that lower-cased text is split.
     """
     parts = _segment(_BLANKED.sub(" ", paragraph), language)
     sentences: list[list[str]] = []  # the pieces of each sentence
@@ -73,8 +75,8 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
     return list(map("".join, sentences))
 
 
-# Characters in one call of sentencex. It searches the rest of the text for each unpaired
-# bracket or quotation mark, which takes hours for a megabyte.
+# Maximum number of characters in one call of sentencex. For each unpaired bracket or
+# quotation mark it searches the rest of the text, which takes hours for a megabyte.
 _AT_ONCE = 1 << 13
 
 
@@ -86,8 +88,8 @@ def _segment(text: str, language: str) -> list[str]:
         try:
             *done, rest = sentencex.segment(language, piece)
         except BaseException as error:
-            # A panic of its Rust code is no Exception. It would end a run of hours at the
-            # same paragraph each time, so this paragraph is not split.
+            # A panic of its Rust code is not an Exception. It would end a run of hours at
+            # the same paragraph each time, so this paragraph is not split.
             if type(error).__name__ != "PanicException":
                 raise
             done, rest = [], piece

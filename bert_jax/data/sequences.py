@@ -57,12 +57,12 @@ def cut(ids: np.ndarray, length: int, kind: str, head: int) -> np.ndarray:
 def windows(
     offsets: np.ndarray, words: Window, capacity: int, stride: int
 ) -> list[Window]:
-    """Windows that cover some words, with a window every ``stride`` tokens.
+    """Windows that cover ``words``, with a window every ``stride`` tokens.
 
     offsets: int (all words + 1,). Word i has the tokens offsets[i] to offsets[i + 1], at
     least one and at most ``capacity``. capacity: maximum number of tokens of a window.
-    stride: at least 1. At most ``capacity`` is used, rounded down to whole words, but at
-    least one word.
+    stride: at least 1. Each window starts min(stride, capacity) tokens after the one before
+    it, rounded down to whole words, but at least one word.
     """
     start, end = words
     parts = []

@@ -28,7 +28,7 @@ from bert_jax.data.wordpiece import Cache
 from bert_jax.errors import UserError
 from bert_jax.protobuf import last_value, read_message
 
-# A longer word is encoded each time. In scripts without spaces a sentence is a word.
+# Longer words are not cached, because in scripts without spaces a word is a whole sentence.
 _LONGEST_CACHED = 40
 # Rules of a model that can be converted: the field of the message, the field of the rule in
 # it, and the rule's default and required value (sentencepiece_model.proto).
@@ -44,7 +44,7 @@ _RULES = {
 _ADVICE = "save the tokenizer as tokenizer.json, for example with transformers"
 _CHARACTERS = 2  # field of the normalisation table
 _TILDE = "\uff5e"  # fullwidth
-_NO_CHARACTER = "\ufdd0"  # Unicode promises that no text contains it
+_NO_CHARACTER = "\ufdd0"  # Unicode reserves it, so no text contains it
 _PIECE, _TYPE = 1, 3
 _NORMAL, _USER_DEFINED = 1, 4  # types of a token
 
@@ -75,12 +75,12 @@ class _Layout(NamedTuple):
 
     @property
     def more(self) -> int:
-        """Number of tokens more than the SentencePiece model has."""
+        """How many more tokens there are than in the SentencePiece model."""
         return len(self.first) - self.skipped + 1
 
 
 _XLM_R = _Layout([("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)], 3)
-# The model's own <s> and </s> follow. No text gets the tokens with NOTUSED.
+# The model's own <s> and </s> follow. The tokens with NOTUSED never occur in text.
 _CAMEMBERT = _Layout(
     [
         *[("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>", 0.0)],
@@ -89,17 +89,17 @@ _CAMEMBERT = _Layout(
     1,
 )
 
-# transformers' classes of tokenizers.
+# Layouts by transformers' tokenizer class.
 _LAYOUTS = {"XLMRobertaTokenizer": _XLM_R, "CamembertTokenizer": _CAMEMBERT}
 
 
 class SentencePieceTokenizer(LibraryTokenizer):
     """A SentencePiece model that has BERT's special tokens.
 
-    Its ids are equal to the ids of an exported tokenizer.json. They differ from the
-    sentencepiece package's, which encoded up to version 0.2.0, where two splits have equal
-    scores (one of 6,000 sentences), for combining marks that are rare or not in Unicode's
-    order or after a ligature, and for a sigma at the end of a word in capitals.
+    Its ids equal the ids of an exported tokenizer.json. The sentencepiece package, which
+    encoded texts up to version 0.2.0, has other ids where two splits have equal scores (in
+    one of 6,000 sentences), for combining marks that are rare, out of Unicode's order or
+    after a ligature, and for a sigma at the end of a word in capitals.
     """
 
     kind = "sentencepiece"
@@ -120,11 +120,11 @@ class SentencePieceTokenizer(LibraryTokenizer):
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
         """Read-only ids of one text; see Tokenizer.encode.
 
-        The library takes several times as long, because it normalises each text again and
-        finds offsets. Here the ids of short words are cached.
+        Caches the ids of short words. The library takes several times as long, because it
+        normalises each text again and finds offsets.
         """
         has_mask = allow_mask and self.special.mask in text
-        # The library also splits at its mark of a space, and strips spaces other than " ".
+        # The library even splits at its mark of a space, and strips spaces other than " ".
         if has_mask or SPACE in text or not text.isprintable():
             return super().encode(text, allow_mask=allow_mask)
         ids = map(self._word_ids.__getitem__, text.split(" "))
@@ -153,8 +153,8 @@ class SentencePieceTokenizer(LibraryTokenizer):
     def has_fingerprint(self, fingerprint: str) -> bool:
         """See Tokenizer.has_fingerprint.
 
-        A store of 0.2.0 has the ids of the sentencepiece package, and keeps them.
-        Version 0.1.0 left out scores and rules.
+        A store of version 0.2.0 has the ids of the sentencepiece package, and keeps them.
+        The fingerprints of version 0.1.0 left out scores and rules.
         """
         rules = f"{self.kind}\n{self.lower_case}\n".encode()
         of_0_2_0 = hashlib.sha256(rules + self.content).hexdigest()
@@ -166,8 +166,8 @@ def _read_model(content: bytes) -> _Model:
     """Reads a .model file. Raises UserError if it cannot be converted."""
     if not content:  # the package accepts an empty file and prints a line
         raise ValueError("an empty file")
-    # The package has no functions for a model's rules, and the class that it has for them
-    # needs a newer protobuf than Apache Beam allows.
+    # The package has no functions that return a model's rules, and its message class needs
+    # a newer protobuf than Apache Beam allows.
     fields = read_message(content)
     _check_rules(fields)
     package = sentencepiece.SentencePieceProcessor(model_proto=content)
@@ -175,11 +175,11 @@ def _read_model(content: bytes) -> _Model:
     tokens, scores = package.id_to_piece(ids), package.get_score(ids)
     control = set()
     for token, score, piece in zip(tokens, scores, fields[_PIECE], strict=True):
-        if score == 0:  # the score of all symbols that were not learned from text
+        if score == 0:  # as all symbols that were not learned from text
             kind = last_value(read_message(piece), _TYPE, _NORMAL)
             if kind == _USER_DEFINED and token not in BERT_TOKENS:
                 raise UserError(
-                    f"{token!r} is a user-defined symbol, expected none; {_ADVICE}"
+                    f"{token!r} is a user-defined symbol, which is not supported; {_ADVICE}"
                 )
             if kind != _NORMAL:
                 control.add(token)
@@ -194,8 +194,8 @@ def fairseq_json(
     """The tokenizer.json of a sentencepiece.bpe.model, whose ids fairseq has renumbered.
 
     class_name: transformers' class of the tokenizer, which chooses between the layouts of
-    XLM-R and CamemBERT. vocab_size: of the model, which chooses if the class is not named.
-    space: see unigram_rules. Raises UserError if neither chooses a layout.
+    XLM-R and CamemBERT. vocab_size: vocab_size in config.json, which chooses if class_name
+    is None. space: see unigram_rules. Raises UserError if neither chooses a layout.
     """
     model = _read_model(content)
     layout = _layout(class_name, vocab_size, len(model.tokens))
@@ -237,16 +237,16 @@ def _check_rules(fields: dict[int, list]) -> None:
 def _before_table(table: normalizers.Normalizer) -> list[normalizers.Normalizer]:
     """Steps before a table that composes letters, as Unicode's NFC or NFKC does.
 
-    The library looks up the start of a letter with all its marks, or each character alone.
-    So it loses the second mark of a letter and each mark of a fullwidth letter, and does
-    not compose Korean and Japanese.
+    The library looks up the start of a letter with all its marks, or else one character at
+    a time. So it loses the second mark of a letter and each mark of a fullwidth letter, and
+    does not compose Korean and Japanese.
     """
-    # NFKC would make capitals, whose marks a table that folds case would lose.
+    # NFKC would make capitals, and a table that folds case would then lose their marks.
     if table.normalize_str("\uff21") != "A":
         return [normalizers.NFC()]
     if table.normalize_str(_TILDE) != _TILDE:
         return [normalizers.NFKC()]
-    # The rules nmt_nfkc differ from NFKC for this tilde only.
+    # The rules nmt_nfkc differ from NFKC only for this tilde.
     return [
         normalizers.Replace(_TILDE, _NO_CHARACTER),
         normalizers.NFKC(),

@@ -1,15 +1,15 @@
 """Prepared text on disk: flat files of token ids and an index of sentences.
 
 A folder contains:
-  shard-00000-of-00004.tokens ...: the token ids of whole documents in order,
+  shard-00000-of-00004.tokens, ...: the token ids of whole documents in order,
     little-endian uint16 (uint32 for large vocabularies). If a segmenter found the words, a
     bit above the ids marks tokens that continue a word;
   index/sentence_offsets.npy: int64 (S + 1,), the first token of each sentence, counted
     over all shards, and the number of tokens;
   index/document_sentences.npy: int64 (D + 1,), the first sentence of each document, and
     the number of sentences;
-  the files of the tokenizer, and index.json. index.json is written last, so a folder
-    without it is not finished. It contains a checksum of each file of numbers.
+  the files of the tokenizer, and index.json with a checksum of each of the files above. It
+    is written last, so a folder without it is not finished.
 
 All arrays are mapped into memory, so reading a random sentence needs no system call.
 """
@@ -34,7 +34,7 @@ FORMAT = 2
 # The two arrays of the index.
 OFFSETS, SENTENCES = "index/sentence_offsets.npy", "index/document_sentences.npy"
 AGAIN = "copy it or prepare the text again"  # what a user can do about a damaged file
-_BLOCK = 1 << 20  # numbers of the index that are in memory at a time
+_BLOCK = 1 << 20  # how many numbers of the index are in memory at a time
 
 
 class Settings(TypedDict, total=False):
@@ -91,7 +91,7 @@ def shard_path(directory: Path, shard: int, shards: int) -> Path:
 
 
 def part_path(directory: Path, shard: int) -> Path:
-    """A shard's part of the index. It exists when the shard is finished."""
+    """A shard's part of the index. It exists only after the shard is finished."""
     return directory / "index" / f"part-{shard:05d}.npz"
 
 
@@ -253,7 +253,7 @@ class TokenStore:
     are mapped into memory. files: the numbers of each file by its name, mapped. Threads can
     share a store.
 
-    Opening a store checks the sizes of all files, and reads its index: its numbers must
+    Opening a store checks the sizes of all files and reads the index, whose numbers must
     ascend from 0 to the number of tokens or sentences. ``checksums.Check`` reads all files.
     """
 
@@ -269,7 +269,7 @@ class TokenStore:
             for name, count in ((OFFSETS, info.sentences), (SENTENCES, info.documents)):
                 self.files[name] = _map(self.directory / name, np.int64, count + 1)
             if info.checksums and info.checksums.keys() != self.files.keys():
-                raise ValueError("its checksums are of other files")
+                raise ValueError("its checksums are for other files")
             tokens = [count for _, count in info.shards]
             self._ends = np.cumsum(tokens)
             if self._ends[-1] != info.tokens:

@@ -1,4 +1,4 @@
-"""Columns of texts, and the arrays that a call of a tokenizer returns."""
+"""Columns of texts, and the arrays that a call to a tokenizer returns."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ _PADDING = 'True, "longest", a number, or "max_length" with a max_length'
 
 @dataclasses.dataclass(frozen=True)
 class CallOptions:
-    """The options of a call of a Tokenizer."""
+    """The options of a call to a Tokenizer."""
 
     padding: bool | str | int = setting(
         True,
@@ -26,14 +26,14 @@ class CallOptions:
     truncation: bool | str = setting(
         True,
         "whether a row with more than max_length tokens is cut at its end. In a pair the "
-        "longer text loses one token at a time, and of two equal texts the second, as in "
-        'predict and in Google\'s code. True means "longest_first"',
+        "longer text loses one token at a time, or the second text if both have the same "
+        'length, as in predict and in Google\'s code. True means "longest_first"',
         one_of=(True, False, "longest_first"),
     )
     max_length: int | None = setting(
         None,
-        "maximum number of tokens of a row, with [CLS] and [SEP]. None: the number of "
-        "``padding``, or else ``model_max_length``. A tokenizer without a model has no "
+        "maximum number of tokens of a row, with [CLS] and [SEP]. None: ``padding`` if it "
+        "is a number, otherwise ``model_max_length``. A tokenizer without a model has no "
         "maximum",
         least=2,
     )
@@ -97,16 +97,16 @@ def padded_arrays(
 
 
 def paired_texts(**columns: Any) -> list[tuple[str, ...]]:
-    """A row for each text of all columns. Each column is a text or several texts.
+    """Rows with one text of each column. A column is a text or several texts.
 
-    Raises UserError for columns with other numbers of texts.
+    Raises UserError if the columns have different numbers of texts.
     """
     lists = [_text_list(texts, name) for name, texts in columns.items()]
     counts = [len(texts) for texts in lists]
     if len({*counts}) > 1:
         pairs = zip(columns, counts, strict=True)
         actual = " and ".join(f"{name} has {counted(n, 'text')}" for name, n in pairs)
-        raise UserError(f"{actual}; expected as many texts in both")
+        raise UserError(f"{actual}; both must have the same number of texts")
     return [*zip(*lists, strict=True)]
 
 

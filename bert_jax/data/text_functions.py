@@ -53,16 +53,17 @@ def vocabulary(
 
     input: files, folders or patterns, "tfds:NAME" or "python-docs"; one or several.
     output: the file, in .txt for WordPiece, in .model for SentencePiece and in .json for
-      BPE. Its settings are written beside it, in tokenizer_config.json.
+      BPE. Its settings are written to the same folder: to tokenizer_config.json for
+      vocab.txt, spiece.model and tokenizer.json, and to NAME_config.json for other names.
     size: number of tokens.
-    kind: "wordpiece", as Google's; "sentencepiece"; or "bpe", a byte-level BPE as
+    kind: "wordpiece", like Google's; "sentencepiece"; or "bpe", a byte-level BPE like
       RoBERTa's.
     cased: whether capitals and accents are kept.
     keep_accents: whether lower-cased text keeps accents and vowel signs, as Hindi needs.
     extend: a WordPiece vocabulary that gets more words, instead of a new vocabulary: its
-      file or folder, a tokenizer, or a model of ``bert_jax.load``. The words are words of
-      the text that it splits into several tokens, or does not know.
-    words: number of words that ``extend`` adds.
+      file or folder, a tokenizer, or a model of ``bert_jax.load``. The new words are words
+      of the text that it splits into several tokens, or does not know.
+    words: maximum number of words that ``extend`` adds.
     input_format: "auto", or the format of all files; see the page docs/data.md.
     text_field: field of the text in JSONL and tfds rows.
     language: language of the text, to split its sentences.
@@ -126,7 +127,7 @@ def prepare(
 ) -> Report:
     """Tokenises text into a store that pretraining reads. Returns a report.
 
-    The same call finishes interrupted work.
+    The same call resumes an interrupted preparation.
 
     >>> report = bert_jax.prepare("wiki/*.txt", "vocab.txt", "data/wiki")
     >>> print(report)
@@ -142,11 +143,11 @@ def prepare(
     input_format: "auto", or the format of all files; see the page docs/data.md.
     text_field: field of the text in JSONL and tfds rows.
     language: language of the text, to split its sentences.
-    beam: options of Apache Beam, which then runs the work, such as
-      "--runner=DirectRunner"; None: run it on this machine.
+    beam: options of Apache Beam, which then does the work, such as
+      "--runner=DirectRunner"; None: this machine does it.
 
     report.info has the numbers of documents, sentences and tokens. Raises UserError for
-    wrong files, and if ``output`` contains text with other settings.
+    wrong files, and if ``output`` contains text that was prepared with other settings.
     """
     options = {"workers": workers, "shards": shards, "segmenter": segmenter}
     options |= {"text_field": text_field, "language": language, "beam": beam}
@@ -160,7 +161,9 @@ def prepare(
         options = shlex.split(beam)
         return prepare_with_beam(inputs, tokenizer, folder, options, **settings)
     if is_remote(folder):
-        raise UserError(f"output={folder} is in an object store, which needs beam")
+        raise UserError(
+            f"output={folder} is in an object store, which needs beam; set it"
+        )
     return preparation.prepare(inputs, tokenizer, Path(folder), **settings)
 
 
@@ -194,7 +197,7 @@ def _inputs(input: Files) -> list[str]:
     """The names in an argument ``input``. Raises UserError if there are none."""
     names = file_names(input, "input")
     if not names:
-        raise UserError("input names no files; expected at least one")
+        raise UserError("input is empty; expected the name of at least one file")
     return names
 
 

@@ -1,8 +1,8 @@
 """The characters of a text that each token covers, and the words of a segmenter.
 
-A segmenter is a function from a text to its words. A store contains the words, so that
-whole-word masking and span masking mask words of text without spaces between words (Cui et
-al., 2019, "Pre-Training with Whole Word Masking for Chinese BERT").
+A segmenter is a function from a text to its words. A store records these words, so that
+whole-word and span masking can mask words in text without spaces between words (Cui et al.,
+2019, "Pre-Training with Whole Word Masking for Chinese BERT").
 """
 
 import importlib
@@ -46,8 +46,8 @@ def encode_with_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Toke
         places = _library(text, ids, tokenizer)
         starts, ends = np.array(places, np.int32).reshape(-1, 2).T
         if tokenizer.kind != "wordpiece":
-            # A token may include the spaces before it. A token of only spaces gets the
-            # character after them.
+            # A token may include the spaces before it. A token of only spaces gets the next
+            # character that is not a space.
             words = [i for i, char in enumerate(text) if not char.isspace()]
             starts = np.append(words, len(text))[np.searchsorted(words, starts)]
             starts = np.minimum(starts, len(text) - 1)
@@ -57,7 +57,7 @@ def encode_with_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Toke
 
 
 def _library(text: str, ids: np.ndarray, tokenizer: Tokenizer) -> _Places:
-    """The offsets of Hugging Face's library.
+    """The offsets that Hugging Face's library finds.
 
     If its ids differ from ours (a sigma at the end of a word), the text is encoded word by
     word, and each token of a word with other ids gets the characters of the whole word.
@@ -93,8 +93,8 @@ def open_segmenter(name: str) -> Segmenter:
         segmenter = getattr(importlib.import_module(module), function or "lcut")
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(
-            f"there is no segmenter {name} ({error}); expected MODULE:FUNCTION, or jieba "
-            "(pip install -e '.[chinese]' in the folder of bert_jax)"
+            f"segmenter={name} cannot be imported ({error}); expected MODULE:FUNCTION, or "
+            "jieba (pip install -e '.[chinese]' in the folder of bert_jax)"
         ) from error
     logging.getLogger("jieba").setLevel(logging.WARNING)
     return segmenter
@@ -123,7 +123,7 @@ def encode_words(
 def _word_starts(text: str, segmenter: Segmenter) -> np.ndarray:
     """Whether a word starts at each character, bool (characters,).
 
-    Characters between two words are a word.
+    Characters between two words count as a word.
     """
     starts_word = np.zeros(len(text) + 1, bool)
     starts_word[0] = True

@@ -52,8 +52,8 @@ def bert_template(cls_id: int, sep_id: int) -> Template:
 BERT_TOKENS = SpecialTokens()
 # The special tokens of fairseq, which many byte-level BPEs and Unigram models have.
 FAIRSEQ_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-# Names of vocabulary files in transformers. A tokenizer.json has more rules than the
-# others. vocab.json needs merges.txt beside it.
+# Names of vocabulary files in transformers. tokenizer.json is first, because it has more
+# rules than the others. vocab.json needs merges.txt in the same folder.
 FILES = (
     *("tokenizer.json", "vocab.txt", "spiece.model"),
     *("vocab.json", "sentencepiece.bpe.model"),
@@ -62,7 +62,7 @@ MERGES = "merges.txt"
 LONGEST = "max_input_chars_per_word"
 
 
-# Share of unknown tokens above which a vocabulary does not suit a text.
+# Share of unknown tokens above which unknown_warning() warns.
 _MOST_UNKNOWN = 0.05
 
 
@@ -99,8 +99,8 @@ class Tokenizer:
     kind: "wordpiece", "sentencepiece" or "tokenizers". content: bytes of the vocabulary
       file.
     dtype: type of the ids, uint16, or uint32 for large vocabularies.
-    model_max_length: size of the position table of the model that the tokenizer was loaded
-      with. None without a model.
+    model_max_length: number of positions of the model that the tokenizer was loaded with.
+      None without a model.
     """
 
     kind: ClassVar[str]
@@ -151,13 +151,13 @@ class Tokenizer:
         """The sentences of a document or words, as :meth:`encode_batch` needs them.
 
         Each part gets a space before it if the tokens of a word depend on this space, as in
-        byte-level BPE. first: whether the first part gets one. Without it the parts have
-        the tokens of the whole text.
+        byte-level BPE. first: whether even the first part gets a space. If not, the parts
+        have the same tokens as the whole text.
         """
         return list(parts)
 
     def join(self, ids: Sequence[int]) -> str:
-        """The text of some token ids; see :meth:`decode`."""
+        """The text of token ids; see :meth:`decode`."""
         raise NotImplementedError
 
     def encode(self, text: str, *, allow_mask: bool = False) -> np.ndarray:
@@ -190,8 +190,8 @@ class Tokenizer:
 
         Returns input_ids, token_type_ids and attention_mask (0 for padding), int32 (texts,
         L), or (L,) for a single text. With BERT's template the second text and the [SEP]
-        after it have type 1. Raises UserError for a missing text, for other numbers of
-        texts and pairs, and for rows that are longer than the padding.
+        after it have type 1. Raises UserError for a missing text, if texts and pairs differ
+        in number, and if a row is longer than the padding.
         """
         chosen = from_settings(CallOptions, options, "")
         limit = chosen.limit(self.model_max_length)
@@ -273,8 +273,8 @@ class Tokenizer:
     def decode(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
         """The text of an id or of several ids, or a list of texts for rows of ids.
 
-        Tokens are joined to words again. skip_special_tokens: whether to leave out the
-        tokens of ``special``. Raises UserError for an id without a token.
+        Joins tokens into words. skip_special_tokens: whether to leave out the tokens of
+        ``special``. Raises UserError for an id without a token.
         """
         rows = np.atleast_1d(np.array(ids, object))  # rows may differ in length
         if any(map(np.ndim, rows[:1])):
@@ -336,7 +336,7 @@ def save_vocabulary(tokenizer: Tokenizer, path: str | os.PathLike) -> None:
 
 
 def with_spaces(parts: Sequence[str], *, first: bool = False) -> list[str]:
-    """The parts of a text with a space before each. first: also before the first part."""
+    """The parts of a text with a space before each. first: whether the first gets one."""
     spaced = [f" {part}" for part in parts]
     if parts and not first:
         spaced[0] = parts[0]
@@ -351,8 +351,8 @@ def continuations(tokens: Sequence[str], prefix: str) -> list[bool]:
 def config_path(vocabulary: Path) -> Path:
     """The path of the settings that belong to a vocabulary file.
 
-    A file whose name is not one of FILES has settings under its own name, so that cased.txt
-    and uncased.txt can be in one folder.
+    A file whose name is not one of FILES has a settings file of its own name, so that
+    cased.txt and uncased.txt can be in one folder.
     """
     if vocabulary.name in FILES:
         return vocabulary.with_name("tokenizer_config.json")
@@ -362,7 +362,7 @@ def config_path(vocabulary: Path) -> Path:
 def count_unknown(
     sequences: Iterable[np.ndarray], tokenizer: Tokenizer
 ) -> tuple[int, int]:
-    """The numbers of unknown tokens and of all tokens, without other special tokens.
+    """The numbers of unknown tokens and of all tokens, other special tokens excluded.
 
     sequences: input_ids of each sequence, (L,).
     """

@@ -29,8 +29,8 @@ from bert_jax.data.wordpiece import LONGEST_WORD, PREFIX, WordPieceTokenizer
 from bert_jax.errors import UserError, listed, naming
 from bert_jax.files import ending, expanded, read_json, read_text, reading
 
-# Settings that change tokens, and the supported values. The first value is Google's. A
-# tokenizer.json has rules of its own in place of those that are not in _WORD_RULES.
+# Settings that change tokens, and their supported values, Google's first. For a
+# tokenizer.json only _WORD_RULES are checked, because it has its own form of the others.
 _WORD_RULES: dict[str, tuple] = {
     "clean_text": (True, None),
     "do_basic_tokenize": (True, None),
@@ -55,9 +55,9 @@ _ADDED = (
     "extra_special_tokens",
     "added_tokens_decoder",
 )
-# Classes that a vocab.json with merges.txt may have. Others split text in another way.
+# Classes that a vocab.json with merges.txt may have. Other classes split text differently.
 _BYTE_LEVEL = ("RobertaTokenizer", "RobertaTokenizerFast", *GENERAL, None)
-# Special tokens whose names in other settings also count.
+# Settings that name a special token if its own setting does not.
 _OTHER_NAMES = {"cls_token": "bos_token", "sep_token": "eos_token"}
 _EXPECTED = f"the {' or '.join(FILES)} of a tokenizer"
 
@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 
 
 class _AddedToken(TypedDict, total=False):
-    """A token as an object. The flags decide where a text contains an added token."""
+    """A token as an object. The flags control how an added token is matched in text."""
 
     content: Required[str]
     single_word: bool
@@ -141,14 +141,13 @@ def find_tokenizer(directory: Path) -> Tokenizer | None:
 
 
 def load_tokenizer(path: Path | str) -> Tokenizer:
-    """Reads one of FILES, or the first of them in a folder.
+    """Reads one of FILES, or the first one in a folder, with the settings in its folder.
 
-    A tokenizer.json beside a file takes precedence, except over our own .model. Also reads
-    the settings in the same folder. do_lower_case and strip_accents of
-    tokenizer_config.json take precedence over the rules of a BERT tokenizer's
-    tokenizer.json, as in transformers. Without both, text is lower-cased unless a token has
-    a capital letter. Raises UserError if other files in the folder add tokens or rules
-    that the vocabulary does not have.
+    A tokenizer.json in the same folder takes precedence over a file, except over our own
+    .model. do_lower_case and strip_accents of tokenizer_config.json take precedence over
+    the rules of a BERT tokenizer's tokenizer.json, as in transformers. Without both, text
+    is lower-cased unless a token has a capital letter. Raises UserError if other files in
+    the folder add tokens or rules that the vocabulary does not have.
     """
     path = Path(expanded(path))
     plain = path.name in FILES and path.name != SentencePieceTokenizer.file_name
@@ -167,7 +166,7 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
 
 
 def _tokenizer_json(path: Path, settings: dict[str, Any]) -> bytes | None:
-    """The content of a tokenizer.json, also for files that have no rules of their own.
+    """The content of a tokenizer.json, which is built for files without rules.
 
     These files are the vocab.json of a byte-level BPE and sentencepiece.bpe.model, in the
     layouts of fairseq. None for a vocab.txt and our own .model.
@@ -183,7 +182,7 @@ def _tokenizer_json(path: Path, settings: dict[str, Any]) -> bytes | None:
             )
         merges = path.with_name(MERGES)
         if not merges.is_file():
-            raise UserError(f"{MERGES} is missing beside it; expected both files")
+            raise UserError(f"{MERGES} is missing; expected it in the same folder")
         model = tokenizer_json.bpe_model(*models.BPE.read_file(str(path), str(merges)))
         rules = tokenizer_json.byte_level_rules(add_prefix_space=bool(space))
         return tokenizer_json.new_json(model, rules, FAIRSEQ_TOKENS)
@@ -212,7 +211,7 @@ def _read_own(path: Path, settings: dict[str, Any]) -> Tokenizer:
 
 
 def _settings(vocabulary: Path) -> dict[str, Any]:
-    """The settings in the files of a vocabulary. tokenizer_config.json has precedence."""
+    """The settings in a vocabulary's files. tokenizer_config.json takes precedence."""
 
     def read(name: str, form: Any) -> dict[str, Any]:
         path = vocabulary.with_name(name)
@@ -245,7 +244,7 @@ def _check_rules(settings: dict[str, Any], rules: dict[str, tuple]) -> None:
 
 
 def _check_added(settings: dict[str, Any], known: set[str]) -> None:
-    """Raises UserError if files in the folder add tokens to the known tokens."""
+    """Raises UserError if files in the folder add tokens that are not in ``known``."""
     added = []
     for name in _ADDED:
         tokens = settings.get(name) or []
@@ -270,7 +269,7 @@ def _content(token: Any) -> Any:
 def _special_tokens(
     settings: dict[str, Any], vocabulary: Container[str]
 ) -> SpecialTokens:
-    """The special tokens that settings name, otherwise usual tokens of the vocabulary.
+    """The special tokens that settings name, otherwise BERT's or fairseq's.
 
     bos_token and eos_token name the tokens for cls and sep, if the settings have no others.
     """
@@ -292,13 +291,13 @@ def _read_tokens(path: Path) -> list[str]:
     """The tokens of a vocab.txt, one in each line. The id is the line's number from 0."""
     text = read_text(path, _EXPECTED).rstrip()
     # Only line feeds end a line, because a token may be another separator of Unicode.
-    # Google strips each line, also of carriage returns.
+    # Like Google's code, strips each line, including its carriage return.
     tokens = [line.strip() for line in text.split("\n")]
-    # An empty line keeps its id, which no text gets.
+    # An empty line keeps its id, which never occurs in encoded text.
     counts = collections.Counter(filter(None, tokens))
     for token, count in counts.items():
         if count > 1:
-            raise UserError(f"{path}: {token!r} is in several lines; expected one line")
+            raise UserError(f"{path}: {token!r} is on several lines; expected one line")
     return tokens
 
 
@@ -307,7 +306,7 @@ def _read_tokenizer_json(
 ) -> Tokenizer:
     """A WordPieceTokenizer if the rules are Google's, otherwise a LibraryTokenizer.
 
-    content: of the tokenizer.json of ``path``.
+    content: the tokenizer.json of ``path``.
     """
     special = _special_tokens(settings, _vocabulary(json.loads(content)))
     tokenizer = LibraryTokenizer(content, special)
@@ -319,7 +318,8 @@ def _read_tokenizer_json(
         for i, (line, token) in enumerate(pairs):
             if line and line != (token or "").strip():
                 raise UserError(
-                    f"token {i} is {token!r}, but {line!r} in vocab.txt; remove one file"
+                    f"token {i} is {token!r}, but {line!r} in vocab.txt; remove one of the "
+                    "files"
                 )
     if _is_google(tokenizer):
         normalizer = tokenizer.parts["normalizer"]
@@ -356,7 +356,7 @@ def _with_settings(path: Path, settings: dict[str, Any]) -> bytes:
     for name in unused_rules(parts, new):
         logger.warning(
             f"{path}: its {name} is not used, because {settings['tokenizer_class']} has "
-            f"its own, as in transformers 5; {GENERAL[0]} uses all of the file"
+            f"its own, as in transformers 5; tokenizer_class={GENERAL[0]} would use it"
         )
     return json.dumps(new).encode()
 
@@ -383,7 +383,7 @@ def _is_google(tokenizer: LibraryTokenizer) -> bool:
     added = {token["content"] for token in parts["added_tokens"]}
     template = bert_template(tokenizer.cls_id, tokenizer.sep_id)
     return (
-        # Old files leave the type out.
+        # The library's model, because old files leave its type out.
         isinstance(tokenizer.library.model, models.WordPiece)
         and (tokenizer.special, tokenizer.template) == (BERT_TOKENS, template)
         and (model["unk_token"], model["continuing_subword_prefix"])

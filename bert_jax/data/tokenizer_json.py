@@ -1,7 +1,7 @@
 """Parts of a tokenizer.json, in the form of Hugging Face's `tokenizers` library.
 
-The JSON of a new tokenizer is written here, because its hash is the fingerprint of the
-vocabulary: another version of the library may print other fields.
+The JSON of a new tokenizer is written here and not by the library, because its hash is the
+fingerprint of the vocabulary, and another version of the library may write other fields.
 """
 
 import base64
@@ -23,7 +23,7 @@ def new_json(model: Part, rules: Part, special: SpecialTokens) -> bytes:
     """A tokenizer.json with RoBERTa's template, whose mask token includes spaces before it.
 
     model: a BPE or a Unigram model. rules: see :func:`byte_level_rules`. Raises UserError
-    if the vocabulary has not the special tokens.
+    if the vocabulary lacks a special token.
     """
     ids = token_ids(model)
     check_special(special, ids)
@@ -114,7 +114,7 @@ def wordpiece_rules(normalizer: Part) -> Part:
 
 
 def precompiled(table: bytes) -> Part | None:
-    """The normalizer of a SentencePiece model's table of characters. b"": None."""
+    """The normalizer of a SentencePiece model's table of characters; None for b""."""
     if not table:
         return None
     content = base64.b64encode(table).decode()

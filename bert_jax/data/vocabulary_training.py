@@ -26,11 +26,11 @@ KINDS = ("wordpiece", "sentencepiece", "bpe")
 UNUSED = 994
 _UNUSED_FIRST = 99
 _SMALLEST_WITH_UNUSED = 8000
-# WordPiece and BPE join tokens that are neighbours at least this often. extend_vocabulary
+# WordPiece and BPE join tokens that are adjacent at least this often. extend_vocabulary
 # adds words that occur at least this often.
 _MIN_FREQUENCY = 2
-# Maximum number of different words that are counted, about 400 MB. The rarest words of
-# larger texts are dropped.
+# Maximum number of different words that are counted, which take about 400 MB. The rarest
+# words of larger texts are dropped.
 _COUNTED_WORDS = 3_000_000
 # Maximum number of words for the trainer. The counts of a larger text are scaled down.
 _TRAINED_WORDS = 20_000_000
@@ -57,8 +57,8 @@ def train_vocabulary(
     keep_accents: whether lower-cased text keeps its accents, and scripts such as
     Devanagari their vowel signs. Google's tokenizer removes both. Cased text,
     SentencePiece and BPE always keep them.
-    Memory holds all different words, or a sample of the sentences for SentencePiece. The
-    same sentences give the same vocabulary. A small text gives fewer tokens, and no unused
+    All different words are in memory, or a sample of the sentences for SentencePiece. The
+    same sentences give the same vocabulary. A small text yields fewer tokens, and no unused
     tokens.
     """
     if kind == "sentencepiece":
@@ -76,15 +76,14 @@ def extend_vocabulary(
 ) -> Tokenizer:
     """A WordPiece vocabulary with up to ``count`` words of a text as additional tokens.
 
-    Adds the words that save the largest number of tokens in the text. A word that is [UNK]
-    saves one token each time, because it gets a meaning. The old tokens keep their ids, so
-    a checkpoint can use the new vocabulary. Raises UserError for a tokenizer of another
-    kind.
+    Adds the words that save the largest number of tokens in the text. A word that was [UNK]
+    counts as one saved token each time it occurs. The old tokens keep their ids, so that a
+    checkpoint can use the new vocabulary. Raises UserError for a tokenizer of another kind.
     """
     if not isinstance(tokenizer, WordPieceTokenizer):
         raise UserError(
-            "extend adds words to WordPiece vocabularies only, and this tokenizer has "
-            f"kind={tokenizer.kind}; use it as it is, or train a new vocabulary"
+            "extend adds words only to WordPiece vocabularies, and this tokenizer has "
+            f"kind={tokenizer.kind}; use it unchanged, or train a new vocabulary"
         )
     words = count_words(
         sentences, Splitter(tokenizer.lower_case, tokenizer.strip_accents)
@@ -102,7 +101,7 @@ def extend_vocabulary(
             saved[word] = number * tokens_less
     new = sorted(saved, key=lambda word: (-saved[word], word))[: max(0, count)]
     if not new:
-        raise UserError(f"the text has no frequent words for words={count}")
+        raise UserError(f"the text has no frequent new words to add (words={count})")
     logger.info(f"{len(new):,} new words")
     return tokenizer.with_tokens([*tokenizer.tokens, *new])
 
@@ -121,8 +120,8 @@ def _train_wordpiece(
     alphabet = _alphabet(words, limit=max(size // 3, 100))
     if len(alphabet) > size - len(first):
         raise UserError(
-            f"size={size} has no room for {len(first)} special tokens and "
-            f"{len(alphabet)} characters; expected text and a larger size"
+            f"size={size} is too small for {len(first)} special tokens and "
+            f"{len(alphabet)} characters; raise it, or check that the input is text"
         )
     logger.info(f"training a vocabulary on {len(words):,} different words")
     known = {token.removeprefix(PREFIX) for token in alphabet}
@@ -141,7 +140,7 @@ def _train_wordpiece(
     model.train_from_iterator(_repeat(words), trainer)
     ids = model.get_vocab()
     tokens = sorted(ids, key=ids.__getitem__)
-    if len(tokens) < size:  # a text that gives few tokens has no use for unused ones
+    if len(tokens) < size:  # a small text, whose vocabulary needs no unused tokens
         no_use = set(unused)
         tokens = [token for token in tokens if token not in no_use]
     return WordPieceTokenizer(tokens, splitter.lower_case, splitter.strip_accents)
@@ -150,7 +149,7 @@ def _train_wordpiece(
 def count_words(sentences: Iterable[str], splitter: Splitter) -> dict[str, int]:
     """Number of occurrences of each word of the tokenizer.
 
-    Counts rough words first, because most words of a text repeat.
+    Counts rough words first, so that each different word is split only once.
     """
     rough: Counter[str] = Counter()
     rarest = 1
@@ -169,9 +168,9 @@ def count_words(sentences: Iterable[str], splitter: Splitter) -> dict[str, int]:
 
 
 def _alphabet(words: dict[str, int], limit: int) -> list[str]:
-    """Tokens of the most frequent single characters, at the start or inside a word.
+    """Tokens of the most frequent single characters, at the start of or inside a word.
 
-    At most a third of the vocabulary. Chinese needs thousands, English a few hundred.
+    limit: maximum number of characters. Chinese needs thousands, English a few hundred.
     """
     counts: Counter[str] = Counter()
     tokens = set()
@@ -214,9 +213,9 @@ def _train_sentencepiece(
             vocab_size=size,
             hard_vocab_limit=False,  # a small text gives fewer tokens
             model_type="unigram",
-            # Nearly all characters of Chinese or Japanese, and all of other scripts.
+            # Nearly all characters of Chinese or Japanese, and every one of other scripts.
             character_coverage=0.9995,
-            max_sentence_length=1 << 16,  # bytes. Longer sentences are left out
+            max_sentence_length=1 << 16,  # in bytes. Longer sentences are left out
             pad_id=0,
             pad_piece=BERT_TOKENS.pad,
             unk_id=1,

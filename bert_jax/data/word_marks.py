@@ -11,18 +11,18 @@ _WITHOUT_SPACES = {
     *("CJK", "HIRAGANA", "KATAKANA"),
     *("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"),
 }
-# The smallest first byte of a character of three bytes, and of four bytes, in UTF-8. No
-# character of fewer bytes is of these scripts.
+# The smallest first byte of a character of three bytes, and of four bytes, in UTF-8. All
+# letters without spaces between words have at least three bytes.
 _THREE_BYTES, _FOUR_BYTES = 0xE0, 0xF0
-# Maximum number of characters that are looked up for the first bytes of a character.
+# About how many characters are looked up for the first bytes of a character.
 _LOOKED_UP = 64
 
 
 def without_mark(tokens: Sequence[str]) -> list[bool]:
-    """Whether each token has no mark of a space, if tokens have marks.
+    """Whether each token lacks the mark of a space. All False without marks.
 
     A letter of a script without spaces between words needs no mark. In a byte-level BPE a
-    token may be a part of a character. A first part starts a word if most characters with
+    token may be a part of a character: a first part starts a word if most characters with
     these first bytes do.
     """
     if any(token.startswith(SPACE) for token in tokens):
@@ -49,7 +49,8 @@ def without_mark(tokens: Sequence[str]) -> list[bool]:
 def _byte_letters() -> str:
     """The letter for each byte in GPT-2's byte-level BPE, str (256,).
 
-    Other bytes than printable characters of Latin-1 have letters from U+0100.
+    Printable characters of Latin-1 are their own letters. Other bytes have letters from
+    U+0100.
     """
     letters, next_letter = "", 0x100
     for byte in range(256):
@@ -74,7 +75,7 @@ def _is_letter_without_spaces(char: str) -> bool:
 
 @functools.cache
 def _part_starts_word(part: bytes) -> bool:
-    """Whether most characters that start with some bytes are letters that need no mark.
+    """Whether most characters that start with ``part`` are letters that need no mark.
 
     part: UTF-8 bytes without a whole character.
     """

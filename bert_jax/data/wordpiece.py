@@ -2,8 +2,8 @@
 
 The original examines every character in Python. Here a regular expression splits the text
 into words, and a cache maps words to ids, because most words of a text repeat. Only a new
-word needs Unicode's special cases and a search for its tokens. As in the original, Python
-gives the Unicode properties. The output is equal (tests/data/test_tokenizer.py).
+word needs Unicode's special cases and a search for its tokens. As in the original, the
+Unicode properties are Python's. The output is equal (tests/data/test_tokenizer.py).
 """
 
 import functools
@@ -31,15 +31,15 @@ _IDEOGRAPH = re.compile(
 
 def _is_word(char: str) -> bool:
     """Whether a character is always a word: an ideograph or punctuation."""
-    if char.isascii():  # all ASCII symbols, also $ and ^
+    if char.isascii():  # all ASCII symbols, including $ and ^
         return "!" <= char <= "~" and not char.isalnum()
     return bool(_IDEOGRAPH.match(char)) or unicodedata.category(char).startswith("P")
 
 
 class Cache(dict):
-    """Results of a function of a character's code or of a word.
+    """Cached results of a function of a character's code or of a word.
 
-    longest: maximum number of characters of a word that is kept.
+    longest: maximum number of characters of a word whose result is kept.
     """
 
     def __init__(self, function: Callable, longest: int = LONGEST_WORD):
@@ -84,8 +84,8 @@ def _apart_without_accents(code: int) -> str:
 def _find_rough_words() -> Callable[[str], list[str]]:
     """Splits cleaned text at spaces and around ideographs and punctuation.
 
-    Splitter.words handles characters above U+FFFF, because in a character class of a
-    regular expression they make every match slower.
+    Splitter.words handles characters above U+FFFF, because they would make every match of
+    the regular expression slower.
     """
     alone = [_is_word(chr(code)) for code in range(0x10000)]
     edges = [c for c in range(0x10000) if alone[c] != alone[c - 1]]
@@ -195,7 +195,7 @@ class WordPieceTokenizer(Tokenizer):
         return np.array(ids, self.dtype).tobytes()
 
     def join(self, ids: Sequence[int]) -> str:
-        """The text of some token ids; see Tokenizer.decode."""
+        """The text of token ids; see Tokenizer.decode."""
         return self.library.decode(ids, skip_special_tokens=False)
 
     def to_json(self) -> bytes:
@@ -217,5 +217,5 @@ class WordPieceTokenizer(Tokenizer):
         return super().config() | settings | self.special.settings()
 
     def with_tokens(self, tokens: Sequence[str]) -> "WordPieceTokenizer":
-        """A tokenizer of other tokens and the same rules."""
+        """A tokenizer with other tokens and the same rules."""
         return WordPieceTokenizer(tokens, *self._rules)

@@ -1,4 +1,4 @@
-"""Vectors of texts or tokens from a frozen encoder, and files of vectors."""
+"""Text and token embeddings from a frozen encoder, and files with embeddings."""
 
 import contextlib
 import dataclasses
@@ -35,14 +35,15 @@ from bert_jax.objectives.networks import encoder_class
 from bert_jax.settings import setting
 
 POOLINGS = ("none", "mean", "cls", "pooler")
-# Tokens whose vectors take as much memory as an ordinary row. 4,096 rows are 512 MiB of
-# BERT LARGE's last four layers, if each character is a token. English has a fifth as many.
+# Number of tokens whose vectors take as much memory as an ordinary row. The vectors of BERT
+# LARGE's last four layers for 4,096 rows take 512 MiB if each character is a token. English
+# has a fifth as many tokens.
 ROW = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class VectorOptions(Options):
-    """How texts become vectors: the options of all methods that encode."""
+    """How texts become vectors: the options of all methods that encode texts."""
 
     layers: tuple[int, ...] = setting(
         (-1,),
@@ -62,8 +63,8 @@ class VectorOptions(Options):
     )
     dimensions: int = setting(
         0,
-        "number of first numbers of a vector to keep, for a model that was trained with "
-        "``matryoshka``; 0: all. Vectors are cut before they are scaled",
+        "keep only this many leading numbers of each vector, for a model that was trained "
+        "with ``matryoshka``; 0: all. Vectors are cut before they are scaled",
         least=0,
     )
 
@@ -78,10 +79,12 @@ class EncodeOptions(VectorOptions):
     """The options of ``Bert.encode``."""
 
     prompt: str | None = setting(
-        None, 'text that is put before each text; "": none; None: the default prompt'
+        None,
+        'text to put before each text; "": none; None: the default prompt of the model',
     )
     prompt_name: str | None = setting(
-        None, 'name of a prompt of the model, such as "query", in place of ``prompt``'
+        None,
+        'name of one of the model\'s prompts, such as "query", instead of ``prompt``',
     )
 
 
@@ -89,8 +92,8 @@ class EncodeOptions(VectorOptions):
 class _Vectors:
     """How the hidden states of a model become vectors; see EncodeOptions.
 
-    activations: of the Dense modules of a model of sentence vectors, in their order.
-    prompt_tokens: number of first tokens of a text that are not pooled.
+    activations: activations of the Dense modules of a sentence embedding model, in order.
+    prompt_tokens: number of tokens at the start of a text that are not pooled.
     """
 
     model: BertModel
@@ -105,7 +108,7 @@ class _Vectors:
 class _Reading(NamedTuple):
     """How texts become sequences.
 
-    texts: maximum number of texts in a row. prompt: is put before each text.
+    texts: maximum number of texts in a row. prompt: text to put before each text.
     """
 
     max_length: int
@@ -114,13 +117,13 @@ class _Reading(NamedTuple):
 
 
 def encode(model: OnDevices, rows: Rows, options: EncodeOptions) -> Iterator[Part]:
-    """Vectors of texts, float32 (W,), or without pooling of tokens, (tokens, W).
+    """A vector of each text, float32 (W,), or without pooling of its tokens, (tokens, W).
 
-    If a model of sentence vectors keeps its pooling, its Dense modules are applied, and its
-    default prompt is put before each text. In a pair a prompt is put before the first text.
-    A text becomes [CLS] A [SEP], a tuple of two texts [CLS] A [SEP] B [SEP], and an empty
-    text [CLS] [SEP]. A text that is too long loses its end. In a pair the longer text loses
-    its end.
+    If a sentence embedding model keeps its own pooling, its Dense modules are applied, and
+    its default prompt is put before each text. In a pair a prompt is put before the first
+    text. A text becomes [CLS] A [SEP], a tuple of two texts [CLS] A [SEP] B [SEP], and an
+    empty text [CLS] [SEP]. A text that is too long is cut at its end; in a pair, the longer
+    text is cut.
     """
     vectors, reading = _settings(model, options)
     params = model.checkpoint(options).params
@@ -167,7 +170,7 @@ def _settings(model: OnDevices, options: EncodeOptions) -> tuple[_Vectors, _Read
     prompts = modules.get("prompts", {})
     most = 2
     if modules:
-        most = 1  # a sentence vector is of one text
+        most = 1  # a sentence embedding belongs to one text
     pooling = options.pooling or modules.get("pooling", "mean")
     is_last = options.layers == (-1,)
     if pooling != modules.get("pooling") or not is_last:
@@ -203,11 +206,11 @@ def _settings(model: OnDevices, options: EncodeOptions) -> tuple[_Vectors, _Read
 def _prompt(
     options: EncodeOptions, prompts: Mapping[str, str], default: str | None
 ) -> str:
-    """The text before each text. prompts: of the model. default: a name, or None."""
+    """The text to put before each text. prompts: the model's, by name. default: a name."""
     name = options.prompt_name
     if options.prompt is not None:
         if name is not None:
-            raise UserError("prompt and prompt_name are both given; give one of them")
+            raise UserError("prompt and prompt_name are both given; give only one")
         return options.prompt
     if name is None:
         return prompts.get(default, "")
@@ -218,7 +221,7 @@ def _prompt(
 
 
 def _vectors(chosen: _Vectors, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-    """Vectors of texts, float32 (R, S, W), or without pooling of tokens, (R, L, W)."""
+    """The vectors of texts, float32 (R, S, W), or without pooling of tokens, (R, L, W)."""
     tokens = Tokens.of_batch(batch)
     encoded = chosen.model.apply(
         {"params": params["bert"]},
@@ -252,7 +255,7 @@ def _vectors(chosen: _Vectors, params: Any, batch: dict[str, jax.Array]) -> jax.
 
 
 def stacked(model: OnDevices, rows: Rows, options: EncodeOptions) -> Arrays:
-    """Vectors (texts, W). Without pooling a list of (tokens of the text, W)."""
+    """The vectors of texts, (texts, W), or without pooling a list of (tokens, W)."""
     vectors = collected(encode(model, rows, options))
     if _settings(model, options)[0].pooling == "none":
         return vectors
@@ -265,14 +268,15 @@ def stacked(model: OnDevices, rows: Rows, options: EncodeOptions) -> Arrays:
 def check_ending(path: Path) -> None:
     """Raises UserError unless the name ends in .npz."""
     if ending(path) != ".npz":
-        raise UserError(f"output={path}, expected a name in .npz")
+        raise UserError(f"output={path} must end in .npz")
 
 
 def write_arrays(path: Path, parts: Iterable[dict[str, np.ndarray]]) -> dict[str, Any]:
-    """Writes an npz file of arrays whose rows come in parts. Returns the shapes by name.
+    """Writes an npz file of arrays from parts of their rows. Returns the shapes by name.
 
-    Memory holds one part: the rows are first written to files without a name on the disk of
-    ``path``. After an exception or a kill ``path`` is unchanged, and no other file is left.
+    Only one part is in memory at a time, because the rows are first written to files
+    without a name on the disk of ``path``. After an exception or a kill ``path`` is
+    unchanged, and no other file is left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     files: dict[str, Any] = {}

@@ -36,15 +36,15 @@ from bert_jax.tasks.task import Task, all_scores, joined_features, tuned
 
 logger = logging.getLogger(__name__)
 
-CHUNK = 4096  # rows that are in memory together
-HIDDEN = 512  # sequences whose frozen features are in memory together
+CHUNK = 4096  # number of rows in memory at a time
+HIDDEN = 512  # number of sequences whose frozen features are in memory at a time
 Columns = str | Sequence[str]  # name of a column, or names
 Arrays = np.ndarray | list[np.ndarray]  # a list if the shapes of the rows differ
 Done = Callable[[float], None]  # receives the share of a part that is finished
 
 
 def ignore(share: float) -> None:
-    """A Done without effect."""
+    """A Done that does nothing."""
 
 
 def run_model(
@@ -101,7 +101,7 @@ def run_model(
 def cast_kernels(params: Any, dtype: Any) -> Any:
     """The parameters with the encoder's kernels in the dtype of the activations.
 
-    The model would cast float32 kernels at every call. The numbers are equal, but for a
+    The model would cast float32 kernels at every call. The results are equal, but for a
     single text the cast takes as long as the matrix products.
     """
 
@@ -114,7 +114,7 @@ def cast_kernels(params: Any, dtype: Any) -> Any:
 
 
 class Part(NamedTuple):
-    """The sequences of some rows, and an answer to each row, in order."""
+    """The sequences of a part of the rows, and an answer to each row, in order."""
 
     features: Features
     answers: Sequence[Any]
@@ -146,10 +146,10 @@ class Options:
 class OnDevices:
     """A checkpoint with its parameters on all devices, and its compiled programs.
 
-    The functions of this folder answer rows with it. Each dtype has one copy of the
+    The functions of this folder use it to answer rows. Each dtype has one copy of the
     parameters, and a program is compiled once for each shape of a batch.
 
-    name: the checkpoint in messages. mesh: None: all devices.
+    name: name of the checkpoint in messages. mesh: None for all devices.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class OnDevices:
     def checkpoint(self, options: Options) -> Checkpoint:
         """The checkpoint on the devices, for the dtype of the options.
 
-        Raises UserError if it has no tokenizer, or no position table of ``max_length``.
+        Raises UserError if it has no tokenizer, or fewer positions than ``max_length``.
         """
         checks.check_vocabulary(self.loaded, self.name)
         checks.check_length(options.max_length, self.loaded, "max_length")
@@ -238,9 +238,9 @@ class OnDevices:
 class Rows(NamedTuple):
     """Rows to answer.
 
-    placed: each row with its place. columns: names of the columns of the text or texts in
-    dictionaries, in order; empty: as trained, otherwise see :func:`row_texts`. total:
-    number of rows, if known.
+    placed: each row with its place. columns: names of the columns with the text or texts in
+    dictionaries, in order. Empty: as trained, or see :func:`row_texts`. total: number of
+    rows, if known.
     """
 
     placed: Iterable[Placed]
@@ -272,8 +272,9 @@ _TEXT_OR_PAIR = Form(
 def row_texts(rows: Rows, *, most: int = 2) -> Iterator[Texts]:
     """Yields the texts of each row.
 
-    Without ``rows.columns`` the column "text" is read, or if most is 2 "text_a" or "text",
-    and "text_b" if the rows have it. most: maximum number of texts in a row, 1 or 2.
+    Without ``rows.columns`` it reads the column "text", or if ``most`` is 2 the column
+    "text_a" or "text", and "text_b" if the rows have it. most: maximum number of texts in a
+    row, 1 or 2.
     """
     form = _TEXT_OR_PAIR
     if most == 1:
@@ -297,16 +298,16 @@ def in_parts(
     cost: Callable[[Any], float] = lambda row: 1,
     document: Callable[[Any], Any] = lambda row: None,
 ) -> Iterator[Part]:
-    """Yields the answers to rows, about CHUNK rows at a time. Memory holds one part.
+    """Yields the answers to rows, about CHUNK rows at a time, one part in memory.
 
     At the end it logs a warning with the number of truncated rows, and a warning if many
     tokens are unknown.
 
-    answer: function of some rows that returns their answers. It calls its second argument
-      with the share that is finished. total: number of rows, if known. doing, noun: names
-      of the work and of a row in messages. cost: memory for a row and its outputs; 1 for an
-      ordinary row. document: the document of a row, whose rows are answered together; None
-      for a row alone.
+    answer: function of a list of rows that returns their answers. It calls its second
+      argument with the share that is finished. total: number of rows, if known. doing,
+      noun: names of the work and of a row in messages. cost: memory for a row and its
+      outputs; 1 for an ordinary row. document: the document of a row. The rows of a
+      document are answered together. None for a row without a document.
     """
     show = options.show_progress
     if show is None and total == 1:
@@ -328,7 +329,7 @@ def in_parts(
 def warn_unknown(counts: tuple[int, int], name: str) -> None:
     """Logs a warning if the vocabulary of a model does not suit the texts.
 
-    counts: see :func:`tokenizer.count_unknown`. name: path of the model.
+    counts: see ``data.tokenizer.count_unknown``. name: path of the model.
     """
     warning = unknown_warning(*counts, name)
     if warning:
@@ -368,7 +369,7 @@ def chunks(
     cost: Callable[[Any], float],
     document: Callable[[Any], Any],
 ) -> Iterator[list[Any]]:
-    """Yields lists of rows whose costs reach ``size``. A document is in one list."""
+    """Yields lists of rows whose costs reach ``size``. No document is split."""
     chunk, total, last = [], 0.0, None
     for row in rows:
         name = document(row)
@@ -387,7 +388,7 @@ def text_features(
 ) -> Features:
     """Sequences [CLS] A [SEP] or [CLS] A [SEP] B [SEP] for rows of one text or two.
 
-    A text that is too long loses its end. In a pair the longer text loses its end.
+    A text that is too long is cut at its end; in a pair, the longer text is cut.
     """
     texts = itertools.chain.from_iterable(rows)
     tokens = iter(tokenizer.encode_batch([*texts]))
@@ -463,8 +464,8 @@ def with_hidden(
     path = folder / f"{split.name}-{jax.process_index()}.npy"
     shape = (int(lengths.sum()), model.width)
     parts = range(0, len(lengths), HIDDEN)
-    # A full disk is an exception of a write. If the file were mapped meanwhile, it would be
-    # a signal that ends the process.
+    # If the disk is full, a write raises an exception, whereas a write to a memory map
+    # would end the process with a signal.
     with new_file(path) as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)

@@ -101,7 +101,7 @@ def _checkpoint(path: os.PathLike | str) -> Values:
 
 
 def by_number(name: str) -> list[str]:
-    """A sorting key that puts layer_2 before layer_10."""
+    """A sort key that puts layer_2 before layer_10."""
     return [part.zfill(4) for part in re.split(r"(\d+)", name)]
 
 
@@ -140,8 +140,8 @@ def _summary(tokenizer: Tokenizer) -> Values:
 def _examples(source: ExampleSource, samples: Sequence[int]) -> list[Values]:
     """The training examples with these numbers, in ascending order, as texts of tokens.
 
-    "tokens": number of tokens. "a" and "b": both texts as the model reads them. A token
-    that the model has to predict is written shown{right}. "b" is empty if there is no
+    "tokens": number of tokens. "a" and "b": the two texts as the model reads them. A token
+    that the model must predict is written input{correct}. "b" is empty if there is no
     second text. "is_next": whether B follows A; None without next sentence prediction.
     """
     batch, tokens = source.draw(samples), source.vocabulary.tokens
@@ -166,7 +166,7 @@ def _examples(source: ExampleSource, samples: Sequence[int]) -> list[Values]:
 
 
 def describe(summary: Values) -> Iterator[str]:
-    """Yields the result of :func:`inspect` in lines: single values, tables, examples."""
+    """Yields the result of :func:`inspect` as lines: single values, tables, examples."""
     lengths = [{"": name} | row for name, row in summary.get("lengths", {}).items()]
     tables = {"lengths", "parameters", "examples"}
     single = {name: x for name, x in summary.items() if name not in tables}

@@ -18,7 +18,7 @@ from bert_jax.tasks.rows import Placed, is_table
 
 STANDARD = "-"  # stdin, or stdout
 PREFIX = "predicted_"  # of answer columns in a table that has the row's columns
-_OF_ROW = ("id", "text", "first", "second")  # values that an answer has from its row
+_OF_ROW = ("id", "text", "first", "second")  # values that are copied from the row
 
 
 def given_rows(
@@ -51,11 +51,11 @@ def _text_rows(texts: Sequence[Sequence[str]]) -> Iterator[Placed]:
 def beside_columns(
     answer: Callable[[Rows], Iterator[Part]], rows: Rows, path: str | None
 ) -> Iterator[Part]:
-    """The answers to rows. The answer to a row of a table has the row's columns first.
+    """The answers to rows. The answer to a row of a table starts with the row's columns.
 
     answer: function that answers rows. path: value of --input, or None. A value with the
-    name of a column gets a prefix, as in "predicted_tokens", in all rows from the part on
-    that has the column.
+    name of a column gets a prefix, as in "predicted_tokens", starting with the first part
+    in which a row has this column.
     """
     if path and is_table(Path(path)):
         return _with_columns(answer, rows)
@@ -89,9 +89,9 @@ def on_screen(path: str) -> bool:
 
 
 def output_format(output: str, as_json: bool = False) -> str:
-    """The format of answers, by the ending of the output's name: "jsonl" or "csv".
+    """The format of answers, by the suffix of the output's name: "jsonl" or "csv".
 
-    stdout gets "text", or "jsonl" if ``as_json``. Raises UserError for another ending.
+    stdout gets "text", or "jsonl" if ``as_json``. Raises UserError for another suffix.
     """
     if output == STANDARD:
         return "jsonl" if as_json else "text"
@@ -103,15 +103,15 @@ def output_format(output: str, as_json: bool = False) -> str:
     known = ".csv or .jsonl"
     if as_json:
         known = ".jsonl with --json"
-    raise UserError(f"--output={output}, expected a name in {known}")
+    raise UserError(f"--output={output} must end in {known}")
 
 
 def write_answers(parts: Iterable[Part], output: str, form: str) -> None:
-    """Writes an answer to each row as soon as it is known.
+    """Writes the answers to rows, each part as soon as ``parts`` yields it.
 
-    parts: the answers, a part at a time. output: a file that replaces an existing file when
-    it is complete, or "-" for stdout. form: "text", "csv" or "jsonl". Raises UserError if
-    stdout is closed, because the answers would be lost.
+    output: a file, which replaces an existing file when it is complete, or "-" for stdout.
+    form: "text", "csv" or "jsonl". Raises UserError if stdout is closed, because the
+    answers would be lost.
     """
     # A command opens the null device for a closed stdout.
     if output == STANDARD and getattr(sys.stdout, "name", "") == os.devnull:
@@ -131,7 +131,7 @@ def write_answers(parts: Iterable[Part], output: str, form: str) -> None:
 
 
 def json_texts(parts: Iterable[Part]) -> Iterator[str]:
-    """Yields a JSON object for each row. A date, which JSON lacks, becomes a text."""
+    """Yields a JSON object for each row. Dates, which JSON lacks, become strings."""
     for part in parts:
         lines = []
         for answer in part.answers:
@@ -188,7 +188,7 @@ def csv_texts(parts: Iterable[Part]) -> Iterator[str]:
         for name in columns:
             if name not in names:
                 actual = f"column {name!r} is missing in the first {CHUNK:,} rows"
-                raise UserError(f"{actual}; write --output in .jsonl")
+                raise UserError(f"{actual}; give an --output that ends in .jsonl")
         for row in rows:
             cells = [_cell(row.get(name)) for name in names]
             lines.append(_csv_line(cells))
@@ -198,8 +198,8 @@ def csv_texts(parts: Iterable[Part]) -> Iterator[str]:
 def _csv_line(cells: Iterable[Any]) -> str:
     """A line of a CSV table with a line feed at its end.
 
-    A cell with a line feed or a carriage return has quotation marks. Before 3.11.9, Python
-    quotes a carriage return only if the line ends in one.
+    A cell with a line feed or a carriage return is quoted. Before 3.11.9, Python quotes a
+    carriage return only if lines end in one.
     """
     file = io.StringIO()
     csv.writer(file, lineterminator="\r\n").writerow(cells)

@@ -4,14 +4,15 @@ The folder WORKDIR/predictions of a run, and the output of evaluate, contain thr
 
 SPLIT.errors.jsonl, SPLIT.errors.html
     At most LONGEST errors, the most confident first; for regression the largest difference
-    first. An error has "text", "gold", "predicted", "confidence" (probability of the
-    predicted answer; not for regression) and "where" (file and line, or the row in Python).
-    It has the "id" of the row if the row has one, and in tagging the wrong "word".
+    first. An error has "text", "gold" (the correct answer), "predicted", "confidence"
+    (probability of the predicted answer; not for regression) and "where" (file and line, or
+    the row in Python). It has the "id" of the row if the row has one, and in tagging the
+    wrong "word".
 SPLIT.confusion.json
     {"split": "dev", "of": "rows" or "words", "labels": [...], "counts": [[...], ...]}.
-    counts[i][j] is the number of rows or words with the gold label labels[i] and the
+    counts[i][j] is the number of rows or words with the correct label labels[i] and the
     predicted label labels[j]. Entities count by their type, without B- and I-. Regression
-    and SQuAD 1.1 have no classes and no such file.
+    and SQuAD 1.1 have no classes, so they do not have this file.
 """
 
 import html
@@ -27,7 +28,8 @@ from bert_jax.files import write_json, write_text
 from bert_jax.tasks.task import Answer, Task
 
 LONGEST = 200  # errors in a file
-# Labels of a regression that a new head learns: their mean plus deviation, and deviation.
+# Regression labels that a new head can learn: the largest mean plus deviation, and the
+# smallest deviation.
 _LARGEST, _SMALLEST = 10, 0.01
 
 _PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
@@ -43,7 +45,7 @@ td {{ vertical-align: top; padding: .4em; border-bottom: 1px solid gray; }}</sty
 def worst_errors(
     task: Task, rows: Sequence[Any], answers: list[Answer]
 ) -> list[dict[str, Any]]:
-    """All errors on rows with labels, the worst first; see the head of this file."""
+    """All errors on rows with labels, the worst first; see the top of this file."""
     errors = []
     for row, answer in zip(rows, answers, strict=True):
         for outcome in task.outcomes(row, answer):
@@ -66,7 +68,7 @@ def _weight(error: dict[str, Any]) -> float:
 def confusion(
     task: Task, rows: Sequence[Any], answers: list[Answer]
 ) -> tuple[list[str], list[list[int]]]:
-    """The labels, and the counts of gold labels (rows) and predicted labels (columns).
+    """The labels, and the counts of correct labels (rows) and predicted labels (columns).
 
     Both are empty if the task has no classes.
     """
@@ -102,16 +104,19 @@ def majority_warning(counts: Sequence[Sequence[int]]) -> str:
     if np.count_nonzero(totals) < 2 or right > totals.max():
         return ""
     share, largest = right / totals.sum(), totals.max() / totals.sum()
-    actual = f"{share:.1%} are right, and the largest class alone has {largest:.1%}"
+    actual = (
+        f"{share:.1%} are right, and always predicting the largest class gives "
+        f"{largest:.1%}"
+    )
     needed = "try another seed, more epochs or optimizer.bias_correction=True"
     return f"{actual}: the run has learned nothing; {needed}"
 
 
 def mean_baseline(labels: Sequence[float], values: Sequence[float]) -> tuple[str, str]:
-    """The errors of the mean of the labels as an answer to all rows, and a warning.
+    """The errors if the mean of the labels answers all rows, and a warning.
 
-    The warning is "" if the root of the mean squared error of the ``values`` is smaller, or
-    if all labels are equal.
+    The warning is "" if the root mean squared error of the ``values`` is smaller, or if all
+    labels are equal.
     """
     gold = np.asarray(labels, np.float64)
     distances = np.abs(gold - gold.mean())
@@ -121,16 +126,16 @@ def mean_baseline(labels: Sequence[float], values: Sequence[float]) -> tuple[str
     error = float(np.sqrt(np.mean((gold - np.asarray(values, np.float64)) ** 2)))
     if rmse == 0 or error < rmse:
         return baseline, ""
-    actual = f"rmse is {error:.4g}, and {mean}, alone has {rmse:.4g}"
+    actual = f"rmse is {error:.4g}, and always predicting {mean}, gives {rmse:.4g}"
     needed = "try labels of about -1 to 1, more epochs or another learning rate"
     return baseline, f"{actual}: the run has learned nothing; {needed}"
 
 
 def number_lines(labels: Sequence[float]) -> tuple[str, str]:
-    """The range of training labels that are numbers, and a warning for their scale.
+    """The range of training labels that are numbers, and a warning about their scale.
 
     The warning is "" if all labels are equal, or if a new head, whose outputs are near 0,
-    learns the labels in a few epochs, such as 0 to 5.
+    can learn the labels in a few epochs, as it can labels of 0 to 5.
     """
     gold = np.asarray(labels, np.float64)
     mean, deviation = float(gold.mean()), float(gold.std())
@@ -151,7 +156,7 @@ def number_lines(labels: Sequence[float]) -> tuple[str, str]:
 def write_mistakes(
     folder: Path, task: Task, split: str, rows: Sequence[Any], answers: list[Answer]
 ) -> list[Path]:
-    """Writes the files of a split (see the head of this file), and returns their paths.
+    """Writes the files of a split (see the top of this file), and returns their paths.
 
     A family without ``outcomes`` gets no files.
     """

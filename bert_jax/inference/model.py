@@ -66,7 +66,7 @@ class DuplicateOptions(EncodeOptions):
 _TASKS = {"none": "encoder without a head", "sequence": "classification"}
 _TASKS |= {"token": "tagging", "choice": "multiple choice"}
 _TASKS |= {"span": "question answering"}
-_TASKS |= {"mean": "sentence vectors", "cls": "sentence vectors"}
+_TASKS |= {"mean": "sentence embeddings", "cls": "sentence embeddings"}
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
@@ -81,8 +81,8 @@ class Bert(Checkpoint):
 
     Methods take one text, or rows: a list, generator or array of texts; a pandas or polars
     data frame, a data set of Hugging Face, dictionaries; or the Path of a file. A pair is a
-    tuple of two texts. ``columns`` names the column of the text, or of the two texts, of a
-    frame. Compiled programs are kept for the next call.
+    tuple of two texts. ``columns`` names the column with the text, or the columns with the
+    two texts, of a frame. Compiled programs are kept for the next call.
     """
 
     _metrics: ClassVar[Metrics | None] = None  # of the run that trained the model
@@ -112,7 +112,7 @@ class Bert(Checkpoint):
     def fill_mask(
         self, texts: Any, *, columns: Columns = (), **options: Any
     ) -> list[list[Any]]:
-        """The likeliest tokens and their probabilities for each [MASK] of a text.
+        """The most likely tokens and their probabilities for each [MASK] of a text.
 
         Several texts give a list with one entry for each text.
 
@@ -141,9 +141,8 @@ class Bert(Checkpoint):
         >>> model.next_sentence([("It was late.", "He ran."), ("He ran.", "It was late.")])
         array([0.98, 0.21])
 
-        first, second: two texts, or two lists of as many texts. Without ``second``, first
-          is a pair, or rows of pairs. In a pair that is too long the longer text loses its
-          end.
+        first, second: two texts, or two lists of the same length. Without ``second``, first
+          is a pair, or rows of pairs. In a pair that is too long the longer text is cut.
         columns: names of the columns of the two texts; (): "text_a" or "text", "text_b".
         """
         rows = first
@@ -160,11 +159,11 @@ class Bert(Checkpoint):
 
     @accepts(EncodeOptions)
     def encode(self, texts: Any, *, columns: Columns = (), **options: Any) -> Arrays:
-        """Vectors of texts, float32 (texts, W), or (W,) of a single text.
+        """Text embeddings, float32 (texts, W), or (W,) for a single text.
 
         texts: a text or a pair, or rows of texts and pairs.
         columns: names of the columns of the text or texts; (): "text_a" or "text", and
-          "text_b" if rows have it. A model of sentence vectors reads "text".
+          "text_b" if rows have it. A sentence embedding model reads "text".
         """
         chosen = from_settings(EncodeOptions, options, "")
         vectors = stacked(self._devices, rows_of(texts, columns), chosen)
@@ -174,7 +173,7 @@ class Bert(Checkpoint):
     def similarity(
         self, a: Any, b: Any, *, columns: Columns = (), **options: Any
     ) -> float | np.ndarray:
-        """The cosines of the texts a with the texts b, float32 (len(a), len(b)).
+        """The cosine of each text of a with each text of b, float32 (len(a), len(b)).
 
         A single text has no axis: a text and a list give (len(b),), two texts a number.
 
@@ -323,7 +322,7 @@ class Bert(Checkpoint):
 
         Labels of texts: float64 (rows, labels), in the order of ``model.labels``. The
         probabilities of classes add up to 1. With several labels for each text, each label
-        has its own probability. Choices: (rows, choices), or a list of arrays, if rows have
+        has its own probability. Choices: (rows, choices), or a list of arrays if rows have
         different numbers of choices. A single row has no axis of rows. Raises UserError for
         other models.
 
@@ -336,13 +335,13 @@ class Bert(Checkpoint):
     def logits(self, rows: Any, *, columns: Columns = (), **options: Any) -> Arrays:
         """The outputs of the model's head before softmax, float32.
 
-        A model with an MLM head that is only pretrained: (tokens, vocabulary) of a text, or
-        a list with an array for each text. A text may contain [MASK]. The logits at a token
-        predict this token, also if the model is causal: from the tokens before it.
+        A model with an MLM head that is only pretrained: (tokens, vocabulary) for a text,
+        or a list with an array for each text. A text may contain [MASK]. The logits at a
+        token predict this token. A causal model predicts it from the tokens before it.
 
         Labels of texts and numbers: (rows, outputs), in the order of ``model.labels``.
         Choices: (rows, choices). Otherwise a list with an array for each row: tags and
-        spans (tokens, outputs), with [CLS] and [SEP], and choices, if rows have different
+        spans (tokens, outputs), with [CLS] and [SEP], and choices if rows have different
         numbers of choices. A single row has no axis of rows.
 
         If a row has several windows, labels have the mean of their logits, and tags and
@@ -360,7 +359,7 @@ class Bert(Checkpoint):
     def _of_task(
         self, function: Callable, rows: Any, columns: Columns, options: Options
     ) -> Any:
-        """The values that a function of inference/predict.py gives for rows, or a row."""
+        """The result of a function of inference/predict.py for rows, or a single row."""
         task = predict.fine_tuned(self._devices, options).task
         given = predict.task_rows(task, rows, columns)
         values = function(self._devices, given, options)
@@ -413,7 +412,6 @@ class Bert(Checkpoint):
         overwrite: whether a saved model in the folder is replaced. Raises UserError if the
           folder contains anything else.
         """
-        # Imported late: our own workdirs load without the table of foreign names.
         from bert_jax.interop.huggingface import misfit, save_huggingface
 
         overwrite = from_settings(bool, overwrite, "overwrite")
@@ -429,11 +427,12 @@ class Bert(Checkpoint):
     def push_to_hub(
         self, name: str, *, private: bool | None = None, token: str | None = None
     ) -> str:
-        """Uploads what ``save`` writes to the Hugging Face Hub. Returns the address.
+        """Uploads the folder that ``save`` writes to the Hugging Face Hub.
 
-        name: "org/name", or "name" for a model of your own. private: whether only you, or
-        the organisation, can read a new model; None: as the hub decides. token: of an
-        account that may write there; None: as ``hf auth login`` has saved it.
+        Returns the address of the model. name: "org/name", or "name" for a model of your
+        own. private: whether only you, or the organisation, can read a new model; None: the
+        default of the account. token: access token that may write there; None: the token
+        that ``hf auth login`` saved.
         """
         from bert_jax.interop.hub import push
 
@@ -450,7 +449,7 @@ class Bert(Checkpoint):
     def _devices(self) -> OnDevices:
         """Parameters on the devices and programs, kept for the next call.
 
-        It has no reference to this object, so both are freed together.
+        They have no reference to this object, so both are freed together.
         """
         names = [field.name for field in dataclasses.fields(Checkpoint)]
         return OnDevices(Checkpoint(**{name: getattr(self, name) for name in names}))
@@ -467,7 +466,7 @@ def load(path: os.PathLike | str, *, average: str | int = "", **changes: Any) ->
     path: a workdir of pretraining (its newest checkpoint) or of fine-tuning (its best
       model), a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, a URL
       such as gs://bucket/folder, or the name of a model on the Hugging Face Hub, such as
-      google-bert/bert-base-uncased, with @REVISION or without.
+      google-bert/bert-base-uncased, optionally with @REVISION.
     average: for a workdir of pretraining, "ema" for the moving average of its parameters
       (the setting ``average``), or a number n for the mean of its n newest checkpoints, or
       of a checkpoint such as runs/base/checkpoints/20000 and the n - 1 before it.
@@ -477,7 +476,7 @@ def load(path: os.PathLike | str, *, average: str | int = "", **changes: Any) ->
     Raises UserError if there is no checkpoint, or if it cannot be read.
     """
     if "weights" in changes:
-        needed = "bert_jax.tokenizer reads a tokenizer alone"
+        needed = "bert_jax.tokenizer reads only a tokenizer"
         raise UserError(f"weights is not a setting; {needed}")
     changes = {name: value for name, value in changes.items() if value is not None}
     return Bert(**vars(load_checkpoint(path, average=average, **changes)))

@@ -25,7 +25,7 @@ from bert_jax.settings import setting
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """The encoder's output for some texts, as numpy arrays, padded to the longest text.
+    """The encoder's output for a few texts, as numpy arrays, padded to the longest text.
 
     tokens: the tokens of each text, with [CLS] and [SEP]. input_ids, token_type_ids,
       attention_mask: int32 (B, L). last_hidden_state: float32 (B, L, D). pooled: float32
@@ -54,7 +54,7 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class CallOptions:
-    """The options of a call of ``Bert``."""
+    """The options of a call to a ``Bert``."""
 
     hidden_states: bool = setting(False, "whether the Output has the hidden states")
     attentions: bool = setting(False, "whether the Output has the attentions")
@@ -68,7 +68,7 @@ def encoder_output(model: OnDevices, texts: Any, options: CallOptions) -> Output
         raise UserError("this encoder has no attentions; leave attentions=True out")
     rows = [row.texts for row in row_texts(rows_of(texts))]
     if not rows:
-        raise UserError("there are no texts; expected at least one")
+        raise UserError("no text is given; expected at least one")
     limit = config.max_positions
     features = text_features(tokenizer, rows, limit)
     if features.truncated:

@@ -1,4 +1,4 @@
-"""The answers of a fine-trained checkpoint to rows."""
+"""The answers of a fine-tuned checkpoint to rows."""
 
 import dataclasses
 import itertools
@@ -55,9 +55,9 @@ class PredictOptions(Options):
 
     top: int | None = setting(
         None,
-        "number of the likeliest labels, choices or spans. An answer has them in "
-        '"top", the likeliest first, instead of "probabilities" or "nbest"; None: all. '
-        "Models of tags, numbers and sentence vectors have no top",
+        "number of the most likely labels, choices or spans. An answer has them in "
+        '"top", the most likely first, instead of "probabilities" or "nbest"; None: all. '
+        "Models for tagging, regression and sentence embeddings have no top",
         least=1,
     )
 
@@ -83,8 +83,8 @@ class FineTuned(NamedTuple):
 def fine_tuned(model: OnDevices, options: Options) -> FineTuned:
     """The model and the task of a checkpoint with a head.
 
-    A run of fine-tuning has its own task. If the checkpoint was fine-trained elsewhere, the
-    head decides the task: classes or a number for a text or a pair, tags of words, spans of
+    A fine-tuning run saves its task. If the checkpoint was fine-tuned elsewhere, the task
+    follows from the head: classes or a number for a text or a pair, tags of words, spans of
     SQuAD 1.1, or the best of several choices. Raises UserError without a head.
     """
     checkpoint = model.checkpoint(options)
@@ -99,7 +99,7 @@ def fine_tuned(model: OnDevices, options: Options) -> FineTuned:
 def _fine_tuned(checkpoint: Checkpoint, model: OnDevices, max_length: int) -> FineTuned:
     path = model.name
     if checkpoint.head == "none":
-        needed = "fine-tune it with finetune, or compute vectors with embed"
+        needed = "fine-tune it with finetune, or compute embeddings with embed"
         raise UserError(f"{path} is an encoder without a head; {needed}")
     if checkpoint.head == "pretraining":
         needed = "fine-tune it with finetune, or use embed, fill_mask or score"
@@ -139,8 +139,8 @@ def task_rows(task: Task, data: Any, columns: Columns = ()) -> Rows:
 def is_one_row(task: Task, data: Any) -> bool:
     """Whether the data is one row.
 
-    In tagging a dictionary with a list of words is one row, with or without their tags.
-    With other lists it is a table, as is a list of texts in the column "text".
+    In tagging a dictionary with a list of words is one row, with or without their tags. A
+    dictionary with other lists is a table, and so is a list of texts in the column "text".
     """
     is_tagging = task.head == "token" and isinstance(data, Mapping)
     if not is_tagging or is_single(data):
@@ -165,7 +165,9 @@ def predict(model: OnDevices, rows: Rows, options: PredictOptions) -> Iterator[P
     task = trained.task
     ranked = {"sequence": bool(task.labels), "choice": True, "span": True}
     if options.top is not None and not ranked.get(task.head):
-        actual = f"top={options.top}, but a model for {task.family} ranks no answers"
+        actual = (
+            f"top={options.top}, but a model for {task.family} does not rank answers"
+        )
         raise UserError(f"{actual}; leave top out")
 
     def decode(part: list, features: Features, outputs: Outputs) -> Sequence[Answer]:
@@ -183,10 +185,10 @@ def answers(model: OnDevices, rows: Rows, options: PredictOptions) -> list[Answe
 
 
 def logits(model: OnDevices, rows: Rows, options: Options) -> Iterator[Part]:
-    """The outputs of a fine-trained model's head for rows; see ``Bert.logits``."""
+    """The outputs of a fine-tuned model's head for rows; see ``Bert.logits``."""
     task = fine_tuned(model, options).task
     if task.head in POOLINGS:
-        raise UserError("a model of sentence vectors has no logits; use encode")
+        raise UserError("a model for sentence embeddings has no logits; use encode")
 
     def decode(part: list, features: Features, outputs: Outputs) -> Sequence:
         edges = np.searchsorted(features.row, np.arange(len(part) + 1))
@@ -208,7 +210,7 @@ def logits(model: OnDevices, rows: Rows, options: Options) -> Iterator[Part]:
 def _decoded(
     model: OnDevices, rows: Rows, options: Options, decode: Callable
 ) -> Iterator[Part]:
-    """The answers that ``decode`` makes of rows, their features and their outputs."""
+    """The answers that ``decode`` makes from rows, their features and their outputs."""
     trained = fine_tuned(model, options)
     task = trained.task
 
@@ -235,7 +237,7 @@ def _decoded(
 
 
 def _likeliest(answer: Answer, top: int) -> Answer:
-    """An answer with the list "top" of the likeliest labels, choices or spans."""
+    """An answer with the list "top" of the most likely labels, choices or spans."""
     shares = answer.pop("probabilities", None)
     likely = answer.pop("nbest", None)
     if shares is not None:
@@ -275,7 +277,7 @@ def probabilities(model: OnDevices, rows: Rows, options: Options) -> Arrays:
 
 
 def beside(model: OnDevices, rows: Rows, options: PredictOptions) -> Iterator[Part]:
-    """:func:`predict` with the values of each row beside its answer.
+    """:func:`predict` with the values of each row next to its answer.
 
     The names of the answer get a prefix, as in "predicted_label", and replace all names of
     the row with this prefix. The id of the answer is left out. A text or a tuple gets the
@@ -306,8 +308,8 @@ def frame(
 ) -> Any:
     """The values of :func:`beside` as a pandas data frame.
 
-    A pandas frame keeps its columns and its index, and a series its index. Without rows
-    the columns have the names in the answer to an example.
+    A pandas frame keeps its columns and its index, and a series its index. If there are no
+    rows, the columns have the names in the answer to an example.
     """
     with reading("as_frame=True", "pandas"):
         import pandas
@@ -330,7 +332,7 @@ def frame(
 
 
 def _example(form: Form, names: Collection[str]) -> dict[str, Any]:
-    """A row that a form reads. names: columns that the data has."""
+    """An example of a row that a form reads. names: columns that the data has."""
     row: dict[str, Any] = {name: "a" for name in names if form.is_other(name)}
     for key in form.texts:
         own = form.columns[key]
@@ -344,7 +346,7 @@ def _example(form: Form, names: Collection[str]) -> dict[str, Any]:
 
 
 def _task(checkpoint: Checkpoint, path: str, max_length: int) -> Task:
-    """The task that a checkpoint was fine-trained for, or a task that fits its head.
+    """The task for which a checkpoint was fine-tuned, or a task that fits its head.
 
     max_length: maximum number of tokens of a sequence; 0: as saved.
     """

@@ -70,7 +70,7 @@ def single_texts(ids: list[np.ndarray], row: Any, **inputs: np.ndarray) -> Featu
 
 
 class _MlmHead(NamedTuple):
-    """A model with an MLM head, its parameters, and the limit of its texts in tokens."""
+    """A model with an MLM head, its parameters, and its maximum number of tokens."""
 
     model: BertForPreTraining
     params: Any
@@ -106,7 +106,7 @@ def _tokenized(
         token = tokenizer.special.mask
         masked = text
         if mask and token not in text:
-            # BERT's name of the token is clear if the token has another name.
+            # [MASK] is understood if the mask token has another name.
             masked = text.replace(BERT_TOKENS.mask, token)
         if mask and is_needed and token not in masked:
             raise UserError(
@@ -136,11 +136,11 @@ def fills_masks(checkpoint: Checkpoint) -> bool:
 
 
 def fill_mask(model: OnDevices, rows: Rows, options: FillMaskOptions) -> Iterator[Part]:
-    """The likeliest tokens for each [MASK] of a text, by the MLM head.
+    """The most likely tokens for each [MASK] of a text, by the MLM head.
 
     An answer is {"text", "blanks": for each [MASK] a list of {"token", "probability"}},
     with the "id" of the row if the row has one. "token" is the text of the token, as in
-    transformers' pipeline: in byte-level BPE with the space before a word.
+    transformers' pipeline, which in byte-level BPE includes the space before a word.
     """
     tokenizer = model.tokenizer
     head = _mlm_head(model, options)
@@ -203,7 +203,7 @@ def _top_tokens(
     params: Any,
     batch: dict[str, jax.Array],
 ) -> jax.Array:
-    """Probabilities and ids of the likeliest tokens, float32 (R, S, 2, top).
+    """Probabilities and ids of the most likely tokens, float32 (R, S, 2, top).
 
     tokens: number of tokens of the vocabulary.
     """
@@ -231,10 +231,10 @@ def mlm_logits(
     batch: dict[str, jax.Array],
     positions_BQ: jax.Array,
 ) -> jax.Array:
-    """Logits of the MLM head at some positions, float32 (B, Q, W).
+    """Logits of the MLM head at ``positions_BQ``, float32 (B, Q, W).
 
-    A causal model predicts a token from the tokens before it. A model with two directions
-    gives the product of their predictions. The pooler and the NSP head may be absent.
+    A causal model predicts a token from the tokens before it. For a model with two
+    directions the predictions are multiplied. The pooler and the NSP head may be absent.
     """
     B, Q = positions_BQ.shape
     inputs = {"params": params}, Tokens.of_batch(batch), positions_BQ
@@ -280,11 +280,11 @@ def next_sentence(model: OnDevices, rows: Rows, options: Options) -> Iterator[Pa
     """The probability that the second of two texts follows the first, by the NSP head.
 
     An answer is {"first", "second", "probability"}, with the "id" of the row if the row has
-    one. In a pair that is too long the longer text loses its end.
+    one. In a pair that is too long the longer text is cut.
     """
     checkpoint = model.checkpoint(options)
     config = checkpoint.config
-    # Models that read one side are trained without pairs, so their NSP head is not.
+    # Models that read one side are trained without pairs, so their NSP head is untrained.
     if "nsp" not in checkpoint.params or not config.reads_both_sides:
         needed = "load a checkpoint that was pretrained with next sentence prediction"
         raise UserError(f"{model.name} has no NSP head; {needed}")
@@ -318,7 +318,7 @@ def _pairs(rows: Rows) -> Iterator[Texts]:
     """Yields rows of two texts. Raises UserError for a row of one text."""
     for row in row_texts(rows):
         if len(row.texts) != 2:
-            raise UserError(f"{row.where} has 1 text; expected the two of a pair")
+            raise UserError(f"{row.where} has 1 text; expected a pair of texts")
         yield row
 
 
@@ -357,7 +357,9 @@ def score(model: OnDevices, rows: Rows, options: ScoreOptions) -> Iterator[Part]
     head = _mlm_head(model, options)
     one_sided = not head.model.config.reads_both_sides
     if one_sided and options.rest_of_word:
-        actual = f"{model.name} reads one side and never sees the rest of a word"
+        actual = (
+            f"{model.name} reads only one side, so it never sees the rest of a word"
+        )
         raise UserError(f"{actual}; leave rest_of_word out")
     function = _given_all_others
     if one_sided:
@@ -509,7 +511,7 @@ def read_sets(
     """
     part = slice_of("pairs_range", pairs_range)
     if len(columns) != 2:
-        expected = "expected the good and the bad sentence, two names"
+        expected = "expected two names, of the good and of the bad sentence"
         raise UserError(f"columns={columns}, {expected}")
     for path in map(Path, paths):
         files = [path]
@@ -539,9 +541,9 @@ def accuracy(
     """The share of pairs whose good sentence has the higher score.
 
     score: function of texts that returns their log probabilities. It gets each text of a
-    set once. A pair of equal scores is wrong, and so is a pair of equal sentences. sets:
+    set once. A pair with equal scores is wrong, and so is a pair of equal sentences. sets:
     results of :func:`read_sets`. If a path occurs twice, its pairs count twice. report:
-    function of the name of each set and of the results of its pairs, bool.
+    function that is called with the name of each set and whether each pair is right.
     """
     by_set: dict[str, np.ndarray] = {}
     for name, pairs in sets:

@@ -1,4 +1,4 @@
-"""The scores of a fine-trained checkpoint on rows with labels."""
+"""The scores of a fine-tuned checkpoint on rows with labels."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -43,8 +43,8 @@ def evaluate(
 ) -> Iterator[Scored]:
     """Yields the predictions and scores of each split with labels.
 
-    data: rows with labels, as in ``bert_jax.tasks``, or the Path of a file, which make the
-      split dev. None: the files of the task.
+    data: rows with labels, as in ``bert_jax.tasks``, or the Path of a file, which become
+      the split dev. None: the files of the task.
     task: the task of the data, for a head that was trained elsewhere; None: the
       checkpoint's own task. Its classes are matched with the classes of the head by name;
       see tasks.labels.in_order_of. A task without labels and files has the labels of the
@@ -93,15 +93,15 @@ def evaluate(
 
 
 def _matched(own: Task, task: Task) -> Task:
-    """A task of the user with the labels and the length of the checkpoint's task."""
+    """The user's task with the labels and the length of the checkpoint's task."""
     longest = own.config.max_length
     task = fitted(task, longest, own.head)
     is_open = task.head == own.head and own.labels and not task.form.labels
     if is_open and _has_labels_of(task, own.labels):
         task = type(task)(task.changed(labels=own.labels).config)
     if (task.head, task.outputs) != (own.head, own.outputs):
-        actual = f"the {own.head} head of the checkpoint gives {own.outputs} "
-        actual += f"numbers, the task needs {task.outputs} of a {task.head} head"
+        actual = f"the checkpoint has a {own.head} head with {own.outputs} outputs, "
+        actual += f"but the task needs a {task.head} head with {task.outputs}"
         raise UserError(f"{actual}; give the task that it was trained for")
     changes: dict[str, Any] = {"max_length": min(task.config.max_length, longest)}
     if task.labels:

@@ -1,8 +1,9 @@
-"""Exact search among texts, or their vectors, by their cosines, in blocks.
+"""Exact search among texts or vectors by their cosines.
 
-No array has a number for each pair of a large set. Vectors are any arrays of numbers, also
-float16 and bfloat16, of any length. Cosines are float32. A vector of zeros has the cosine 0
-with all vectors. Numbers below the normal range of float32, 1.2e-38, count as zeros.
+It works in blocks, so that no array has a number for each pair of a large set. Vectors are
+arrays of any type of numbers, such as float16 and bfloat16, and of any length. Cosines are
+float32. A vector of zeros has the cosine 0 with all vectors. Numbers below the normal range
+of float32, 1.2e-38, count as zeros.
 """
 
 import dataclasses
@@ -26,11 +27,11 @@ from bert_jax.tasks.rows import is_single
 Encoders = Sequence[Callable]  # of queries, and of texts of a corpus
 BLOCK = 4096  # vectors; the cosines of two blocks take 64 MiB
 ROUNDING = 1e-6  # the rounded cosine of equal vectors is at most this much below 1
-_CUTOFFS = (1, 3, 5, 10)  # numbers of first texts that scores of a search consider
+_CUTOFFS = (1, 3, 5, 10)  # k of the scores of a search, such as recall@k
 
 
 def vectors_of(data: Any) -> np.ndarray | jax.Array | None:
-    """The array of vectors, (N, W), or of one vector, (W,). None for data of texts.
+    """The array of vectors, (N, W), or of one vector, (W,). None if the data are texts.
 
     data: an array or a tensor; a list or a column of vectors, such as several results of
     ``encode``; or a list of lists of numbers.
@@ -43,7 +44,7 @@ def vectors_of(data: Any) -> np.ndarray | jax.Array | None:
     if jnp.issubdtype(array.dtype, np.complexfloating):
         raise UserError("the vectors have complex numbers; expected real numbers")
     if array.dtype.kind == "f" and array.dtype.itemsize > 4:
-        # Numbers that float32 does not contain, such as 1e300, are scaled before.
+        # Numbers that float32 cannot represent, such as 1e300, are scaled first.
         largest = np.abs(array).max(axis=-1, keepdims=True, initial=0)
         with np.errstate(invalid="ignore"):  # NaN and infinity become NaN
             array = array / np.where(largest == 0, 1, largest)
@@ -70,7 +71,7 @@ def _number_array(data: Any) -> np.ndarray | jax.Array | None:
     shapes = sorted({array.shape for array in arrays})
     if len(shapes) > 1:
         actual = f"the vectors have the shapes {listed([*map(str, shapes)])}"
-        raise UserError(f"{actual}; expected vectors of one width")
+        raise UserError(f"{actual}; expected vectors of the same width")
     array = np.stack(arrays)
     if not _is_number(array):
         raise UserError("a vector has a value that is not a number; drop its row")
@@ -94,11 +95,11 @@ def _is_number(array: Any) -> bool:
 def cosines(a: Any, b: Any) -> jax.Array:
     """The cosines of vectors, (..., W) and (..., W): (A, B), (A,), (B,) or ().
 
-    Raises UserError for vectors of another width.
+    Raises UserError for vectors of different widths.
     """
     if a.shape[-1] != b.shape[-1]:
         actual = f"the vectors have {a.shape[-1]} and {b.shape[-1]} dimensions"
-        raise UserError(f"{actual}; expected vectors of one model and one dimensions=")
+        raise UserError(f"{actual}; expected the same model and the same dimensions=")
     values = jnp.matmul(_unit(a), _unit(b).T, precision="highest")
     return jnp.clip(values, -1, 1)  # rounding may exceed 1
 
@@ -115,9 +116,9 @@ def nearest(queries: Any, corpus: Any, top: int) -> tuple[np.ndarray, np.ndarray
     """The rows of the corpus with the largest cosines, and these cosines, for each query.
 
     queries: (Q, W). corpus: (N, W). Both results are (Q, top), or (Q, N) if N is smaller;
-    int32 and float32. The largest cosine is first, and of equal cosines the first row.
+    int32 and float32. The largest cosine is first. Equal cosines are in the order of rows.
     """
-    # Queries are padded to a power of two, so that other numbers need no new program.
+    # Queries are padded to a power of two, so that few numbers of queries compile programs.
     count = len(queries)
     size = min(BLOCK, 1 << max(count - 1, 0).bit_length())
     queries = np.pad(np.asarray(queries), ((0, -count % size), (0, 0)))
@@ -140,7 +141,7 @@ def _merged(rows: Any, values: Any, queries: Any, block: Any, first: Any) -> Any
     new = jnp.where(jnp.isnan(new), jnp.inf, new)  # NaN is then among the best
     numbers = first + jnp.arange(len(block), dtype=np.int32)
     numbers = jnp.broadcast_to(numbers, new.shape)
-    # Of equal values top_k takes the first, which has the smaller row.
+    # Among equal values top_k takes the first, which has the smaller row.
     best, places = jax.lax.top_k(jnp.concatenate([values, new], 1), values.shape[1])
     rows = jnp.concatenate([rows, numbers], 1)
     return jnp.take_along_axis(rows, places, 1), best
@@ -149,7 +150,7 @@ def _merged(rows: Any, values: Any, queries: Any, block: Any, first: Any) -> Any
 def near_pairs(vectors: Any, threshold: float) -> list[tuple[int, int, float]]:
     """All pairs (i, j, cosine), i < j, with at least this cosine; the largest first.
 
-    Pairs of equal cosines are in the order of their rows. A cosine that is less than
+    Pairs with equal cosines are in the order of their rows. A cosine that is at most
     ROUNDING below the threshold is enough. vectors: (N, W).
     """
     triples = []
@@ -188,11 +189,11 @@ class RetrievalOptions(VectorOptions):
 
     query_prompt: str | None = setting(
         None,
-        'text that is put before each query; None: the prompt "query" of the model',
+        'text to put before each query; None: the prompt "query" of the model',
     )
     document_prompt: str | None = setting(
         None,
-        "text that is put before each text of the corpus; None: the prompt "
+        "text to put before each text of the corpus; None: the prompt "
         '"document", "passage" or "corpus" of the model',
     )
 
@@ -206,7 +207,7 @@ def encoders(
 ) -> Encoders:
     """Two functions that encode queries and texts of the corpus, each with its prompt.
 
-    extra: of the checkpoint. options: of the call; RetrievalOptions has the names.
+    extra: Checkpoint.extra. options: the options of the call; see RetrievalOptions.
     """
     check_options(options, queries, corpus)
     others = dict(options)
@@ -312,7 +313,8 @@ def duplicates(
 def check_options(options: dict[str, Any], *data: Any) -> None:
     """Raises UserError for options of ``encode`` that have no effect on the data.
 
-    These are all options if all data are vectors. pooling="none" gives no vector of a text.
+    No option has an effect if all data are vectors. pooling="none" is refused, because it
+    does not give a vector for each text.
     """
     if options.get("pooling") == "none":
         raise UserError("pooling='none' gives vectors of tokens; use another pooling")
@@ -322,17 +324,19 @@ def check_options(options: dict[str, Any], *data: Any) -> None:
 
 
 def _vectors(data: Any, encode: Callable[[Any], Any], least: int = 1) -> Any:
-    """The vectors of texts. Vectors are returned as they are.
+    """The vectors of texts. Vectors are returned unchanged.
 
     least: minimum number of axes: 1, or 2 if one text is not enough. Raises UserError for
-    one text or for vectors of other axes.
+    one text, or for vectors with another number of axes.
     """
     vectors = vectors_of(data)
     if vectors is None:
         if least == 2 and is_single(data):
-            raise UserError("there is one text; expected several, or their vectors")
+            raise UserError(
+                "only one text is given; expected several, or their vectors"
+            )
         vectors = encode(data)
     if not least <= vectors.ndim <= 2:
         actual = f"vectors have the shape {vectors.shape}"
-        raise UserError(f"{actual}; expected (texts, W), or (W,) for a single text")
+        raise UserError(f"{actual}; expected (texts, W)")
     return vectors

@@ -46,7 +46,7 @@ def read_search(folder: Path) -> SearchFiles:
             relevant.append((row, corpus_rows[text]))
     if not relevant:
         raise UserError(
-            f"{folder / _RELEVANT}: all scores are 0, expected a larger one"
+            f"{folder / _RELEVANT}: no score is above 0, expected at least one"
         )
     return SearchFiles(
         [queries[name] for name in query_rows], [*corpus.values()], relevant

@@ -19,7 +19,7 @@ from bert_jax.objectives.networks import encoder_class, pretraining_class
 from bert_jax.parallel.sharding import array_shapes, shape_differences
 
 Params = dict[str, Any]
-# Names in torch of the functions that a cross-encoder applies to its logit.
+# Torch's names of the functions that a cross-encoder applies to its logit.
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
 IDENTITY = "torch.nn.modules.linear.Identity"
 Head = Literal[
@@ -36,20 +36,20 @@ class Checkpoint:
       "qa_outputs" or "bilstm", and "dense" (see modules.py). Layers are stacked if
       compute.scan_layers. The pooler and the parts of a head may be missing.
     head: one of Head. "features": a BiLSTM on the encoder. "mean", "cls": the pooling of
-      sentence vectors.
-    compute: how to compute the model. Default: the config of the workdir.
+      sentence embeddings.
+    compute: how to compute the model. For a workdir, the setting of its run.
     labels: names of a classifier's outputs. Empty for regression and other heads.
     problem_type: transformers' setting: "regression", "single_label_classification",
       "multi_label_classification" or None.
-    activation_fn: for a cross-encoder of sentence-transformers, the name of the function of
-      its logit, such as SIGMOID. "" if its folder names none.
+    activation_fn: for a cross-encoder of sentence-transformers, the name of the function
+      that it applies to its logit, such as SIGMOID. "" if its folder does not name one.
     extra: settings that bert_jax saves with the model ("bert_jax" in config.json), and
       "modules": settings of sentence-transformers (see modules.py).
     kept: values of config.json that only transformers uses; see Family.kept.
     source: "huggingface", "tensorflow" or "bert_jax".
     path: folder, file or name that was read. "" for a model that was not read.
-    init_from: the checkpoint from which the run that trained the model started. "" if the
-      run started with random parameters, or if it is not known.
+    init_from: the checkpoint with which the run that trained the model started. "" if the
+      run started with random parameters, or if the checkpoint is not known.
     missing: tensors of the architecture that the files do not contain. unexpected: tensors
       of the files that are not read. Google's tensors have Hugging Face's names.
     """
@@ -87,9 +87,9 @@ def class_names(
     """The names of a classifier's outputs. Empty for regression and other heads.
 
     id2label: names by number, such as "0". Without it the names are LABEL_0, LABEL_1, ...,
-    as in transformers. problem_type: see Checkpoint. One output of texts is a number, or a
-    label if problem_type names labels. Raises UserError unless each output has its own
-    name.
+    as in transformers. problem_type: see Checkpoint. A classifier of texts with one output
+    is a regression, unless problem_type is "multi_label_classification". Raises UserError
+    unless each output has its own name.
     """
     if head not in ("sequence", "token") or "classifier" not in params:
         return ()
@@ -103,8 +103,8 @@ def class_names(
         other_outputs = {*id2label} != {*map(str, range(outputs))}
         if other_outputs or len({*names}) < outputs:
             raise UserError(
-                f"id2label is {id2label!s:.200}; expected different names for the outputs "
-                f"'0' to '{outputs - 1}'"
+                f"id2label is {id2label!s:.200}; expected a different name for each output "
+                f"from '0' to '{outputs - 1}'"
             )
     return tuple(names)
 
@@ -124,9 +124,7 @@ def check_params(
     modules are compared later.
     """
     if "encoder" not in params.get("bert", {}):
-        raise UserError(
-            "there is no encoder among the parameters; expected bert/encoder"
-        )
+        raise UserError("the parameters contain no encoder; expected bert/encoder")
     params = dict(params)
     for name in ("bilstm", "dense"):
         params.pop(name, None)
@@ -182,7 +180,7 @@ def parameter_shapes(
 def initial_shapes(model: nn.Module) -> dict[str, Any]:
     """The shapes of the parameters of BertForPreTraining or of a model with a head.
 
-    The model is traced once, although each load and prediction asks. Nobody changes the
+    Cached, because each load and prediction needs the shapes. Callers must not change the
     result.
     """
     ids_BL = jax.ShapeDtypeStruct((1, 8), jnp.int32)

@@ -15,17 +15,18 @@ from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 from bert_jax.schema import check
 from bert_jax.settings import from_settings
 
-# Keys of ours in config.json by field of BertConfig. A key is written if the family and the
-# other keys do not give its value. Keys that are read from every config.json: transformers
-# computes the same without them. Positions are written as a table (rotary ones have none),
-# scaled_init is for new parameters, and misfit in huggingface.py refuses the others.
+# Our own keys in config.json, by field of BertConfig. A key is written if its value does
+# not follow from the family and the other keys. These keys are read from every config.json,
+# because transformers computes the same without them: positions are written as a table
+# (rotary positions have none), scaled_init is for new parameters, and misfit() in
+# huggingface.py refuses the others.
 _ALWAYS_READ = {
     "encoder": "encoder",
     "positions": "positions",
     "pooling": "pooling",
     "scaled_init": "scaled_init",
 }
-# Keys that are read if model_type is OWN. Otherwise the family decides about these options.
+# Keys that are read if model_type is OWN. Otherwise these options follow from the family.
 _READ_IF_OWN = {
     "pre_norm": "pre_norm",
     "position_offset": "position_offset",
@@ -114,7 +115,7 @@ class RunJson(TypedDict, total=False):
 def run_config(run: RunJson, step: int, changes: Mapping[str, Any]) -> BertConfig:
     """The config of a run's model after ``step`` steps.
 
-    The model is causal if the phase of the last of these steps is left to right.
+    The model is causal if the last step is in a left-to-right phase.
     changes: fields of BertConfig that replace the run's settings.
     """
     settings, end = run["model"], 0
@@ -126,7 +127,7 @@ def run_config(run: RunJson, step: int, changes: Mapping[str, Any]) -> BertConfi
 
 
 def config_file(folder: Path) -> Path:
-    """The file of a folder's config: config.json, or else Google's bert_config.json."""
+    """The config file of a folder: config.json, or else Google's bert_config.json."""
     path, google = folder / "config.json", folder / "bert_config.json"
     if google.is_file() and not path.is_file():
         return google
@@ -165,7 +166,9 @@ def _fields(values: Mapping[str, Any], model_type: str) -> dict[str, Any]:
         elif field.default is dataclasses.MISSING and field.name not in sizes:
             missing.append(key)
     if missing:
-        raise UserError(f"a {model_type} config needs {', '.join(missing)}; add them")
+        raise UserError(
+            f"a {model_type} config must have {', '.join(missing)}; add them"
+        )
     activation = sizes.get("activation", "gelu")
     sizes["activation"] = read_activation(activation, family.keys["activation"])
     return sizes | family.read(values)
@@ -187,7 +190,8 @@ def config_to_dict(
     """The content of a config.json of a family, by default ``config.model_type``.
 
     rest: the rest of the name of the model's class, such as "ForMaskedLM". "": the file
-    names no class. Keys of ours are added for values that the other keys do not give.
+    does not name a class. Our own keys are added for values that do not follow from the
+    others.
     """
     model_type = model_type or config.model_type
     family = find_family(model_type)
@@ -209,12 +213,12 @@ def config_to_dict(
 def exported_config(
     config: BertConfig, head: str, parts: Collection[str]
 ) -> BertConfig | None:
-    """The config with the model_type of a family that has such a model.
+    """The config with the model_type of a family that has a class for the model.
 
     It is ``config.model_type``, or else the first family that fits. None if none fits.
 
-    head, parts: see Family.class_of. If a model does not use a pooler, the family decides
-    the pooler in the result.
+    head, parts: see Family.class_of. If the model does not use a pooler, the result has the
+    pooler of the family.
     """
     has_pooler = head in ("sequence", "choice") or {*parts} & {"pooler", "nsp"}
     for model_type in (config.model_type, *FAMILIES):
@@ -234,7 +238,7 @@ def _fits(config: BertConfig, rest: str) -> bool:
 
     rest: the rest of the name of the class.
     """
-    if config.local_rope_theta == config.rope_theta:  # which 0 means
+    if config.local_rope_theta == config.rope_theta:  # the meaning of 0
         config = dataclasses.replace(config, local_rope_theta=0.0)
     family = find_family(config.model_type)
     has_mlm = "mlm" in family.classes[rest][1]
@@ -259,8 +263,8 @@ def _fits(config: BertConfig, rest: str) -> bool:
 def learns_from_pairs(config: BertConfig) -> bool:
     """Whether models like this one are pretrained with pairs of sentences.
 
-    They are not if they have no types for the two sentences, if their family has no head
-    for pairs, or if a token does not attend to later tokens.
+    They are not if they have no token types for the two sentences, if their family has no
+    head for pairs, or if tokens do not attend to later tokens.
     """
     has_head = find_family(config.model_type).name_of("nsp/kernel") != ""
     return has_head and config.type_vocab_size > 1 and config.reads_both_sides

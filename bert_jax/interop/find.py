@@ -1,6 +1,6 @@
 """Files of a checkpoint, in a folder or on a hub.
 
-Nothing here imports JAX, so that a command answers a wrong path or name at once.
+Nothing here imports JAX, so that commands report a wrong path or name immediately.
 """
 
 import difflib
@@ -22,7 +22,7 @@ BEST = "best"  # folder of the best model of a fine-tuning run
 SAFETENSORS, TORCH, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 BILSTM = "bilstm.safetensors"  # a BiLSTM on an encoder, under our names
 MODULES = "modules.json"  # the list of modules of sentence-transformers
-# The settings of its Transformer. Its old versions named the file after the architecture.
+# The settings of its module Transformer. Old versions name the file after the architecture.
 LENGTHS = (
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -39,8 +39,8 @@ _SMALL = (
     *("vocab.json", "merges.txt", "sentencepiece.bpe.model"),
     *(MODULES, *LENGTHS, "config_sentence_transformers.json"),
 )
-# Names in a folder that a model was saved to, here, by transformers or by
-# sentence-transformers. "1_Pooling" is the folder of a module.
+# Names of files that bert_jax, transformers and sentence-transformers write when they save
+# a model. "1_Pooling" is the folder of a module.
 _SAVED = re.compile(
     "|".join(map(re.escape, (*_SMALL, BILSTM, "generation_config.json", "README.md")))
     + r"|training_args\.bin|\d+_\w+"
@@ -56,7 +56,7 @@ _WRITE_AGAIN = (
     "read it with transformers 4 and write it again: CLASS.from_pretrained(FOLDER, "
     "{option}=True).save_pretrained(NEW), with the CLASS in architectures of config.json"
 )
-# Weights of other libraries, and how to write them again as a folder that can be read.
+# Weights of other libraries, and how to convert them to a folder that can be read.
 _OTHER_WEIGHTS = {
     "tf_model.h5": _WRITE_AGAIN.format(option="from_tf"),
     "flax_model.msgpack": _WRITE_AGAIN.format(option="from_flax"),
@@ -84,11 +84,11 @@ class _Module(TypedDict):
 def check_checkpoint(path: os.PathLike | str, setting: str = "checkpoint") -> None:
     """Raises UserError for a local path that is not a checkpoint.
 
-    Names of a hub and URLs are checked when they are loaded. setting: name of the setting,
-    for the message.
+    Hub names and URLs are checked when they are loaded. setting: name of the setting, for
+    the message.
     """
     if not os.fspath(path):
-        raise UserError(f"there is no checkpoint; set {setting}: {_EXPECTED}")
+        raise UserError(f"no checkpoint is given; set {setting}: {_EXPECTED}")
     if not hub_name(path) and not is_remote(path):
         workdir, _ = split_step(path)
         find_files(Path(workdir))
@@ -111,8 +111,8 @@ def find_files(
     """The format of the checkpoint at ``path``, and its workdir, folder or prefix.
 
     ``path`` may also be the file of the weights, or the output_dir of transformers'
-    Trainer, whose newest checkpoint is used if it has no weights itself. run: remote
-    workdir, if ``path`` is a copy of its small files. Raises UserError without a
+    Trainer, whose newest checkpoint is used if the folder itself has no weights. run:
+    remote workdir, if ``path`` is a copy of its small files. Raises UserError without a
     checkpoint.
     """
     finished = (path / BEST / "config.json").is_file()
@@ -151,8 +151,8 @@ def _folder_of(weights: Path) -> Path:
     found = find_weights(weights.parent)
     if found is None:
         raise UserError(
-            f"{weights} has another name than {SAFETENSORS} and {TORCH}; rename it, beside "
-            "its config.json"
+            f"{weights} must be named {SAFETENSORS} or {TORCH}; rename it, and keep it in "
+            "the folder of its config.json"
         )
     is_shard = False
     if found.name.endswith(INDEX):
@@ -160,8 +160,8 @@ def _folder_of(weights: Path) -> Path:
         is_shard = weights.name.startswith(f"{found.name.partition('.')[0]}-")
     if found != weights and not is_shard:
         raise UserError(
-            f"{weights} is beside {found.name}, which takes precedence; copy it to another "
-            "folder, with config.json and the vocabulary"
+            f"{weights} is in the same folder as {found.name}, which takes precedence; "
+            "copy it to another folder, with config.json and the vocabulary"
         )
     return weights.parent
 
@@ -176,7 +176,7 @@ def _check_adapter(folder: Path) -> None:
 
 
 def _instead(path: Path) -> str:
-    """The contents of ``path`` in place of a checkpoint, for a message."""
+    """Why ``path`` is not a checkpoint, for a message."""
     if not path.exists():
         return "does not exist"
     if path.is_file():
@@ -188,7 +188,7 @@ def _instead(path: Path) -> str:
 
 
 def _similar_folder(path: Path) -> Path | None:
-    """A folder beside a path that does not exist, with a similar name."""
+    """A folder whose name is similar to a path that does not exist, in the same folder."""
     if path.exists() or not path.parent.is_dir():
         return None
     names = [other.name for other in path.parent.iterdir() if other.is_dir()]
@@ -222,7 +222,7 @@ def find_prefix(path: Path) -> Path | None:
         return None
     if len(prefixes) > 1:
         names = ", ".join(map(str, prefixes))
-        raise UserError(f"{path} contains {names}; name one of them")
+        raise UserError(f"{path} contains {names}; choose one")
     return prefixes[0]
 
 
@@ -264,7 +264,7 @@ def list_modules(folder: Path) -> list[tuple[str, str]]:
 def hub_name(path: os.PathLike | str) -> tuple[str, str | None] | None:
     """Name and revision of ``path`` on a hub, if it may be there.
 
-    None for local files, for URLs and for paths that are no names of a hub.
+    None for local files, for URLs and for paths that cannot be a name on a hub.
     """
     match = _HUB_NAME.fullmatch(os.fspath(path))
     if match is None or Path(path).exists() or find_prefix(Path(path)):
@@ -273,7 +273,7 @@ def hub_name(path: os.PathLike | str) -> tuple[str, str | None] | None:
 
 
 def from_hub(path: os.PathLike | str, *, weights: bool = True) -> Path:
-    """The folder in huggingface_hub's cache of a model ``NAME`` or ``NAME@REVISION``.
+    """The folder of a model ``NAME`` or ``NAME@REVISION`` in huggingface_hub's cache.
 
     Downloads missing files: config and vocabulary, and with ``weights`` the folders in
     modules.json and the weights as safetensors, or else PyTorch's or Google's files. Uses
@@ -309,7 +309,7 @@ def _download(path: os.PathLike | str, files: Sequence[str]) -> Path:
     options = {"allow_patterns": files, "tqdm_class": _Bar}
     try:
         return Path(snapshot_download(name, revision=revision, **options))
-    except Exception as error:  # of no common type
+    except Exception as error:  # the errors have no common type
         reason: object = error
         if isinstance(error, errors.LocalEntryNotFoundError):  # the hub did not answer
             reason = error.__cause__

@@ -24,7 +24,7 @@ def push(
             folder_path=folder,
             commit_message="Upload a model of bert_jax",
         )
-    except Exception as error:  # of no common type
+    except Exception as error:  # the errors have no common type
         reason = " ".join(str(error).split())[:400] or type(error).__name__
         raise UserError(
             f"{api.endpoint} refused {name} ({reason}); expected NAME or org/NAME and a "

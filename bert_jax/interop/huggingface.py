@@ -63,7 +63,7 @@ from bert_jax.schema import check
 _logger = logging.getLogger(__name__)
 _CARD = Path(__file__).with_name("model_card.md")  # the template
 _WORDS = "bert/embeddings/word/embedding"
-# Arrays that files of some versions contain and the config implies.
+# Arrays in the files of some versions, whose values follow from the config.
 _BUFFERS = ("embeddings.position_ids", "rotary_emb.inv_freq")
 _POSITIONS = "bert/embeddings/position/embedding"
 
@@ -72,8 +72,8 @@ def read_huggingface(folder: Path | str, **changes: Any) -> Checkpoint:
     """Reads a folder that transformers or :func:`save_huggingface` wrote.
 
     Tensor names may have the prefix "bert." or not, and a LayerNorm may have gamma and
-    beta. Raises UserError if the MLM decoder is not the word table, or if the tokenizer's
-    padding token does not fit the positions.
+    beta. Raises UserError if the weight of the MLM decoder is not the word table, or if the
+    tokenizer's padding token does not fit the positions.
     """
     folder = Path(folder)
     path = config_file(folder)
@@ -103,7 +103,7 @@ def read_huggingface(folder: Path | str, **changes: Any) -> Checkpoint:
     modules, dense = read_modules(folder, config, tokenizer)
     if modules:
         extra = extra | {EXTRA: modules}
-    if len(params) == 1:  # the encoder alone
+    if len(params) == 1:  # only the encoder
         if modules:
             head = modules["pooling"]
         elif source == "huggingface":
@@ -177,7 +177,7 @@ def _their_params(
 
 
 def misfit(checkpoint: Checkpoint) -> str:
-    """The part of a model that has no class in transformers. "" if it has a class."""
+    """The options of a model that no class in transformers has. "" if there is a class."""
     config = checkpoint.config
     head, parts = _class(checkpoint)
     if config.encoder != "transformer":
@@ -206,10 +206,10 @@ def misfit(checkpoint: Checkpoint) -> str:
 
 
 def _counts_from_padding(config: BertConfig, tokenizer: Tokenizer | None) -> bool:
-    """Whether transformers gives the tokens of a text the positions that we give them.
+    """Whether the tokens of a text have the same positions in transformers as here.
 
     Some families count the tokens other than pad_token_id, and start at pad_token_id + 1.
-    If the padding token has another id, a token of the text may have pad_token_id.
+    If the padding token has another id, a token of the text may have the id pad_token_id.
     """
     padding = config_to_dict(config).get("pad_token_id")
     return padding is None or tokenizer is None or tokenizer.pad_id == padding
@@ -218,7 +218,7 @@ def _counts_from_padding(config: BertConfig, tokenizer: Tokenizer | None) -> boo
 def check_padding(
     settings: Mapping[str, Any], config: BertConfig, tokenizer: Tokenizer | None
 ) -> None:
-    """Raises UserError for a model whose positions transformers counts in another way.
+    """Raises UserError for a model whose positions transformers counts differently.
 
     settings: the content of config.json.
     """
@@ -233,7 +233,7 @@ def check_padding(
 
 
 def _class(checkpoint: Checkpoint) -> tuple[str, set[str]]:
-    """The head and the parts, beside the encoder, of a model's class in transformers."""
+    """The head and the parts, besides the encoder, of a model's class in transformers."""
     head = checkpoint.head
     if head not in HEADS:
         head = "none"
@@ -255,18 +255,21 @@ def save_huggingface(
 ) -> None:
     """Writes a folder for AutoModel and AutoTokenizer, completely or not at all.
 
-    checkpoint: parameters on host or devices, with stacked layers or not. Its ``extra`` is
-    written to config.json under "bert_jax", its modules to the files of
-    sentence-transformers.
+    checkpoint: parameters on host or devices, with or without stacked layers. Its ``extra``
+      is written to config.json under "bert_jax", its modules to the files of
+      sentence-transformers.
     card: Markdown about the origin of the weights, for the model card. None: the path and
-    the run of the checkpoint, if they are known. own: whether a model
-    without a class in transformers is written under our names, which only
-    ``bert_jax.load`` reads; without ``own`` this model is a UserError. A ``directory`` that
-    is not empty is a UserError unless ``overwrite``.
+      the run of the checkpoint, if they are known.
+    overwrite: whether to replace a ``directory`` that is not empty.
+    own: whether a model without a class in transformers is written under our names, which
+      only ``bert_jax.load`` reads.
+
+    Raises UserError for a directory that is not empty, unless ``overwrite``, and for a
+    model without a class in transformers, unless ``own``.
     """
     config, head = checkpoint.config, checkpoint.head
     if "dense" in checkpoint.params:
-        raise UserError("Dense modules are only read; copy their folder")
+        raise UserError("a model with Dense modules cannot be saved; copy its folder")
     params = jax.device_get(dict(checkpoint.params))
     bilstm = params.pop("bilstm", {})  # transformers has no architecture with it
     if config.causal:
@@ -338,7 +341,7 @@ def _their_form(
 
 
 def _more_settings(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The values of config.json beside the class and the options of the model."""
+    """The values of config.json besides the class and the options of the model."""
     head = checkpoint.head
     settings: dict[str, Any] = {"dtype": "float32"}
     if head in ("sequence", "token"):
@@ -358,7 +361,7 @@ def _more_settings(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _token_ids(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str, int]:
-    """The id of padding, and other ids in config.json that were not read from a file."""
+    """The id of padding, and special ids in config.json that were not read from a file."""
     ids = config_token_ids(checkpoint.tokenizer)
     new = {*settings} - {*checkpoint.kept}
     kept = {key: ids[key] for key in ids if key in new}
@@ -372,7 +375,7 @@ def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _with_position_table(params: dict[str, Any], config: BertConfig) -> dict[str, Any]:
-    """The parameters with a position table, which BERT in transformers needs."""
+    """The parameters with the position table that BERT in transformers needs."""
     if config.positions in ("learned", "rotary"):
         return params
     table = sinusoids(config) * (config.positions == "sinusoidal")
@@ -401,7 +404,8 @@ def _take_tied(tensors: dict[str, np.ndarray], family: Family) -> None:
             continue
         raise UserError(
             f"{name} differs from {tied} (tie_word_embeddings=false); expected an MLM head "
-            "with the word table, or the encoder alone, saved as transformers' Model class"
+            "that shares the word table, or only the encoder, saved as transformers' Model "
+            "class"
         )
 
 

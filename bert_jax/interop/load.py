@@ -72,23 +72,23 @@ def load(
     """Reads config, parameters and tokenizer of a checkpoint.
 
     path: a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, the file of
-      their weights, the output_dir of transformers' Trainer (its newest checkpoint), or a
-      workdir (newest checkpoint of a pretraining, best model of a fine-tuning), or one
+      their weights, the output_dir of transformers' Trainer (its newest checkpoint), a
+      workdir (newest checkpoint of pretraining, best model of fine-tuning), or one
       checkpoint of a run, such as runs/base/checkpoints/20000. It may be a URL such as
       gs://bucket/folder, or the name of a model on the Hugging Face Hub, such as
-      google-bert/bert-base-uncased, with @REVISION or without. A local path takes
+      google-bert/bert-base-uncased, optionally with @REVISION. A local path takes
       precedence over a model of the same name on the hub.
     weights: False reads only the config and the tokenizer, and downloads no weights. Then
       ``params`` is empty, and the head and its labels are not known.
     average: for a workdir of pretraining, "ema" for the moving average of its parameters
       (the setting ``average``), or a number n for the mean of its n newest checkpoints, or
-      of the checkpoint of ``path`` and the n - 1 before it.
+      of the checkpoint at ``path`` and the n - 1 before it.
     changes: fields of BertConfig that replace values of the files, such as
       activation="gelu_tanh", which Google's files cannot express; and fields of
       ComputeConfig, such as dtype="bfloat16" or scan_layers=True. max_positions: see
       stretched.
 
-    Raises UserError without a checkpoint, if a tensor of the encoder is missing or its
+    Raises UserError if there is no checkpoint, if a tensor of the encoder is missing or its
     shape does not fit the config, or if the vocabulary has more tokens than the word table
     has rows. Rows without a token are kept and never predicted.
     """
@@ -137,9 +137,9 @@ def tokenizer(path: os.PathLike | str) -> Tokenizer:
     >>> tokenizer.tokenize("A man eats pasta.")
     ['a', 'man', 'eats', 'pasta', '.']
 
-    path: a checkpoint, as for ``bert_jax.load``. No weights are downloaded. Or a
-      vocabulary: a vocab.txt, a tokenizer.json, a SentencePiece model, or their folder,
-      such as the output of ``bert_jax vocabulary`` or ``bert_jax prepare``.
+    path: a checkpoint, as for ``bert_jax.load``, or a vocabulary: a vocab.txt, a
+      tokenizer.json, a SentencePiece model, or their folder, such as the output of
+      ``bert_jax vocabulary`` or ``bert_jax prepare``. No weights are downloaded.
 
     Raises UserError if there is no vocabulary, or if it cannot be read.
     """
@@ -180,7 +180,7 @@ def _without_weights(
         if is_remote(path):
             run = open_remote(path)
         source, folder = find_files(local, run)
-        if not folder.is_dir():  # a prefix of Google's
+        if not folder.is_dir():  # a prefix of Google's files
             folder = folder.parent
     file = config_file(folder)
     settings = read_json(file, "the config of a checkpoint")
@@ -230,10 +230,11 @@ def _read(
         return _read_workdir(path, run / CHECKPOINTS, changes, *chosen)
     if average:
         raise UserError(
-            f"average={average!r} needs the workdir of a pretraining: {path}"
+            f"average={average!r} needs the workdir of pretraining, which {path} is not; "
+            "leave average out"
         )
     if path.parent == local and path.name != BEST and source == "huggingface":
-        _logger.warning(f"{local} has no weights; reads its newest, {path.name}")
+        _logger.warning(f"{local} has no weights; reading its newest, {path.name}")
     if source == "tensorflow":
         return read_tensorflow(path, **changes)
     return read_huggingface(path, **changes)
@@ -251,17 +252,17 @@ def _read_workdir(
     settings = with_remat(read_json(path, expected, RunJson))
     if "family" in settings:
         if (workdir / BEST).exists():
-            instead = f"load {workdir}, which is its best model"
+            instead = f"load {workdir}, which contains its best model"
             raise UserError(
-                f"{workdir / CHECKPOINTS}/{step} is a checkpoint of a fine-tuning, which "
-                f"only its run reads; {instead}"
+                f"{workdir / CHECKPOINTS}/{step} is a checkpoint of a fine-tuning run, "
+                f"which only the run itself reads; {instead}"
             )
-        again = "start its command again, which continues it"
-        raise UserError(f"{workdir} is a fine-tuning without a best model yet; {again}")
+        again = "start its command again to resume it"
+        raise UserError(f"{workdir} is a fine-tuning run without a best model; {again}")
     with naming(path):
         pairs = settings.get("data", {}).get("examples", {}).get("next_sentence", True)
         trained_with = settings.get("text", {}).get("vocabulary")
-        # Wrong settings are an error before the weights are read.
+        # Raises an error for wrong settings before the weights are read.
         run_config(settings, 0, changes)
         compute = from_settings(ComputeConfig, settings.get("compute", {}), "compute")
     # An objective may train other parts, such as another head or a generator.
@@ -272,8 +273,8 @@ def _read_workdir(
     if not pairs:
         parts = ("mlm",)
     if not pairs and every.pop("nsp", None):
-        # This head and the pooler below it learn from pairs only. Without pairs, weight
-        # decay shrinks them.
+        # This head and the pooler below it learn only from pairs. Without pairs, weight
+        # decay only shrinks them.
         every["bert"].pop("pooler", None)
     params = {}
     for name in known:
@@ -290,8 +291,8 @@ def _read_workdir(
         missing = check_params(params, config, head, parts)
     tokenizer = find_tokenizer(workdir)
     if tokenizer and trained_with and not tokenizer.has_fingerprint(trained_with):
-        needed = "copy the vocabulary of the run to it"
-        raise UserError(f"{workdir} has another vocabulary than its run; {needed}")
+        needed = "copy the vocabulary of the run to this folder"
+        raise UserError(f"{workdir} has a different vocabulary from its run; {needed}")
     return Checkpoint(
         config=config,
         compute=compute,

@@ -1,9 +1,9 @@
-"""Modules of sentence-transformers, which make the vector of a text from its tokens.
+"""Modules of sentence-transformers, which compute a text embedding from token vectors.
 
 modules.json lists them. Here they are settings, under "modules" in Checkpoint.extra:
-pooling: "mean" or "cls". activations: the activation of each Dense module. The weights of
-these modules are parameters under "dense". normalize: whether vectors are scaled to length
-1. max_length: maximum number of tokens of a text, [CLS] and [SEP] included. prompts,
+pooling: "mean" or "cls". activations: the activation of each Dense module, whose weights
+are parameters under "dense". normalize: whether vectors are scaled to length 1.
+max_length: maximum number of tokens of a text, [CLS] and [SEP] included. prompts,
 default_prompt_name, similarity_fn_name: as in config_sentence_transformers.json.
 include_prompt: whether the tokens of a prompt are pooled.
 """
@@ -33,7 +33,7 @@ _CONFIG = "config_sentence_transformers.json"
 _OLD = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 ACTIVATIONS = {"Identity": lambda x: x, "Tanh": jnp.tanh}
 _TYPES = "sentence_transformers.models"  # the package of the modules
-# Names of the prompts of models for an option of a search.
+# The names that models give to their prompts, by option of a search.
 _PROMPT_NAMES = {
     "query_prompt": ("query",),
     "document_prompt": ("document", "passage", "corpus"),
@@ -41,7 +41,7 @@ _PROMPT_NAMES = {
 
 
 class _Vectors(TypedDict, total=False):
-    """The form of config_sentence_transformers.json, without truncated vectors."""
+    """The form of config_sentence_transformers.json. Truncated vectors are refused."""
 
     truncate_dim: None
     prompts: dict[str, str] | None
@@ -85,7 +85,7 @@ class _Dense(TypedDict, total=False):
 def read_modules(
     folder: Path, config: BertConfig, tokenizer: Tokenizer | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings and the parameters of Dense modules, both empty without a Pooling.
+    """The settings of modules and the parameters of Dense modules; {} without a Pooling.
 
     Raises UserError for a module or a setting that is not supported.
     """
@@ -95,7 +95,7 @@ def read_modules(
     try:
         return _read_modules(folder, modules, config, tokenizer)
     except UserError as error:
-        advice = "to use the encoder alone, remove modules.json"
+        advice = "to use only the encoder, remove modules.json"
         raise UserError(f"{error}; {advice}") from error
 
 
@@ -146,7 +146,7 @@ def _read_modules(
 
 
 def read_activation_fn(folder: Path, config: Mapping[str, Any]) -> str:
-    """The function that a cross-encoder applies to its logit. "" if none is named.
+    """The function that a cross-encoder applies to its logit. "" if no file names it.
 
     config: the content of config.json, which has the name in folders of older versions.
     Logs a function that is not applied here.
@@ -251,9 +251,9 @@ def write_modules(folder: Path, settings: Mapping[str, Any], width: int) -> None
 def vector_settings(
     head: str, extra: Mapping[str, Any], positions: int
 ) -> dict[str, Any] | None:
-    """The modules of a checkpoint. None if nothing makes a vector from its tokens.
+    """The modules of a checkpoint. None if it has no pooling.
 
-    A model of sentence vectors that was trained here has only a pooling.
+    A sentence embedding model that bert_jax trained has only a pooling.
     """
     if EXTRA in extra:
         return extra[EXTRA]
@@ -267,9 +267,9 @@ def vector_settings(
 def with_prompts(
     settings: Mapping[str, Any], prompts: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The modules of a model that was trained with prompts, by the options of a search.
+    """The settings of modules with the prompts that a model was trained with.
 
-    An empty prompt changes nothing.
+    prompts: by option of a search. An empty prompt changes nothing.
     """
     named = dict(settings["prompts"])
     for option, prompt in prompts.items():
@@ -281,8 +281,8 @@ def with_prompts(
 def prompt_for(extra: Mapping[str, Any], option: str) -> str:
     """The prompt of a checkpoint for an option of a search: the first that is not empty.
 
-    "" without a prompt of these names, as in encode_query of sentence-transformers, which
-    does not use the default prompt either.
+    "" if all are empty, because encode_query of sentence-transformers does not use the
+    default prompt either.
     """
     prompts = extra.get(EXTRA, {}).get("prompts", {})
     for name in _PROMPT_NAMES[option]:
@@ -294,8 +294,8 @@ def prompt_for(extra: Mapping[str, Any], option: str) -> str:
 def unused_prompts(extra: Mapping[str, Any], prompts: Mapping[str, str]) -> list[str]:
     """Lines about prompts of a checkpoint that its training does not use.
 
-    prompts: of the training, by the options of a search. Raises UserError for a prompt if
-    the checkpoint does not pool its tokens.
+    prompts: the prompts of the training, by option of a search. Raises UserError for a
+    prompt if the checkpoint does not pool the tokens of prompts.
     """
     pools_prompts = extra.get(EXTRA, {}).get("include_prompt", True)
     lines = []

@@ -23,7 +23,7 @@ class Converted(NamedTuple):
     unexpected: tuple[str, ...]
 
 
-# The parts of a model with each head, beside encoder and pooler.
+# The parts of a model with each head, besides encoder and pooler.
 HEADS = {
     "none": (),
     "pretraining": ("mlm", "nsp"),
@@ -32,7 +32,7 @@ HEADS = {
     "choice": ("classifier",),
     "span": ("qa_outputs",),
 }
-# Parameters that only models with a head have, in the order of the guesses.
+# Parameters that only models with a head have, in the order in which heads are guessed.
 _SIGNS = (
     ("sequence", ("classifier/kernel", "bert/pooler/kernel")),
     ("sequence", ("classifier/kernel", "bert/pooler/transform/kernel")),
@@ -47,8 +47,8 @@ _WORDS = "bert/embeddings/word/embedding"
 def guess_head(names: Collection[str], model_type: str = BertConfig.model_type) -> str:
     """Guesses the head, a key of HEADS, from the names of tensors.
 
-    A classifier counts as a classifier of sequences if there is a pooler, and otherwise of
-    tokens. Both may have the same names.
+    A classifier counts as a classifier of sequences if there is a pooler, and otherwise as
+    a classifier of tokens, because both may have the same names.
     """
     family = find_family(model_type)
     for head, paths in _SIGNS:
@@ -67,11 +67,11 @@ def to_params(
 ) -> Converted:
     """Tensors under Hugging Face's names as our parameters, with unstacked layers.
 
-    head: decides which parts are read beside encoder and pooler. Tensors of other heads are
-    unexpected. expected: parts that are listed as missing if they are absent. Default: the
-    parts of the head and, unless it reads each token, the pooler. A part is read completely
-    or not at all. Raises UserError if a tensor of the encoder is missing, if the encoder
-    has tensors that ``config`` does not have, or if a shape does not fit.
+    head: selects the parts that are read besides encoder and pooler. Tensors of other heads
+    are unexpected. expected: parts that are listed as missing if they are absent. Default:
+    the parts of the head and, unless it reads each token, the pooler. A part is read
+    completely or not at all. Raises UserError if a tensor of the encoder is missing, if the
+    encoder has tensors that ``config`` does not have, or if a shape does not fit.
     """
     family = find_family(config.model_type)
     parts = ("bert", "pooler", *HEADS[head])
@@ -96,8 +96,9 @@ def to_params(
         if absent and part == "bert":
             raise UserError(
                 f"the weights lack {len(absent)} of {len(names)} tensors of the encoder "
-                f"({listed(absent)}); expected {config.model_type} (model_type of "
-                f"config.json, bert without one), found {listed(sorted(tensors), 2)}"
+                f"({listed(absent)}); expected a {config.model_type} (model_type of "
+                "config.json, bert if it has none), found "
+                f"{listed(sorted(tensors), 2)}"
             )
         if absent:
             if part in expected or len(absent) < len(names):
@@ -106,8 +107,8 @@ def to_params(
         if part == "mlm" and config.activation not in family.mlm_activations:
             raise UserError(
                 f"activation={config.activation}, but the MLM head of {config.model_type} "
-                f"has {listed(family.mlm_activations)}; expected the same, or the encoder "
-                "alone, saved as transformers' Model class"
+                f"has {listed(family.mlm_activations)}; expected the same, or only the "
+                "encoder, saved as transformers' Model class"
             )
         unexpected.difference_update(names.values())
         for ours, name in names.items():

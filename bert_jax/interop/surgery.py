@@ -1,4 +1,4 @@
-"""Changes of a checkpoint: more words, more positions, another head."""
+"""Changes to a checkpoint: more words, more positions, another head."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ _NEW_HEAD = "set fresh_head=True to start with a new head"
 
 
 def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
-    """The checkpoint with a vocabulary that starts with its own and has more tokens.
+    """The checkpoint with a tokenizer that adds tokens to the checkpoint's vocabulary.
 
     A new word's row of the word table is the mean of the rows of its old tokens, and its
     bias in the MLM head is the mean of their biases. Rows without a token are left out.
-    Raises UserError if the vocabularies do not fit.
+    Raises UserError for a tokenizer with another vocabulary.
     """
     old, config = checkpoint.tokenizer, checkpoint.config
     longer = (
@@ -34,8 +34,8 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
     )
     if not longer and tokenizer.fingerprint() != old.fingerprint():
         raise UserError(
-            "the text was prepared with another vocabulary; prepare the text with the "
-            "checkpoint's vocabulary, or with one that bert_jax.vocabulary extends"
+            "the text was prepared with another vocabulary; prepare it with the "
+            "checkpoint's vocabulary, or with its extension by bert_jax.vocabulary"
         )
     config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)
     words = [token.removeprefix(PREFIX) for token in tokenizer.tokens[old.vocab_size :]]
@@ -64,7 +64,7 @@ def with_new_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
 def stretched(checkpoint: Checkpoint, positions: int, path: object) -> Checkpoint:
     """The checkpoint at ``path`` with a longer position table.
 
-    The old positions stay, so texts up to the old length give the same results. New
+    The old positions are kept, so texts up to the old length give the same results. New
     positions are interpolated, as if the table were stretched over all positions, and need
     training. Raises UserError for fewer positions than the table has.
     """
@@ -98,8 +98,9 @@ def head_params(
 ) -> tuple[Params, list[str]]:
     """Parameters for a model with this head, and the names of the missing parts.
 
-    A head of the same kind and labels is kept unless ``fresh_head``, as between two runs on
-    one label set. Raises UserError for a head of the same kind that does not fit.
+    A head of the same kind with the same labels is kept, for example from a run on another
+    data set, unless ``fresh_head``. Raises UserError for a head of the same kind that does
+    not fit.
     """
     bilstm = isinstance(model, BertWithBiLstm)
     if bilstm:
@@ -117,7 +118,7 @@ def head_params(
     params = {"bert": bert}
     new = [f"bert/{part}" for part in shapes["bert"] if part not in bert]
     name = next(iter(shapes.keys() - {"bert"}), None)
-    if name is None:  # vectors
+    if name is None:  # text embeddings
         modules = checkpoint.extra.get(EXTRA, {})
         prompt = modules.get("prompts", {}).get(modules.get("default_prompt_name"))
         if "dense" in checkpoint.params or prompt:

@@ -102,10 +102,10 @@ def _warn_of_gelu(prefix: Path, path: Path, config: BertConfig) -> None:
     if sizes in _ONLY_OF_2018 and prefix.name == _PUBLISHED:
         return
     _logger.warning(
-        f'{path} has "gelu" for both forms of GELU; erf is used, as for Google\'s files '
-        "before February 2019. Later files (whole-word masking, the small models) need "
-        'gelu_tanh: load(path, activation="gelu_tanh"), convert --activation gelu_tanh, or '
-        "model.activation=gelu_tanh of a run"
+        f'"gelu" in {path} may mean either form of GELU; erf is used, as for Google\'s '
+        "files before February 2019. Later files (whole-word masking, the small models) "
+        'need gelu_tanh: load(path, activation="gelu_tanh"), convert --activation '
+        "gelu_tanh, or model.activation=gelu_tanh of a run"
     )
 
 

@@ -32,9 +32,9 @@ from bert_jax.parallel.sharding import array_shapes, arrays_by_path, shape_diffe
 from bert_jax.progress import unwatched
 
 if not logging.root.handlers and logging.lastResort is not None:
-    # Orbax logs while it is imported, and absl then gives the root logger a handler with
-    # the present stderr, which may be redirected for a moment only. This handler, which
-    # Python uses without any other, writes to the stderr of each record.
+    # Orbax logs while it is imported, and absl then gives the root logger a handler that
+    # keeps the current stderr, even if it is redirected only for a moment. Python's handler
+    # of last resort looks up sys.stderr for each record.
     logging.root.addHandler(logging.lastResort)
 
 from orbax.checkpoint import v1 as ocp
@@ -74,11 +74,12 @@ class CheckpointStore:
     It keeps the newest ``keep`` checkpoints and, unless ``keep_every`` is 0, the checkpoint
     of each multiple of ``keep_every`` steps. If the batch of that step was skipped, it
     keeps the first checkpoint after it that is before the next multiple of ``save_every``
-    steps. Later checkpoints do not replace it: a run that started with another
-    ``keep_every`` saved no checkpoints at its multiples. All others are deleted when the
+    steps. Checkpoints after that do not replace it, because a run that started with another
+    ``keep_every`` saved no checkpoints at these multiples. All others are deleted when the
     next save starts, and at the end of the run. If the run ends with an error, nothing is
-    deleted: a run that diverged soon after its last save may need the checkpoint before it.
-    Orbax's Checkpointer would delete that checkpoint as soon as the save is complete.
+    deleted, because a run that diverged soon after its last save may need the checkpoint
+    before it. Orbax's Checkpointer would delete that checkpoint as soon as the save is
+    complete.
 
     In a job of several processes, all processes call each method. A process whose save
     failed raises at the next save or at the end; JAX then ends the other processes.
@@ -102,12 +103,12 @@ class CheckpointStore:
         on_leader(self._delete_unfinished)
 
     def save(self, step: int, state: Any, notes: dict[str, Any]) -> None:
-        """Starts to save in the background. First waits for the save before.
+        """Waits for the previous save, and starts a save in the background.
 
         notes: JSON-serialisable values, saved with the state.
 
         Copies arrays and notes before it returns, so that the caller may donate or change
-        them. Raises UserError if this save cannot start or the save before failed.
+        them. Raises UserError if this save cannot start or the previous save failed.
         """
         notes = _with_checksums(state, notes)
         self.wait()
@@ -142,10 +143,10 @@ class CheckpointStore:
 
         abstract: shapes, dtypes and shardings of the state.
         start: for a run without a checkpoint, the folder of another run's checkpoints, and
-          the step of one of them or None for the newest.
+          the step of a checkpoint or None for the newest.
 
-        The state has no sum and no average that the checkpoint lacks, and none that only
-        the checkpoint has; the log names them. Renames newer, damaged checkpoints to
+        The loaded state lacks the sums and the average that only ``abstract`` or only the
+        checkpoint has; the log names them. Renames newer, damaged checkpoints to
         STEP.damaged, with one log line each. Raises UserError if all checkpoints are
         damaged, or if another array is missing or has another shape. Errors of the machine
         or of the store, such as TimeoutError, are raised.
@@ -194,7 +195,7 @@ class CheckpointStore:
                 path.rename(aside)
 
     def _delete_old(self) -> None:
-        """Deletes all checkpoints but the newest one and the kept multiples."""
+        """Deletes all checkpoints except the newest ``keep`` and the kept multiples."""
         paths = _complete(self._directory)
         kept = {*paths[: self._keep]}
         if self._keep_every:
@@ -220,7 +221,7 @@ def _writing(directory: os.PathLike) -> Iterator[None]:
     except Exception as error:
         raise StalledError(
             f"a checkpoint in {os.fspath(directory)} could not be written "
-            f"({_reason(error)}); correct it and run the same command again"
+            f"({_reason(error)}); fix the cause and run the same command again"
         ) from error
 
 
@@ -328,9 +329,9 @@ def _loadable(
 ) -> tuple[Any, str]:
     """``abstract`` without the sums and the average that a checkpoint lacks.
 
-    path, shapes: of the checkpoint, and of its arrays. Also returns a line that names the
-    sums and averages that only one of the two has; "" if there are none. Raises UserError
-    if other arrays differ.
+    path: the checkpoint. shapes: the shapes of its arrays. Also returns a line that names
+    the sums and averages that only one of the two has; "" if there are none. Raises
+    UserError if other arrays differ.
     """
     expected = array_shapes(abstract)
     missing = _optional(expected.keys() - shapes.keys())
@@ -359,7 +360,7 @@ def _optional(names: set[str]) -> set[str]:
 
 
 def _without(abstract: Any, missing: set[str]) -> Any:
-    """A state without sums, or without its average. missing: paths of their arrays."""
+    """A state without some sums or its average. missing: the paths of their arrays."""
     sums, average = dict(abstract.sums), abstract.average
     for name in missing:
         part, _, rest = name.partition("/")
@@ -474,8 +475,9 @@ def _notes(path: epath.Path) -> tuple[dict[str, tuple[list[int], int]], dict[str
 def _checksums(tree: Any) -> dict[str, int]:
     """The checksum of each array, by path.
 
-    Each shape compiles one small program, which is called for each array. A program for all
-    arrays of a shape takes 33 ms to compile for each array, 40 s for the 1,209 of LARGE.
+    Each shape compiles one small program, which is called for each array. Programs over all
+    arrays of a shape would take 33 ms for each array to compile: 40 s for the 1,209 arrays
+    of LARGE.
     """
     sums = {}
     for name, x in arrays_by_path(tree).items():
@@ -490,8 +492,8 @@ def _checksums(tree: Any) -> dict[str, int]:
 def _checksum(x: jax.Array) -> jax.Array:
     """A uint32 that depends on all bits of an array and their places, not on sharding.
 
-    It is the sum of all words, each times an odd number that depends on the word's place.
-    Every change of a single word changes the sum.
+    It is the sum of all words, each times an odd number that depends on the word's place,
+    so every change to a single word changes the sum.
     """
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)

@@ -100,8 +100,8 @@ _DTYPES = {
 }
 
 
-# The base class is Python's unpickler. In the C version a damaged memo index allocates up
-# to 64 GiB.
+# The base class is the unpickler in Python, because in the C version a damaged memo index
+# allocates up to 64 GiB.
 class _Unpickler(pickle._Unpickler):
     """Unpickles a state dict. A pickle can call only the objects that find_class returns.
 
@@ -114,7 +114,7 @@ class _Unpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         path = f"{module}.{name}"
-        # A pickle can only change these objects. They are new for it, or immutable.
+        # A pickle can only change these objects, which are its own or immutable.
         allowed = {
             "collections.OrderedDict": collections.OrderedDict,
             "torch._utils._rebuild_tensor_v2": lambda *args: _view(*args[:4]),
@@ -123,7 +123,7 @@ class _Unpickler(pickle._Unpickler):
         if path in _DTYPES:
             return path
         if path not in allowed:
-            raise UserError(f"it asks for {path} and may run any code; use safetensors")
+            raise UserError(f"it calls {path}, which may run any code; use safetensors")
         return allowed[path]
 
     def persistent_load(self, pid: Any) -> np.ndarray:

@@ -12,7 +12,7 @@ A Flax module has no parameters of its own: ``init`` makes them, and ``apply`` t
 
 Names of arrays end in their shape, such as x_BLD for (B, L, D). model/config.py explains
 the letters. ``split(x_BLD, "BLD")`` sets how an array is split over devices. It changes no
-values, and does nothing without a mesh.
+values, and has no effect without a mesh.
 """
 
 import functools
@@ -52,14 +52,15 @@ from bert_jax.model.parameters import stack_name
 from bert_jax.model.tokens import Tokens, take_positions
 from bert_jax.model.window import attend_in_blocks
 
-# What a layer keeps for the backward pass, by ComputeConfig.remat. None: its input. The
-# products with kernels are those without batch dimensions, unlike attention's.
+# Arrays that a layer keeps for the backward pass, by ComputeConfig.remat. None: only its
+# input. "dots" keeps the products with kernels, which, unlike attention's, have no batch
+# dimensions.
 REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": None,
 }
 
-# Logit of the rows of the word table that belong to no token; see BertConfig.word_rows.
+# Logit of rows of the word table that do not belong to a token; see BertConfig.word_rows.
 PADDING_LOGIT = -1e9
 
 
@@ -235,7 +236,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """The parts of a layer. A subclass defines in which order they are applied."""
+    """The parts of a layer. A subclass defines the order in which they are applied."""
 
     config: BertConfig
     compute: ComputeConfig
@@ -316,7 +317,7 @@ class PreNormBlock(Block):
 
 
 class Period(nn.Module):
-    """Layers, one after the other. A scan repeats them."""
+    """Layers that follow one another. A scan repeats them."""
 
     layers: list[nn.Module]
     hidden_states: bool
@@ -324,7 +325,7 @@ class Period(nn.Module):
     def __call__(
         self, x_BLD: jax.Array, tokens: Tokens
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Returns the output of the last layer, and of every layer or None."""
+        """Returns the output of the last layer, and the outputs of all layers or None."""
         outputs = []
         for layer in self.layers:
             x_BLD = layer(x_BLD, tokens)
@@ -335,7 +336,7 @@ class Period(nn.Module):
 
 
 class Encoder(nn.Module):
-    """All layers, with parameters ``layer_0``, ``layer_1``, ..., or stacks of them."""
+    """All layers. Their parameters are ``layer_0``, ``layer_1``, ..., or are stacked."""
 
     config: BertConfig
     compute: ComputeConfig
@@ -427,9 +428,9 @@ class EncoderOutput:
     """The output of BertModel, in the dtype of the activations.
 
     sequence_BLD: output of the last layer, (B, Q, D) if positions_BQ is given.
-    pooled_BD: the pooler (config.pooler) on [CLS], on the last token of a causal model, or
-      on the mean of all tokens (config.pooling). None if pool is False. Its shape is
-      (B, S, D) if ``encode`` returns it: a vector for each sequence. It is float32 if
+    pooled_BD: output of the pooler (config.pooler) for [CLS], for the last token of a
+      causal model, or for the mean of all tokens (config.pooling). None if pool is False.
+      ``encode`` returns it as (B, S, D), with a vector for each sequence. It is float32 if
       there is a pooler.
     hidden_states: the embeddings and the output of each layer. Empty by default.
     """
@@ -542,7 +543,7 @@ def pooled_positions(config: BertConfig, tokens: Tokens) -> jax.Array:
 def transformed(
     config: BertConfig, compute: ComputeConfig, x_BMD: jax.Array
 ) -> jax.Array:
-    """Dense layer, activation and LayerNorm, as parts of the module that calls it."""
+    """Dense layer, activation and LayerNorm, with parameters in the calling module."""
     options = {"name": "transform", "has_bias": config.head_bias, "is_output": True}
     transform = dense(config, compute, config.hidden_size, **options)
     x_BMD = split(transform(split(x_BMD, "BMD")), "BMD")
@@ -585,8 +586,8 @@ class PreTrainingOutput(NamedTuple):
     mlm_logits_BMW: one logit for each row of the word table. The rows that pad the table
       have PADDING_LOGIT, so their probability is 0. Losses keep these rows, because a
       smaller array would be a copy.
-    nsp_logits_B2: class 0 is IsNext, class 1 is NotNext. The shape is (B, S, 2) if
-      ``BertForPreTraining.logits`` returns them: two logits for each pair.
+    nsp_logits_B2: class 0 is IsNext, class 1 is NotNext. ``BertForPreTraining.logits``
+      returns them as (B, S, 2), two logits for each pair.
     """
 
     mlm_logits_BMW: jax.Array
@@ -635,8 +636,8 @@ class BertForPreTraining(nn.Module):
     ) -> jax.Array:
         """Predictions of the tokens at ``positions_BQ``, float32 logits (B, Q, W).
 
-        A causal model predicts a token from the tokens before it. Ignore its logits of the
-        first token of a sequence, which has no token before it. Any other model predicts
+        A causal model predicts a token from the tokens before it. Ignore its logits for the
+        first token of a sequence, which has no tokens before it. Any other model predicts
         from all tokens. The pooler and the NSP head may be absent.
         """
         x_BQD = self.lm_vectors(tokens, positions_BQ, deterministic=deterministic)

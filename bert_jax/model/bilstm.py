@@ -1,7 +1,7 @@
 """LSTMs (Hochreiter and Schmidhuber, 1997, with forget gates), and a BiLSTM as a head.
 
-A row may pack several sequences. An LSTM starts again at the first token that it reads of
-each sequence, so the sequences of a row do not depend on each other.
+A row may pack several sequences. An LSTM starts again at the first token of each sequence
+that it reads, so the sequences of a row do not depend on each other.
 """
 
 import functools
@@ -18,7 +18,7 @@ from bert_jax.model.tokens import Tokens, take_positions
 
 DIRECTIONS = ("forward", "backward")
 
-# Products with float32 sums and results, also of bfloat16 inputs.
+# Products with float32 sums and results, even for bfloat16 inputs.
 _Dense = functools.partial(
     nn.Dense,
     dot_general=functools.partial(
@@ -48,7 +48,7 @@ class Cell(nn.Module):
 
         carry: state and output before the token. gates_BG: the input, multiplied by the
         kernel of the gates i, f, g and o. first_B: whether the token is the first one of a
-        sequence, which the LSTM reads from the state 0.
+        sequence, at which the state is reset to 0.
         """
         dense = functools.partial(_Dense, use_bias=False, dtype=self.dtype)
         c_BH, h_BP = (jnp.where(first_B[:, None], 0.0, x) for x in carry)
@@ -71,7 +71,7 @@ def lstm(
     dtype: jnp.dtype = jnp.float32,
     forget_bias: float = 0.0,
 ) -> jax.Array:
-    """One direction of one layer, in a compact method: float32 (B, L, width).
+    """One direction of one layer, in a compact method: float32 (B, L, projection or width).
 
     name: name of the parameters. If it ends in "backward", the LSTM reads from right to
     left. segment_ids_BL: see Tokens. projection: width of the output; 0: ``width``. dtype:
@@ -118,8 +118,8 @@ def last_states(x_BLF: jax.Array, tokens: Tokens) -> jax.Array:
 class BiLstm(nn.Module):
     """Logits of ``outputs`` labels from features of tokens, all float32.
 
-    by_token: whether there are logits for each token, (B, L, outputs). Otherwise there are
-    logits for each sequence, (B, S, outputs), from the last state of each direction.
+    by_token: whether each token has logits, (B, L, outputs). Otherwise each sequence has
+    logits, (B, S, outputs), from the last state of each direction.
     """
 
     config: FeatureConfig
@@ -149,11 +149,11 @@ class BertWithBiLstm(nn.Module):
 
     With feature_config.layers it reads hidden states of a frozen encoder (paper, section
     5.3: the last four layers of BASE are best). A frozen encoder has no dropout and no
-    gradient, so :meth:`features` may be computed once for the :meth:`tag` of all epochs.
-    Without feature_config.layers the encoder is also fine-tuned (table 5).
+    gradient, so :meth:`features` can be computed once for :meth:`tag` in all epochs.
+    Without feature_config.layers the encoder is fine-tuned as well (table 5).
 
-    by_token: whether there are logits of every token, (B, L, outputs), or of each sequence.
-    encoder: class of the encoder; see heads.py.
+    by_token: whether each token has logits, or each sequence; see BiLstm. encoder: class of
+    the encoder; see heads.py.
     """
 
     config: BertConfig

@@ -19,7 +19,7 @@ POOLERS = ("tanh", "relu", "gelu", "transform", "none")
 DTYPES = ("float32", "bfloat16", "auto")
 
 # Added to the score of a key that a query does not attend to, as in modeling.py. It is
-# finite, so a row without tokens gives a mean instead of NaN.
+# finite, so that the output of a row without tokens is a mean and not NaN.
 MASKED_SCORE = -10000.0
 
 _TILE = 128  # rows and columns of a matrix unit's tile
@@ -30,8 +30,8 @@ class LayerPattern(NamedTuple):
     """The options in which the layers of a model differ; see BertConfig.pattern.
 
     window: number of tokens on either side to which a token attends. 0: all tokens.
-    rope_theta: base of the wavelengths of rotary positions. attention_norm: whether the
-    layer has the LayerNorm of its attention.
+    rope_theta: base of the wavelengths of rotary positions. attention_norm: whether
+    attention has its LayerNorm.
     """
 
     window: int = 0
@@ -56,7 +56,7 @@ class BertConfig:
         "number of token types. 2: A and B. 1: all tokens have one vector. 0: none",
         least=0,
     )
-    causal: bool = setting(False, "no attention to later tokens, as in GPT")
+    causal: bool = setting(False, "tokens do not attend to later tokens, as in GPT")
     window: int = setting(
         0,
         "number of tokens on either side to which a token attends. 0: it attends to all "
@@ -97,19 +97,19 @@ class BertConfig:
     )
     position_offset: int = setting(
         0,
-        "row of the position table that the first token has. RoBERTa's is 2: its table has "
-        "max_positions + 2 rows",
+        "row of the position table for the first token. In RoBERTa it is 2, and the table "
+        "has max_positions + 2 rows",
         least=0,
     )
     pre_norm: bool = setting(
         False,
-        "LayerNorm before attention and feed-forward, not after them. The last layer has "
-        "one more after it (MegatronBert in transformers)",
+        "LayerNorm before attention and feed-forward instead of after, and one more after "
+        "the last layer (MegatronBert in transformers)",
     )
     embedding_norm: bool = setting(
         False,
-        "with pre_norm: LayerNorm of the embeddings. It replaces the LayerNorm before the "
-        "first attention, which the model then does not have",
+        "with pre_norm: LayerNorm of the embeddings, which replaces the LayerNorm before "
+        "the first attention",
     )
     norm_bias: bool = setting(True, "bias of every LayerNorm")
     attention_bias: bool = setting(
@@ -128,14 +128,14 @@ class BertConfig:
     pooling: str = setting(
         "token",
         "input of a classifier. token: [CLS], the last token if causal, or the last state "
-        "of each direction. mean: the mean of all tokens",
+        "of each direction of an lstm. mean: the mean of all tokens",
         one_of=POOLINGS,
     )
     pooler: str = setting(
         "tanh",
         "activation of the pooler, the dense layer below a classifier of texts. transform: "
-        "a dense layer, activation and LayerNorm as in the MLM head, also below a "
-        "classifier of tokens or answers (ModernBERT). none: no pooler",
+        "a dense layer, activation and LayerNorm as in the MLM head, which is also below "
+        "classifiers of tokens and answers (ModernBERT). none: no pooler",
         one_of=POOLERS,
     )
     head_bias: bool = setting(
@@ -144,8 +144,8 @@ class BertConfig:
     )
     model_type: str = setting(
         "bert",
-        "model_type of an exported config.json. A family of transformers that lacks one of "
-        "the other options is replaced by one that has them",
+        "model_type of an exported config.json. If the family in transformers lacks one of "
+        "the other options, the model is exported as a family that has them",
     )
     hidden_dropout: float = setting(
         0.1, "dropout rate of the embeddings and of each layer's outputs", **_SHARE
@@ -161,7 +161,8 @@ class BertConfig:
     )
     initializer_range: float = setting(
         0.02,
-        "standard deviation of new weights and embeddings, cut at two deviations",
+        "standard deviation of the normal distribution of new weights and embeddings, "
+        "which is cut at two deviations",
         least=0,
         below=1e3,
     )
@@ -176,17 +177,17 @@ class BertConfig:
         if self.hidden_size % self.num_heads:
             raise UserError(
                 f"hidden_size={self.hidden_size} is not a multiple of "
-                f"num_heads={self.num_heads}; change one of them"
+                f"num_heads={self.num_heads}; change either"
             )
         self._check_options()
 
     def _check_options(self) -> None:
-        """Raises UserError for options that have no effect or no meaning together."""
+        """Raises UserError for options that have no effect or contradict each other."""
         rotary = self.positions == "rotary"
         if rotary and self.head_size % 2:
             raise UserError(
                 "positions=rotary needs heads of an even size, but hidden_size / num_heads "
-                f"is {self.head_size}; change one of them"
+                f"is {self.head_size}; change either"
             )
         if rotary and self.position_offset:
             raise UserError(
@@ -207,8 +208,8 @@ class BertConfig:
             )
         if not self.window and self.global_every != 1:
             raise UserError(
-                f"global_every={self.global_every} needs window, which is 0; "
-                "set one of them"
+                f"global_every={self.global_every} needs window, which is 0; set window "
+                "or leave global_every out"
             )
         if self.local_rope_theta and not (rotary and self.window):
             raise UserError(
@@ -217,8 +218,8 @@ class BertConfig:
             )
         if self.embedding_norm and not self.pre_norm:
             raise UserError(
-                "embedding_norm=True needs pre_norm=True, because other models always have "
-                "this LayerNorm; leave embedding_norm out"
+                "embedding_norm=True needs pre_norm=True, because without pre_norm a model "
+                "always has this LayerNorm; leave embedding_norm out"
             )
         if self.encoder == "lstm":
             self._check_lstm()
@@ -237,16 +238,16 @@ class BertConfig:
         for name, value in (("positions", "rotary"), ("pooler", "transform")):
             if getattr(self, name) == value:
                 raise UserError(
-                    f"encoder=lstm has no {name}={value}; change one of them"
+                    f"encoder=lstm does not support {name}={value}; change either"
                 )
 
     @property
     def reads_both_sides(self) -> bool:
-        """Whether the MLM head predicts a token from the tokens on both of its sides."""
+        """Whether the MLM head predicts a token from the tokens on both sides of it."""
         return self.encoder == "transformer" and not self.causal
 
     def pattern(self, layer: int) -> LayerPattern:
-        """The options of a layer, from 0."""
+        """The options of a layer. layer: its number, from 0."""
         attention_norm = layer > 0 or not self.embedding_norm
         is_global = self.global_every and layer % self.global_every == 0
         if is_global:
@@ -256,9 +257,9 @@ class BertConfig:
 
     @property
     def scanned(self) -> tuple[int, int]:
-        """The first layer of a scan over periods of the pattern, and a period's layers.
+        """The first layer of a scan over periods of the pattern, and a period's length.
 
-        The layers after the first are whole periods. A first layer without attention norm
+        The layers from this one on are whole periods. A first layer without attention norm
         is not scanned.
         """
         period = max(self.global_every, 1)
@@ -271,8 +272,8 @@ class BertConfig:
     def word_rows(self) -> int:
         """W: rows of the word table, vocab_size rounded up to a multiple of 128.
 
-        The table is padded so that the tiles of a matrix unit are full, and so that any
-        power of two of devices up to 128 can split it. The padding rows stay zero.
+        The table is padded so that the tiles of a matrix unit are full, and so that 2, 4,
+        ..., 128 devices can split it. The padding rows stay zero.
         """
         return -(-self.vocab_size // _TILE) * _TILE
 
@@ -309,9 +310,10 @@ class BertConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Devices form a grid, the mesh. Each setting is the size of an axis.
+    """The mesh, a grid of devices. Each number is the size of an axis.
 
-    The product is the number of devices. One size may be -1, for all other devices.
+    The product of the sizes is the number of devices. One size may be -1, which means the
+    rest.
     """
 
     replica: int = setting(1, "number of TPU slices, which split the batch")
@@ -338,33 +340,33 @@ class ComputeConfig:
     )
     attention_impl: str = setting(
         "auto",
-        "form of attention: plain (the formula), xla (with its own gradient), splash (TPU) "
-        "or cudnn (GPU). auto: xla on CPUs, plain on other devices. Only plain and xla "
-        "have dropout",
+        "implementation of attention: plain (the formula), xla (with its own gradient), "
+        "splash (TPU) or cudnn (GPU). auto: xla on CPUs, plain on other devices. Only "
+        "plain and xla support dropout",
         one_of=("auto", "plain", "xla", "splash", "cudnn"),
     )
     dropout_impl: str = setting(
         "auto",
-        "random bits of a dropout mask: plain (32 bits a value, of JAX's generator rbg) or "
-        "bytes (8 bits). auto: bytes on CPUs, plain on other devices",
+        "random bits of a dropout mask: plain (32 bits a value, from JAX's generator rbg) "
+        "or bytes (8 bits a value). auto: bytes on CPUs, plain on other devices",
         one_of=("auto", "plain", "bytes"),
     )
     remat: str = setting(
         "none",
-        "gradient checkpointing: what the backward pass computes again. full: each layer, "
-        "with a third more operations. dots: all but the products with kernels. none: "
-        "nothing, which needs the most memory",
+        "gradient checkpointing: the part that the backward pass computes again. full: "
+        "each layer, with a third more operations. dots: all but the products with "
+        "kernels. none: nothing, which needs the most memory",
         one_of=("none", "dots", "full"),
     )
     scan_layers: bool = setting(
         False,
         "stack the parameters of layers and loop over one layer, or over global_every "
-        "layers. Compiles faster. New parameters are the same, dropout masks differ",
+        "layers, which compiles faster. New parameters are the same, dropout masks differ",
     )
     float32_gradients: bool = setting(
         False,
-        "with bfloat16, sum gradients over rows and devices in float32. Sends twice the "
-        "bytes between devices",
+        "with bfloat16, sum gradients over rows and devices in float32, which sends twice "
+        "as many bytes between devices",
     )
 
     def __post_init__(self):
@@ -381,10 +383,11 @@ class FeatureConfig:
         "the embeddings, -1: the last layer. Empty: fine-tune the encoder",
     )
     bilstm: bool = setting(
-        False, "fine-tune the encoder with a BiLSTM on it. Unused with layers"
+        False, "fine-tune the encoder with a BiLSTM on top. Not used with layers"
     )
     lstm_layers: int = setting(2, "number of layers of the BiLSTM", least=1)
-    # The paper's "768-dimensional" may mean both directions together. It has no dropout.
+    # The paper's "768-dimensional" may mean both directions together. Its BiLSTM has no
+    # dropout.
     width: int = setting(768, "units of each direction of the BiLSTM", least=1)
     dropout: float = setting(
         0.1, "dropout rate of the features and of each LSTM layer's outputs", **_SHARE

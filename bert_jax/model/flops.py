@@ -6,7 +6,7 @@ Elementwise operations and lookups are not counted.
 
 from bert_jax.model.config import BertConfig, ComputeConfig, FeatureConfig
 
-# Two operations of a multiply-add, in the forward pass and twice in the backward pass.
+# Operations for each multiply-add: two in the forward pass and four in the backward pass.
 STEP = 6
 
 
@@ -25,8 +25,8 @@ def step(
     Counts the layers, the MLM head at ``predictions`` positions of a row, and the pooler
     and the NSP head of its ``sequences``. The last layer of a Transformer is computed and
     counted only at these positions and at [CLS], but at all positions if ``whole`` or with
-    compute.scan_layers. Attention to a window is computed at all positions. XLA's cost
-    analysis would count the body of a scan once.
+    compute.scan_layers. Attention with a window is computed at all positions. XLA's cost
+    analysis would count the body of a scan only once.
     """
     D, V, width = config.hidden_size, config.vocab_size, config.hidden_size
     if config.encoder == "lstm":

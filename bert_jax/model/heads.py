@@ -107,7 +107,7 @@ class BertForVectors(nn.Module):
 def side_by_side(
     hidden_states: Sequence[jax.Array], layers: Sequence[int]
 ) -> jax.Array:
-    """The concatenated hidden states of some layers, float32 (B, L, W)."""
+    """The concatenated hidden states of ``layers``, float32 (B, L, W)."""
     states_BLD = [hidden_states[i].astype(jnp.float32) for i in layers]
     return jnp.concatenate(states_BLD, axis=-1)
 

@@ -20,8 +20,8 @@ from bert_jax.model.kernels.device import (
     on_one_cpu,
 )
 
-# Vaswani et al. scale word vectors to the size of the sinusoids. Here the sinusoids are
-# scaled to the size of new word vectors.
+# Vaswani et al. scale word vectors to the size of the sinusoids, whereas here the sinusoids
+# are scaled to the size of new word vectors.
 SINUSOID_SCALE = 0.02
 
 
@@ -31,7 +31,7 @@ def kernel_init(config: BertConfig, is_output: bool = False) -> Initializer:
     As in modeling.py it is not rescaled, so the standard deviation is 0.88 times
     initializer_range. For an output, config.scaled_init divides it by the root of the
     number of residual sums, as in GPT-2 (Radford et al., 2019, section 2.3) and ModernBERT.
-    Equal deviations give the same function.
+    Equal deviations return the same function.
     """
     deviation = config.initializer_range
     if is_output and config.scaled_init:
@@ -65,8 +65,8 @@ def split(x: jax.Array, letters: str) -> jax.Array:
 def product(compute: ComputeConfig, dtype: jnp.dtype) -> Callable[..., jax.Array]:
     """jax.lax.dot_general with results of ``dtype``.
 
-    One CPU device computes it in another form, and compute.float32_gradients needs a
-    gradient with another dtype than its factor.
+    A single CPU device computes it in another form. With compute.float32_gradients a
+    gradient has another dtype than its factor.
     """
     function = jax.lax.dot_general
     if on_one_cpu() or compute.float32_gradients:
@@ -102,7 +102,7 @@ def dense(
     features: dimensions of the result, which replace the dimensions ``axis`` of the input.
     The kernel has all these dimensions, so a mesh can split attention's kernels by heads.
     is_head: whether the result is an output of the model. It is then float32 with every
-    compute dtype, because rounded logits of bfloat16 tie.
+    compute dtype, because logits that are rounded to bfloat16 tie.
     is_output: see :func:`kernel_init`.
     """
     dtype = activation_dtype(compute.dtype)
@@ -125,13 +125,13 @@ def dense(
 
 
 def table(config: BertConfig, size: int, rows: int | None = None) -> nn.Embed:
-    """A float32 vector for each of ``size`` ids. If there is one, every id has it.
+    """A float32 vector for each of ``size`` ids. If size is 1, all ids share the vector.
 
     Vectors are looked up in float32 and cast later. The gradient of a lookup adds one
     vector for each occurrence of an id, and in bfloat16 the sum stops growing after a few
     hundred vectors.
 
-    rows: number of rows if more than ``size``. The additional rows start as 0.
+    rows: number of rows if more than ``size``. The additional rows are initialised to 0.
     """
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
@@ -153,8 +153,8 @@ def sinusoids(config: BertConfig) -> np.ndarray:
 def rotary_rates(size: int, theta: float, factor: float) -> np.ndarray:
     """The angles of position 1 for heads of a size: float32 theta^(-2i / size) / factor.
 
-    Each step is float32, as in torch, where most models were trained. With rates that were
-    rounded once, angles at position 8,000 would differ by 1e-4.
+    Each step is float32, as in torch, with which most models were trained. With rates that
+    are rounded once, angles at position 8,000 would differ by 1e-4.
     """
     exponents = np.arange(0, size, 2, dtype=np.float32) / size
     return 1 / np.float32(theta) ** exponents / np.float32(factor)
@@ -195,12 +195,12 @@ def layer_norm(
 
 
 def unchanged(x: jax.Array) -> jax.Array:
-    """``x``, in place of a part that a model does not have."""
+    """Returns ``x``, in place of a part that a model does not have."""
     return x
 
 
 def gelu(x: jax.Array) -> jax.Array:
-    """GELU with erf, as modeling.py has it. jax.nn.gelu uses erfc, which takes longer."""
+    """GELU with erf, as in modeling.py. jax.nn.gelu uses erfc, which is slower."""
     return x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5))))
 
 
@@ -242,7 +242,7 @@ def activation(config: BertConfig) -> Callable[[jax.Array], jax.Array]:
 def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     """True with probability 1 - ``rate``, independently for each element.
 
-    The random numbers come from the generator of the device (JAX's rbg). With a mesh each
+    The generator of the device (JAX's rbg) draws the random numbers. With a mesh each
     device draws its own rows.
     """
 
@@ -256,7 +256,7 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
 def drop(
     x: jax.Array, rate: float, key: jax.Array, implementation: str = "auto"
 ) -> jax.Array:
-    """Zero with probability ``rate``, otherwise x / (1 - rate).
+    """Dropout: zero with probability ``rate``, otherwise x / (1 - rate).
 
     implementation: see ComputeConfig.dropout_impl.
     """
@@ -265,7 +265,7 @@ def drop(
 
 
 def mask_function(implementation: str) -> Callable[..., jax.Array]:
-    """:func:`keep_mask`, or its form with 8 bits a value.
+    """The function :func:`keep_mask`, or its form with 8 bits a value.
 
     implementation: see ComputeConfig.dropout_impl.
     """

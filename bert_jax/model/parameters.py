@@ -42,7 +42,7 @@ def with_scan(
     """Parameters of a model, with the layers of its encoders stacked if ``scan``.
 
     first, period: BertConfig.scanned. numpy arrays stay numpy arrays. An encoder without
-    layers stays as it is.
+    layers is unchanged.
     """
     changed = dict(params)
     for name in encoder_names(params):
@@ -74,7 +74,7 @@ def stack_layers(
 ) -> dict[str, Any]:
     """Layers from ``first`` on as stacks of every ``period``-th layer.
 
-    A stack has a leading dimension of layers. Layers before ``first`` stay as they are.
+    A stack has a leading dimension of layers. Layers before ``first`` are unchanged.
     """
     rest = dict(encoder_params)  # layers, and perhaps a norm after the last layer
     count = 0
@@ -107,13 +107,13 @@ def init_stacked(
 ) -> dict[str, Any]:
     """``with_scan(params, True)`` of new parameters.
 
-    The kernels with the initialisers of :func:`kernel_init` are most of a model. Each is
-    drawn for all layers at once, from the keys that Flax gave the layers. A program that
-    draws and stacks them one by one takes twice as long to compile, and needs the memory of
-    all layers twice. The parameters of all other initialisers are stacked.
+    Most of a model are kernels with the initialisers of :func:`kernel_init`. Each is drawn
+    for all layers at once, from the keys that Flax gave the layers. A program that draws
+    and stacks them one by one takes twice as long to compile, and needs the memory of all
+    layers twice. The parameters of all other initialisers are stacked.
 
-    model: without scan_layers. inputs, options: the arguments of ``model.init``. It must be
-      called in the same jitted function: the compiler leaves out its draws of the kernels.
+    model: without scan_layers. inputs, options: the arguments of ``model.init``. Call this
+      function under jit, so that the compiler removes the draws of kernels by model.init.
     """
     known = kernel_init(model.config), kernel_init(model.config, is_output=True)
     draws = {}  # the initialisers of these kernels by the paths of their modules

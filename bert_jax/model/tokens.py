@@ -33,9 +33,9 @@ class Tokens:
     ) -> "Tokens":
         """Rows of one sequence each. attention_mask_BL: 1 for tokens, 0 for padding.
 
-        Padding belongs after the tokens: the position of a token is its place in the row.
-        (RoBERTa in transformers counts the tokens before it, also if padding is on the
-        left or between them.)
+        Padding must follow the tokens, because the position of a token is its place in the
+        row. (RoBERTa in transformers counts the tokens before it, even if padding is on the
+        left or between tokens.)
         """
         segment_ids_BL = jnp.asarray(attention_mask_BL, jnp.int32)
         starts_BS = jnp.zeros_like(segment_ids_BL[:, :1])
@@ -43,9 +43,9 @@ class Tokens:
 
     @classmethod
     def of_batch(cls, batch: Mapping[str, jax.Array]) -> "Tokens":
-        """The tokens of a batch. Without "starts" a row is one sequence.
+        """The tokens of a batch of data/pipeline.py or data/batching.py.
 
-        Batches come from data/pipeline.py and data/batching.py.
+        Without "starts" a row is one sequence.
         """
         arrays = [batch["input_ids"], batch["token_type_ids"]]
         if "starts" in batch:

@@ -1,7 +1,7 @@
 """Attention to a window of tokens, in blocks.
 
 Its time and memory grow with the length times the window, not with the square of the
-length. Masks of the whole square would compute all scores, and discard most of them.
+length. With a mask, attention would compute all scores and discard most.
 """
 
 from collections.abc import Callable

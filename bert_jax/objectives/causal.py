@@ -36,7 +36,7 @@ from bert_jax.objectives.objective import (
 
 @dataclasses.dataclass(frozen=True)
 class Causal(PretrainingObjective):
-    """Mean loss of all tokens except the first one of each sequence."""
+    """Mean loss of all tokens except the first token of each sequence."""
 
     model: BertForPreTraining
     sum_names: ClassVar[tuple[str, ...]] = sum_names("lm")
@@ -71,20 +71,20 @@ class Causal(PretrainingObjective):
         return summed_over_positions(head_sums, x_BPD, self.targets(batch), weights_BP)
 
     def prediction_weights(self, batch: Batch) -> jax.Array:
-        """float32 (B, L): 1 for each token that is predicted, 0 for others."""
+        """float32 (B, L): 1 for each token that is predicted, 0 for all others."""
         ids_BL = Tokens.of_batch(batch).segment_ids
         follows_BM = (ids_BL[:, 1:] == ids_BL[:, :-1]) & (ids_BL[:, 1:] > 0)
         return jnp.pad(follows_BM, ((0, 0), (1, 0))).astype(jnp.float32)
 
     def targets(self, batch: Batch) -> jax.Array:
-        """The token of each of the ``prediction_weights``, int32."""
+        """The token to which each of the ``prediction_weights`` belongs, int32."""
         return unmasked_ids(batch)
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """perplexity: e to the power of the mean loss."""
         metrics = mean_metrics("lm", sums)
         loss = metrics.pop("lm_loss")
-        perplexity = float(np.exp(min(loss, 700.0)))  # finite also for a diverged run
+        perplexity = float(np.exp(min(loss, 700.0)))  # finite even in a diverged run
         return {"loss": loss, **metrics, "perplexity": perplexity}
 
     def summary(self, metrics: dict[str, float]) -> str:

@@ -74,7 +74,10 @@ class CausalPhases(PretrainingObjective):
         return self.of_batch(batch).eval_sums(params, batch)
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """The metrics of the objectives that had batches. "loss" is of the last one."""
+        """The metrics of the objectives that had batches.
+
+        If both had batches, "loss" is the loss of masked LM.
+        """
         metrics = {}
         if sums.get("lm_weight"):
             metrics |= self.causal.metrics(sums)
@@ -97,10 +100,11 @@ class CausalPhases(PretrainingObjective):
 def with_causal_phases(
     objective: PretrainingObjective, examples: ExampleConfig, *, ends_causal: bool
 ) -> CausalPhases:
-    """The objective of a run with left-to-right phases. objective: of its other phases.
+    """The objective of a run with left-to-right phases.
 
-    Raises UserError unless it is masked LM of a model that attends to both sides, without
-    sentence pairs, or if the attention of ``compute`` has no causal form.
+    objective: the objective of the other phases. Raises UserError unless it is masked LM
+    without sentence pairs, for a model that attends to both sides, or if the attention of
+    its ``compute`` has no causal form.
     """
     if type(objective) is not MlmNsp:
         needed = "objective='bert_jax.objectives.mlm_nsp'"

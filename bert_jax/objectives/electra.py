@@ -1,7 +1,7 @@
 """Replaced token detection (Clark et al. 2020, "ELECTRA", section 3).
 
 A small generator replaces the masked tokens. The discriminator, which fine-tuning uses,
-predicts for every token whether it was replaced. The generator learns masked LM. It does
+predicts for every token whether it was replaced. The generator learns masked LM, but does
 not learn to fool the discriminator. Both share the embeddings.
 
 The paper masks only with [MASK]: set data.examples.mask_share=1 and random_share=0.
@@ -153,7 +153,7 @@ class ReplacedTokens(PretrainingObjective):
     def sums(
         self, params: Params, batch: Batch, key: jax.Array | None
     ) -> dict[str, jax.Array]:
-        """Without a key the generator gives the same tokens every time."""
+        """Without a key the generator draws the same tokens every time."""
         dropout_key, sample_key = None, jax.random.key(0)
         if key is not None:
             dropout_key, sample_key = jax.random.split(key)
@@ -199,7 +199,8 @@ class ReplacedTokens(PretrainingObjective):
         M, D, G = batch["mlm_ids"].shape[1], config.hidden_size, small.hidden_size
         discriminator = flops.step(config, compute, rows, L, whole=True)
         generator = flops.step(small, compute, rows, L, predictions=M)
-        # The projection, a head that is wider than its encoder, and the detector.
+        # The projection, the rest of an MLM head that is wider than its encoder, and the
+        # detector.
         rest = L * D * G + M * (D - G) * (G + config.vocab_size) + L * (D * D + D)
         return discriminator + generator + flops.STEP * rows * rest
 
@@ -214,7 +215,7 @@ class ReplacedTokens(PretrainingObjective):
 
 
 def generator_config(config: BertConfig) -> BertConfig:
-    """The config of the generator of a discriminator."""
+    """The config of the generator for a discriminator's config."""
     sizes = {
         name: max(1, getattr(config, name) // GENERATOR_SHARE)
         for name in ("hidden_size", "num_heads", "intermediate_size")

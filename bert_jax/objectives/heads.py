@@ -32,7 +32,7 @@ EIGEN = {"xla_cpu_experimental_ynn_fusion_type": ""}
 class Head(Objective):
     """The mean loss of a head's predictions. ``losses`` defines the loss.
 
-    Batches come from data/batching.py.
+    data/batching.py makes the batches.
     model: a module of model/heads.py. frozen: see Objective. reads_tokens: whether the head
       reads every token. Otherwise it reads only [CLS].
     class_weights, label_smoothing: see :meth:`class_losses`. The sum of the losses is
@@ -51,7 +51,7 @@ class Head(Objective):
         return new_params(self.model, key, _few_tokens(), deterministic=True)
 
     def losses(self, logits: jax.Array, batch: Batch) -> jax.Array:
-        """The loss of each prediction from float32 logits; see ``loss_weights``."""
+        """The loss of each prediction, from float32 logits; see ``loss_weights``."""
         raise NotImplementedError
 
     def loss_weights(self, batch: Batch) -> jax.Array:
@@ -99,7 +99,7 @@ class Head(Objective):
         }
 
     def flops(self, batch: Batch) -> float:
-        """Operations of the encoder and of a BiLSTM. Other heads need a hundredth."""
+        """Operations of the encoder and of a BiLSTM. Other heads need 1% of that."""
         rows, length = batch["input_ids"].shape
         config, compute = self.model.config, self.model.compute
         sequences = batch["starts"].shape[1]
@@ -162,7 +162,7 @@ class FrozenTagging(Tagging):
         return init(features_BLF, tokens, deterministic=True)["params"]
 
     def flops(self, batch: Batch) -> float:
-        """Operations of the BiLSTM. The encoder has run before."""
+        """Operations of the BiLSTM, because the encoder has run before."""
         return self._bilstm_flops(batch["input_ids"].size)
 
 
@@ -194,9 +194,9 @@ class Span(Head):
 
 @dataclasses.dataclass(frozen=True)
 class Vectors(Head):
-    """The loss of vectors of length 1 of a row's texts (Reimers et al., 2019).
+    """A loss of the text embeddings of each row (Reimers et al., 2019).
 
-    The vectors u and v belong to the pair, the vectors n to the negatives of the row. The
+    The embeddings have length 1: u and v for the pair, n for the negatives of the row. The
     names in brackets are losses of sentence-transformers.
     loss:
       "cosine": squared error of the cosine of u and v. The label is from 0 to 1.
@@ -206,8 +206,8 @@ class Vectors(Head):
         into microbatches. (MultipleNegativesRankingLoss; Henderson et al., 2017)
       "triplet": mean of max(0, cos(u, n) - cos(u, v) + margin) over the negatives.
         (TripletLoss with the distance 1 - cosine; Schroff et al., 2015)
-    matryoshka: widths. The loss is the sum of the losses of vectors that are cut to each
-      width and scaled to length 1. Empty: the loss of whole vectors. (MatryoshkaLoss;
+    matryoshka: widths. The loss is the sum of the losses of embeddings that are cut to each
+      width and scaled to length 1. Empty: the loss of whole embeddings. (MatryoshkaLoss;
       Kusupati et al., 2022)
     """
 
@@ -261,7 +261,7 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def _few_tokens() -> Tokens:
-    """A row of eight tokens, on which parameters are initialised."""
+    """A row of eight tokens, to initialise parameters."""
     ids_BL = jnp.zeros((1, 8), jnp.int32)
     return Tokens.of_mask(ids_BL, ids_BL, ids_BL + 1)
 
@@ -269,8 +269,8 @@ def _few_tokens() -> Tokens:
 def forward(model: nn.Module, params: Any, batch: Batch, key: jax.Array | None = None):
     """float32 logits of a batch, with dropout if there is a ``key``.
 
-    With "slots" (U, C) the result is the scores of the choices of U examples, or the
-    vectors of the C texts of U rows, (U, C, W).
+    With "slots" (U, C) the result is the scores of the choices of U examples, (U, C), or
+    the embeddings of the C texts of U rows, (U, C, W).
     """
     inputs, method = [Tokens.of_batch(batch)], "__call__"
     if "hidden" in batch:  # the features of the frozen encoder of a BertWithBiLstm

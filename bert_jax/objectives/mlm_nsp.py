@@ -35,7 +35,7 @@ class MlmNsp(PretrainingObjective):
 
     next_sentence: whether the loss includes the sentence pairs. sentence_order: whether
     the pairs are for sentence order prediction. Their metrics are then "sop", not "nsp".
-    z_loss: factor of the z-loss of the masked tokens, the part "mlm_z"; 0: no such part.
+    z_loss: factor of the z-loss of the masked tokens, the part "mlm_z"; 0: no z-loss.
     """
 
     model: BertForPreTraining
@@ -59,7 +59,7 @@ class MlmNsp(PretrainingObjective):
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """The head of pairs, and the pooler below it, if there are no pairs."""
+        """The head for pairs, and the pooler below it, if there are no pairs."""
         return () if self.next_sentence else ("bert/pooler", "nsp")
 
     def init(self, key: jax.Array) -> Params:
@@ -68,7 +68,7 @@ class MlmNsp(PretrainingObjective):
         return new_params(self.model, key, *inputs, deterministic=True)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Numbers of masked tokens, plus 1e-5 as in the original, and of pairs."""
+        """Number of masked tokens, plus 1e-5 as in the original, and number of pairs."""
         totals = {
             f"{part}_loss": jnp.sum(label_weights)
             for part, (_, label_weights) in self._answers(batch).items()

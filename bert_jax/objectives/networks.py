@@ -23,7 +23,7 @@ def encoder_class(config: BertConfig) -> type[BertModel]:
 
 
 def pretraining_class(config: BertConfig) -> type[BertForPreTraining]:
-    """The class of the encoder with the heads of pretraining."""
+    """The class of the encoder with the pretraining heads."""
     if config.encoder == "lstm":
         return TwoWayForPreTraining
     return BertForPreTraining
@@ -44,7 +44,7 @@ def make_model(
     encoder = encoder_class(config)
     if head in ("mean", "cls"):
         if bilstm:
-            raise UserError("a BiLSTM gives no vectors of texts; leave features out")
+            raise UserError("a BiLSTM computes no text embeddings; leave features out")
         if head == "cls" and not config.reads_both_sides:
             raise UserError(
                 "[CLS] needs a model that reads both sides; set data.pooling=mean"

@@ -48,12 +48,12 @@ class Objective(abc.ABC):
     unused: parts of the model, such as bert/pooler, that no loss reads. They are parameters
       of the state, but not of the trained model.
     frozen: pattern of the paths of parameters that are not trained. Layer i of an encoder
-      is encoder/layer_i, also if layers are stacked.
+      is encoder/layer_i, even if layers are stacked.
     adds_rows: whether ``sums`` of a batch are the sums over its rows, apart from the masks
       of model.layers.Dropout. Each device may then call it for its own rows, and the
-      devices exchange each gradient once. False if losses depend on other rows, or if
-      ``sums`` draws random numbers. Each subclass states it. ``model.compute`` is then a
-      ComputeConfig.
+      devices exchange each gradient once. ``model.compute`` must be a ComputeConfig. False
+      if losses depend on other rows, or if ``sums`` draws random numbers. It is not
+      inherited: each subclass sets it.
     """
 
     sum_names: tuple[str, ...]
@@ -132,8 +132,8 @@ def cached_by_objective(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Calls with equal arguments return the same result if the objective is one of bert_jax.
     The loss of a user's objective may depend on values that equality does not compare, such
-    as a constant of its module. So each call with it returns a new result, and it needs no
-    hash.
+    as a constant of its module. So each call with such an objective returns a new result,
+    and the objective needs no hash.
     """
     cached = functools.lru_cache(maxsize=8)(function)
 
@@ -170,7 +170,7 @@ class PretrainingObjective(Objective):
     """An objective for pretraining.
 
     A function ``pretraining(model, compute, examples)`` of its module returns it, from a
-    BertConfig, a ComputeConfig and an ExampleConfig. Batches come from data/pipeline.py.
+    BertConfig, a ComputeConfig and an ExampleConfig. data/pipeline.py makes the batches.
     """
 
     @property
@@ -207,10 +207,10 @@ def check_model(
     encoder: str = "transformer",
     pairs: bool = False,
 ) -> None:
-    """Raises UserError if an objective cannot train a model, or does not use pairs.
+    """Raises UserError if an objective cannot train a model, or does not use the pairs.
 
     causal, encoder: the values of BertConfig that the objective needs. pairs: the setting
-    data.examples.next_sentence, from an objective without a loss on pairs.
+    data.examples.next_sentence, if the objective has no loss on pairs.
     """
     if (model.causal, model.encoder) != (causal, encoder):
         raise UserError(
@@ -245,9 +245,9 @@ def rngs(key: jax.Array | None) -> dict[str, jax.Array] | None:
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
     """-log softmax(logits)[label], and whether the label's logit is above all others.
 
-    Both are computed along the last dimension, in float32. A tie is not right: equal logits
-    predict nothing. Logits are counted because an argmax over the vocabulary takes a CPU as
-    long as a layer.
+    Both are computed along the last dimension, in float32. A tie is not right, because
+    equal logits predict nothing. Counting the logits replaces an argmax over the
+    vocabulary, which takes a CPU as long as a layer.
     """
     logits = logits.astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)
@@ -302,9 +302,9 @@ def z_loss_sums(
 
 
 def summed(function: Callable[[Any], Any], parts: Any) -> Any:
-    """The sum of ``function`` of each part, one part after the other.
+    """The sum of ``function(part)`` over all parts, one part after the other.
 
-    parts: a tree of arrays, whose first axis is the number of the part.
+    parts: a tree of arrays whose first axis is the number of the part.
     """
 
     def add_part(total: Any, part: Any):
@@ -316,11 +316,11 @@ def summed(function: Callable[[Any], Any], parts: Any) -> Any:
 
 
 def summed_over_positions(function: Callable[..., Any], *arrays: jax.Array) -> Any:
-    """``function``, which returns sums over positions, of arrays (B, P, ...).
+    """``function(*arrays)``, which returns sums over the positions P of (B, P, ...).
 
-    Parts of POSITIONS positions are computed one after the other, and computed again in the
-    backward pass. So the arrays that ``function`` makes of a part, such as its logits,
-    need memory for one part only. The last part is padded with zeros.
+    Parts of POSITIONS positions are computed one after the other, and again in the backward
+    pass. So the arrays that ``function`` computes, such as logits, need memory for only one
+    part. The last part is padded with zeros.
     """
     P = arrays[0].shape[1]
     if P <= POSITIONS:

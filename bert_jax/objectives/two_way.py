@@ -1,10 +1,10 @@
-"""Language modelling in both directions, each alone: the comparison with ELMo.
+"""Language modelling in two separate directions: the comparison with ELMo.
 
 Two LSTMs (``model.encoder="lstm"``) predict each token, one from the tokens before it and
 one from the tokens after it (Peters et al., 2018, section 3.1). The loss is the mean of
 both losses over all tokens. The directions share the embeddings and the output layer, which
-is the head of masked LM. ELMo reads characters. This model reads tokens of the vocabulary.
-Fine-tuning learns a weight for each layer (section 3.2).
+is the head of masked LM. ELMo reads characters, whereas this model reads tokens of the
+vocabulary. Fine-tuning learns a weight for each layer (section 3.2).
 """
 
 import dataclasses
@@ -90,7 +90,7 @@ class LayerMix(nn.Module):
 
 
 class TwoWayModel(BertModel):
-    """The LSTMs in place of BERT's layers, with BERT's embeddings and pooler.
+    """LSTMs in place of BERT's layers, with BERT's embeddings and pooler.
 
     The output of a token is the mix of all layers. The pooler reads the last states of both
     directions, or with config.pooling "mean" the mean of all tokens.
@@ -121,7 +121,7 @@ class TwoWayModel(BertModel):
         pool: bool = True,
         hidden_states: bool = False,
     ) -> EncoderOutput:
-        """See BertModel. Vectors of tokens have the width 2 D."""
+        """See BertModel. The vectors of tokens have the width 2 D."""
         x_BLD = self.embeddings(tokens, deterministic=deterministic)
         states = self.encoder(x_BLD, tokens, deterministic=deterministic)
         mixed_BLE = self.mix(states)
@@ -149,7 +149,7 @@ class TwoWayForPreTraining(BertForPreTraining):
     def logits(
         self, tokens: Tokens, mlm_positions_BM: jax.Array, *, deterministic: bool
     ) -> PreTrainingOutput:
-        """The logits of both heads. Those of tokens are :meth:`lm_logits`."""
+        """The logits of both heads. The logits of tokens are :meth:`lm_logits`."""
         encoded = self.bert.encode(tokens, deterministic=deterministic)
         logits_BPW = self.lm_logits(
             tokens, mlm_positions_BM, deterministic=deterministic
@@ -161,8 +161,9 @@ class TwoWayForPreTraining(BertForPreTraining):
     ) -> jax.Array:
         """The vectors (B, 2 Q, D) from which the tokens at ``positions_BQ`` are predicted.
 
-        The first Q are from the tokens before, and the last Q from the tokens after. Ignore
-        the first ones of a sequence's first token, and the last ones of its last token.
+        The first Q vectors are computed from the tokens before, and the last Q from the
+        tokens after. Ignore the former for a sequence's first token, and the latter for its
+        last token.
         """
         encoded = self.bert.encode(
             tokens, deterministic=deterministic, pool=False, hidden_states=True
@@ -184,7 +185,7 @@ class TwoWay(Causal):
     def prediction_weights(self, batch: Batch) -> jax.Array:
         """float32 (B, 2 L), for the predictions of TwoWayForPreTraining.lm_vectors."""
         from_before_BL = super().prediction_weights(batch)
-        # A token that is predicted from the token before it predicts that token.
+        # If a token is predicted from the token before it, that token is predicted from it.
         from_after_BL = jnp.pad(from_before_BL[:, 1:], ((0, 0), (0, 1)))
         return jnp.concatenate([from_before_BL, from_after_BL], axis=1)
 

@@ -31,7 +31,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
         raise UserError(
             f"mesh {dict(zip(AXES, shape, strict=True))} does not use exactly the "
             f"{len(devices)} devices of {counted(number, 'slice')}; set mesh.replica to "
-            "the number of slices, mesh.data and mesh.model; one may be -1, the rest"
+            "the number of slices, mesh.data and mesh.model; one may be -1 for the rest"
         )
     options = {"allow_split_physical_axes": True}
     if number == 1:
@@ -53,9 +53,9 @@ def slices(devices: list[jax.Device]) -> int:
 
 
 def traced_on(mesh: Mesh, function: Callable) -> Callable:
-    """``function`` that is traced under ``mesh``.
+    """``function``, traced under ``mesh``.
 
-    The compiler does not partition a kernel. The kernel of attention does it by hand.
+    The compiler cannot partition a kernel, so the attention kernel is partitioned by hand.
     """
 
     def traced(*args, **kwargs):
@@ -74,8 +74,8 @@ def summed_over_devices(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` of (batch, *whole), computed by each device for its rows, and summed.
 
     Call it under :func:`traced_on`. The compiler would add up the devices' parts of each
-    array at once, and in each pass of a loop. Here the function adds up its parts first,
-    and the devices exchange each array of its result once, in the array's dtype.
+    array immediately, and in each pass of a loop. Here ``function`` adds up its own parts
+    first, and then the devices exchange each array of its result once, in its dtype.
 
     batch: arrays of rows. whole: arrays that the devices along replica and data have whole.
     The compiler still splits arrays over the devices along model.
@@ -116,8 +116,8 @@ def process_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     """Puts the rows of this process, see process_rows(), on its devices.
 
-    Returns the global batch. It contains the rows that several processes have, because
-    'model' spans them, once.
+    Returns the global batch. If 'model' spans several processes, their common rows are in
+    the batch only once.
     """
     sharding, parts = batch_sharding(mesh), batch_divisor(mesh)
     if jax.process_count() == 1:
@@ -137,8 +137,8 @@ def steps_ahead(mesh: Mesh) -> int:
     """How many steps may be started before the host waits for one.
 
     Two on accelerators, so that the device never idles and the batches need little memory.
-    None on CPUs, because a step allocates its buffers as soon as it is started: a run of
-    BASE, 8 x 128, needs 2.6 GiB instead of 3.7 GiB.
+    None on CPUs, because a step allocates its buffers when it starts: a run of BASE, 8 x
+    128, needs 2.6 GiB instead of 3.7 GiB.
     """
     return 0 if mesh.devices.flat[0].platform == "cpu" else 2
 

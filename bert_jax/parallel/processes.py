@@ -1,8 +1,8 @@
 """The processes of one run: how they connect, exchange values, stop and end.
 
 JAX connects the processes, checks their heartbeats and chooses the step after which all
-processes stop. This file adds one-line errors, exit codes, and waits that end: each process
-of a command has a step deadline.
+processes stop. This file adds one-line errors, exit codes, and a step deadline for each
+process of a command, so that no wait is endless.
 """
 
 import contextlib
@@ -33,16 +33,17 @@ T = TypeVar("T")
 # Returns None, or the exception that ends the run.
 StopRequested = Callable[[], type[BaseException] | None]
 
-# Seconds that a process waits for the others. Process 0 may prepare text for hours. JAX
-# ends the wait at once if a process is lost.
+# Seconds that a process waits for the others. Process 0 may prepare text for hours. If a
+# process is lost, JAX ends the wait immediately.
 WAIT = 24 * 3600
 # Every process makes the same calls, so the n-th call has the same number everywhere.
 _numbers = itertools.count(1)
 _steps = itertools.count(1)
 # Messages of Gloo, JAX and NCCL for a failed collective or a lost process. Messages of
 # JAX and NCCL have a status, which Orbax quotes in the middle of its own message. A single
-# word such as "barrier" or "collective" may be part of any bug, and "socket closed" part of
-# an error of a bucket. Gloo raises ValueError, so the type of an exception does not help.
+# word such as "barrier" or "collective" may occur in the message of any bug, and "socket
+# closed" in an error of a bucket. Gloo raises ValueError, so the type of an exception does
+# not help.
 _LOST = re.compile(
     r"\bgloo (?!context)[\w -]+ failed|"
     r"\b(UNKNOWN|INTERNAL|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|"
@@ -69,10 +70,11 @@ def connect(
 ) -> bool:
     """Connects this process with the others; must be called before JAX has devices.
 
-    distributed: Cloud TPU, GKE, Slurm or Open MPI name the processes. Otherwise
-    coordinator_address (host:port of process 0), num_processes and process_id do; without
-    them the run has one process. join_timeout: seconds until all processes are connected.
-    heartbeat_timeout: seconds without a heartbeat after which a process is lost.
+    distributed: whether Cloud TPU, GKE, Slurm or Open MPI provide the addresses and numbers
+    of the processes. Otherwise coordinator_address (host:port of process 0), num_processes
+    and process_id do; without them the run has one process. join_timeout: maximum number of
+    seconds until all processes are connected. heartbeat_timeout: seconds without a
+    heartbeat after which a process is lost.
 
     Returns whether the run has several processes. Raises UserError for wrong flags and for
     a port that process 0 cannot use. If a process is missing, JAX ends the others.
@@ -115,9 +117,9 @@ def _client() -> Any:
 
 
 def wait_for_all(name: str) -> None:
-    """Waits until all processes have called it, without the use of a device.
+    """Waits until all processes have called it, without using a device.
 
-    name: is in JAX's error if a process does not call this within a day.
+    name: name in JAX's error if a process does not call it within a day.
     """
     if jax.process_count() > 1:
         with unwatched():
@@ -187,13 +189,13 @@ def on_every_host(tree: Any) -> Any:
 def stop_requests() -> Iterator[StopRequested]:
     """Gives a function that returns whether the run stops, and with which exception.
 
-    The exception is Preempted after a SIGTERM and KeyboardInterrupt after a Ctrl-C, or
-    after the stop button of a notebook. A second Ctrl-C raises KeyboardInterrupt at once.
-    If a signal arrives after the run's last call, the exception is raised at the end.
+    The exception is Preempted after a SIGTERM, and KeyboardInterrupt after a Ctrl-C or the
+    stop button of a notebook. A second Ctrl-C raises KeyboardInterrupt immediately. If a
+    signal arrives after the run's last call, the exception is raised at the end.
 
     Every process calls the function once after each step. With several processes a SIGTERM
-    to any process makes it return Preempted after the same step in all. JAX handles the
-    signal then: a handler in Python would replace JAX's. A Ctrl-C is a SIGTERM.
+    to any process makes it return Preempted after the same step in all. JAX handles this
+    signal, and a handler in Python would replace JAX's. A Ctrl-C counts as a SIGTERM.
     """
     stops: list[type[BaseException]] = []
     several = jax.process_count() > 1
@@ -207,7 +209,7 @@ def stop_requests() -> Iterator[StopRequested]:
             os.kill(os.getpid(), signal.SIGTERM)
         else:
             stops.append(KeyboardInterrupt)
-        # print would fail if it is interrupted while it writes to the same stream.
+        # print would fail if the signal interrupts a print to the same stream.
         with contextlib.suppress(OSError):
             os.write(2, _STOPPING)
 
@@ -234,7 +236,7 @@ def stop_requests() -> Iterator[StopRequested]:
 
 @contextlib.contextmanager
 def _handled(number: signal.Signals, handler: Callable[..., None]) -> Iterator[None]:
-    """Handles a signal meanwhile."""
+    """Handles a signal within a ``with`` block."""
     before = signal.signal(number, handler)
     try:
         yield
@@ -252,12 +254,12 @@ def lost_peer(error: BaseException | None) -> str:
 
 
 def leave(code: int, *, together: bool) -> NoReturn:
-    """Exits from a command of several processes, whose streams are flushed.
+    """Exits from a command of several processes, after their streams were flushed.
 
-    together: all processes come here, so that JAX can close their connections. A process
-    that fails does not wait for the others. JAX ends them as soon as process 0 ends, so
-    process 0 leaves them 3 s to print their own errors. The step deadline does not end
-    this process meanwhile, which would replace the exit code.
+    together: whether all processes call this function, so that JAX can close their
+    connections. A process that fails does not wait for the others. JAX ends them as soon as
+    process 0 ends, so process 0 gives them 3 s to print their own errors. Meanwhile the
+    step deadline must not end this process, because that would replace the exit code.
     """
     with unwatched():
         if together:
@@ -273,7 +275,7 @@ def watch(seconds: float) -> None:
     """Starts a thread that ends this process after ``seconds`` without progress.
 
     A collective never returns if one process does not take part, and JAX has no watchdog.
-    Progress is every update of a :class:`~bert_jax.progress.Progress`: a step, a batch of
+    Every update of a :class:`~bert_jax.progress.Progress` is progress: a step, a batch of
     an evaluation, a part of a text. Time that JAX's compiler needs does not count. The
     process prints one line and the stacks of all threads, and exits with code 75.
     """
@@ -295,7 +297,7 @@ def _watch(seconds: float) -> None:
         )
         faulthandler.dump_traceback(sys.__stderr__)
         sys.stdout.flush()
-    finally:  # also if stderr or stdout cannot be written
+    finally:  # even if stderr or stdout cannot be written
         os._exit(PREEMPTED)
 
 

@@ -34,9 +34,9 @@ RULES: Rules = (
 )
 
 # The mesh axes that split each dimension of an activation, by its shape letter
-# (model/config.py). Dimensions without a rule stay whole. Without these constraints the
-# compiler splits the activations of scanned layers as it splits their parameters, and
-# each device computes the whole batch.
+# (model/config.py). Dimensions without a rule are not split. Without these constraints the
+# compiler would split the activations of scanned layers as it splits their parameters, and
+# each device would compute the whole batch.
 WITHOUT_ROWS = (
     ("N", "model"),
     ("F", "model"),
@@ -44,8 +44,8 @@ WITHOUT_ROWS = (
 )
 ACTIVATIONS = (("B", ROW_AXES), *WITHOUT_ROWS)
 
-# FSDP splits kernels. It does not split tables, because XLA would gather the whole table,
-# or copy the row of every position, for each lookup. Vectors are too small.
+# FSDP splits only kernels: to look up rows of a split table, XLA would gather the whole
+# table, or copy the row of every position, and vectors are too small.
 _SPLIT_OVER_DATA = r"kernel$"
 
 
@@ -59,8 +59,8 @@ def partition_spec(
 ) -> P:
     """The spec of the tensor ``name``; vectors and scalars are replicated by default.
 
-    more: rules that go before RULES. split: devices along 'data' that share the memory of
-    each matrix (FSDP); 1: none.
+    more: rules that take precedence over RULES. split: number of devices along 'data' that
+    share the memory of each matrix (FSDP); 1: matrices are not split.
     """
     for pattern, spec in (*more, *RULES):
         if re.search(pattern, name):
@@ -72,7 +72,7 @@ def partition_spec(
 
 
 def _split_over_data(spec: P, shape: tuple[int, ...], split: int) -> P:
-    """``spec`` with one more dimension over data: the longest that ``split`` divides."""
+    """``spec`` that splits one more dimension over data: the longest divisible one."""
     free = [
         i
         for i, (axis, size) in enumerate(zip(spec, shape, strict=True))
@@ -89,7 +89,7 @@ def tree_shardings(
 ) -> Any:
     """A NamedSharding for each leaf of a tree of arrays or ShapeDtypeStructs.
 
-    more: see partition_spec. fsdp: the devices of a slice share the memory of every
+    more: see partition_spec. fsdp: whether the devices of a slice share the memory of every
     matrix. Slices do not, so that only gradients cross the network between slices. Raises
     UserError if a tensor of two or more dimensions has no rule, because a large replicated
     tensor can exhaust the memory of a device, or if an axis of the mesh does not divide the
@@ -111,8 +111,8 @@ def tree_shardings(
             if axis is not None and size % mesh.shape[axis]:
                 raise UserError(
                     f"mesh.{axis}={mesh.shape[axis]} does not divide the {size} of {name}; "
-                    f"set mesh.{axis} to a divisor of the heads, the feed-forward width "
-                    "and the rows of the word table"
+                    f"set mesh.{axis} to a common divisor of the number of heads, the "
+                    "feed-forward width and the rows of the word table"
                 )
         return NamedSharding(mesh, spec)
 
@@ -133,7 +133,7 @@ def array_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
 def shape_differences(
     shapes: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]
 ) -> list[str]:
-    """The differences in words, such as "a/bias is (3,), expected (2,)"."""
+    """The differences as text, such as "a/bias is (3,), expected (2,)"."""
     return [
         f"{name} is {shapes.get(name, 'missing')}, expected {expected.get(name, 'none')}"
         for name in sorted(shapes.keys() | expected.keys())

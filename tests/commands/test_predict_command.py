@@ -361,15 +361,13 @@ def test_an_output_with_an_unknown_ending_is_refused(command, checkpoint, tmp_pa
     kind = "classes" if command is predict else "blanks"
     flags = ["--checkpoint", checkpoint(kind), "--text", "a dog"]
     for name in ("a.tsv", "a.xlsx", "a.json"):
-        message = f"{name}, expected a name in .csv or .jsonl"
+        message = f"{name} must end in .csv or .jsonl"
         with pytest.raises(UserError, match=message):
             command.main([*flags, "--output", str(tmp_path / name)])
     path = tmp_path / "answers"
     command.main([*flags, "--output", str(path)])
     assert [*json.loads(path.read_text())]
-    with pytest.raises(
-        UserError, match=r"a\.csv, expected a name in .jsonl with --json"
-    ):
+    with pytest.raises(UserError, match=r"a\.csv must end in .jsonl with --json"):
         command.main([*flags, "--output", str(tmp_path / "a.csv"), "--json"])
 
 

@@ -46,7 +46,7 @@ def test_text_without_document_boundaries_gives_a_warning(
     assert command(monkeypatch, *flags, tmp_path / "en") == 0
     out, err = capsys.readouterr()
     assert "1 document, " in out
-    assert "1 document, and evaluation and next sentence prediction need several" in err
+    assert "one document, but evaluation and next sentence prediction need seve" in err
     assert "input_format=lines; if the text is not English, set language" in err
     assert command(monkeypatch, *flags, tmp_path / "de", "--language", "de") == 0
     out, err = capsys.readouterr()

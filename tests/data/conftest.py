@@ -7,7 +7,7 @@ from bert_jax.data.tokenizer_files import load_tokenizer
 
 
 class ArrayStore:
-    """The part of TokenStore that examples use, from documents of id arrays."""
+    """The part of TokenStore that examples use, made from documents of id arrays."""
 
     word_bit = 0
 

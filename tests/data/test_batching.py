@@ -23,7 +23,7 @@ BATCH = 8
 
 
 def make_features(lengths, choices=1, targets=None):
-    """Sequences of these lengths. Each id encodes the sequence and the position."""
+    """Sequences with the given lengths. Each id encodes its sequence and position."""
     ids = [100 * (i + 1) + np.arange(n, dtype=np.int32) for i, n in enumerate(lengths)]
     types = [np.int32(np.arange(n) >= n // 2) for n in lengths]
     rows = np.repeat(np.arange(len(lengths) // choices, dtype=np.int32), choices)
@@ -192,7 +192,7 @@ def test_regression_labels_are_floats():
 
 
 def test_hidden_states_stand_where_their_tokens_stand():
-    """Two sequences share a row of eight tokens; the other rows are padding."""
+    """Two sequences share a row of eight tokens, and the other rows are padding."""
     features = labelled([3, 5])
     hidden = [np.full((n, 4), n, np.float32) for n in (3, 5)]
     features = dataclasses.replace(features, hidden=hidden)
@@ -285,7 +285,7 @@ def test_the_part_of_a_step_that_needs_most_rows_decides():
 
 
 def test_buckets_have_the_least_padding(monkeypatch):
-    """Compared to all ways to cut the sorted batches into at most ``most`` buckets."""
+    """Compared with all ways to cut the sorted batches into at most ``most`` buckets."""
     monkeypatch.setattr("bert_jax.data.batching.WORTH", 0)
     random = np.random.default_rng(0)
     for _ in range(30):
@@ -318,7 +318,7 @@ def test_another_bucket_must_save_enough_steps():
 
 
 def test_each_batch_of_a_bucket_has_all_its_lengths():
-    """Then all batches of a bucket have similar numbers of tokens."""
+    """So all batches of a bucket have similar numbers of tokens."""
     lengths = random_lengths(1600, longest=100)
     features = labelled(lengths)
     batches = make_batches(features, buckets=1, epochs=1)

@@ -98,7 +98,7 @@ def test_a_copy_with_all_times_and_stamps_is_read(folder, tmp_path, reads):
         assert before.st_mtime_ns == after.st_mtime_ns
     check(copy)
     assert reads == [*NAMES]
-    # A change of bytes that puts the time back.
+    # A change of bytes that resets the time of the file.
     reads.clear()
     path = copy / NAMES[3]
     before = path.stat()
@@ -127,7 +127,7 @@ def test_a_damaged_stamp_only_costs_a_read(folder, reads):
 
 @pytest.mark.parametrize("name", [NAMES[0], NAMES[4]])
 def test_a_file_that_became_shorter_is_named(folder, name):
-    """A map of it would end the process with a signal."""
+    """A memory map of the file would end the process with a signal."""
     store = TokenStore(folder)
     os.truncate(folder / name, 0 if name == NAMES[0] else 136)
     with pytest.raises(UserError, match=f"{name} is damaged .*its checksum is"):
@@ -140,7 +140,8 @@ def test_a_file_that_became_shorter_is_named(folder, name):
 def test_an_error_of_the_disk_is_one_line(folder):
     store = TokenStore(folder)
     (folder / NAMES[1]).unlink()
-    (folder / NAMES[1]).symlink_to("/proc/self/mem")  # its first bytes give EIO
+    # Reading the first bytes of this file raises EIO.
+    (folder / NAMES[1]).symlink_to("/proc/self/mem")
     message = rf"cannot read .*{NAMES[1]} \(Input/output error\); expected the checksum"
     with Check([store]) as work, pytest.raises(UserError, match=message):
         work.finished(wait=True)
@@ -199,7 +200,7 @@ def test_a_check_does_not_hold_up_its_caller_and_ends_with_its_block(
 
 
 def test_only_a_block_that_is_read_is_progress_during_a_wait(folder, monkeypatch):
-    """So the step deadline ends a process whose disk hangs."""
+    """The step deadline therefore ends a process whose disk hangs."""
     made, before, idle = [], [], []
     one_read, awaited = threading.Event(), threading.Event()
 
@@ -252,5 +253,5 @@ def test_the_checksums_of_0_1_0_are_read(golden, tmp_path):
 def test_checksums_of_other_files_are_refused(folder):
     info = TokenStore(folder).info
     write_info(folder, dataclasses.replace(info, checksums={NAMES[0]: 3}))
-    with pytest.raises(UserError, match=r"index.json is damaged .*of other files"):
+    with pytest.raises(UserError, match=r"index.json is damaged .*for other files"):
         TokenStore(folder)

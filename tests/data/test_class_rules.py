@@ -80,7 +80,7 @@ def test_a_general_class_reads_all_of_the_file(write, rows, folder, name):
         if row["folder"] != folder:
             continue
         if parts.get("post_processor", {}) is None or "special_tokens" in str(parts):
-            continue  # these have no special tokens
+            continue  # these files have no special tokens
         settings = {"tokenizer_class": name, "add_prefix_space": True}
         path = write(folder, parts, settings) / "tokenizer.json"
         tokenizer = load_tokenizer(path)
@@ -108,7 +108,7 @@ def test_a_file_without_a_template_gets_the_template_of_its_tokens(write, folder
 
 
 def test_the_space_of_a_class_is_off_if_its_settings_do_not_name_it(write):
-    """The tokenizer.json of ByteLevelBPETokenizer(add_prefix_space=True) has it."""
+    """ByteLevelBPETokenizer(add_prefix_space=True) sets it in tokenizer.json."""
     space = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
     for name, settings, first in (
         ("RobertaTokenizer", {}, "a"),
@@ -141,7 +141,7 @@ def test_rules_of_a_file_that_are_not_used_are_logged(write, caplog):
 
 
 def test_a_file_with_the_rules_of_its_class_keeps_its_bytes(write):
-    """The fingerprint of a store is the hash of these bytes."""
+    """The fingerprint of a store is the hash of this file."""
     for folder, name in zip(
         FOLDERS[:2], ("RobertaTokenizer", "XLMRobertaTokenizerFast"), strict=True
     ):
@@ -150,7 +150,7 @@ def test_a_file_with_the_rules_of_its_class_keeps_its_bytes(write):
 
 
 def test_missing_special_tokens_are_named(write):
-    """A file without them is not damaged."""
+    """A file without special tokens is not damaged."""
     vocab = {"[PAD]": 0, "[UNK]": 1, "cat": 2}
     model = {"type": "WordPiece", "vocab": vocab, "unk_token": "[UNK]"}
     model |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}

@@ -282,7 +282,7 @@ def test_ranges_give_every_document_once(tmp_path, format):
         ranges = itertools.pairwise([0, *cuts, size])
         parts = [d for start, stop in ranges for d in read_range(source, start, stop)]
         if format == "paragraphs":  # documents may be cut between paragraphs
-            # A heading that is alone in its range cannot be recognised as a heading.
+            # A heading without other text in its range cannot be recognised as a heading.
             sentences = [s for s in flat(parts) if not s.startswith("CHAPTER ")]
             assert sentences == flat(all_documents)
         else:
@@ -338,7 +338,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 # Mistakes of users: (files, inputs, settings, part of the message).
 BAD = {
     "missing": ({}, ["no.txt"], "no.txt does not exist; expected the path of a file"),
-    "glob": ({"a.txt": b"A."}, ["*.md"], "*.md is a pattern without a file"),
+    "glob": ({"a.txt": b"A."}, ["*.md"], "*.md is a pattern that matches no"),
     "text": (
         {},
         ["Call me Ishmael. " * 30],
@@ -437,7 +437,7 @@ LANGUAGES = {
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("format", ["wikiextractor", "jsonl", "paragraphs", "markdown"])
 def test_text_of_every_language_is_read(tmp_path, format, language):
-    """Titles and headings are dropped, also in a language without sentence marks."""
+    """Titles and headings are dropped, even in a language without sentence marks."""
     text = LANGUAGES[language]
     bodies = {
         "wikiextractor": f'<doc id="1" title="A">\nA\n\n{text}\nB.\n{text}\n</doc>\n',
@@ -501,7 +501,7 @@ def test_tables_and_files_with_tags_give_one_warning(tmp_path, caplog):
 
 
 def test_each_document_of_a_dump_has_its_own_language_rules(tmp_path):
-    """The list of the English article is dropped, the Thai article keeps its text."""
+    """The list of the English article is dropped, and the Thai article keeps its text."""
     english, thai = LANGUAGES["English"], LANGUAGES["Thai"]
     items = ["a list item that is long enough to be a sentence but has no end mark"] * 2
     lines = ['<doc title="A">', "A", english, *items, "Head.", english, "</doc>"]
@@ -580,7 +580,7 @@ def test_a_document_is_split_by_the_rules_of_its_language(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_progress_counts_the_bytes_that_are_read(tmp_path, monkeypatch, suffix):
-    """The total of a compressed file is an estimate, and is reached at the end."""
+    """The total of a compressed file is an estimate, which is reached at the end."""
     path, seen = tmp_path / f"text.txt{suffix}", []
     content = b"A sentence of some words.\nAnother sentence of words.\n\n" * 40
     path.write_bytes(gzip.compress(content) if suffix else content)

@@ -69,7 +69,7 @@ def numbered(array_store, documents, size):
 def test_label_0_means_that_b_follows_a_in_the_text(
     array_store, uncased, draw, documents
 ):
-    """Also for a single document, which then contains the random B."""
+    """Even for a single document, which then contains the random B."""
     batch = draw(numbered(array_store, documents, 25), 1024)
     labels, uncut, begins = batch["nsp_labels"], 0, set()
     assert 0.4 < labels.mean() < 0.8
@@ -84,12 +84,12 @@ def test_label_0_means_that_b_follows_a_in_the_text(
         if label:
             begins.add((b[0] - FIRST) % 25)
     assert uncut > 50
-    # A random B can start with any sentence of its document, also the last one.
+    # A random B can start with any sentence of its document, even the last one.
     assert begins == set(range(25))
 
 
 def test_sentence_order_swaps_half_of_the_pairs(array_store, uncased, draw):
-    """As ALBERT's create_pretraining_data.py."""
+    """As in ALBERT's create_pretraining_data.py."""
     batch = draw(numbered(array_store, 20, 25), 1024, sentence_order=True)
     labels, elsewhere = batch["nsp_labels"], 0
     for (a, b), label in zip(segments(batch, uncased), labels, strict=True):
@@ -104,7 +104,7 @@ def test_sentence_order_swaps_half_of_the_pairs(array_store, uncased, draw):
 
 
 def test_words_of_languages_without_spaces_are_masked(array_store, source):
-    """whole_word masks as many Japanese tokens as token does, up to rounding."""
+    """whole_word and token mask equally many Japanese tokens, up to rounding."""
     text = ["吾輩は猫である。名前はまだ無い。", "どこで生れたか頓と見当がつかぬ。"]
     tokenizer = train_vocabulary(text * 20, 60, kind="sentencepiece")
     store = array_store([tokenizer.encode_batch(text * 5) for _ in range(8)])
@@ -137,7 +137,7 @@ def test_every_predicted_token_may_be_replaced():
 def test_an_id_outside_the_vocabulary_is_damage(
     array_store, uncased, draw, damage, word_bit
 ):
-    """Also an id of four bytes with bit 31, which is the sign of an int32."""
+    """Even an id of four bytes with bit 31, which is the sign of an int32."""
     store = numbered(array_store, 4, 25)
     store._ids = store._ids.astype(np.uint32) | word_bit
     store.word_bit = word_bit
@@ -157,7 +157,7 @@ def test_an_id_outside_the_vocabulary_is_damage(
 def test_a_high_mask_rate_masks_all_tokens_but_no_special_ones(
     kind, moby_dick, uncased, draw
 ):
-    """0.98 of a row's tokens, [CLS] and [SEP] included, may be more than the others."""
+    """0.98 of all tokens, [CLS] and [SEP] included, may be more than all others."""
     settings = dict(masking=kind, mask_rate=0.98, short_sequence_rate=1.0)
     batch = draw(moby_dick, 200, length=40, predictions=37, **settings)
     rows, places = np.nonzero(batch["mlm_weights"])

@@ -172,7 +172,7 @@ def test_settings_name_the_special_tokens(changed, byte_level, settings, tokens)
     content = json.dumps(json.loads(byte_level.to_json())).encode()
     plain = LibraryTokenizer(content, FAIRSEQ_TOKENS)
     assert (tokenizer.fingerprint() == plain.fingerprint()) is (not tokens)
-    # The names are also in the settings that are saved.
+    # The saved settings contain the names, too.
     assert SpecialTokens(
         *(tokenizer.config()[f"{name}_token"] for name in SpecialTokens._fields)
     ) == (tokenizer.special)
@@ -193,7 +193,7 @@ def test_the_exported_settings_rebuild_no_class(byte_level, golden):
 
 @pytest.mark.parametrize("class_name", ["RobertaTokenizer", "PreTrainedTokenizerFast"])
 def test_a_class_of_its_own_reads_the_space_from_its_settings(changed, class_name):
-    """As AutoTokenizer, which reads only tokenizer.json for the general class."""
+    """As in AutoTokenizer, which reads only tokenizer.json for the general class."""
     tokenizer = changed({"tokenizer_class": class_name, "add_prefix_space": True})
     has_space = tokenizer.tokenize("cat") == tokenizer.tokenize(" cat")
     assert has_space is (class_name == "RobertaTokenizer")
@@ -235,7 +235,7 @@ def test_text_that_spells_a_special_token_is_ordinary(byte_level):
 
 
 def test_a_bert_vocabulary_may_give_all_texts_the_type_0(golden, tmp_path):
-    """A BERT vocabulary whose file gives all tokens the type 0 is read as it is."""
+    """A BERT vocabulary whose file gives all tokens the type 0 is accepted."""
     source = golden / "huggingface/tokenizer/tokenizer.json"
     parts = json.loads(source.read_text())
     for item in parts["post_processor"]["pair"]:
@@ -258,7 +258,7 @@ def test_vocab_json_needs_merges_and_the_special_tokens(folder, files):
         tokens["<other>"] = tokens.pop("<mask>")
         (path / files).write_text(json.dumps(tokens))
     with pytest.raises(
-        UserError, match=r"merges\.txt is missing beside it|<mask> is missing"
+        UserError, match=r"merges\.txt is missing; expected it|<mask> is missing"
     ) as e:
         load_tokenizer(path)
     assert "\n" not in str(e.value)
@@ -267,7 +267,7 @@ def test_vocab_json_needs_merges_and_the_special_tokens(folder, files):
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
 @pytest.mark.parametrize("name", ["HerbertTokenizer", "HerbertTokenizerFast"])
 def test_vocab_json_of_another_class_is_refused(folder, name, file):
-    """HerBERT's vocab.json and merges.txt are no byte-level BPE."""
+    """HerBERT's vocab.json and merges.txt are not a byte-level BPE."""
     path = folder("byte_level")
     for other in ("tokenizer_config.json", "config.json"):
         (path / other).unlink(missing_ok=True)
@@ -291,7 +291,7 @@ def test_the_size_of_the_model_chooses_the_numbers_of_sentencepiece(folder):
 @pytest.mark.parametrize(("layout", "cls_id"), [("XLMRoberta", 0), ("Camembert", 5)])
 @pytest.mark.parametrize("size", [None, 54, 57, 64])
 def test_the_class_chooses_the_numbers_of_sentencepiece(folder, layout, cls_id, size):
-    """Also for a model with additional rows, whose size is the other layout's."""
+    """Even for a model with additional rows, whose size is the other layout's."""
     path = folder("notused")
     (path / "config.json").unlink()
     if size:
@@ -333,7 +333,7 @@ def test_unknown_numbers_of_sentencepiece_are_refused(folder, settings, message)
 def test_fingerprints_do_not_depend_on_the_library(
     folder, monkeypatch, name, fingerprint
 ):
-    """It prints its own fields. A store must be read with the next version of it."""
+    """The next version of the library may print other fields, but must read a store."""
     path = folder(name)
     from_str = tokenizers.Tokenizer.from_str
 
@@ -367,7 +367,7 @@ def test_words_of_byte_level_tokens(byte_level):
 
     assert words("the bee's") == ["<s>", "the", " bee's", "</s>"]
     assert words("\u4e2d\u6587") == ["<s>", "\u4e2d", "\u6587", "</s>"]
-    # A character of several tokens is one word, also behind a letter.
+    # A character of several tokens is one word, even after a letter.
     text = "a\u81ea\u7136 \u8bed.\u3042"
     assert len(byte_level.tokenize(text)) > 12
     expected = ["a", "\u81ea", "\u7136", " ", "\u8bed.", "\u3042"]
@@ -429,7 +429,7 @@ def test_pretraining_examples_have_the_template(
 
 
 def test_many_texts_have_the_ids_of_single_texts(byte_level, monkeypatch):
-    """Also in several batches of the library, and for texts that UTF-8 cannot encode."""
+    """Even in several batches of the library, and for texts that UTF-8 cannot encode."""
     monkeypatch.setattr(library, "_BATCH", 3)
     texts = ["the cat", "", " a  <mask> bee", "a\ud800b", "\u4e2d</s>", "x", "the mat"]
     for count in range(len(texts) + 1):

@@ -88,7 +88,7 @@ def test_rows_are_the_examples_of_each_text_one_epoch_after_the_other(make, unca
             seed=5 + (n << 32),
             documents=text.documents,
         )
-        # The second text is so small that it begins again and again.
+        # The second text is so small that it repeats many times.
         assert n != 1 or counts[n] > 3 * alone.epoch_size
         expected = alone.draw(np.arange(counts[n]))
         assert same(expected, {k: x[origin == n] for k, x in rows.items()})

@@ -116,7 +116,7 @@ def test_more_rows_than_planned_are_a_multiple_and_at_most_one_for_each_pair(
 
 
 def test_many_steps_compile_a_few_programs():
-    """The lengths are those of pairs; one batch in eight needs more rows than planned."""
+    """With the lengths of pairs, one batch in eight needs more rows than planned."""
     random = np.random.default_rng(3)
     lengths = np.where(random.random(4096) < 0.4, 128, random.integers(8, 128, 4096))
     packing = Packing.of(lengths, 256, 128, mask_rate=0.15, multiple=1)
@@ -147,7 +147,7 @@ def test_parts_of_a_batch_have_equal_work():
 @pytest.mark.parametrize("mask_rate", [0.01, 0.15, 0.4])
 @pytest.mark.parametrize("length", [16, 128, 512])
 def test_every_row_has_room_for_its_masked_tokens(mask_rate, length):
-    """For all pairs of a row: each masks its rounded share, and at least one token."""
+    """Each pair of a row masks its rounded share of tokens, and at least one token."""
     max_pairs, max_predictions = row_limits(length, mask_rate)
     random = np.random.default_rng(0)
     for _ in range(300):

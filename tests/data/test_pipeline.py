@@ -154,7 +154,7 @@ def test_held_out_documents_are_fixed_and_never_trained_on(
 
 
 def test_evaluation_draws_the_same_batches_each_time_with_its_own_mask_rate(make):
-    """Then runs with other mask rates are comparable. Each of 5 x 4 pairs is rounded."""
+    """So runs with other mask rates are comparable. Each of 5 x 4 pairs is rounded."""
     for rate in (0.05, 0.15):
         held_out = some_documents(make(), 3)
         first = list(eval_batches(make(), PHASES[1], held_out, rate))
@@ -282,7 +282,7 @@ def test_each_sequence_draws_its_own_mask_rate(make):
     assert 0.2 - rounding < rates.min() < 0.22 and 0.58 < rates.max() < 0.6 + rounding
     assert abs(rates.mean() - 0.4) < 3 * 0.4 / np.sqrt(12 * n)
     assert abs(rates.std() - 0.4 / np.sqrt(12)) < 0.02
-    # Neighbours in a batch and in time have nothing in common.
+    # The rates of neighbouring sequences and of successive steps are independent.
     assert abs(np.corrcoef(rates[1:], rates[:-1])[0, 1]) < 3 / np.sqrt(n)
 
 
@@ -310,7 +310,7 @@ def test_evaluations_have_one_mask_rate_in_all_phases(make):
 
 
 def test_evaluations_of_other_mask_rates_have_the_same_rows(make):
-    """Also of packed phases, and of a phase that names its places for masks."""
+    """Even for packed phases, and for a phase that sets its number of places for masks."""
     phases = [
         dataclasses.replace(FALLING, mask_rate=rate, last_mask_rate=0)
         for rate in (0.0, 0.1, 0.15, 0.3)
@@ -324,7 +324,7 @@ def test_evaluations_of_other_mask_rates_have_the_same_rows(make):
         if phase is phases[0]:
             expected = batches
         assert all(map(same, batches, expected))
-    # A larger given number keeps its places, and so the rows of earlier versions.
+    # A larger number is kept, and so the rows are those of earlier versions.
     named = dataclasses.replace(FALLING, steps=3, max_predictions=26)
     training = with_phase(make(), named)
     held_out = some_documents(training, 3)

@@ -36,7 +36,7 @@ def text(tmp_path_factory):
     """A folder of three files, 250 kB. Two files can be split."""
     folder = tmp_path_factory.mktemp("text")
     documents = TEXT.read_text().split("\n\n")
-    documents[0] += "\nA \U0001f984 came."  # a token of no vocabulary
+    documents[0] += "\nA \U0001f984 came."  # a token that no vocabulary contains
     (folder / "a.txt").write_text("\n\n".join(documents[:10]) + "\n")
     (folder / "b.md").write_text("# B\n\n" + "\n\n".join(documents[10:14]))
     (folder / "c.jsonl").write_text(
@@ -133,7 +133,7 @@ def test_dropped_parts_are_counted_over_shards(tokenizer, tmp_path):
 
 
 def test_a_second_run_has_nothing_left_to_do(prepared, text, tokenizer, tmp_path):
-    """Also if the text was moved to another folder."""
+    """Even if the text was moved to another folder."""
     directory, _ = prepared
     before = {p: p.stat().st_mtime_ns for p in directory.rglob("*")}
     shutil.copytree(text, tmp_path / "moved")
@@ -253,7 +253,7 @@ def test_changed_text_is_detected_at_any_position(
     with pytest.raises(KeyboardInterrupt):
         prepare(*inputs, directory, shards=4, workers=1)
     monkeypatch.undo()
-    # The changed text has the same size and differs far behind the start.
+    # The changed text has the same size and differs far after the start.
     sentences[3000] = "The crew number 03000 is at sea.\n"
     path.write_text("".join(sentences))
     with pytest.raises(UserError, match=r"text\.fingerprint was .*, now "):

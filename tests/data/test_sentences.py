@@ -70,7 +70,7 @@ def test_an_unknown_language_is_logged(caplog):
     assert not caplog.messages
     check_language("xx")
     (line,) = caplog.messages
-    assert "may not know the language 'xx'" in line
+    assert "may have no rules for language='xx'" in line
 
 
 def test_no_character_is_lost():

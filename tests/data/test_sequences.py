@@ -83,7 +83,7 @@ def test_windows_cover_each_word_with_the_most_context():
         assert spans[0][0] == first and spans[-1][1] == last
         for start, stop in spans:
             assert 0 < offsets[stop] - offsets[start] <= capacity
-            # The window is full: the next word would not fit.
+            # The window is full, because the next word would not fit.
             assert stop == last or offsets[stop + 1] - offsets[start] > capacity
         for (a, b), (c, d) in itertools.pairwise(spans):
             assert a < c <= b <= d

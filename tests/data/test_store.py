@@ -77,7 +77,7 @@ def test_each_file_has_the_checksum_of_its_numbers(tmp_path):
     ):
         assert info.checksums[name] == zlib.crc32(numbers.tobytes())
     assert list(store.files) == list(info.checksums)
-    # The fingerprint depends on the text only.
+    # The fingerprint depends only on the text.
     same = write(tmp_path / "same", [documents[:15], [], documents[15:]])
     other = write(tmp_path / "other", [documents[:15], [], documents[:14:-1]])
     assert same.fingerprint() == info.fingerprint() != other.fingerprint()

@@ -94,7 +94,7 @@ def defaults(function):
 
 
 def of_command(command, monkeypatch, function, *line):
-    """The arguments of ``function`` that a command gives it."""
+    """The arguments with which a command calls ``function``."""
     seen = {}
 
     def called(**settings):
@@ -159,7 +159,7 @@ def test_a_vocabulary_is_extended(text, tmp_path):
             "extend is of type int; expected a file, a tokenizer",
         ),
         (dict(extend="v.txt", size=9), "^size has no effect with the other arguments"),
-        (dict(input=[]), "^input names no files"),
+        (dict(input=[]), "^input is empty; expected the name of at least one file"),
     ],
 )
 def test_a_wrong_argument_of_a_vocabulary_is_one_line(settings, message, text):
@@ -187,11 +187,11 @@ def test_a_wrong_argument_of_a_preparation_is_one_line(
 
 
 def test_a_folder_with_other_files_is_refused(text, tmp_path):
-    """A vocabulary beside the weights of a model is not replaced."""
+    """A vocabulary in the folder of a model is not replaced."""
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "vocab.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"model is not empty, it contains vocab\.txt"):
+    with pytest.raises(UserError, match=r"model is not empty: it contains vocab\.txt"):
         bert_jax.prepare(text, word_tokenizer(["das"]), folder, text_field="body")
     assert (folder / "vocab.txt").read_text() == "mine"
 

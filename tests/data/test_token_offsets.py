@@ -215,7 +215,7 @@ def test_a_store_of_words_is_read_like_other_stores(store, tokenizer, tmp_path):
 
 @pytest.mark.parametrize("name", ["jiebo", "os:nothing", "nowhere:cut"])
 def test_a_missing_segmenter_is_a_one_line_error(name):
-    with pytest.raises(UserError, match=rf"no segmenter {name} .*\[chinese"):
+    with pytest.raises(UserError, match=rf"segmenter={name} cannot .*\[chinese"):
         open_segmenter(name)
 
 

@@ -138,7 +138,7 @@ def transformers_words(text, lower_case, strip_accents=None):
 @pytest.mark.parametrize("strip_accents", [None, True, False])
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_scripts_are_split_like_transformers(lower_case, strip_accents):
-    """Except for the few characters of OTHERS."""
+    """All scripts except for the few characters of OTHERS."""
     rules = lower_case, strip_accents
     for code in {c for block in SCRIPTS for c in range(*block)} - OTHERS:
         text = f"a{chr(code)} क{chr(code)} {chr(code)}ब"
@@ -259,9 +259,9 @@ LETTERS = [101, *range(1037, 1045), 102, *range(1045, 1054), 102]
 def test_batches_equal_transformers(pairs, max_length, rows, firsts, uncased):
     """The ids of BertTokenizer 5.24 (padding=True, truncation=True).
 
-    Pairs are truncated by the rule of the original (truncate_seq_pair): of two texts with
-    the same length, the second loses a token. So the first text keeps one token more of an
-    odd number, and in transformers the longer text does.
+    Pairs are truncated by the rule of the original (truncate_seq_pair): if two texts have
+    the same length, the second loses a token. So for an odd number of tokens the first text
+    keeps one token more, whereas in transformers the longer text does.
     """
     batch = uncased(TEXTS, pairs, max_length=max_length)
     longest = max(map(len, rows))
@@ -301,7 +301,7 @@ def test_a_call_and_predict_read_the_same_tokens(uncased):
 
 
 def test_a_sequence_has_its_special_tokens_types_and_starts(small):
-    """The texts start where ``starts`` says, and ``overhead`` counts all other tokens."""
+    """``starts`` returns the starts of the texts, ``overhead`` counts all other tokens."""
     texts = [small.encode("the abab"), small.encode("a [the].")]
     for count in (1, 2):
         input_ids, token_type_ids = small.build(*texts[:count])
@@ -531,14 +531,14 @@ def test_a_user_defined_symbol_of_sentencepiece_is_refused(mixed):
             assert same.encode("[MASK]", allow_mask=True).tolist() == [same.mask_id]
             continue
         with pytest.raises(
-            UserError, match="'\u263a' is a user-defined symbol, expected"
+            UserError, match="'\u263a' is a user-defined symbol, which is not"
         ):
             SentencePieceTokenizer(model.SerializeToString())
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_cached_words_of_sentencepiece_have_the_ids_of_the_library(golden, lower_case):
-    """Also for spaces, marks of spaces and long words; the ids are those of to_json()."""
+    """Even for spaces, marks of spaces and long words. to_json() has the same ids."""
     text = (golden / "pretraining_data/moby_dick_sentences.txt").read_text()
     lines = text.split("\n")[:600]
     tokenizer = vocabulary_training.train_vocabulary(

@@ -77,7 +77,7 @@ def test_tokenizer_json_decides_the_case_and_the_accents(folder):
 
 
 # Tokens of "A \u00e9 \u4e2d\u4e2d" in transformers 5.24 for rules of
-# tokenizer_config.json, whatever rules the normalizer of tokenizer.json has.
+# tokenizer_config.json, for any rules in the normalizer of tokenizer.json.
 RULES = {
     (True, None, True): "a e \u4e2d \u4e2d",
     (False, None, True): "A \u00e9 \u4e2d \u4e2d",
@@ -159,7 +159,7 @@ def test_a_hole_in_the_ids_is_a_token_that_no_text_gets(folder):
 
 
 def test_a_panic_of_the_library_is_one_line(folder):
-    """A BaseException of Rust, here for a template with a token that is not given."""
+    """A BaseException of Rust, here for a template with an undefined token."""
     settings = json.loads((folder / "tokenizer.json").read_text())
     tokens = settings["post_processor"]["special_tokens"]
     del tokens["[CLS]"]
@@ -213,7 +213,7 @@ def test_files_of_other_tools_are_read_unchanged(tmp_path, content, tokens):
         (
             "vocab.txt",
             "\n".join([*TOKENS, "the"]).encode(),
-            "'the' is in several lines",
+            "'the' is on several lines",
         ),
         (
             "spiece.model",
@@ -327,7 +327,7 @@ def test_ids_of_other_tokenizers_equal_transformers(golden, tmp_path, name):
 def test_a_model_type_whose_class_is_ignored_has_all_rules_of_the_file(
     golden, tmp_path, caplog, name, settings
 ):
-    """As AutoTokenizer reads a ModernBERT whose files name another class."""
+    """As when AutoTokenizer reads a ModernBERT whose files name another class."""
     theirs = json.loads((golden / "tokenizers/golden.json").read_text())[name]
     folder = tmp_path / "model"
     shutil.copytree(golden / "tokenizers" / name, folder)
@@ -342,7 +342,8 @@ def test_a_model_type_whose_class_is_ignored_has_all_rules_of_the_file(
         assert tokenizer.encode(text).tolist() == ids, text
     pair = tokenizer("the <e1> cat", "a bee")
     assert pair["input_ids"].tolist() == theirs["pair"]["input_ids"]
-    tokenizer.save(tmp_path / "saved")  # beside a config.json of another family
+    # The folder has a config.json of another family.
+    tokenizer.save(tmp_path / "saved")
     assert load_tokenizer(tmp_path / "saved").fingerprint() == tokenizer.fingerprint()
 
 
@@ -370,7 +371,7 @@ def opposite(golden, tmp_path):
 
 
 def test_flags_of_added_tokens_in_the_settings_take_precedence(golden, opposite):
-    """As in transformers, so that the ids are those of the golden folder."""
+    """As in transformers, so that the golden folder has the same ids."""
     load, decoder = opposite
     theirs = json.loads((golden / "tokenizers/golden.json").read_text())["added"]
     texts = theirs["texts"]
@@ -409,7 +410,7 @@ def test_flags_of_another_token_with_the_same_id_are_not_read(opposite):
 def test_tokens_that_files_add_to_a_vocabulary_are_refused(
     golden, tmp_path, kind, name, content
 ):
-    """Also if the vocabulary contains the token, because text would be split at it."""
+    """Even if the vocabulary contains the token, because text would be split at it."""
     if kind == "tokenizers":
         folder = golden / "huggingface/tokenizer"
         shutil.copytree(folder, tmp_path, dirs_exist_ok=True)

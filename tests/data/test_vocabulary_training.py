@@ -71,33 +71,33 @@ def test_words_that_save_most_tokens_extend_a_vocabulary(lines):
     assert "xylem" not in every  # once
     assert "the" not in every
     for words, count in ((["the the"], 5), (text, 0), (text, -1)):
-        with pytest.raises(UserError, match=f"no frequent words for words={count}"):
+        with pytest.raises(UserError, match=rf"no frequent new words .*words={count}"):
             extend_vocabulary(small, words, count)
 
 
 def test_words_that_are_unknown_extend_a_vocabulary(lines):
-    """They need one token before and after, but had no meaning."""
+    """They need one token before and after, but before this token was [UNK]."""
     small = train_vocabulary(lines[:300], 700)
     text = ["a gap of 5 µm and a β-blocker"] * 4 + ["zymurgist"] * 3
     assert small.tokenize("µm β") == ["[UNK]", "[UNK]"]
     longer = extend_vocabulary(small, text, 100)
     assert {"µm", "β", "zymurgist"} <= {*longer.tokens[700:]}
     assert longer.tokenize("5 µm β-zymurgist")[1:] == ["µm", "β", "-", "zymurgist"]
-    # An unknown word saves one token each time, the other word all but one of its tokens.
+    # An unknown word counts as one saved token each time, the other word as all but one.
     saved = 3 * (len(small.tokenize("zymurgist")) - 1)
     for count, first in ((saved + 1, "µm"), (saved - 1, "zymurgist")):
         words = ["µm"] * count + ["zymurgist"] * 3
         assert extend_vocabulary(small, words, 1).tokens[700:] == [first]
     # A word beyond the limit stays unknown.
     short = WordPieceTokenizer(small.tokens, True, True, 20)
-    with pytest.raises(UserError, match="no frequent words"):
+    with pytest.raises(UserError, match="no frequent new words"):
         extend_vocabulary(short, ["z" * 21] * 9, 1)
 
 
 def test_only_wordpiece_is_extended():
     tokenizer = train_vocabulary(["the sea was calm"] * 9, 20, kind="sentencepiece")
     with pytest.raises(
-        UserError, match=r"WordPiece vocabularies only, .* kind=sentencepiece;"
+        UserError, match=r"only to WordPiece vocabularies, .* kind=sentencepiece;"
     ):
         extend_vocabulary(tokenizer, ["µm"] * 9, 1)
 
@@ -222,8 +222,8 @@ def test_the_sample_for_sentencepiece_is_evenly_spaced(monkeypatch):
     [
         (["\0 \n"], 1000, "wordpiece", "the input has no words; expected text"),
         ([" "], 1000, "sentencepiece", "no sentence was found"),
-        (["abc"], 5, "wordpiece", "larger size"),
-        (["abcdefghij"], 12, "wordpiece", "larger size"),
+        (["abc"], 5, "wordpiece", "too small for 5 special tokens and .*; raise it"),
+        (["abcdefghij"], 12, "wordpiece", "too small for 5 special tokens"),
         (["abcdefghij"], 12, "sentencepiece", "size=12 is too small"),
         (["abc"], 260, "bpe", "size=260, expected at least 261 for all bytes"),
         ([" "], 300, "bpe", "the input has no words; expected text"),

@@ -1,4 +1,4 @@
-"""Words of vocabularies that mark spaces, also where a character has several tokens."""
+"""Words of vocabularies that mark spaces, even if a character has several tokens."""
 
 import pytest
 from tokenizers import pre_tokenizers

@@ -47,7 +47,7 @@ def model(checkpoint):
 
 @pytest.fixture
 def parts(checkpoint, monkeypatch):
-    """A function of rows, a size and options that yields the vectors in parts."""
+    """A function of rows, a size and options that yields vectors in parts."""
 
     def parts(rows, size, **options):
         monkeypatch.setattr("bert_jax.inference.evaluation.CHUNK", size)
@@ -237,7 +237,7 @@ def test_the_command_reads_a_column_of_a_table(run, model):
     [
         ("a\tb\tc\n", "x.npz", "in.txt:1 has 3 values; expected text_a, text_b"),
         ("", "x.npz", "in.txt is empty"),
-        ("a\n", "x.npy", r"x.npy, expected a name in .npz"),
+        ("a\n", "x.npy", r"x.npy must end in .npz"),
     ],
 )
 def test_the_error_of_the_command_has_the_mistake(content, output, message, run):

@@ -83,7 +83,7 @@ def first(features, units):
 @pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize("head", HEADS)
 def test_every_sequence_once_and_in_order(head, devices, setting, expected):
-    """Also if a batch is not full, or all devices but one have only padding."""
+    """Even if a batch is not full, or all devices but one have only padding."""
     forward, params, mesh = setting(head, devices)
     features, right = expected(head)
     for count in COUNTS:

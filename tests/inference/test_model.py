@@ -50,7 +50,7 @@ def by_hand(params, *arrays):
 
 
 def test_fill_mask_returns_the_most_likely_tokens(model):
-    """Compared to a plain call, alone and with another text."""
+    """Compared with a plain call, for one text and together with another text."""
     text = "the [MASK] sees [MASK] ."
     ids = np.array([TOKENIZER.cls_id, *TOKENIZER.encode(text, allow_mask=True), 3])
     places = np.flatnonzero(ids == TOKENIZER.mask_id)
@@ -217,7 +217,7 @@ def test_two_texts_are_refused_if_a_method_reads_one(model):
     assert model.score([pair], columns="text_a") == [model.score("the ship")]
     with pytest.raises(UserError, match="columns=0, expected a name, or a list of"):
         model.score([{"text": "the ship"}], columns=0)
-    # A model of sentence vectors encodes each text. Other models encode the pair.
+    # A sentence embedding model encodes each text. Other models encode the pair.
     vectors = dataclasses.replace(model, head="mean")
     with pytest.raises(UserError, match=message):
         vectors.encode([pair])
@@ -367,7 +367,7 @@ def test_one_row_has_no_progress_bar(model, monkeypatch):
 
 
 def test_two_lists_need_as_many_texts(model):
-    message = "first has 2 texts and second has 1 text; expected as many texts in both"
+    message = "first has 2 texts and second has 1 text; both must have the same number"
     with pytest.raises(UserError, match=message):
         model.next_sentence(["the ship", "ships"], ["."])
     with pytest.raises(UserError, match="first=5, expected a text, or several texts"):
@@ -446,7 +446,7 @@ def test_the_repr_shows_head_sizes_and_labels(model):
             {},
             "tagging of 'a', 'b', 'c', 'd', 'e' and 2 more",
         ),
-        ("mean", (), {}, "sentence vectors"),
+        ("mean", (), {}, "sentence embeddings"),
         (
             "features",
             (),
@@ -482,11 +482,9 @@ def test_unsuitable_texts_are_refused(model):
         model.next_sentence(
             ["the ship", "ships"], "it"
         )  # a text is not a list of letters
-    with pytest.raises(
-        UserError, match=r"row 1 has 1 text; expected the two of a pair"
-    ):
+    with pytest.raises(UserError, match=r"row 1 has 1 text; expected a pair of texts"):
         model.next_sentence([("the ship", "."), "ships"])
-    with pytest.raises(UserError, match="there are no texts; expected at least one"):
+    with pytest.raises(UserError, match="no text is given; expected at least one"):
         model([])
     with pytest.raises(UserError, match=r"row 0: no \[MASK\] .* is not fine-tuned"):
         model.fill_mask(["the ship"])

@@ -269,7 +269,7 @@ def test_one_label_that_a_text_has_or_not(tmp_path):
 
 
 def test_a_task_with_files_has_the_labels_of_the_head(tmp_path):
-    """The head lacks I-PER, which the files lack, too."""
+    """Neither the head nor the files have I-PER."""
     tiny(tmp_path / "m", "token", 2, labels=("O", "B-PER"))
     for split in ("train", "dev"):
         (tmp_path / f"{split}.txt").write_text("the O\nman B-PER\n\nparis O\n")
@@ -597,7 +597,7 @@ def test_top_labels_are_the_first_of_all_labels(kind, tmp_path):
 
 
 def test_top_needs_labels(tagger):
-    message = "top=3, but a model for tagging ranks no answers; leave top"
+    message = "top=3, but a model for tagging does not rank answers; leave top"
     with pytest.raises(UserError, match=message):
         tagger[0].predict(["the man"], top=3)
 
@@ -787,7 +787,7 @@ def test_answers_in_a_table_are_read_back(tagger, tmp_path):
     path.write_bytes(table.replace("predicted_tags", "tags").encode())
     read = task_of(model).with_rows(dev=path).read("dev")
     assert [list(row.words) for row in read] == words
-    # An I- that begins an entity is read as B-.
+    # An I- at the start of an entity is read as B-.
     expected = [spelled(x["tags"], "iob2", "iob2") for x in model.predict(words)]
     assert [list(row.tags) for row in read] == expected
 

@@ -127,7 +127,7 @@ def test_an_empty_text_has_no_tokens_and_the_score_0(pretrained, causal):
 
 
 def test_rows_of_the_word_table_without_a_token_are_never_answers(pretrained):
-    """A top above the number of tokens gives each token once."""
+    """If top exceeds the number of tokens, each token is returned once."""
     tokens = TOKENIZER.tokens[:-2]
     padded = dataclasses.replace(pretrained, tokenizer=TOKENIZER.with_tokens(tokens))
     (blank,) = padded.fill_mask("the [MASK] sail", top=100)

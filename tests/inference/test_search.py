@@ -42,7 +42,7 @@ def test_the_nearest_rows_equal_a_full_sort(kind, top):
     rows, values = search.nearest(queries, corpus, top)
     assert rows.shape == values.shape == (5, min(top, 11))
     assert values.dtype == np.float32
-    # Rounding gives equal vectors equal cosines, which then have the order of rows.
+    # Equal vectors have equal cosines after rounding, and are in the order of rows.
     order = np.argsort(-cosines.round(6), axis=1, kind="stable")[:, :top]
     np.testing.assert_array_equal(rows, order)
     expected = np.take_along_axis(cosines, order, axis=1)
@@ -153,8 +153,8 @@ def test_vectors_are_arrays_or_lists_of_numbers():
     for data in (*texts, {"text": "a"}, pd.DataFrame({"text": ["a"]})):
         assert search.vectors_of(data) is None
     for data, message in (
-        ([array[0], array[1, :3]], r"shapes \(3,\), \(8,\); expected vectors of one"),
-        ([array[0], "a text"], r"shapes \(\), \(8,\); expected vectors of one width"),
+        ([array[0], array[1, :3]], r"shapes \(3,\), \(8,\); expected vectors of the"),
+        ([array[0], "a text"], r"shapes \(\), \(8,\); expected vectors of the same wi"),
         ([[1.0, None]], "a vector has a value that is not a number"),
         ([1.0, "a"], "a vector has a value that is not a number"),
         (array * 1j, "the vectors have complex numbers; expected real"),
@@ -193,7 +193,7 @@ def test_similarities_of_texts_and_vectors_equal_plain_cosines(model, encoded):
 def test_a_search_finds_the_nearest_texts(model, encoded):
     cosines = plain(encoded, encoded)[0]
     answers = model.search(TEXTS[0], TEXTS, top=3)
-    # Texts 0 and 3 are equal, and rounding decides their order.
+    # Texts 0 and 3 are equal, and their order depends on rounding.
     assert {answer["row"] for answer in answers[:2]} == {0, 3}
     third = int(np.argsort(-cosines)[2])
     cosine = pytest.approx(cosines[third])
@@ -222,7 +222,7 @@ def test_equal_texts_and_vectors_are_duplicates(model, encoded):
         (lambda m, v: m.search(TEXTS[0], v[0]), r"vectors have the shape .*\(texts, W"),
         (lambda m, v: m.duplicates(v[0]), "vectors have the shape"),
         (lambda m, v: m.similarity(TEXTS, v[None]), "vectors have the shape"),
-        (lambda m, v: m.duplicates(TEXTS[0]), "there is one text; expected several"),
+        (lambda m, v: m.duplicates(TEXTS[0]), "only one text is given; expected sev"),
         (lambda m, v: m.search(TEXTS[0], v, 0), "top=0, expected at least 1"),
         (lambda m, v: m.search(TEXTS[0], v, "2"), "top='2', expected a value of"),
         (lambda m, v: m.search("a", TEXTS, device="cpu"), "device is not a setting"),

@@ -62,5 +62,5 @@ def test_ids_that_do_not_fit_are_named(folder, file, text, message):
 
 def test_a_search_without_relevant_texts_is_refused(folder):
     (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td\t0\n")
-    with pytest.raises(UserError, match="all scores are 0, expected a larger one"):
+    with pytest.raises(UserError, match="no score is above 0, expected at least one"):
         read_search(folder)

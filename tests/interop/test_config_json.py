@@ -73,7 +73,7 @@ def test_a_config_survives_json(tmp_path, activation):
     ],
 )
 def test_an_option_that_bert_lacks_is_kept_in_our_form(changes):
-    """And no class of transformers that would leave it out is chosen."""
+    """No class of transformers that would leave the option out is chosen."""
     config = dataclasses.replace(SMALL, **changes)
     written = config_to_dict(config, model_type="bert")
     assert config_from_dict(written | {"model_type": OWN}) == config

@@ -388,7 +388,7 @@ def test_a_command_accepts_a_name(hub, tmp_path):
 
 @pytest.mark.parametrize("name", ["runs/ovn", "runs/deep/ovn"])
 def test_a_similar_folder_is_suggested(name, hub, tmp_path, monkeypatch):
-    """Also for a name that a hub may have."""
+    """Even for a name that a hub may have."""
     monkeypatch.chdir(tmp_path)
     similar = Path(name).with_name("own")
     similar.mkdir(parents=True)

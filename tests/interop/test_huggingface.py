@@ -214,7 +214,7 @@ def test_pickles_contain_the_same_tensors(folder, copy, form):
 
 @pytest.mark.parametrize("architectures", [["BertForNER"], None])
 def test_a_classifier_without_a_pooler_reads_tokens(folder, tmp_path, architectures):
-    """A class of another name, such as that of a user's own code."""
+    """A class of another name, such as a class in a user's own code."""
     copy = shutil.copytree(folder / "token", tmp_path / "token")
     settings = json.loads((copy / "config.json").read_text())
     settings["architectures"] = architectures
@@ -225,7 +225,7 @@ def test_a_classifier_without_a_pooler_reads_tokens(folder, tmp_path, architectu
 
 
 def test_bert_config_json_is_read_without_a_config_json(folder, copy):
-    """As pytorch-pretrained-bert saved folders, such as the first BioBERT."""
+    """pytorch-pretrained-bert saved such folders, for example the first BioBERT."""
     before = read_huggingface(copy)
     (copy / "config.json").rename(copy / "bert_config.json")
     after = read_huggingface(copy)

@@ -73,14 +73,14 @@ def without_pairs(workdir):
 
 
 def test_a_run_without_pairs_has_no_nsp_head_and_no_pooler(workdir, tmp_path):
-    """The run trained neither. Its weight decay shrinks the pooler, which would be worse
-    than a new one. Fine-tuning initialises it and says so."""
+    """The run trained neither. Weight decay shrank the pooler, which would be worse than a
+    new one. Fine-tuning initialises a new pooler and logs it."""
     paired = bert_jax.load(workdir)
     assert "nsp" in paired.params and "pooler" in paired.params["bert"]
     without_pairs(workdir)
     model = bert_jax.load(workdir)
     assert "nsp" not in model.params and "pooler" not in model.params["bert"]
-    assert model.missing == ()  # the model of this run has none of them
+    assert model.missing == ()  # the model of this run has neither
     task_model = BertForSequence(model.config, 3)
     _, new = head_params(model, task_model, "sequence", ("a", "b", "c"))
     assert new == ["bert/pooler", "classifier"]
@@ -265,7 +265,7 @@ def test_the_newest_checkpoint_of_a_trainer_is_read(folders, tmp_path, caplog):
     (tmp_path / "checkpoint-best").mkdir()
     assert bert_jax.load(tmp_path).head == "sequence"
     assert [r.message for r in caplog.records] == [
-        f"{tmp_path} has no weights; reads its newest, checkpoint-1500"
+        f"{tmp_path} has no weights; reading its newest, checkpoint-1500"
     ]
     shutil.copytree(folders / "span", tmp_path, dirs_exist_ok=True)
     caplog.clear()
@@ -287,10 +287,12 @@ def test_the_file_of_the_weights_is_a_path_of_its_folder(golden, folders, tmp_pa
         assert bert_jax.load(path, activation="gelu_tanh").source == "tensorflow"
     shutil.copytree(folders / "sequence", tmp_path / "two")
     (tmp_path / "two/pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(UserError, match=r"\.bin is beside model\.safetensors, which"):
+    with pytest.raises(UserError, match=r"\.bin is in the same folder as model\.safe"):
         bert_jax.load(tmp_path / "two/pytorch_model.bin")
     (tmp_path / "weights.bin").write_bytes(b"")
-    with pytest.raises(UserError, match=r"has another name than .*; rename it"):
+    with pytest.raises(
+        UserError, match=r"must be named model.safetensors or .*; rename"
+    ):
         bert_jax.load(tmp_path / "weights.bin")
 
 
@@ -308,7 +310,8 @@ def test_weights_of_other_libraries_are_refused_by_name(
     folder = shutil.copytree(folders / "sequence", tmp_path / "m")
     (folder / name).write_text("{}")
     if not name.startswith("adapter"):
-        assert bert_jax.load(folder).head == "sequence"  # beside weights that we read
+        # The folder has weights that are read.
+        assert bert_jax.load(folder).head == "sequence"
         (folder / "model.safetensors").unlink()
     with pytest.raises(UserError, match=message) as error:
         bert_jax.load(folder)
@@ -623,7 +626,7 @@ def test_a_tokenizer_is_read_without_weights(workdir, folders, golden, tmp_path)
 def test_a_fine_tuning_without_a_best_model_is_named(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.json").write_text('{"family": "tagging", "model": {}}')
-    message = "is a fine-tuning without a best model yet"
+    message = "is a fine-tuning run without a best model"
     with pytest.raises(UserError, match=message):
         bert_jax.load(tmp_path)
     step = tmp_path / "checkpoints/20"

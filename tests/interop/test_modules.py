@@ -51,7 +51,7 @@ def test_vectors_equal_sentence_transformers(folder, theirs, tmp_path, name):
     vectors = model.encode(texts)
     np.testing.assert_allclose(vectors, theirs[name], rtol=0, atol=1e-5, strict=True)
     if "dense" in name:
-        with pytest.raises(UserError, match="Dense modules are only read; copy"):
+        with pytest.raises(UserError, match="Dense modules cannot be saved; copy"):
             model.save(tmp_path / "saved")
         return
     model.save(tmp_path / "saved")
@@ -166,7 +166,7 @@ def test_an_unknown_prompt_is_refused_with_the_names(with_prompts, folder):
     message += "'document', 'plain']; prompt accepts any text"
     with pytest.raises(UserError, match=re.escape(message)):
         model.encode("a bee", prompt_name="passage")
-    with pytest.raises(UserError, match="are both given; give one of them"):
+    with pytest.raises(UserError, match="are both given; give only one"):
         model.encode("a bee", prompt_name="query", prompt="see ")
     plain = bert_jax.load(with_prompts("mean", prompts={}, default=None))
     with pytest.raises(
@@ -227,7 +227,7 @@ def test_old_settings_are_read(folder, theirs):
 
 @pytest.mark.parametrize("name", ["roberta", "distilbert", "camembert", "xlm-roberta"])
 def test_old_names_of_the_settings_are_read(folder, name):
-    """sentence-transformers reads the first of these files."""
+    """sentence-transformers reads the first file of this list."""
     path = folder("cls")
     settings = {"max_seq_length": 7, "do_lower_case": False}
     (path / LENGTH).unlink()

@@ -49,7 +49,7 @@ def same(a, b):
 
 
 def test_equal_models_are_traced_once_for_their_shapes(model_config):
-    """Each load and prediction asks for them, and tracing takes as long as a load."""
+    """Each load and prediction needs them, and tracing takes as long as a load."""
     three, same, two = (
         make_model(model_config(), "sequence", outputs, FULL) for outputs in (3, 3, 2)
     )
@@ -103,7 +103,7 @@ def test_a_head_for_the_same_labels_is_kept_unless_reset(
 
 
 def test_a_head_of_another_kind_is_dropped(make_checkpoint):
-    """A sequence classifier is no token classifier, although the shapes are equal."""
+    """A sequence classifier is not a token classifier, even if the shapes match."""
     params, fresh = initial(make_checkpoint("sequence", LABELS), "token", LABELS)
     assert fresh == ["classifier"]
     assert set(params) == {"bert", "classifier"}
@@ -128,7 +128,7 @@ def test_a_missing_pooler_is_initialised_if_needed(make_checkpoint):
 
 @pytest.mark.parametrize("head", ["sequence", "token", "span"])
 def test_the_transform_of_a_classifier_starts_as_the_mlm_heads(head, model_config):
-    """A pooler of the checkpoint is kept. A checkpoint without both has a new one."""
+    """A pooler of the checkpoint is kept. Without both, the transform is new."""
     config = dataclasses.replace(model_config(), pooler="transform", head_bias=False)
     model = make_model(config, head, 3, FULL)
     bert, pooler = (

@@ -101,16 +101,16 @@ def test_big_endian_numbers_are_refused(copy, monkeypatch):
 
 
 def test_an_ambiguous_gelu_is_a_warning_that_names_the_flag(golden, caplog):
-    """Google's files have "gelu" for both forms; the numbers stay those of erf."""
+    """Google's files have "gelu" for both forms; erf computes the numbers."""
     assert bert_jax.load(golden / "google_bert").config.activation == "gelu"
     (record,) = caplog.records
-    assert 'bert_config.json has "gelu" for both forms' in record.message
+    assert "bert_config.json may mean either form of GELU" in record.message
     assert 'load(path, activation="gelu_tanh")' in record.message
     assert "convert --activation gelu_tanh" in record.message
     assert "model.activation=gelu_tanh of a run" in record.message
     assert "\n" not in record.message
     caplog.clear()
-    for activation in ("gelu", "gelu_tanh"):  # the user decided
+    for activation in ("gelu", "gelu_tanh"):  # the user chose
         model = bert_jax.load(golden / "google_bert", activation=activation)
         assert model.config.activation == activation
     assert not caplog.records
@@ -124,8 +124,8 @@ def test_an_ambiguous_gelu_is_a_warning_that_names_the_flag(golden, caplog):
         (12, 768, 105879, "bert_model.ckpt", True),  # multilingual uncased
         (12, 768, 21128, "bert_model.ckpt", True),  # Chinese
         (12, 768, 28996, "model.ckpt-1000000", False),  # trained by a user
-        (12, 768, 30522, "bert_model.ckpt", False),  # also a file of 2020
-        (24, 1024, 30522, "bert_model.ckpt", False),  # also whole-word masking
+        (12, 768, 30522, "bert_model.ckpt", False),  # or a file of 2020
+        (24, 1024, 30522, "bert_model.ckpt", False),  # or whole-word masking
         (24, 1024, 28996, "bert_model.ckpt", False),
         (2, 128, 30522, "bert_model.ckpt", False),
         (12, 768, 31090, "bert_model.ckpt", False),  # another vocabulary

@@ -93,7 +93,7 @@ def test_an_error_of_the_run_deletes_no_checkpoint(state, tmp_path):
 
 
 def test_the_newest_checkpoints_and_multiples_of_steps_are_kept(saved, tmp_path):
-    """A folder that a killed deletion left incomplete is deleted too."""
+    """A folder that a killed deletion left incomplete is deleted as well."""
     source, state = saved
     shutil.copytree(source, tmp_path / "run")
     (tmp_path / "run/1/_CHECKPOINT_METADATA").unlink()
@@ -395,7 +395,7 @@ def test_an_empty_folder_is_not_taken_for_a_checkpoint(saved, tmp_path):
     shutil.copytree(source, tmp_path / "run")
     for folder, step in ((tmp_path / "run", 2), (tmp_path / "new", None)):
         (folder / "9999").mkdir(parents=True)
-        (folder / "\u00b2").mkdir()  # a digit, but no number
+        (folder / "\u00b2").mkdir()  # a digit, but not a number
         checkpoint, lines = restored(folder, state)
         assert not lines
         assert (checkpoint and int(checkpoint[0]["step"])) == step
@@ -408,7 +408,7 @@ def test_an_empty_folder_is_not_taken_for_a_checkpoint(saved, tmp_path):
 def test_a_failed_save_is_an_error_and_loses_no_checkpoint(
     saved, tmp_path, monkeypatch
 ):
-    """The error is raised at the next save, at the end, or at once without a folder."""
+    """The error is raised at the next save, at the end, or directly without a folder."""
     source, state = saved
     shutil.copytree(source, tmp_path / "run")
 
@@ -425,7 +425,7 @@ def test_a_failed_save_is_an_error_and_loses_no_checkpoint(
             with pytest.raises(UserError, match=message):
                 store.save(4, state, {}) if last == "next" else store.wait()
         assert int(restored(tmp_path / "run", state)[0][0]["step"]) == 2
-    # A deleted or read-only folder is noticed at once.
+    # A deleted or read-only folder is noticed immediately.
     store = CheckpointStore(tmp_path / "run", keep=1)
     shutil.rmtree(tmp_path / "run")
     (tmp_path / "run").touch()
@@ -459,7 +459,7 @@ def test_saves_leave_no_open_files_and_no_threads(saved, tmp_path):
     ],
 )
 def test_a_lost_process_skips_the_wait_for_a_save(tmp_path, error, waits):
-    """The save needs the lost process too, so the wait would last until a timeout."""
+    """The save needs the lost process, so the wait would last until a timeout."""
     store, calls = CheckpointStore(tmp_path, keep=1), []
     store.wait = lambda: calls.append("waited")
     with pytest.raises(type(error)), store:

@@ -47,7 +47,7 @@ def test_attention_dropout_keeps_and_rescales_single_probabilities(function):
     np.testing.assert_allclose(out[kept], 1 / L / (1 - rate), rtol=1e-5)
     # 32,768 draws: the tolerance is four standard errors of 0.0017.
     assert abs(kept.mean() - (1 - rate)) < 0.0066
-    # No mask is shared by rows, queries, heads or keys: neighbours agree by chance.
+    # Rows, queries, heads and keys do not share masks: neighbours agree by chance.
     for axis in range(4):
         neighbours = np.roll(kept, 1, axis)
         assert abs(np.mean(kept == neighbours) - 0.82) < 0.015, axis

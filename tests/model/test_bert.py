@@ -118,7 +118,7 @@ def assert_close(a, b, atol):
     ids=["base", "large"],
 )
 def test_parameter_counts(config, with_heads, without, scan_layers):
-    """The word table's rows beyond the vocabulary are no parameters."""
+    """The word table's rows beyond the vocabulary do not count as parameters."""
     filling = (config.word_rows - config.vocab_size) * config.hidden_size
     assert (config.word_rows, filling) == (30_592, 70 * config.hidden_size)
 
@@ -191,9 +191,9 @@ def test_recomputed_layers_have_the_same_gradients(scan_layers, remat):
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_recomputed_layers_keep_little_for_the_backward_pass(scan_layers):
-    """full: the layer's input. dots: also the products with kernels, but not attention's.
+    """full: the layer's input. dots: the products with kernels, too, but not attention's.
 
-    Without remat also the input of every product and softmax.
+    Without remat: the input of every product and softmax as well.
     """
     args = make_batch()
     params = stacked(init()) if scan_layers else init()
@@ -207,13 +207,13 @@ def test_recomputed_layers_keep_little_for_the_backward_pass(scan_layers):
     # At least ten (B, L, D) arrays less for each layer that computes all positions.
     layers = 2 if scan_layers else 1
     assert kept("none") - kept("full") > 10 * layers * 4 * 16 * 32
-    # Four projections of width D and the product of width F of those layers.
+    # Four projections of width D and the product of width F in each layer.
     assert kept("dots") - kept("full") >= layers * 4 * 16 * (4 * 32 + 2 * 32)
     assert kept("none") - kept("dots") > layers * 4 * 2 * 16 * 16  # the softmax
 
 
 def test_padding_changes_nothing_at_real_positions():
-    """Neither its amount nor its ids, token types and embeddings matter."""
+    """Its amount, ids, token types and embeddings do not matter."""
     ids, segments, mask, positions = make_batch()
     expected = forward(SMALL, init(), make_batch())
     sequence_BLD = encode(SMALL, init(), make_batch()).sequence_BLD
@@ -313,7 +313,7 @@ def test_dropout_follows_its_key_and_stops_when_deterministic():
     none = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
     exact = forward(SMALL, init(), args)
     assert_close(forward(replace(**none), init(), args, dropout_seed=1), exact, 0)
-    for name in none:  # each kind of dropout alone
+    for name in none:  # each kind of dropout by itself
         one = forward(replace(**none | {name: 0.2}), init(), args, dropout_seed=1)
         assert not np.allclose(one.nsp_logits_B2, exact.nsp_logits_B2)
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("optimized")
 def test_base_at_512_costs_556_megaflop_a_token():
     # By hand, forward and backward (6 operations a weight), in megaflop: 510 for the
     # 84.9M weights of the layers; 12 * 4 * 512 * 768 * 3 = 57 for scores and values;
-    # 23 for the head on 80 of 512 positions. The last layer computes 81 positions: the
+    # 23 for the head at 80 of 512 positions. The last layer computes 81 positions: the
     # other 431 skip its 5.9M weights and their scores.
     per_token = (
         step(BertConfig.base(), ComputeConfig(), 1, 512, predictions=80, sequences=1)
@@ -65,7 +65,7 @@ def test_a_window_counts_its_keys():
 
 
 def test_all_positions_attend_to_the_window_of_the_last_layer():
-    """Its blocks contain all queries, also if few outputs are needed."""
+    """Its blocks contain all queries, even if few outputs are needed."""
     config = BertConfig(512, 256, 3, 4, 384, window=64, global_every=2)
     D, F, length, keys = 256, 384, 1024, 129
     whole, windowed = (

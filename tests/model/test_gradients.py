@@ -79,7 +79,7 @@ MASK = 4
 
 
 def masked_batch(rows=16, length=256, vocab_size=64):
-    """Random tokens of two types, an eighth of them [MASK], with labels."""
+    """Random tokens of two types with labels. One in eight is [MASK]."""
     rng = np.random.default_rng(0)
     ids = rng.integers(5, vocab_size, (rows, length), np.int32)
     places = np.broadcast_to(np.arange(3, length, 8, np.int32), (rows, length // 8))

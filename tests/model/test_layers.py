@@ -35,9 +35,9 @@ def exact_gelu_tanh(x):
     [("gelu", exact_gelu, -5), ("gelu_tanh", exact_gelu_tanh, -4)],
 )
 def test_the_tail_of_gelu_is_exact_in_bfloat16(name, exact, first):
-    """Values within a rounding of float64, which is 0.4%. Their gradients too.
+    """Values and gradients are within one rounding of float64, which is 0.4%.
 
-    Below ``first`` float32 loses the digits of values of 1e-6 too, as in modeling.py.
+    Below ``first`` even float32 loses the digits of values of 1e-6, as in modeling.py.
     """
     function = activation(dataclasses.replace(CONFIG, activation=name))
     x = jnp.linspace(first, -1, 801).astype(jnp.bfloat16)

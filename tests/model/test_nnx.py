@@ -18,7 +18,7 @@ def cross_entropy(output, labels):
 
 
 def linen_losses(module, params, inputs, labels, optimizer):
-    """The losses of some steps, and the final parameters."""
+    """The losses of a few steps, and the final parameters."""
 
     @jax.jit
     def step(params, opt_state, key):

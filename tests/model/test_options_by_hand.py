@@ -218,7 +218,7 @@ close = functools.partial(np.testing.assert_allclose, rtol=0, atol=2e-5)
     ],
 )
 def test_each_packed_sequence_follows_the_formulas(name, causal):
-    """All hidden states, all positions and some positions."""
+    """All hidden states, at all positions and at a few."""
     config = config_of(name, causal=causal)
     model = BertForPreTraining(config)
     params = params_of(model)
@@ -298,7 +298,7 @@ def test_a_pooler_of_texts_is_not_in_a_model_of_tokens():
 
 
 def test_positions_change_the_scores_of_rotary_models_only_by_their_distance():
-    """In float32 at the end of a long text as well as at its start."""
+    """In float32, at the end of a long text as well as at its start."""
     random = np.random.default_rng(0)
     q, k = random.normal(size=(2, 1, 1, 1, 64)).astype(np.float32)
 
@@ -403,7 +403,7 @@ def test_pooled_vectors_are_float32_in_bfloat16(name):
 
 
 def test_only_scaled_init_changes_the_deviation_of_outputs():
-    """As ModernBERT: initializer_range, over the root of 2 layers for outputs."""
+    """As in ModernBERT: initializer_range, for outputs over the root of 2 layers."""
     sizes = dict(hidden_size=64, intermediate_size=96, initializer_range=0.3)
     cut = 0.8796  # standard deviation of a normal distribution that is cut at 2
     for scaled in (False, True):
@@ -446,8 +446,14 @@ def test_a_gate_costs_one_more_product():
         (dict(rope_factor=2.5), "rope_factor=2.5 needs positions=rotary, not learned"),
         (dict(embedding_norm=True), "embedding_norm=True needs pre_norm=True"),
         (dict(encoder="lstm", gated=True), "lstm needs gated=False, not True"),
-        (dict(encoder="lstm", positions="rotary"), "lstm has no positions=rotary"),
-        (dict(encoder="lstm", pooler="transform"), "lstm has no pooler=transform"),
+        (
+            dict(encoder="lstm", positions="rotary"),
+            "lstm does not support positions=rot",
+        ),
+        (
+            dict(encoder="lstm", pooler="transform"),
+            "lstm does not support pooler=transf",
+        ),
         (dict(feed_forward_bias="up"), "feed_forward_bias='up', expected one of"),
     ],
 )
@@ -462,7 +468,7 @@ def test_options_without_meaning_together_are_refused(changes, message):
     [(3, {}), (1, {}), (2, dict(window=2, global_every=3)), (4, dict(remat="full"))],
 )
 def test_scanned_layers_equal_the_loop(layers, changes):
-    """Also if the first layer, without attention norm, or all layers are not scanned."""
+    """Even if the first layer, without attention norm, or all layers are not scanned."""
     changes = dict(changes)
     settings = {"remat": changes.pop("remat", "none")}
     config = config_of("pre_norm", num_layers=layers, **changes)
@@ -487,7 +493,7 @@ def test_scanned_layers_equal_the_loop(layers, changes):
 
 
 def test_weight_decay_is_for_kernels_and_tables():
-    """Also without biases a norm does not decay."""
+    """Even without biases a norm does not decay."""
     params = params_of(BertForPreTraining(config_of("pre_norm")))
     decays = arrays_by_path(decay_mask(params))
     assert decays["bert/encoder/layer_1/gate/kernel"] is True

@@ -1,4 +1,4 @@
-"""Sequences packed into a row have the same outputs as alone."""
+"""Sequences packed into a row have the same outputs as in rows of their own."""
 
 import dataclasses
 import functools

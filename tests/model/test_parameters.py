@@ -63,6 +63,6 @@ def test_layers_of_a_pattern_have_a_stack_for_each_place(params, first, period, 
     again = with_scan(stacked, False)
     assert jax.tree.structure(again) == jax.tree.structure(params)
     jax.tree.map(np.testing.assert_array_equal, again, params)
-    # A checkpoint with other stacks gets those of the model.
+    # A checkpoint with other stacks gets the stacks of the model.
     other = with_scan(stacked, True)
     jax.tree.map(np.testing.assert_array_equal, other, with_scan(params, True))

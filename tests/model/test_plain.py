@@ -51,7 +51,7 @@ def loss_of(**compute):
 
 
 def test_the_default_has_no_gradient_or_kernel_of_our_own():
-    """The traced step contains no custom rule but those of JAX's own functions."""
+    """The traced step contains no custom rules except in JAX's own functions."""
     loss, params = loss_of(dtype="bfloat16")
     text = str(jax.make_jaxpr(loss)(params, jax.random.key(1)))
     assert "custom_vjp" not in text and "pallas" not in text
@@ -93,7 +93,7 @@ def test_a_policy_keeps_the_products_with_kernels():
 
 
 def test_the_plain_loss_equals_the_loss_of_a_cpu(monkeypatch):
-    """Without dropout, also the gradients."""
+    """Without dropout. The gradients are equal as well."""
     plain, params = loss_of(dtype="float32")
     value, grads = jax.jit(jax.value_and_grad(plain))(params, None)
     monkeypatch.setattr(device, "platform", lambda: "cpu")

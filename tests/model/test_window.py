@@ -99,7 +99,7 @@ def windowed(form, tokens, window, causal=False, **options):
 @pytest.mark.parametrize(("window", "length", "size"), CASES)
 @pytest.mark.parametrize("form", ["plain", "xla"])
 def test_blocks_equal_the_masked_square(form, window, length, size, queries):
-    """Output and gradients. Every second length is causal too."""
+    """Output and gradients. For every second length also with causal attention."""
     queries(size)
     arrays, tokens = values(length), rows(length)
     for causal in (False, True)[: 1 + length % 2]:
@@ -297,7 +297,7 @@ def test_a_model_in_blocks_equals_a_model_with_masks(compute, params, queries):
 
 @pytest.mark.parametrize("impl", ["plain", "xla"])
 def test_attention_that_is_drawn_is_0_outside_the_window(impl, params, queries):
-    """Probabilities (B, N, Q, L) of each layer, also at a few positions."""
+    """Probabilities (B, N, Q, L) of each layer, at all positions and at a few."""
     queries(8)
     tokens = rows(40)
     positions = np.int32([[39, 2, 20]] * 4)

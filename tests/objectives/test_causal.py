@@ -168,7 +168,7 @@ def test_the_loss_is_the_sum_over_each_sequence_alone(
 def test_parts_of_the_positions_change_nothing(
     model, params, packed, positions, max_difference, monkeypatch
 ):
-    """Loss and gradients of 16 positions, also if the last part is padded."""
+    """Loss and gradients of 16 positions, even if the last part is padded."""
 
     def gradients():
         def loss(params):
@@ -190,7 +190,7 @@ def test_parts_of_the_positions_change_nothing(
 def test_the_logits_of_a_whole_sequence_are_never_stored(
     config, optimized, monkeypatch
 ):
-    """Not even in the gradient. Its parts save more memory than the logits need."""
+    """Not even in the gradient, whose parts save more memory than the logits need."""
     rows, length, tokens = 2, 512, 4096
     small = dataclasses.replace(
         config, vocab_size=tokens, num_layers=1, max_positions=length
@@ -243,7 +243,7 @@ FAMILIES = {
 def test_a_causal_model_is_fine_tuned_on_every_family(
     what, settings, checkpoint_dir, tmp_path
 ):
-    """With a BiLSTM on top or without; the saved model makes the predictions."""
+    """With or without a BiLSTM on top. The saved model makes the predictions."""
     config = json.loads((checkpoint_dir / "config.json").read_text())
     shutil.copytree(checkpoint_dir, tmp_path / "decoder")
     path = tmp_path / "decoder" / "config.json"

@@ -157,7 +157,7 @@ def test_the_objective_of_a_batch_is_that_of_its_phase(configure):
     objective = pretraining_objective(configure(*phases))
     left = configure(MASKED, objective="causal", causal=True)
     alone = pretraining_objective(configure(MASKED)), pretraining_objective(left)
-    # The model of the run is that of the last phase.
+    # The model of the run is the model of the last phase.
     assert objective.model == alone[1].model != alone[0].model
     batches = batches_of(configure, *phases)
     key = jax.random.key(0)
@@ -173,7 +173,7 @@ def test_the_objective_of_a_batch_is_that_of_its_phase(configure):
 
 
 def batches_of(configure, *phases):
-    """The batches of a run of these phases."""
+    """The batches of a run with the given phases."""
     seen = []
 
     def run(job, *_):

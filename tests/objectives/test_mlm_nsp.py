@@ -164,7 +164,7 @@ def test_the_z_loss_is_the_mean_square_of_the_log_normalizers(
 def test_a_subclass_may_have_another_loss(
     small_model_config, make_batch, random_params
 ):
-    """As in the example of docs/guides/own_objective.md. Evaluation also uses the loss."""
+    """As in the example of docs/guides/own_objective.md. Evaluation uses the same loss."""
 
     class OnlyPairs(MlmNsp):
         def part_sums(self, part, *arrays):

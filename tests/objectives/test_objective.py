@@ -106,7 +106,7 @@ def test_layers_of_a_pattern_start_with_the_parameters_of_the_loop(
 def test_scanned_layers_keep_the_initialisers_of_a_block(
     kind, small_model_config, monkeypatch
 ):
-    """Also initialisers that depend on the shape, and biases and scales that are random."""
+    """Even initialisers that depend on the shape, and random biases and scales."""
     blocks = {x for x in bert.Block.__subclasses__() if x.__module__ == bert.__name__}
     assert blocks == {bert.PostNormBlock, bert.PreNormBlock}
     uniform = jax.nn.initializers.uniform(0.5)
@@ -257,7 +257,7 @@ def test_operations_are_unknown_without_a_model():
 
 
 def test_a_subclass_states_that_it_only_adds_up_rows():
-    """Its sums may depend on other rows, which a device that adds up its own lacks."""
+    """Its sums may depend on other rows, which a device with only its own rows lacks."""
 
     class Centred(MlmNsp):
         pass

@@ -248,7 +248,7 @@ def test_unsupported_settings_are_refused(config):
 def test_a_run_resumes_scores_and_is_saved_in_our_form(
     one_phase_of, eight_devices, tmp_path
 ):
-    """On eight devices. Our form is needed, since transformers has no LSTM model."""
+    """On eight devices. It is saved in our form, because transformers has no LSTM model."""
     flags = (
         "--objective=bert_jax.objectives.two_way",
         "--model.encoder=lstm",

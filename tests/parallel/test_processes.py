@@ -211,7 +211,7 @@ def test_the_first_interrupt_is_a_request_and_the_second_ends_at_once(
     [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Preempted)],
 )
 def test_a_signal_after_the_last_step_is_not_lost(number, stop, pythons_handler):
-    """A sweep would otherwise start its next run."""
+    """Otherwise a sweep would start its next run."""
     message = "after the last step, which is saved"
     with pytest.raises(stop, match=message), stop_requests():
         send(number)
@@ -419,7 +419,7 @@ def test_the_deadline_does_not_replace_the_exit_code(monkeypatch):
 
 
 def test_processes_wait_a_day_for_process_0(monkeypatch):
-    """Process 0 may prepare text for hours. A lost process ends the wait at once."""
+    """Process 0 may prepare text for hours. A lost process ends the wait immediately."""
     waits = []
 
     class Client:
@@ -500,7 +500,7 @@ NCCL = "INTERNAL: NCCL operation "
     ],
 )
 def test_a_lost_process_is_recognised_by_the_message(error, lost):
-    """For every exception type, and also as the cause of another error."""
+    """For every exception type, and as the cause of another error."""
     outer = UserError("a checkpoint could not be written")
     outer.__cause__ = error
     assert bool(lost_peer(error)) == bool(lost_peer(outer)) == lost

@@ -18,7 +18,8 @@ _ALL = (
     *(BERT, MEGATRON_BERT, ROBERTA, DISTILBERT, ELECTRA),
     *(MODERNBERT, NOMIC, GTE),
 )
-# By model_type of config.json. A model without a family is written as the first that fits.
+# By model_type of config.json. If the family of a model does not fit, the model is written
+# as the first family that does.
 FAMILIES = {kind: family for family in _ALL for kind in family.model_types}
 
 

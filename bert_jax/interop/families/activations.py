@@ -5,7 +5,7 @@ from typing import Any
 from bert_jax.errors import UserError
 
 # BertConfig.activation by its names in transformers. The first name of each is written.
-# bert_config.json has "gelu" for both forms. Hugging Face has a name for each.
+# Google's bert_config.json has "gelu" for both forms, Hugging Face has a name for each.
 _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",

@@ -21,8 +21,8 @@ def _read(values: Mapping[str, Any]) -> dict[str, Any]:
     embedding_size, width = values.get("embedding_size", 128), values["hidden_size"]
     if embedding_size != width:
         raise UserError(
-            f"embedding_size={embedding_size}, but hidden_size={width}; expected equal "
-            "sizes, as in google/electra-base-discriminator"
+            f"embedding_size={embedding_size}, but hidden_size={width}; both must be "
+            "equal, as in google/electra-base-discriminator"
         )
     if "ElectraForMultipleChoice" not in (values.get("architectures") or ()):
         return {}

@@ -16,21 +16,21 @@ _LAYER = re.compile(r"bert/encoder/layer_(\d+)/(.*)")
 class Family:
     """A family. Paths are our names of modules, such as "bert/pooler".
 
-    model_types: the prefix of the names of classes by model_type of config.json, such as
+    model_types: the prefix of class names by model_type of config.json, such as
       {"bert": "Bert"}.
-    classes: head and parts, beside the encoder, by the rest of a class's name, such as
+    classes: head and parts, besides the encoder, by the rest of a class's name, such as
       {"ForMaskedLM": ("pretraining", ("mlm",))}. The first class that fits is written.
     prefix: start of the encoder's tensor names in a model with a head. old_prefix: another
       start in files on the Hub. "": none.
     layer: start of the names of layer {}.
-    names: transformers' names by path. Paths of a layer start below the layer. A part
+    names: transformers' names by path. Paths in a layer are relative to the layer. A part
       without a name is neither read nor written.
     head_names: names that are different in models with a head, by head and path.
     split: tensors of a layer that contain several tensors of ``names``, such as
       {"attn.Wqkv": ("attn.query", "attn.key", "attn.value")}. The parts have equal sizes
       and follow each other along the outputs.
-    mlm_activations: BertConfig.activation of the models that have the same activation in
-      the MLM head, which does not depend on config.json in some families.
+    mlm_activations: values of BertConfig.activation for which the MLM head has the same
+      activation. In some families this head's activation does not depend on config.json.
     decoder: the product with the word table in the MLM head, whose weight is the table and
       whose bias is the bias of "mlm".
     keys: keys of config.json by field of BertConfig. A missing key means BertConfig's
@@ -40,7 +40,7 @@ class Family:
     needs_types: whether a model with the name of a table of token types must have one.
     read: further fields of BertConfig from the values of config.json. It raises UserError
       for a model that cannot be computed.
-    write: the inverse of read, further values of config.json.
+    write: the inverse of read, which returns further values of config.json.
     kept: keys of config.json that only transformers uses, such as the dropout rates of its
       heads. A saved model has the values that were read.
     """
@@ -67,7 +67,7 @@ class Family:
     def class_of(self, head: str, parts: Collection[str], causal: bool) -> str:
         """The rest of the name of the class of a model, such as "ForMaskedLM", or "".
 
-        parts: parts of the model beside the encoder. A class and the model may differ in
+        parts: parts of the model besides the encoder. A class and the model may differ in
         the pooler, unless its vectors are the input of a classifier of tokens or answers.
         """
         free = {"pooler"}

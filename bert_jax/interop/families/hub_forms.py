@@ -1,4 +1,4 @@
-"""config.json in the forms of the authors' own code, which files on the Hub have."""
+"""Forms of config.json that belong to the authors' own code, in files on the Hub."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,10 +37,10 @@ def known_form(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_values(values: Mapping[str, Any], only: Mapping[str, Any]) -> None:
-    """Raises UserError for a model that is computed in another way than here.
+    """Raises UserError for a model that its authors' code computes in another way.
 
-    values: of config.json. only: the value of each key that is computed. A missing key and
-    None also mean this value.
+    values: the content of config.json. only: the supported value of each key. A missing key
+    and None mean this value as well.
     """
     for key, expected in only.items():
         if values.get(key, expected) not in (expected, None):

@@ -2,8 +2,9 @@
 
 Transformers 4 has global_attn_every_n_layers, global_rope_theta and local_rope_theta in
 config.json, and transformers 5 has layer_types and rope_parameters. Both forms are read
-and written. Dropout is in other places than here: attention_dropout is also the rate of
-attention's output, and hidden_dropout is written as embedding_dropout and mlp_dropout.
+and written. transformers applies dropout in other places: attention_dropout is the rate of
+attention's output as well, and hidden_dropout is written as embedding_dropout and
+mlp_dropout.
 """
 
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ def read(values: Mapping[str, Any]) -> dict[str, Any]:
     if head_activation != activation:
         raise UserError(
             f"classifier_activation={head_activation!r}, but hidden_activation="
-            f"{activation!r}; expected the same"
+            f"{activation!r}; both must be the same"
         )
     pooling = values.get("classifier_pooling", "cls")
     if pooling not in ("cls", "mean"):
@@ -94,5 +95,5 @@ def write(config: BertConfig) -> dict[str, Any]:
         values["local_attention"] = 2 * config.window
     if config.pooling == "mean":
         values["classifier_pooling"] = "mean"
-    # The class defaults are tokens that small vocabularies do not have.
+    # By default the class has the ids of tokens that small vocabularies do not have.
     return values | dict.fromkeys(TOKEN_IDS)

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al., 2019), and XLM-R and CamemBERT, which only have other names."""
+"""RoBERTa (Liu et al., 2019), XLM-R and CamemBERT, which differ only in their names."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,20 +11,20 @@ from bert_jax.schema import check
 
 
 def _read(values: Mapping[str, Any]) -> dict[str, int]:
-    """Padding has the row pad_token_id of the position table, the first token the next."""
+    """Padding has row pad_token_id of the position table, the first token the next row."""
     padding = values.get("pad_token_id", 1)
     check(padding, int, "pad_token_id")
     rows = values.get("max_position_embeddings", BertConfig.max_positions)
     if not 0 <= padding < rows - 1:
         raise UserError(
-            f"pad_token_id={padding} and max_position_embeddings={rows}; expected rows of "
-            "the position table after row pad_token_id"
+            f"pad_token_id={padding} and max_position_embeddings={rows}; the position "
+            "table must have rows after row pad_token_id"
         )
     return {"position_offset": padding + 1, "max_positions": rows - padding - 1}
 
 
 def _write(config: BertConfig) -> dict[str, int]:
-    # An offset of 0, which RoBERTa does not have, is not read again.
+    # An offset of 0, which no RoBERTa has, is not restored by _read.
     padding = max(config.position_offset - 1, 0)
     rows = config.max_positions + padding + 1
     return {"max_position_embeddings": rows, "pad_token_id": padding}

@@ -1,4 +1,4 @@
-"""Tensors of a file: names as in a model with a head, and parts of those like Wqkv."""
+"""Tensors of a file: names as in a model with a head, and the parts of fused tensors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ def split_tensors(
             if stem.endswith(f".{whole}"):
                 start = stem.removesuffix(whole)
                 names = [f"{start}{ending}.{leaf}" for ending in endings]
-                # Parts of a wrong size get an error later, with their names.
+                # Parts of a wrong size raise an error later, which names them.
                 arrays = np.array_split(np.atleast_1d(tensor), len(names))
                 parts = dict(zip(names, arrays, strict=True))
         result |= parts

@@ -28,13 +28,13 @@ def attend(
     implementation: str = "auto",
     required: bool = True,
 ) -> jax.Array:
-    """Attention by a faster form. Not for settings that device.is_plain accepts.
+    """Attention by a faster form, for settings that device.is_plain does not accept.
 
     q_BQNH: the queries at ``positions_BQ``, None for all positions. window: see
-    LayerPattern. It needs the queries at all positions. dropout_impl, implementation: see
-    ComputeConfig. required: see choose_attention. All implementations return the numbers
-    of the plain formula, up to the order of sums and the rounding to the dtype of the
-    values.
+    LayerPattern. A window needs the queries at all positions. dropout_impl, implementation:
+    see ComputeConfig. required: see choose_attention. All implementations return the
+    numbers of the plain formula, up to the order of sums and the rounding to the dtype of
+    the values.
     """
     rate = dropout_rate if dropout_key is not None else 0.0
     chosen = attention_fused.choose_attention(

@@ -90,7 +90,7 @@ def attend_splash(
     if window:
         query_ids_BQ = key_ids_BL
     fill = -Q % LANES
-    if fill:  # the outputs of these queries are removed again
+    if fill:  # the outputs of these queries are removed below
         q_BQNH = jnp.pad(q_BQNH, ((0, 0), (0, fill), (0, 0), (0, 0)))
         query_ids_BQ = jnp.pad(query_ids_BQ, ((0, 0), (0, fill)), constant_values=1)
     # For heads of 64 this is a power of two, so the queries lose no bits.

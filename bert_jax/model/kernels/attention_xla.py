@@ -98,16 +98,16 @@ def _scores(q_BQNH: jax.Array, k_BLNH: jax.Array, bias_BQL: jax.Array) -> jax.Ar
 def _written(x_BNQL: jax.Array) -> jax.Array:
     """``x``, which a GPU writes to memory before anything reads it.
 
-    Without this barrier XLA does three things that cost more (bytes in benchmarks/LOG.md).
-    It adds the bias within the product, from a float32 array as large as the scores. It
-    computes the mask within the softmax, which becomes two fusions. It keeps the float32
-    scores and the mask, from which the gradient computes the signed weights again.
+    Without this barrier XLA does three things that cost more (bytes in benchmarks/LOG.md):
+    it adds the bias within the product, from a float32 array as large as the scores; it
+    computes the mask within the softmax, which becomes two fusions; and it keeps the
+    float32 scores and the mask, from which the gradient computes the signed weights again.
     """
     return jax.lax.optimization_barrier(x_BNQL) if platform() == "gpu" else x_BNQL
 
 
 def _after_dropout(signed_BNQL: jax.Array, rate: float) -> jax.Array:
-    """The weights, 0 where they are dropped."""
+    """The weights, with 0 for dropped weights."""
     return jnp.maximum(signed_BNQL, 0) if rate else signed_BNQL
 
 

@@ -1,4 +1,4 @@
-"""The device that a computation is traced for, and the dtypes that it is fast in."""
+"""The device for which a computation is traced, and the dtypes in which it is fast."""
 
 import functools
 import logging
@@ -29,9 +29,9 @@ def row_parts() -> int:
 
 
 def has_own_rows() -> bool:
-    """Whether arrays are the rows of one device, not of the batch.
+    """Whether arrays have the rows of one device, not of the whole batch.
 
-    They are within parallel.mesh.summed_over_devices.
+    This is the case within parallel.mesh.summed_over_devices.
     """
     return "data" in jax.sharding.get_abstract_mesh().manual_axes
 
@@ -46,10 +46,10 @@ def on_one_cpu() -> bool:
 
 
 def is_plain(setting: str) -> bool:
-    """Whether to compute the formula as it is written.
+    """Whether to compute the plain formula.
 
     setting: ComputeConfig.attention_impl or dropout_impl. "auto" is a faster form on CPUs,
-    because it was measured there, and "plain" on all other devices.
+    where its speed was measured, and "plain" on all other devices.
     """
     return setting == "plain" or (setting == "auto" and platform() != "cpu")
 
@@ -59,13 +59,13 @@ def drawn_by_rows(
     key: jax.Array,
     shape: tuple[int, ...],
 ) -> jax.Array:
-    """Random numbers of a shape, of which each device draws its own rows of the batch.
+    """Random numbers of a shape. Each device draws only its own rows of the batch.
 
-    The compiler would let each device draw all rows. Each device does so only if the
-    devices do not divide the rows.
+    The compiler would let each device draw all rows, which happens here only if the number
+    of devices does not divide the number of rows.
 
     draw: function of a seed, uint32 (4,), and a shape. The seed of a device is the key plus
-      the device's number, so the numbers depend on how many devices share the batch.
+      the device's number, so the result depends on how many devices share the batch.
     """
     # A key of rbg has four words, a key of threefry two.
     seed = jnp.resize(jax.random.key_data(key), 4)
@@ -94,7 +94,7 @@ def drawn_for_all_rows(
 ) -> jax.Array:
     """``draw(shape)``, which does not depend on how many devices share the batch.
 
-    A device that has only its own rows draws all rows of the batch, and takes its own.
+    A device that has only its own rows draws all rows of the batch, and returns its own.
     """
     if not has_own_rows():
         return draw(shape)
@@ -114,7 +114,7 @@ def capability() -> float:
         return 8.0 if platform() == "gpu" else 0.0
     try:
         return float(getattr(device, "compute_capability", 0))
-    except ValueError:  # a name of an AMD GPU
+    except ValueError:  # the name of an AMD GPU
         return 0.0
 
 

@@ -1,11 +1,11 @@
 """Dropout masks of 8 random bits a value: ComputeConfig.dropout_impl="bytes".
 
-Random bits are most of the cost, so each value uses only eight bits. On a CPU they are a
-quarter of a hashed word. On a TPU they come from the chip's generator, because hashing took
-a quarter of a BASE step on v6e. On a GPU they come from Philox, which makes four words in
-about the time of hashing one word (benchmarks/LOG.md). The distribution is the same on all
-devices, but the same key gives different masks. On TPUs and GPUs the masks also depend on
-the number of devices that share the batch.
+Random bits are most of the cost, so each value uses only eight bits. A CPU hashes words,
+and each value uses a quarter of one. A TPU uses the chip's generator, because hashing took
+a quarter of a BASE step on v6e. A GPU uses Philox, which makes four words in about the time
+of hashing one (benchmarks/LOG.md). The distribution is the same on all devices, but the
+same key gives different masks. On TPUs and GPUs the masks also depend on the number of
+devices that share the batch.
 """
 
 import math
@@ -30,7 +30,7 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
 
 
 def mask_from_bytes(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
-    """:func:`keep_mask` from one byte for each value, four of a hashed word."""
+    """:func:`keep_mask` from one byte for each value, four from each hashed word."""
     # The compiler's threefry is one loop over the words. On a CPU, jax.random's threefry is
     # a loop over its rounds, which reads and writes all words in each round.
     data = jax.random.key_data(key)
@@ -43,7 +43,7 @@ def mask_from_bytes(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.
 
 
 def mask_from_philox(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
-    """:func:`keep_mask` from one byte for each value, four of a word of Philox."""
+    """:func:`keep_mask` from one byte for each value, four from each word of Philox."""
 
     def draw(seed: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         return _bytes(seed, shape, jax.lax.RandomAlgorithm.RNG_PHILOX)
@@ -54,10 +54,10 @@ def mask_from_philox(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax
 def mask_from_generator(
     key: jax.Array, rate: float, shape: tuple[int, ...]
 ) -> jax.Array:
-    """:func:`keep_mask` from one byte for each value, of the device's generator.
+    """:func:`keep_mask` from one byte for each value, from the device's generator.
 
-    Attention has four axes. The last two are drawn in the order of a TPU's layout of
-    scores, because otherwise the bytes would be transposed.
+    Scores of attention have four axes. The last two are drawn in the order of a TPU's
+    layout of scores, because otherwise the bytes would be transposed.
     """
 
     def draw(seed: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -74,10 +74,10 @@ def mask_from_generator(
 def _bytes(
     seed: jax.Array, shape: tuple[int, ...], algorithm: jax.lax.RandomAlgorithm
 ) -> jax.Array:
-    """Random bytes, uint8 of ``shape``, four of a word.
+    """Random bytes, uint8 of ``shape``, four from each word.
 
-    Drawn in two dimensions, because four dimensions take as long to compile on a CPU as the
-    rest of a layer. Rows stay a dimension, because a mesh splits them.
+    They are drawn in two dimensions, because four dimensions take as long to compile on a
+    CPU as the rest of a layer. Rows remain a dimension, because a mesh splits rows.
     """
     rows, *rest = shape
     width = math.prod(rest)
@@ -92,7 +92,7 @@ def _kept(bytes_: jax.Array, key: jax.Array, rate: float) -> jax.Array:
 
     Few rates are multiples of 1/256, so the bits of the key choose one of the two nearest
     thresholds at random. Over all keys every element is dropped with probability ``rate``,
-    to 2**-32.
+    up to 2**-32.
     """
     low = math.floor(rate * _LEVELS)
     share = np.uint32((rate * _LEVELS - low) * 2**32)

@@ -1,9 +1,9 @@
 """Matrix products in the form that one CPU computes fastest.
 
-GPUs, TPUs and several CPU devices compute the product as it is written. A single CPU device
-computes products of two matrices, because XLA copies kernels of three dimensions and their
-gradients into another layout. XLA's CPU library also has only bfloat16 products with a
-float32 result whose first factor is summed over its last dimension. The compiler computes
+GPUs, TPUs and several CPU devices compute the product in its given form. A single CPU
+device computes products of two matrices, because XLA copies kernels of three dimensions and
+their gradients into another layout. For bfloat16, XLA's CPU library has only products with
+a float32 result whose first factor is summed over its last dimension; the compiler computes
 all other products in float32. On several devices this form would gather the whole batch.
 
 A device sums in float32 and rounds once. Gradients are summed over devices in the dtype of
@@ -35,9 +35,9 @@ def dot_general(
     The contracted axes are the last axes of ``x`` and the first or last axes of ``kernel``,
     in order. The result has the dtype of ``x`` by default.
 
-    Both factors are rounded to the dtype of ``x``, in the products of the gradients too.
-    The gradient of each factor has that factor's dtype, and is rounded to it once. Factors
-    of float32 can be differentiated in forward mode.
+    Both factors are rounded to the dtype of ``x``, even in the products of the gradients.
+    The gradient of each factor has that factor's dtype, and is rounded to it once. Products
+    of float32 factors can be differentiated in forward mode.
     """
     del precision
     axes, dtype = dimension_numbers[0], jnp.dtype(preferred_element_type or x.dtype)
@@ -145,8 +145,8 @@ def _einsum_of_matrices(
 ) -> jax.Array:
     """The einsum as a batch of matrix products.
 
-    The batch axes come first, and the first factor is summed over its last axis. XLA's CPU
-    library has such batches, and fuses the arithmetic between two of them.
+    The batch axes are first, and the first factor is summed over its last axis. XLA's CPU
+    library has products in this form, and fuses the arithmetic between two products.
     """
     factors, result = subscripts.split("->")
     x_axes, y_axes = factors.split(",")

@@ -1,8 +1,9 @@
 """Makes this folder with torch and transformers, which the project does not need.
 
-Tiny random models of other families than BERT, as transformers saves them. outputs_*.npz
-have their outputs for one batch of single texts, pairs and padding: hidden states, logits,
-and gradients of a loss with respect to parameters of the embeddings and the first layer.
+Tiny random models of families other than BERT, as transformers saves them. outputs_*.npz
+contain their outputs for one batch of single texts, pairs and padding: hidden states,
+logits, and gradients of a loss with respect to parameters of the embeddings and the first
+layer.
 
     HF_HUB_OFFLINE=1 python tests/golden/families/make.py     (transformers 5.24)
 """
@@ -93,7 +94,7 @@ LABELS = 3
 
 
 def make(name: str) -> transformers.PreTrainedModel:
-    """A random model. Biases and LayerNorms are also random instead of 0 and 1."""
+    """A random model. Biases and LayerNorms are random as well, instead of 0 and 1."""
     class_name, settings = MODELS[name]
     kind = getattr(transformers, class_name)
     if name.endswith(("_sequence", "_token")):

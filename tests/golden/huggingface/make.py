@@ -52,7 +52,7 @@ def vocabulary() -> list[str]:
 
 
 def make(name: str) -> transformers.PreTrainedModel:
-    """A random model. Biases and LayerNorms are also random instead of 0 and 1."""
+    """A random model. Biases and LayerNorms are random as well, instead of 0 and 1."""
     changes = {}
     if name in ("sequence", "token"):
         changes["id2label"] = dict(enumerate(LABELS))

@@ -1,9 +1,9 @@
 """Makes this folder with sentence-transformers, which the project does not need.
 
 The files of sentence-transformers for a tiny random model (../huggingface/none, with
-../huggingface/tokenizer), and the vectors of some texts (golden.npz). prompts.npz has
-vectors with prompts, and the scores of InformationRetrievalEvaluator. The encoder's own
-files are not copied; a test assembles the folder.
+../huggingface/tokenizer), and the embeddings of a few texts (golden.npz). prompts.npz
+has embeddings with prompts, and the scores of InformationRetrievalEvaluator. The encoder's
+own files are not copied; a test assembles the folder.
 
     HF_HUB_OFFLINE=1 python tests/golden/sentence_transformers/make.py     (6.2)
 """

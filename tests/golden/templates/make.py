@@ -1,10 +1,10 @@
 """Makes this folder with transformers, which the project does not need.
 
-Vocabularies of RoBERTa's, XLM-R's and CamemBERT's kinds, and AutoTokenizer's ids of some
+Vocabularies of RoBERTa's, XLM-R's and CamemBERT's kinds, and AutoTokenizer's ids of a few
 texts, pairs and words (golden.json). classes.json has the ids of its classes for
 tokenizer.json files with other rules and templates than the class. transformers 5 leaves
-out the lstrip of <mask> where a folder has no tokenizer.json, so it is given here, as the
-files of the hub have it.
+out the lstrip of <mask> if a folder has no tokenizer.json, so it is set here, as in the
+files of the hub.
 
     HF_HUB_OFFLINE=1 python tests/golden/templates/make.py     (transformers 5.24)
 """
@@ -66,7 +66,7 @@ def fairseq(folder: Path) -> None:
 
 
 def answers(folder: Path, **settings) -> dict:
-    """AutoTokenizer's ids. Words need the space before the first word."""
+    """AutoTokenizer's ids. Words need a space before the first word."""
     tokenizer = AutoTokenizer.from_pretrained(folder, mask_token=MASK, **settings)
     pairs = []
     for second in TEXTS[:-2]:

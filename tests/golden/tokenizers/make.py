@@ -1,6 +1,6 @@
 """Makes this folder with transformers, which the project does not need.
 
-Folders of tokenizers that are not plain BERT WordPiece, and transformers' ids of some
+Folders of tokenizers that are not plain BERT WordPiece, and transformers' ids of a few
 texts (golden.json).
 
     HF_HUB_OFFLINE=1 python tests/golden/tokenizers/make.py     (transformers 5.24)

@@ -2,8 +2,8 @@
 
 two_way.npz: two layers of torch.nn.LSTM with projections in each direction, on embeddings:
 the output of each layer, the mix of the layers, and the loss of both directions.
-losses.npz: multi-label losses of torch, and losses of sentence vectors of
-sentence-transformers.
+losses.npz: multi-label losses of torch, and sentence-transformers'
+losses of sentence embeddings.
 
     python tests/golden/torch/make.py     (torch 2.13, sentence-transformers 5)
 """

@@ -9,7 +9,7 @@ All paths are relative to this folder, so commands must run in this folder.
   study/        a finished study
   expected.json calls of the models in exported/ with the answers of 0.1.0, and a digest of
                 their parameters
-  expected.npz  vectors of the models in exported/, and the first batch of text/
+  expected.npz  embeddings of the models in exported/, and the first batch of text/
 
     python tests/golden/v0_1_0/make.py     (in a checkout of 29cf390, with this file)
 """

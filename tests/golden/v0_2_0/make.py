@@ -3,7 +3,7 @@
 All paths are relative to this folder. The runs start with ../v0_1_0/exported/mlm_nsp.
   tasks/        train.csv and dev.csv with the classes 0 to 11
   runs/files    an unfinished fine-tuning on tasks/
-  runs/rows     an unfinished fine-tuning on rows of Python, a tenth of which became dev
+  runs/rows     an unfinished fine-tuning on rows of Python, with a tenth as dev
   runs/tagging  an unfinished tagging of rows of Python; its labels lack I-SHIP, I-TRIP
   runs/finished a finished fine-tuning on rows of Python
   expected.json labels, step of the checkpoint, and the scores that 0.2.0 had at the end

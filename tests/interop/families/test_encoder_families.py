@@ -67,7 +67,7 @@ FOLDERS = {
     "gte_token": ("GteForTokenClassification", 0, False),
     "gte_scaled_none": ("GteModel", 0, False),
 }
-# Models with every option and head, and models with the same parts as one of these.
+# Models with every option and head, and models with the same parts as an earlier one.
 SHORT = (
     *("roberta_mlm", "roberta_sequence", "roberta_choice", "xlm_roberta_none"),
     *("distilbert_mlm", "distilbert_sequence", "electra_choice", "electra_none"),
@@ -314,8 +314,8 @@ def test_missing_keys_have_the_class_defaults_of_transformers():
             {"model_type": "roberta", "pad_token_id": None},
             "pad_token_id=None, expected",
         ),
-        ({"model_type": "electra"}, "embedding_size=128, but hidden_size=24; expected"),
-        ({"model_type": "distilbert"}, "a distilbert config needs dim, n_layers, n_he"),
+        ({"model_type": "electra"}, "embedding_size=128, but hidden_size=24; both mu"),
+        ({"model_type": "distilbert"}, "a distilbert config must have dim, n_la"),
         ({"model_type": "deberta-v2"}, "model_type='deberta-v2' cannot be read"),
     ):
         values = {
@@ -343,7 +343,7 @@ def test_a_classifier_of_a_decoder_is_refused(folder, tmp_path):
         with pytest.raises(UserError, match="is_decoder=true in a classifier of te"):
             read_huggingface(copy)
         assert not read_huggingface(copy, causal=False).config.causal
-        # A causal model of bert_jax reads the last token.
+        # In bert_jax the classifier of a causal model reads the last token.
         assert read_huggingface(folder / name, causal=True).config.causal
     tokens = changed_copy(folder / "roberta_span", tmp_path / "span", is_decoder=True)
     assert read_huggingface(tokens).config.causal
@@ -529,7 +529,7 @@ def test_the_pooler_does_not_decide_the_family_of_a_model_without_one(
 
 
 def test_an_mlm_head_has_the_activation_of_its_family(folder, tmp_path):
-    """gelu in RoBERTa and GTE, whatever hidden_act is, and hidden_act in BERT."""
+    """In RoBERTa and GTE always gelu, in BERT hidden_act."""
     for name, model_type in (("roberta_mlm", "roberta"), ("gte_mlm", "gte")):
         copy = changed_copy(folder / name, tmp_path / name, hidden_act="relu")
         message = (
@@ -549,7 +549,7 @@ def test_an_mlm_head_has_the_activation_of_its_family(folder, tmp_path):
 
 
 def test_a_model_type_is_kept_if_it_has_a_class_with_the_head():
-    """Without a pooler these models differ in the names of their classes only."""
+    """Without a pooler these models differ only in the names of their classes."""
     for model_type, head, parts, expected in (
         ("electra", "token", {"classifier"}, "electra"),
         ("electra", "none", set(), "electra"),

@@ -262,8 +262,8 @@ def tune(folder, task, rows, mesh=ONE_DEVICE, **settings):
 def trained(function, rows, inputs, class_name, problem_type=None, **settings):
     """A check that a task is trained, predicted, saved for transformers, and loaded.
 
-    problem_type: of the saved config.json, which decides the outputs in transformers.
-    settings: of the task.
+    problem_type: in the saved config.json, on which the outputs in transformers depend.
+    settings: settings of the task.
     """
 
     def check(folder, tmp_path, column, capsys):

@@ -78,7 +78,7 @@ def test_both_forms_of_config_json_are_read_and_written():
     written = config_to_dict(config)
     assert (FLAT | NESTED).items() <= written.items()
     assert config_from_dict(written) == config
-    # transformers 5 writes the keys of version 4 again that it read, and uses its own.
+    # transformers 5 writes the keys of version 4 that it read, but uses its own keys.
     assert config_from_dict(written | {"global_attn_every_n_layers": 7}) == config
     sizes = {key: FLAT[key] for key in FLAT if key.startswith("num_")}
     sizes |= {"hidden_size": 768, "vocab_size": 50368, "intermediate_size": 1152}
@@ -108,7 +108,7 @@ def test_other_values_are_read_and_written_back(changes, fields):
 
 
 def test_a_modernbert_is_exported_as_one():
-    """Also if its layers name one base twice, and with any deviation of new kernels."""
+    """Even if its layers name one base twice, and with any deviation of new kernels."""
     config = config_from_dict(FLAT)
     for changes in (
         {"model_type": "bert"},
@@ -140,7 +140,7 @@ def test_a_modernbert_is_exported_as_one():
         ),
         (
             {"classifier_activation": "relu"},
-            "classifier_activation='relu', but hidden_activation='gelu'; expected the same",
+            "classifier_activation='relu', but hidden_activation='gelu'; both must be the",
         ),
         (
             {"layer_types": [SLIDING, FULL] * 11},
@@ -247,7 +247,7 @@ def test_gte_is_read_with_and_without_token_types():
 
 
 def test_scaled_rotary_positions_are_read_and_written():
-    """Of both forms of transformers, and of Alibaba-NLP/new-impl, which has heads of 12."""
+    """In both forms of transformers and in Alibaba-NLP/new-impl's, with heads of 12."""
     linear = {"rope_type": "linear", "rope_theta": 300, "factor": 4}
     ntk = {"factor": 8.0, "type": "ntk", "mixed_b": None}
     for changes, theta, factor in (

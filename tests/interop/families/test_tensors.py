@@ -62,7 +62,7 @@ def test_a_family_without_joined_tensors_keeps_all_tensors():
 
 @pytest.mark.parametrize("tensor", [np.zeros((7, 4)), np.zeros(())])
 def test_a_tensor_of_a_wrong_size_keeps_its_numbers(tensor):
-    """The shapes of its parts are compared later."""
+    """The shapes of its parts are checked later."""
     after = split_tensors({f"layers.0.{WHOLE}.weight": tensor}, TABLE)
     assert [*after] == [f"layers.0.{part}.weight" for part in PARTS]
     assert sum(array.size for array in after.values()) == tensor.size

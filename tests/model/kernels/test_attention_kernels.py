@@ -94,7 +94,7 @@ def test_bfloat16_rounds_only_a_few_times():
 
 
 def packed(queries=128, L=128):
-    """As inputs(), with packed sequences."""
+    """Like inputs(), with packed sequences."""
     arrays = inputs(queries, L)[:4]
     ids = np.int32(np.arange(L) % 3 + 1) * (np.arange(L) < L - 9)
     ids = np.tile(ids, (4, 1))
@@ -121,12 +121,12 @@ def test_packed_sequences_do_not_see_each_other(implementation, queries):
 
 @pytest.mark.parametrize("window", [4, 64])
 def test_splash_with_a_window_equals_the_masked_square(window):
-    """Also a row of only padding, and padding far from the first sequence, are finite."""
+    """Even a row of only padding, and padding far from the first sequence, are finite."""
     q, k, v, grad = inputs(256, 256)[:4]
     ids = np.int32(np.arange(256) // 50 + 1) * (np.arange(256) < 240)
     ids = np.stack([ids, ids > 0, ids == 1, 0 * ids]).astype(np.int32)
     tokens = Tokens(ids, ids, ids, np.tile(np.arange(5) * 50, (4, 1)))
-    grad = grad * (ids > 0)[..., None, None]  # as that of a loss
+    grad = grad * (ids > 0)[..., None, None]  # like the gradient of a loss
     options = {"implementation": "splash", "window": window}
     ours = output_and_gradients(attend, q, k, v, grad, tokens, **options)
     attends = tokens.attends(None, False, window)

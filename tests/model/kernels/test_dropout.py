@@ -47,7 +47,7 @@ def test_every_element_is_dropped_at_the_exact_rate(rate, mask):
 
 @MASKS
 def test_elements_of_one_call_are_independent(mask):
-    """Also elements from one 32-bit word, which are a quarter of the row apart."""
+    """Even elements from one 32-bit word, which are a quarter of the row apart."""
     kept = np.asarray(mask(jax.random.key(1), 0.5, (64, 1024)))
     for shift in (1, 2, 255, 256, 257, 512, 768):
         agree = np.mean(kept == np.roll(kept, shift, axis=1))
@@ -118,7 +118,7 @@ def test_devices_draw_their_own_rows(mask, bits):
     # Each of the four groups of devices draws two of the eight rows.
     text = draw.lower(key, 8).as_text()
     assert re.findall(r"rng_bit_generator .*, (.*)\)", text) == [bits]
-    # If the devices do not divide the rows, each device draws all of them.
+    # If the devices do not divide the rows, each device draws all rows.
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         odd = mask(key, 0.5, (3, 4))
     assert np.array_equal(odd, mask(key, 0.5, (3, 4)))
@@ -126,7 +126,7 @@ def test_devices_draw_their_own_rows(mask, bits):
 
 @pytest.mark.parametrize("mask", [layers.keep_mask, mask_from_generator])
 def test_devices_that_have_their_own_rows_draw_different_masks(mask):
-    """Of four devices. Equal masks would add up to 0 or 4 everywhere."""
+    """On four devices, equal masks would add up to 0 or 4 everywhere."""
     mesh = make_mesh(MeshConfig(replica=2, data=2, model=2))
 
     def draw(key, batch):
