@@ -107,7 +107,7 @@ class EpochBatches:
     has the rows i, i + accumulation, ..., and all choices of its units. rows: function that
     returns the rows of a global batch on this process's devices.
 
-    An item has for R rows of S slots: "input_ids", "token_type_ids", "attention_mask"
+    For R rows of S slots an item has: "input_ids", "token_type_ids", "attention_mask"
     int32 (R, L); "segment_ids" (R, L), 1, 2, ... for the tokens of a row's first, second,
     ... sequence and 0 for padding; "starts" (R, S), the first position of each sequence.
     Without choices it has "weights" float32 (R, S), 0 for an empty slot, and targets (R, S,
@@ -283,9 +283,9 @@ class EpochBatches:
 def length_classes(sizes_U: np.ndarray, batch_size: int, most: int) -> list[int]:
     """The number of full batches in each length class, the longest class first.
 
-    Classes are split where this saves the most padding in rows of one unit each. Splits end
-    at ``most`` classes, or if the next split saves less than WORTH steps in an epoch. The
-    classes depend only on the data.
+    Each split of a class is where it saves the most padding in rows of one unit each, until
+    there are ``most`` classes, or the next split would save fewer than WORTH steps in an
+    epoch. The classes depend only on the data.
     """
     full = len(sizes_U) // batch_size
     if not full:

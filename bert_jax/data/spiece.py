@@ -124,7 +124,7 @@ class SentencePieceTokenizer(LibraryTokenizer):
         normalises each text again and finds offsets.
         """
         has_mask = allow_mask and self.special.mask in text
-        # The library even splits at its mark of a space, and strips spaces other than " ".
+        # The library splits at its mark of a space as well, and strips all kinds of space.
         if has_mask or SPACE in text or not text.isprintable():
             return super().encode(text, allow_mask=allow_mask)
         ids = map(self._word_ids.__getitem__, text.split(" "))

@@ -31,7 +31,7 @@ class Tokens(NamedTuple):
     """The tokens of a text.
 
     ids: int32 (T,). starts, ends: int32 (T,), the characters [start, end) of each token,
-    both ascending. Tokens overlap if one character gives several tokens.
+    both ascending. Tokens overlap if one character becomes several tokens.
     """
 
     ids: np.ndarray

@@ -213,7 +213,7 @@ def _train_sentencepiece(
             vocab_size=size,
             hard_vocab_limit=False,  # a small text gives fewer tokens
             model_type="unigram",
-            # Nearly all characters of Chinese or Japanese, and every one of other scripts.
+            # Nearly all characters of Chinese or Japanese, and all of other scripts.
             character_coverage=0.9995,
             max_sentence_length=1 << 16,  # in bytes. Longer sentences are left out
             pad_id=0,

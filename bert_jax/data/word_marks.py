@@ -11,8 +11,8 @@ _WITHOUT_SPACES = {
     *("CJK", "HIRAGANA", "KATAKANA"),
     *("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"),
 }
-# The smallest first byte of a character of three bytes, and of four bytes, in UTF-8. All
-# letters without spaces between words have at least three bytes.
+# The smallest first byte of a character of three bytes, and of four bytes, in UTF-8. Every
+# letter in these scripts has at least three bytes.
 _THREE_BYTES, _FOUR_BYTES = 0xE0, 0xF0
 # About how many characters are looked up for the first bytes of a character.
 _LOOKED_UP = 64

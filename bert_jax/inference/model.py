@@ -114,7 +114,7 @@ class Bert(Checkpoint):
     ) -> list[list[Any]]:
         """The most likely tokens and their probabilities for each [MASK] of a text.
 
-        Several texts give a list with one entry for each text.
+        For several texts the result is a list with one entry for each text.
 
         texts: a text, or rows of one text. A text that is too long is an error.
         columns: name of the column of the text; (): "text".
@@ -201,7 +201,8 @@ class Bert(Checkpoint):
         >>> model.search("a meal", ["It rains.", "A man eats pasta."], top=1)
         [{'row': 1, 'cosine': 0.51, 'text': 'A man eats pasta.'}]
 
-        Several queries give a list with one entry for each query. The search is exact.
+        For several queries the result is a list with one entry for each query. The search
+        is exact.
 
         The model's prompt for queries is put before each query, and its prompt for
         documents before each text of the corpus. Its default prompt is not used.
@@ -314,7 +315,7 @@ class Bert(Checkpoint):
     def predict_proba(
         self, rows: Any, *, columns: Columns = (), **options: Any
     ) -> Arrays:
-        """The probabilities that ``predict`` gives, as an array, as in scikit-learn.
+        """The probabilities of :meth:`predict` as an array, as in scikit-learn.
 
         >>> model.predict_proba(["a gripping film", "two lost hours"])
         array([[0.02, 0.98],

@@ -4,9 +4,9 @@ The pseudo-log-likelihood of a text is the sum of log p(token | all other tokens
 each token masked in turn (Salazar et al. 2020, "Masked Language Model Scoring"). It favours
 words of several tokens, because the other tokens of a word reveal the masked one. With
 ``rest_of_word`` the later tokens of the word are masked too (Kauf and Ivanova 2023, "A
-Better Way to Do Masked Language Model Scoring"). A left-to-right model gives the
-log-likelihood: the sum of log p(token | tokens before it). A model of
-objectives/two_way.py gives the mean of the log-likelihoods of its two directions.
+Better Way to Do Masked Language Model Scoring"). The score of a left-to-right model is the
+log-likelihood: the sum of log p(token | tokens before it). The score of a model of
+objectives/two_way.py is the mean of the log-likelihoods of its two directions.
 
 A minimal pair is right if its good sentence has the higher score (Warstadt et al. 2020,
 "BLiMP"). A tie is wrong.
@@ -454,8 +454,8 @@ def _given_one_side(
 ) -> jax.Array:
     """The log probability of each token given the tokens before it, float32 (R, L).
 
-    A model with two directions gives their mean. The values of the first and the last token
-    of a sequence have no meaning. tokens: number of tokens of the vocabulary.
+    For a model with two directions it is their mean. The values of the first and the last
+    token of a sequence have no meaning. tokens: number of tokens of the vocabulary.
     """
     ids_RL = batch["input_ids"]
     R, L = ids_RL.shape

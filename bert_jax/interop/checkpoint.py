@@ -205,7 +205,7 @@ def check_vocabulary(checkpoint: Checkpoint, path: object) -> None:
 
 
 def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:
-    """Raises UserError if sequences would be longer than the position table."""
+    """Raises UserError if sequences would be longer than the model's positions."""
     positions = checkpoint.config.max_positions
     if max_length > positions:
         raise UserError(

@@ -37,7 +37,7 @@ from bert_jax.objectives.objective import (
 )
 from bert_jax.parallel.sharding import Rules
 
-# The generator's width and heads are the discriminator's divided by this number, as in the
+# The generator's widths and heads are the discriminator's divided by this number, as in the
 # paper's small and large models (table 6). Both have the same number of layers.
 GENERATOR_SHARE = 4
 DISCRIMINATOR_WEIGHT = 50.0  # factor of the discriminator's loss, lambda in the paper

@@ -462,5 +462,5 @@ def test_next_sentence_reads_two_texts_or_a_file_of_pairs(checkpoint, capsys, tm
         assert [answer["first"], answer["second"]] == pair
         assert answer["probability"] == pytest.approx(probability, abs=1e-6)
     path.write_text("a dog\ta cat\nonly one\n")
-    with pytest.raises(UserError, match=r"pairs\.txt:2 has 1 text; expected the two"):
+    with pytest.raises(UserError, match=r"pairs\.txt:2 has 1 text; expected a pair"):
         predict.main([*flags, "--input", str(path)])

@@ -216,7 +216,7 @@ def test_a_thread_that_hangs_is_noticed_and_ends_with_the_iterator():
     before = set(threading.enumerate())  # threads of earlier tests may still run
     go_on = threading.Event()
     items = drawn_ahead(Reads(go_on.wait), first=1, timeout=0.05)
-    with pytest.raises(StalledError, match=r"no batch for 0\.05 s: a thread"):
+    with pytest.raises(StalledError, match=r"no batch for 0\.05 s: a data thread"):
         next(items)
     started = set(threading.enumerate()) - before
     go_on.set()

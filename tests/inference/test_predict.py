@@ -279,7 +279,9 @@ def test_a_task_with_files_has_the_labels_of_the_head(tmp_path):
     assert same.labels == ("O", "B-PER") and len(split.rows) == 2
     (tmp_path / "train.txt").write_text("the B-LOC\n")
     task = bert_jax.tasks.tagging(dir=str(tmp_path), max_length=32)
-    with pytest.raises(UserError, match="gives 2 numbers, the task needs 5"):
+    with pytest.raises(
+        UserError, match=r"with 2 outputs, but the task needs a \w+ head with 5"
+    ):
         [*evaluated(model, task=task)]
 
 

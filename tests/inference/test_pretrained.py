@@ -291,7 +291,7 @@ def test_a_pair_of_equal_sentences_is_wrong():
 
 def test_a_pair_needs_two_columns(tmp_path):
     with pytest.raises(
-        UserError, match=r"columns=.'a',., expected the good and the bad"
+        UserError, match=r"columns=.'a',., expected two names, of the good"
     ):
         list(read_sets([tmp_path], ("a",)))
 

@@ -85,7 +85,7 @@ def test_empty_input_gives_no_pairs_and_wrong_input_is_refused():
     assert rows.shape == (0, 3)
     assert search.near_pairs(vectors(4)[:0], 0.5) == []
     assert not np.asarray(search.cosines(np.zeros((1, 8)), vectors(3))).any()
-    with pytest.raises(UserError, match=r"have 8 and 5 dimensions; expected vectors"):
+    with pytest.raises(UserError, match=r"have 8 and 5 dimensions; expected the same"):
         search.nearest(vectors(2), vectors(4)[:, :5], 1)
     for wrong in (np.nan, np.inf):
         bad = vectors(7)

@@ -124,7 +124,7 @@ def test_activation_names_are_translated(ours, theirs):
 
 def test_missing_sizes_are_listed():
     values = {k: v for k, v in GOOGLE_BASE.items() if k[0] not in "vi"}
-    with pytest.raises(UserError, match="needs vocab_size, intermediate_size"):
+    with pytest.raises(UserError, match="must have vocab_size, intermediate_size"):
         config_from_dict(values)
 
 

@@ -506,8 +506,8 @@ def test_a_value_of_another_type_is_named(folder, tmp_path, name, changes, messa
     [
         ({"id2label": [1]}, "id2label=[1], expected an object or null"),
         ({"id2label": NAMES | {"0": "b"}}, "id2label is {'0': 'b', '1': 'b'"),
-        ({"id2label": NAMES | {"5": "f"}}, "expected different names"),
-        ({"id2label": {"0": "a", "4": "e"}}, "the outputs '0' to '4'"),
+        ({"id2label": NAMES | {"5": "f"}}, "expected a different name"),
+        ({"id2label": {"0": "a", "4": "e"}}, "each output from '0' to '4'"),
         ({"id2label": {f" {i}": x for i, x in NAMES.items()}}, "id2label is {' 0'"),
     ],
 )

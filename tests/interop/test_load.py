@@ -503,7 +503,7 @@ def test_a_tokenizer_with_other_rules_is_no_extension(folders, golden):
     assert other.tokens == tokenizer.tokens
     checkpoint = bert_jax.load(folders / "none")
     checkpoint = dataclasses.replace(checkpoint, tokenizer=tokenizer)
-    with pytest.raises(UserError, match="prepare the text with the checkpoint's vocab"):
+    with pytest.raises(UserError, match="prepare it with the checkpoint's vocabulary"):
         with_new_words(checkpoint, other)
 
 
@@ -526,7 +526,7 @@ def test_a_changed_vocabulary_of_a_run_is_refused(workdir):
     assert bert_jax.load(workdir).tokenizer.fingerprint() == fingerprint
     tokens = (workdir / "vocab.txt").read_text().replace("bee", "bea")
     (workdir / "vocab.txt").write_text(tokens)
-    with pytest.raises(UserError, match="another vocabulary than its run"):
+    with pytest.raises(UserError, match="a different vocabulary from its run"):
         bert_jax.load(workdir)
 
 
@@ -619,7 +619,7 @@ def test_a_tokenizer_is_read_without_weights(workdir, folders, golden, tmp_path)
         bert_jax.tokenizer(tmp_path / "none/x")
     with pytest.raises(UserError, match=r"has no vocabulary; add its vocab\.txt"):
         bert_jax.tokenizer(google)
-    with pytest.raises(UserError, match=r"bert_jax\.tokenizer reads a tokenizer alone"):
+    with pytest.raises(UserError, match=r"bert_jax\.tokenizer reads only a tokenizer"):
         bert_jax.load(workdir, weights=False)
 
 
@@ -635,6 +635,6 @@ def test_a_fine_tuning_without_a_best_model_is_named(tmp_path):
         bert_jax.load(step)
     (tmp_path / "best").mkdir()
     (tmp_path / "best/config.json").write_text("{}")
-    message = f"20 is a checkpoint of a fine-tuning, .*; load {tmp_path}, which is"
+    message = f"20 is a checkpoint of a fine-tuning run, .*; load {tmp_path}, which"
     with pytest.raises(UserError, match=message):
         bert_jax.load(step)

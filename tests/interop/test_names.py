@@ -170,7 +170,7 @@ def test_the_error_has_the_missing_tensor(tensors, config):
         to_params(changed, config, head="none")
     other = {f"roberta.{name}": value for name, value in tensors.items()}
     with pytest.raises(
-        UserError, match=r"expected bert \(model_type of config.json, be"
+        UserError, match=r"expected a bert \(model_type of config.json,"
     ):
         to_params(other, config, head="none")
     with pytest.raises(UserError, match=r"lack 16 .*\((\S+, ){4}\S+ and 11 more\)"):

@@ -280,7 +280,7 @@ def test_a_run_resumes_scores_and_is_saved_in_our_form(
     )
     model = Bert(**vars(checkpoint))
     np.testing.assert_allclose(model.score(["the cat"]), expected / 2, rtol=1e-5)
-    with pytest.raises(UserError, match="reads one side and never sees"):
+    with pytest.raises(UserError, match="reads only one side, so it never sees"):
         model.score(["the cat"], rest_of_word=True)
     with pytest.raises(
         UserError, match="transformers has no class with encoder=lstm"

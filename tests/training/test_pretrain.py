@@ -231,7 +231,7 @@ def test_new_words_start_as_the_mean_of_their_tokens(start, tmp_path, with_head)
         WordPieceTokenizer(tokenizer.tokens, longer.lower_case, longest_word=100),
     ):
         with pytest.raises(
-            UserError, match=r"prepare the text with .*bert_jax\.vocabulary extends"
+            UserError, match=r"prepare it with .* extension by bert_jax\.vocabulary"
         ):
             pretrain_data.initial_params(config, other, print)
 

@@ -76,10 +76,10 @@ def attend_splash(
 ) -> jax.Array:
     """See bert.attend_plain. A query attends to the keys with its id.
 
-    L must be a multiple of LANES. window: see LayerPattern; Q must be L. The kernel skips
-    the blocks of keys outside the windows of a block of queries. A CPU interprets the
-    kernel, for tests. With a mesh (parallel.mesh.traced_on) each device computes its rows
-    and heads.
+    L must be a multiple of LANES. window: see LayerPattern. With a window Q must be L, and
+    the kernel skips the blocks of keys outside the windows of a block of queries. A CPU
+    interprets the kernel, for tests. With a mesh (parallel.mesh.traced_on) each device
+    computes its rows and heads.
     """
     splash = splash_attention()
     Q, H = q_BQNH.shape[1], q_BQNH.shape[-1]

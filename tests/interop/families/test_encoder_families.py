@@ -471,7 +471,7 @@ def test_a_roberta_needs_rows_after_its_padding(folder, tmp_path):
             max_position_embeddings=rows,
             pad_token_id=padding,
         )
-        message = f"pad_token_id={padding} and max_position_embeddings={rows}; expected"
+        message = f"pad_token_id={padding} and max_position_embeddings={rows}; the p"
         with pytest.raises(UserError, match=message):
             read_huggingface(copy)
 
