@@ -7,6 +7,7 @@ in a run. The long form has a run for each setting.
 import dataclasses
 import functools
 import importlib
+import inspect
 import itertools
 import json
 import re
@@ -815,7 +816,7 @@ def answered(places):
             seen["batch_size"] = batching["batch_size"]
             seen["length"] = max(map(len, features.input_ids))
             _, arrays = next(inference_batches(features, **batching))
-            seen["text"] = str(jax.make_jaxpr(forward)(params, arrays))
+            seen["text"] = str(jax.make_jaxpr(inspect.unwrap(forward))(params, arrays))
             raise StoppedError
 
         def progress(*arguments, show, **options):

@@ -308,6 +308,7 @@ def jit_whole(mesh: Mesh, function: Callable) -> Callable:
         return many
     few = jax.jit(traced, out_shardings=whole, compiler_options=EIGEN)
 
+    @functools.wraps(traced)
     def run(params: Params, batch: Batch) -> Any:
         is_float32 = all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
         if is_float32 and batch["input_ids"].size < FEW_TOKENS:
