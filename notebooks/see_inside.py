@@ -174,8 +174,10 @@ plt.show()
 # %% [markdown]
 # *Left: if the line of different senses is below the other line, the model distinguishes
 # the two banks. Right: all pairs of the eight sentences, at the layer that separates the
-# senses best. The first four sentences are about money and the last four about a river, so
-# two dark squares along the diagonal show that the senses are separate.*
+# senses best. The first four sentences are about money and the last four about a river.
+# If the senses were separate, only the two squares along the diagonal would be dark. The
+# square of money is dark. The square of the river is not: the muddy bank is unlike most
+# other banks, and two river banks are also near to those of money.*
 #
 # ## 5. Nearest words, layer by layer
 #
