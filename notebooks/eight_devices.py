@@ -81,7 +81,7 @@ for name, shape in SHAPES.items():
 
 # %% [markdown]
 # The picture shows three arrays on the four meshes. The number in a block is the device
-# that stores it. A block with several numbers has a copy on each of these devices.
+# that stores it. Several numbers mean several copies.
 
 # %%
 TABLE, KERNEL = "embeddings/word/embedding", "encoder/layer_0/intermediate/kernel"
@@ -218,7 +218,7 @@ for name in ["data=4, model=2"] if SHORT else MESHES:
 # The differences are rounding errors: eight devices add up the same numbers in another
 # order.
 #
-# ## 4. What the devices send each other
+# ## 4. Collectives
 #
 # The code of bert_jax sends nothing. The compiler reads the shardings of the state and the
 # batch, finds the operations that need numbers from another device, and adds a

@@ -220,7 +220,7 @@ plt.show()
 # Points below the line mean that the model is too certain, as fine-tuned models usually
 # are.*
 #
-# If you keep only the answers with a high probability, more of them are right:
+# Answers with a high probability are right more often:
 
 # %%
 for least in (0.0, 0.5, 0.8, 0.95):

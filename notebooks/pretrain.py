@@ -60,8 +60,8 @@ for sentence in documents[7][:5]:
 # ## 2. A vocabulary
 #
 # BERT reads tokens, not words. A frequent word is one token, and a rare word is put
-# together from parts, of which all but the first start with `##`. In this way a small
-# vocabulary can write every word.
+# together from several tokens. A token that continues a word starts with `##`. In this way
+# a small vocabulary can write every word.
 
 # %%
 tokenizer = train_vocabulary(sentences, VOCABULARY_SIZE)
@@ -108,8 +108,8 @@ store = TokenStore(FOLDER / "tokens")
 #
 # An example has two texts, A and B. In half of the examples B follows A in its document,
 # and in the other half B is from another document. The model must predict 15% of the
-# tokens. Most of them are replaced by `[MASK]`, but one in ten becomes a random token and
-# one in ten stays, so that any token may be one to predict.
+# tokens. Most are replaced by `[MASK]`, but one in ten becomes a random token and one in
+# ten stays, so that any token may be one to predict.
 
 # %%
 source = ExampleSource(

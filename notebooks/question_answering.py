@@ -201,9 +201,9 @@ if DATA == "squad":
 # %% [markdown]
 # ## 2. Fine-tune
 #
-# A text that is longer than `max_length` is read in overlapping windows. The scores are
-# those of SQuAD: exact match means that the answer is right to the letter, and F1 measures
-# how many of its words are right.
+# A text that is longer than `max_length` is read in overlapping windows. SQuAD has two
+# scores: exact match means that the answer is right to the letter, and F1 measures how many
+# of its words are right.
 
 # %%
 length = min(160, bert_jax.load(CHECKPOINT).config.max_positions)
@@ -253,8 +253,8 @@ plt.show()
 
 # %% [markdown]
 # *The model on three tests. It answers questions about new people well, and is worse at
-# new words and at texts about other topics. A score on data like the training data says
-# little about other data.*
+# new words and at texts about other topics. A good score on data like the training data
+# does not promise a good score on other data.*
 #
 # ## 4. Look at answers
 #
@@ -309,8 +309,8 @@ for question in ["Who was the first keeper?", "When was it lit?", "Where is it?"
 #
 # ## Next steps
 #
-# - Train on real questions with `DATA = "squad"`: 2,000 of them give an F1 of about 48, in
-#   five minutes on two cores.
+# - Train on real questions with `DATA = "squad"`: 2,000 questions give an F1 of about 48,
+#   in five minutes on two cores.
 # - Train on all of SQuAD from `google-bert/bert-base-uncased`, on a TPU or GPU:
 #   `bert_jax finetune --config squad`. The paper has an F1 of 88.5.
 # - Try a long text, which is read in overlapping windows.
