@@ -249,7 +249,9 @@ class _Lines:
                 self.offset += len(file.readline(LONGEST_LINE)) - 1
             while raw := file.readline(LONGEST_LINE):
                 if len(raw) >= LONGEST_LINE:
-                    raise UserError(f"the line is over {LONGEST_LINE >> 20} MiB long")
+                    raise UserError(
+                        f"the line is over {LONGEST_LINE >> 20} MiB long; break it up"
+                    )
                 line = decode(raw, "the line").rstrip("\r\n")
                 ended = self.offset >= self._stop and self._source.splittable
                 if ended and boundary.match(line):

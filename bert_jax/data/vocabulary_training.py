@@ -66,7 +66,7 @@ def train_vocabulary(
     if kind == "bpe":
         return _train_bpe(sentences, size, lower_case)
     if kind != "wordpiece":
-        raise UserError(f"kind {kind!r}, expected one of {', '.join(KINDS)}")
+        raise UserError(f"kind={kind!r}, expected one of {', '.join(KINDS)}")
     splitter = Splitter(lower_case, lower_case and not keep_accents)
     return _train_wordpiece(sentences, size, splitter)
 

@@ -529,7 +529,9 @@ def read_sets(
                 raise UserError(f"{file} has no pairs; expected {_EXPECTED}")
             if not pairs[part]:
                 actual = f"{file} has {counted(len(pairs), 'pair')}"
-                raise UserError(f"{actual}, and pairs_range={pairs_range} selects none")
+                raise UserError(
+                    f"{actual}, and pairs_range={pairs_range} selects none; change it"
+                )
             yield str(file), pairs[part]
 
 

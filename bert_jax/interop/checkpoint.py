@@ -209,5 +209,5 @@ def check_length(max_length: int, checkpoint: Checkpoint, setting: str) -> None:
     positions = checkpoint.config.max_positions
     if max_length > positions:
         raise UserError(
-            f"{setting}={max_length} exceeds the model's {positions} positions"
+            f"{setting}={max_length} exceeds the model's {positions} positions; lower it"
         )

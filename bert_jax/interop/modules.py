@@ -199,7 +199,9 @@ def _length(folder: Path, positions: int, tokenizer: Tokenizer | None) -> int:
     settings = _read_optional(path, _Length)
     cased = tokenizer is not None and not tokenizer.lower_case
     if cased and settings.get("do_lower_case"):
-        raise UserError(f"{path}: do_lower_case=True, but the tokenizer is cased")
+        raise UserError(
+            f"{path}: do_lower_case=True, but the tokenizer is cased; set it to False"
+        )
     other = _read_optional(folder / "tokenizer_config.json", _Tokenizer)
     for length in (settings.get("max_seq_length"), other.get("model_max_length")):
         if length is not None:

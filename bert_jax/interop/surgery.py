@@ -122,7 +122,7 @@ def head_params(
         modules = checkpoint.extra.get(EXTRA, {})
         prompt = modules.get("prompts", {}).get(modules.get("default_prompt_name"))
         if "dense" in checkpoint.params or prompt:
-            raise UserError("remove modules.json: only encode applies its modules")
+            raise UserError("only encode applies modules.json; remove this file")
         return params, new
     same_kind = checkpoint.head == head
     if not same_kind or fresh_head or name not in checkpoint.params:

@@ -111,7 +111,7 @@ def with_causal_phases(
         raise UserError(f"phases with causal=True need {needed} and model.causal=False")
     if examples.next_sentence:
         needed = "data.examples.next_sentence=False"
-        raise UserError(f"phases with causal=True have no pairs of texts; set {needed}")
+        raise UserError(f"phases with causal=True do not train NSP; set {needed}")
     model = objective.model
     config = dataclasses.replace(model.config, causal=True)
     causal = Causal(BertForPreTraining(config, model.compute))

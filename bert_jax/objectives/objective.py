@@ -218,7 +218,10 @@ def check_model(
             f"model.causal={causal} and model.encoder={encoder}"
         )
     if pairs:
-        raise UserError(f"set data.examples.next_sentence=False for {objective!r}")
+        raise UserError(
+            f"objective={objective!r} does not train next sentence prediction; set "
+            "data.examples.next_sentence=False"
+        )
 
 
 def new_params(

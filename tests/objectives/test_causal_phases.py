@@ -237,7 +237,7 @@ def test_a_study_has_the_scores_of_the_last_phase(configure, whole):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"next_sentence": True}, "have no pairs of texts; set .*next_sentence=False"),
+        ({"next_sentence": True}, "do not train NSP; set .*next_sentence=False"),
         ({"objective": "electra"}, r"causal=True need objective='bert_jax\.objectives"),
         ({"objective": "causal", "causal": True}, r"need .* and model\.causal=False"),
     ],
