@@ -1,8 +1,8 @@
 """BERT (Devlin et al., 2019) and its family in JAX and Flax.
 
 load reads a checkpoint, and tokenizer only its tokenizer. vocabulary and prepare make a
-vocabulary and a store from text. pretrain and finetune train, and cross_validate trains on
-folds. tasks describes fine-tuning tasks, and figures draws runs and models.
+vocabulary and a store from text. pretrain and finetune train a model, and cross_validate
+fine-tunes on folds. tasks describes fine-tuning tasks, and figures draws runs and models.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""All commands as one: ``bert_jax NAME ...``, or ``python -m bert_jax NAME ...``."""
+"""The command ``bert_jax NAME ...``, or ``python -m bert_jax NAME ...``."""
 
 import importlib
 import sys
@@ -15,7 +15,7 @@ COMMANDS = (
 )
 # Names of earlier versions that still work, and their new names.
 RENAMED = {"aot": "estimate"}
-# Names that a user may try, such as names of version 0.1.0, and their commands.
+# Wrong names that users may try, such as names of version 0.1.0, and the right commands.
 OTHER_NAMES = {
     "pretrain": "train",
     "experiment": "study",
@@ -47,10 +47,10 @@ def main(argv: list[str]) -> int | None:
         return None
     if name in RENAMED:
         new_name = RENAMED[name]
-        print_line(f"the command {name} has a new name: {new_name}", sys.stderr)
+        print_line(f"the command {name} is now called {new_name}", sys.stderr)
         name = new_name
     if name not in COMMANDS:
-        near = hint(name, COMMANDS) or f"expected {', '.join(COMMANDS)}"
+        near = hint(name, COMMANDS) or f"the commands are {', '.join(COMMANDS)}"
         if name in OTHER_NAMES:
             near = f"use bert_jax {OTHER_NAMES[name]}"
         raise UserError(f"{name} is not a command of bert_jax; {near}")

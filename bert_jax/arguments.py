@@ -47,7 +47,7 @@ def accepts(
 
     flat: name of a group whose settings are also arguments of their own. leave_out: names
     of fields that are not arguments. optional: whether each default is None, which means
-    that another place gives the value.
+    that the value is set elsewhere.
     """
 
     def decorate(function: Function) -> Function:
@@ -85,9 +85,9 @@ def in_groups(function: Callable, settings: Mapping[str, Any]) -> dict[str, Any]
     """The settings of a call, with the settings of a flat group in their group.
 
     function: a function with :func:`accepts`. settings: a group is a dictionary, or a
-    config of the group's class, which gives all settings of the group. A setting of its own
-    replaces the value of a config, whose defaults cannot be told from values that were
-    given. Raises UserError for a name that is not one of the arguments, for a group of
+    config of the group's class, which sets all settings of the group. A single argument
+    replaces the value of a config, because a config does not record which of its values are
+    defaults. Raises UserError for a name that is not one of the arguments, for a group of
     another type, and for two values of one setting if the group is a dictionary.
     """
     given = settings
@@ -113,7 +113,7 @@ def in_groups(function: Callable, settings: Mapping[str, Any]) -> dict[str, Any]
             is_given = isinstance(given.get(group), Mapping) and name in changed
             if is_given and changed[name] != settings[name]:
                 twice = f"{name} and {group}[{name!r}] differ"
-                raise UserError(f"{twice}; give one of them")
+                raise UserError(f"{twice}; give only one")
             changed[name] = settings[name]
         if changed:
             grouped[group] = changed
@@ -132,7 +132,7 @@ def _arguments(kind: type, flat: str = "", group: str = "") -> Iterator[_Argumen
             yield from _arguments(annotation, group=flat)
         if dataclasses.is_dataclass(annotation):
             keys, config = describe(annotation), annotation
-            meaning = f"some of these settings in a dictionary, or a {config.__name__}"
+            meaning = f"a {config.__name__}, or a dictionary with some of its settings"
             annotation, default = dict, {}
         yield _Argument(field.name, annotation, default, meaning, keys, config, group)
 
@@ -140,8 +140,8 @@ def _arguments(kind: type, flat: str = "", group: str = "") -> Iterator[_Argumen
 def _group(name: str, value: Any, config: type | None) -> Any:
     """The dictionary of a config, which is a group of settings. Other values are kept.
 
-    config: the class of the group ``name``. Another class, which has other defaults, is a
-    UserError.
+    config: the class of the group ``name``. Raises UserError for another class, which has
+    other defaults.
     """
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value

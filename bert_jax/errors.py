@@ -11,7 +11,7 @@ _LONGEST = 1600  # characters of a message
 PREEMPTED = 75
 
 
-# Control characters other than line feeds, half characters, and marks that change the
+# Control characters other than line feeds, lone surrogates, and marks that change the
 # direction of a line.
 _STEERING = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -50,7 +50,7 @@ class DivergenceError(UserError):
 
 
 class StalledError(UserError):
-    """A thread hangs, or still works after a write failed.
+    """A thread hangs, or is still working after a failed write.
 
     The process exits without waiting for the thread.
     """
@@ -102,7 +102,7 @@ _HINTS = {
     "device": "JAX chooses devices by the environment variable JAX_PLATFORMS",
     "fp16": "the setting is compute.dtype: auto, bfloat16 or float32",
     "bf16": "the setting is compute.dtype: auto, bfloat16 or float32",
-    "num_labels": "the labels of the task, or its training rows, give the number",
+    "num_labels": "the labels of the task, or its training rows, determine the number",
     "tokenizer": "the checkpoint has its tokenizer; leave it out",
     "return_tensors": _NUMPY,
     "convert_to_numpy": _NUMPY,
@@ -117,12 +117,12 @@ _HINTS = {
 def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> str:
     """A suggestion for an unknown name; empty if no known name is similar.
 
-    A name of the same group has precedence. shown: how a message writes a known name.
+    A name in the same group takes precedence. shown: how a message writes a known name.
     """
     group, dot, leaf = name.rpartition(".")
     if leaf in _HINTS:
         return _HINTS[leaf]
-    # The known names without their groups. The first group and the same group win.
+    # The known names without their groups. The same group wins, then the first group.
     leaves = {}
     for other in reversed(known):
         leaves[other.rpartition(".")[2]] = other
@@ -141,7 +141,7 @@ def hint(name: str, known: Sequence[str], shown: Callable[[str], str] = str) -> 
 
 
 def _plain(name: str) -> str:
-    """A name for comparisons: sst-2, SST2 and sst_2 are alike."""
+    """A name for comparisons: sst-2, SST2 and sst_2 are equal."""
     return re.sub(r"[\W_]", "", name.lower())
 
 

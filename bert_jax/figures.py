@@ -27,7 +27,7 @@ from bert_jax.runs import NO_SCORES, Run, read_references, read_runs
 __all__ = ["Picture", "attention_heads", "attention_lines", "confusion_matrix"]
 __all__ += ["curves", "save", "save_confusions", "shards"]
 
-# Matplotlib logs which fonts it looks for and does not find.
+# Matplotlib logs which fonts it looked for and did not find.
 logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
 try:
     import matplotlib
@@ -90,7 +90,7 @@ def save(picture: Picture, path: Path) -> None:
     """Writes a picture in the format of its name's ending. path: file.png, .svg or .pdf."""
     kind = ending(path)[1:]
     if kind not in ("png", "svg", "pdf"):
-        raise UserError(f"output={path}, expected a name in .png, .svg or .pdf")
+        raise UserError(f"output={path} must end in .png, .svg or .pdf")
     with new_file(path) as file:
         picture.savefig(file, format=kind)
 
@@ -160,14 +160,14 @@ def curves(
 ) -> Picture:
     """Loss, scores and their baselines, learning rate and throughput of runs.
 
-    workdirs: workdirs of pretraining, fine-tuning or sweeps, also while they run. Thin
-    lines show training, lines with markers evaluations, dotted lines the baseline: the
-    score of always giving the most frequent answer. A thin vertical line shows where a
-    phase of longer sequences starts. references: workdirs of pretraining to compare with.
-    With references the x axis is the number of tokens, because steps of other batch sizes
-    do not compare. It is logarithmic and starts at the first report, so evaluations at
-    step 0 are not visible. metrics: names of metrics.jsonl, such as "loss", one for each
-    panel; by default all panels.
+    workdirs: workdirs of pretraining, fine-tuning or sweeps, finished or still running.
+    Thin lines show training, lines with markers evaluations, and dotted lines the baseline:
+    the score of always predicting the most frequent answer. A thin vertical line shows
+    where a phase of longer sequences starts. references: workdirs of pretraining to compare
+    with. With references the x axis is the number of tokens, because steps with different
+    batch sizes are not comparable. It is logarithmic and starts at the first report, so
+    evaluations at step 0 are not visible. metrics: names in metrics.jsonl, such as "loss",
+    one for each panel; by default all panels.
     """
     compared = read_references(references)
     runs = [*read_runs(workdirs), *compared]
@@ -323,7 +323,7 @@ class _Confusion(TypedDict):
 
 
 def save_confusions(folder: os.PathLike | str) -> None:
-    """Draws each SPLIT.confusion.json in the folder of a run's or evaluation's output."""
+    """Draws each SPLIT.confusion.json in the output folder of a run or an evaluation."""
     for path in sorted(Path(folder).glob("*.confusion.json")):
         expected = "counts of gold and predicted labels"
         confusion = read_json(path, expected, _Confusion)
@@ -347,7 +347,7 @@ def _label_cells(
 
 @_styled
 def attention_heads(model: "Bert", text: str | tuple[str, str], layer: int) -> Picture:
-    """A heat map for each head of a layer: how much tokens attend to each other.
+    """A heat map for each head of a layer: how strongly tokens attend to each other.
 
     model: a model of ``bert_jax.load``. text: a text or a pair of texts. layer: index of
     ``model(text, attentions=True).attentions``; -1 is the last layer. A row attends to the
@@ -383,7 +383,7 @@ def _check_index(name: str, index: int, count: int) -> None:
 def attention_lines(
     model: "Bert", text: str | tuple[str, str], layer: int, head: int
 ) -> Picture:
-    """The attention of a head as lines from each word, left, to each word, right.
+    """The attention of a head as lines from each word on the left to each on the right.
 
     A wide line is a high probability. The attention to the tokens of a word is added up,
     and the attention from its tokens is averaged (Clark et al., 2019, section 4.1).

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from etils import epath
 
 LONGEST_LINE = 64 << 20  # bytes
-_LONGEST_NAME = 200  # bytes of the name of a file that gets a hidden copy of its name
+_LONGEST_NAME = 200  # bytes; hidden files replace a longer name by its checksum
 LOCK = ".lock"  # the file that names the process that uses a folder
 PROGRAMS = "programs"  # the folder of a workdir with JAX's compiled programs
-# Libraries whose exceptions mean that an object store does not answer, or refuses.
+# Libraries whose exceptions mean that an object store does not answer, or refuses access.
 STORE_LIBRARIES = {"aiohttp", "gcsfs", "google", "requests"}
 _SURROGATE = re.compile(r"[\ud800-\udfff]|\\u[dD][89a-fA-F]")
 
@@ -35,7 +35,7 @@ def expanded(path: Any) -> Any:
     """A path as text, with the user's home folder instead of ~ or ~NAME at its start.
 
     A shell expands ~ in ``--output ~/x``, but not in ``--output=~/x``. ~NAME stays if there
-    is no such user. A value that is not a path is returned as it is.
+    is no such user. A value that is not a path is returned unchanged.
     """
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str) or not text.startswith("~"):
@@ -112,7 +112,7 @@ def decode_lines(file: IO[bytes], name: object) -> Iterator[tuple[int, str]]:
 
 
 def cache_folder() -> Path:
-    """bert_jax's folder in $XDG_CACHE_HOME or ~/.cache. RuntimeError without a home."""
+    """The folder bert_jax in $XDG_CACHE_HOME or ~/.cache. RuntimeError without a home."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bert_jax")
 
 
@@ -128,10 +128,10 @@ def valid_text(text: str) -> str:
 
 @contextlib.contextmanager
 def reading(where: object, expected: str) -> Iterator[None]:
-    """Turns any exception of a parser into a UserError of one line.
+    """Turns any exception of a parser into a one-line UserError.
 
-    where: the file, or its line. expected: description of a correct file. A Git LFS pointer
-    and a web page, which a failed download leaves in place of a file, are named.
+    where: the file, or its line. expected: description of a correct file. The message names
+    a Git LFS pointer or a web page, which a failed download leaves in place of the file.
     """
     try:
         yield
@@ -155,7 +155,7 @@ def reading(where: object, expected: str) -> Iterator[None]:
 
 
 def _check_download(where: object) -> None:
-    """Raises UserError if a file that could not be read is what a download left instead."""
+    """Raises UserError if a file that could not be read is an LFS pointer or a web page."""
     start = b""
     if isinstance(where, Path):
         with contextlib.suppress(OSError), where.open("rb") as file:
@@ -235,7 +235,7 @@ def check_output(output: Path | str, *inputs: str | None) -> None:
             exists = path.is_file() or path.is_dir()  # a terminal is neither
         if exists and Path(output).resolve().is_relative_to(path.resolve()):
             raise UserError(
-                f"output={output} is the input {path} or in it; expected another name"
+                f"output={output} is the input {path} or inside it; choose another name"
             )
 
 
@@ -284,7 +284,7 @@ def write_json(path: Path, value: Any) -> None:
 def _hidden(path: Path, ending: str) -> Path:
     """The path of a hidden file beside ``path``: its name and ``ending``.
 
-    A name may have 255 bytes, so a long name is replaced by its checksum.
+    A name may have at most 255 bytes, so a long name is replaced by its checksum.
     """
     name = path.name
     if len(os.fsencode(name)) > _LONGEST_NAME:
@@ -293,10 +293,10 @@ def _hidden(path: Path, ending: str) -> Path:
 
 
 def linked_folder(path: Path) -> Path:
-    """The folder that ``path`` names if it is a link, otherwise ``path``.
+    """The folder that ``path`` points to if it is a link, otherwise ``path``.
 
-    Raises UserError for a link to a folder that does not exist. It may be on a disk that is
-    not mounted, so it is not made.
+    Raises UserError for a link to a folder that does not exist. The folder may be on a disk
+    that is not mounted, so it is not created.
     """
     if not path.is_symlink():
         return path
@@ -318,8 +318,8 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Makes a hidden folder beside ``path`` that replaces ``path`` at the end.
 
     An exception or a kill leaves ``path`` unchanged. If ``path`` is a link, the folder that
-    it names is replaced. Raises NotADirectoryError for a file, and UserError for a folder
-    that is not empty unless ``overwrite``.
+    it points to is replaced. Raises NotADirectoryError for a file, and UserError for a
+    folder that is not empty unless ``overwrite``.
     """
     path = linked_folder(Path(expanded(path)).absolute())
     if path.exists() and any(path.iterdir()) and not overwrite:
@@ -381,7 +381,7 @@ def _remove(path: Path) -> None:
 
 
 def delete_folder(path: Path) -> None:
-    """Deletes a folder, if there is one. If it is a link, its files are deleted."""
+    """Deletes a folder, if there is one. For a link, deletes what its target contains."""
     for entry in path.iterdir() if path.is_symlink() and path.is_dir() else ():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -401,8 +401,8 @@ def locked(
 ) -> Iterator[None]:
     """Creates a folder and locks it, at most until this process ends.
 
-    wait: whether to wait while another process has the lock. Otherwise raises UserError
-    that names this process and the folder, or ``name``. file_name: name of the lock file,
+    wait: whether to wait while another process has the lock. Otherwise raises UserError,
+    which names that process and the folder, or ``name``. file_name: name of the lock file,
     for a part of the work in the folder.
     """
     make_folder(folder)
@@ -415,7 +415,7 @@ def locked(
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
                 os.close(descriptor)
-                actual = "a pipe, a device, or a second name of another file"
+                actual = "a pipe, a device, or a hard link to another file"
                 raise UserError(f"{path} is {actual}; expected a file: delete it")
             file = stack.enter_context(os.fdopen(descriptor, "r+"))
             try:
@@ -427,7 +427,7 @@ def locked(
                 ) from error
             except OSError:  # a file system without locks
                 logging.getLogger(__name__).warning(
-                    f"the file system of {folder} has no locks: start no second run in it"
+                    f"the file system of {folder} has no locks: start only one run there"
                 )
             # The last owner may have deleted the file after this process opened it.
             with contextlib.suppress(FileNotFoundError):

@@ -46,7 +46,7 @@ def idle_seconds() -> float:
 def unwatched() -> Iterator[None]:
     """Stops the step deadline during work that reports no progress.
 
-    Such as a wait for another process, which has its own deadline.
+    An example is a wait for another process, which has its own deadline.
     """
     global _waits
     _waits += 1
@@ -65,7 +65,7 @@ def show_progress(show: bool) -> None:
 
 @contextlib.contextmanager
 def hidden_bars(hide: bool = True) -> Iterator[None]:
-    """Hides all bars of this process meanwhile, if ``hide``."""
+    """Hides all bars of this process inside the block, if ``hide``."""
     before = _show
     show_progress(before and not hide)
     try:
@@ -103,7 +103,7 @@ def aligned(
 
 
 class LogHandler(logging.Handler):
-    """Prints log records on stderr. A run does not depend on a reader of stderr."""
+    """Prints log records on stderr. A closed stderr does not end a run."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):
@@ -111,7 +111,7 @@ class LogHandler(logging.Handler):
 
 
 class Progress(tqdm):
-    """A bar of tqdm, which is a context manager, or an iterator over ``items``.
+    """A bar of tqdm, used as a context manager or as an iterator over ``items``.
 
     doing: name of the work, such as "embedding". unit: name of what is counted, such as
       "texts". show: whether to show the bar; None: on a terminal and in a notebook.
@@ -144,7 +144,7 @@ class Progress(tqdm):
         super().__init__(items, file=file, disable=not show, **options)
 
     def _outer(self) -> "Progress | None":
-        """The open bar of the work that this work is a part of."""
+        """The open bar of the work that contains this work."""
         for bar in self._instances:
             if bar is self or not isinstance(bar, Progress):
                 continue
@@ -161,12 +161,12 @@ class Progress(tqdm):
         super().update(n)
 
     def __iter__(self) -> Iterator[Any]:
-        """The items; each one is progress."""
+        """The items. Each one counts as progress."""
         for item in super().__iter__():
             made_progress()
             yield item
 
     def part(self, size: int) -> Callable[[float], None]:
-        """A function that takes the share of the next ``size`` that is done, up to 1."""
+        """A function to call with the finished share, up to 1, of the next ``size``."""
         first = self.n
         return lambda share: self.update(first + round(size * share) - self.n)

@@ -1,4 +1,4 @@
-"""Protocol buffers, read without the classes of their fields."""
+"""Reads protocol buffers without their generated classes."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 def read_message(message: bytes) -> dict[int, list]:
     """The values of a protocol buffer by field number. Nested messages are bytes."""
     fields: dict[int, list] = {}
-    # A message without fields keeps all fields that it reads as unknown fields.
+    # An empty message type keeps every field that it parses as an unknown field.
     for field in UnknownFieldSet(Empty.FromString(message)):
         fields.setdefault(field.field_number, []).append(field.data)
     return fields

@@ -38,8 +38,8 @@ def local_copy(path: str | os.PathLike, *, model: bool = False) -> Path:
     """Returns ``path`` if it is local, and otherwise a copy of its files in the cache.
 
     path: a folder, or the prefix of Google's bert_model.ckpt files. model: whether to copy
-    only files of a model, and no other folders of a run. A copy is used again if its files
-    have the same sizes and times in the store.
+    only the model's files, without the other folders of a run. A copy is reused if its
+    files have the same sizes and times in the store.
     """
     if not is_remote(path):
         return Path(path)
@@ -82,7 +82,7 @@ def list_files(folder: epath.Path) -> dict[str, list]:
 def download(folder: os.PathLike | str, names: list[str], target: Path) -> None:
     """Copies files of a remote folder into a local folder, several at a time.
 
-    The copies have the same names. After an error no further file is started.
+    The copies keep their names. After an error no further download starts.
     """
     store, root = fsspec.core.url_to_fs(os.fspath(folder))
     for name in names:  # object stores accept any name
@@ -107,7 +107,7 @@ def upload(folder: Path, target: epath.Path, names: list[str]) -> None:
 
 
 def write_remote(path: epath.Path, content: bytes) -> None:
-    """Writes a file of a store, in one request if it has less than 50 MiB.
+    """Writes a file of a store, in one request if it is smaller than 50 MiB.
 
     An upload in several requests fails if the last answer is lost.
     """

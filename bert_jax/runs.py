@@ -25,9 +25,7 @@ _SWEEP = "sweep"  # the folder of a sweep's runs
 NO_SCORES = ("step", "split", "seconds", "sequence_length")
 _LOSSES = ("loss", "perplexity")  # endings of metrics where lower is better
 _ACCURACY = "accuracy"
-_BASELINE = (
-    "majority"  # ending of the accuracy of always giving the most frequent answer
-)
+_BASELINE = "majority"  # ending of the accuracy of predicting the most frequent answer
 Values = dict[str, Any]
 
 
@@ -69,7 +67,7 @@ class _Results(TypedDict, total=False):
 class Run:
     """A run, finished or not.
 
-    name: the end of its path, as long as needed to distinguish the runs. config: content of
+    name: the part of its path that distinguishes it from the other runs. config: content of
     config.json. metrics: lines of metrics.jsonl. results: content of results.json, empty
     without the file.
     """
@@ -124,7 +122,7 @@ class Run:
         """Number of tokens after each step of a pretraining, padding included."""
         if not self.config.get("phases"):
             raise UserError(
-                f"{self.name} is no pretraining; compare it without references"
+                f"{self.name} is not a pretraining run; compare it without references"
             )
         ends, tokens = [0.0], [0.0]  # the product of damaged numbers may be large
         for phase in self.config["phases"]:
@@ -144,7 +142,7 @@ class Run:
         return 1
 
     def baseline(self, split: str, metric: str) -> tuple[list[int], list[float]]:
-        """The steps and accuracies of always giving the most frequent answer, if known."""
+        """Steps and accuracies of always predicting the most frequent answer, if known."""
         if not metric.endswith(_ACCURACY):
             return [], []
         return self.series(split, metric.removesuffix(_ACCURACY) + _BASELINE)
@@ -162,9 +160,10 @@ class Run:
 
     @property
     def new_tasks(self) -> list[int]:
-        """The steps after which losses and scores are of another task.
+        """The steps after which losses and scores belong to another task.
 
-        The sequence length changes, or whether the model reads from left to right.
+        The sequence length changes, or the model starts or stops reading from left to
+        right.
         """
         changes, end = [], 0
         for phase, following in itertools.pairwise(self.config.get("phases", ())):
@@ -177,8 +176,8 @@ class Run:
 
 
 def read_metrics(path: Path) -> list[Values]:
-    """The lines of a metrics.jsonl. A damaged line is logged and left out, also a line with
-    a value that is neither a number nor null.
+    """The lines of a metrics.jsonl. A damaged line is logged and left out, and so is a line
+    with a value that is neither a number nor null.
 
     A last line without a line feed is left out, because the run is writing it or was
     killed.
@@ -202,7 +201,7 @@ def read_metrics(path: Path) -> list[Values]:
 
 
 def read_runs(paths: Iterable[os.PathLike | str]) -> list[Run]:
-    """The runs in workdirs, local or in an object store. A sweep gives all its runs.
+    """The runs in workdirs, local or in an object store. For a sweep, all its runs.
 
     Raises UserError for a folder without a run, and for a run that has not reported yet.
     """
@@ -211,7 +210,7 @@ def read_runs(paths: Iterable[os.PathLike | str]) -> list[Run]:
         for folder in _folders(path):
             if folder not in folders:
                 folders.append(folder)
-    # Paths and URLs have no commonpath.
+    # os.path.commonpath fails for a mixture of paths and URLs.
     parents = [f"{os.path.dirname(folder)}/" for folder in folders]  # noqa: PTH120
     common = os.path.commonprefix(parents).rpartition("/")[0]  # noqa: RUF071
     runs = []
@@ -261,7 +260,7 @@ def _read(folder: Path, name: str) -> Run:
 
 
 def compare(runs: Sequence[Run]) -> list[Values]:
-    """The differences between runs: a JSON-able dictionary for each run.
+    """The differences between runs: a dictionary for JSON for each run.
 
     "run": name of the run. Settings that differ, by full name: None if a config does not
     have the setting. A run that was resumed with other settings also has "changes[0].step",
@@ -325,7 +324,7 @@ def _summaries(run: Run) -> Values:
 
 
 def _times(run: Run) -> Values:
-    """The wall time of a run and its throughput, as far as they were reported."""
+    """The wall time of a run and its throughput, if they were reported."""
     times = {}
     _, seconds = run.series("train", "seconds")
     if seconds:
@@ -348,7 +347,7 @@ def _best_model(run: Run) -> Values:
 
 
 def spread(scores: Sequence[float]) -> Values:
-    """The "mean", its "standard_error" and the "deviation" of the "scores" of seeds.
+    """Statistics of the "scores" of seeds: "mean", its "standard_error" and "deviation".
 
     Without scores the mean is None; the deviation of a single score is 0. With a score that
     is NaN, all three are NaN.
@@ -357,7 +356,7 @@ def spread(scores: Sequence[float]) -> Values:
     if scores:
         mean = statistics.mean(scores)
     if any(map(math.isnan, scores)):
-        deviation = math.nan  # statistics.stdev raises AttributeError
+        deviation = math.nan  # statistics.stdev raises AttributeError for NaN
     elif len(scores) > 1:
         deviation = statistics.stdev(scores)
     return {

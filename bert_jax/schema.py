@@ -7,8 +7,8 @@ A file's form is a TypedDict that names the keys that we read, each with its typ
 >>> check({"pooling_mode": 3}, Pooling)
 UserError: pooling_mode=3, expected a text, a list or null
 
-Other keys are ignored, because most files are of other programs. read_json of files.py
-checks a whole file.
+Other keys are ignored, because other programs write most of the files. read_json of
+files.py checks a whole file.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ _NAMES = {
 
 
 def check(value: Any, form: Any, name: str = "") -> None:
-    """Raises UserError, with name and expected type, unless ``value`` has a form.
+    """Raises UserError, with name and expected type, unless ``value`` fits a form.
 
     form: a TypedDict or a dataclass (an object with these keys), list[X], dict[str, X],
       X | Y, Literal, str, int, float, bool, None or Any. A tuple is a list in JSON:
@@ -61,7 +61,7 @@ def check(value: Any, form: Any, name: str = "") -> None:
 
 
 def has_kind(value: Any, form: Any) -> bool:
-    """Whether a value has the type of a form, whatever its items are."""
+    """Whether a value has the type of a form, without a check of its items."""
     if form is Any:
         return True
     if typing.get_origin(form) is Literal:

@@ -40,8 +40,9 @@ def setting(
 
     A nested group is ``setting(factory=MeshConfig)``. The docstring of its class explains
     it. A setting without default and factory is required. least, most, above, below,
-    one_of: limits for :func:`check_ranges`, in a tuple for each item. Whole numbers must
-    also fit into 32 bits, and other numbers must be finite unless ``most`` is infinite.
+    one_of: limits for :func:`check_ranges`, which apply to each item of a tuple. Whole
+    numbers must also fit into 32 bits, and other numbers must be finite unless ``most`` is
+    infinite.
     """
     limits = {"at least": least, "at most": most, "above": above, "below": below}
     limits["one of"] = one_of
@@ -67,7 +68,7 @@ _NUMBER_LIMITS = {
 
 
 class Setting(NamedTuple):
-    """full: name with all groups. value: REQUIRED without a default."""
+    """full: name with all groups. value: REQUIRED if the setting has no default."""
 
     full: str
     field: dataclasses.Field
@@ -84,8 +85,8 @@ def _hints(group: type) -> dict[str, Any]:
 def all_settings(config: Any, name: str = "") -> Iterator[Setting]:
     """The settings of a config, or of its type with the defaults.
 
-    name: prefix of the names, such as "data.". A type's tuple of groups is shown by its
-    first group.
+    name: prefix of the names, such as "data.". A tuple of groups without a value is shown
+    as one group.
     """
     group = config if isinstance(config, type) else type(config)
     hints = _hints(group)
@@ -151,7 +152,8 @@ def setting_like(kind: Any, name: str, default: Any) -> Any:
 def python_value(value: Any) -> Any:
     """The number, text or list in a value of numpy, pandas, polars, Arrow or JAX.
 
-    Any other value is returned as it is. The items of a list may be such values again.
+    Any other value is returned unchanged. The items of a list may themselves be values of a
+    library.
     """
     for method in ("tolist", "to_list", "to_pylist", "as_py"):
         if hasattr(value, method):
@@ -162,7 +164,7 @@ def python_value(value: Any) -> Any:
 def label_name(value: Any) -> Any:
     """The text that names a label: "1" for 1 and for 1.0, "True" for True.
 
-    Any other value is returned as it is.
+    Any other value is returned unchanged.
     """
     value = python_value(value)
     if isinstance(value, float) and value.is_integer():
@@ -234,7 +236,7 @@ def _from_group(kind: type[T], values: Mapping[str, Any], name: str) -> T:
     for key, field in fields.items():
         required = field.default is field.default_factory is REQUIRED
         if required and key not in values:
-            raise UserError(f"{dot}{key} is missing; give it in the config")
+            raise UserError(f"{dot}{key} is missing; set it in the config")
     hints = _hints(kind)
     return kind(
         **{k: from_settings(hints[k], v, f"{dot}{k}") for k, v in values.items()}
@@ -258,7 +260,7 @@ def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 def plain(node: Any) -> Any:
-    """Replaces each dataclass and each mapping by a dictionary, also in tuples."""
+    """Replaces each dataclass and each mapping by a dictionary, including inside tuples."""
     if dataclasses.is_dataclass(node):
         return to_dict(node)
     if hasattr(node, "items"):

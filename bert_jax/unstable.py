@@ -1,18 +1,19 @@
 """Private and experimental parts of JAX. No other file imports them.
 
-They may change in any release of JAX. Each has the reason why bert_jax needs it.
+They may change in any release of JAX. A comment or docstring gives the reason why bert_jax
+needs each part.
 """
 
 import types
 
 # wait_at_barrier of its client needs no device and has its own timeout. The barriers of
-# multihost_utils are collectives of the devices.
+# multihost_utils run a collective on the devices.
 from jax._src.distributed import global_state
 
 # multihost_utils: values of other processes, and the step at which all stop after SIGTERM.
-# mesh_utils: the order of devices in which neighbours of the mesh are neighbours in the
-# network, and meshes of several slices; jax.make_mesh knows no slices.
-# topologies: devices to compile for that this machine does not have.
+# mesh_utils: an order of devices in which neighbours in the mesh are neighbours in the
+# network, and meshes of several slices, which jax.make_mesh does not handle. topologies:
+# devices to compile for that this machine does not have.
 from jax.experimental import mesh_utils, multihost_utils, topologies
 
 __all__ = [
@@ -25,7 +26,7 @@ __all__ = [
 
 
 def splash_attention() -> types.ModuleType:
-    """The only attention of JAX for TPUs that does not write its scores to memory.
+    """Splash attention, JAX's only attention for TPUs that does not write scores to memory.
 
     The module is imported when it is first used, because its import takes a sixth of the
     start of a process.

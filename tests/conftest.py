@@ -71,7 +71,7 @@ def get_config():
     )
 """
 
-# No name is looked up on a hub, also in processes that tests start.
+# No name is looked up on a hub, not even in processes that tests start.
 os.environ["HF_HUB_OFFLINE"] = "1"
 huggingface_hub.constants.HF_HUB_OFFLINE = True
 
@@ -104,8 +104,8 @@ os.environ["XLA_FLAGS"] = " ".join(
         os.environ.get("XLA_FLAGS", ""),
     ]
 )
-# Tracing creates many objects and little garbage. Collections would need an eighth of the
-# time.
+# Tracing creates many objects and little garbage. Garbage collections would take an eighth
+# of the time.
 gc.set_threshold(10_000, 50, 20)
 
 
@@ -165,7 +165,7 @@ MODERNBERT = {
 
 
 def xlm_r_tokenizer() -> Tokenizer:
-    """A small tokenizer of XLM-R's kind, from the SentencePiece model in tests/golden."""
+    """A small tokenizer like XLM-R's, from the SentencePiece model in tests/golden."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(GOLDEN / "templates/fairseq", folder, dirs_exist_ok=True)
         settings = Path(folder, "tokenizer_config.json")
@@ -287,7 +287,7 @@ def bucket(storage_server, monkeypatch, tmp_path):
 def port():
     """A port for process 0 of a job, which no other program gets during the test.
 
-    JAX's server can listen on it, because both sockets allow to share the port.
+    JAX's server can listen on it, because both sockets allow sharing the port.
     """
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -324,7 +324,7 @@ DEVICE = jax.devices()[0]
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_pictures():
-    """Runs in this process draw no pictures, which would need most of a second."""
+    """Runs in this process draw no pictures, which would take most of a second."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         for module in (finetune, pretrain):
             monkeypatch.setattr(module, "draw_run", lambda folder, log: None)
@@ -439,8 +439,8 @@ def init_params():
 def random_params():
     """A function of the shapes of parameters that returns random parameters.
 
-    It compiles no program, while initialising a model compiles as long as its step. Rows
-    of the word table without a token are random, too.
+    It compiles no program, while initialising a model compiles as long as its step. Rows of
+    the word table without a token are also random.
     """
 
     def make(shapes):

@@ -37,7 +37,7 @@ from bert_jax.training.hooks import Training, call_hooks
 from bert_jax.training.metrics import RunProgress
 
 Settings = dict[str, Any]  # values by full name, such as "phases[0].steps"
-# The short form checks a setting in a run with other settings, the long form alone.
+# The short form checks a setting in a run with other settings, the long form on its own.
 among_others_and_alone = pytest.mark.parametrize(
     "alone", [False, pytest.param(True, marks=pytest.mark.long)]
 )
@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
 
 class Table:
-    """Rows by the full names of their settings, and how a run of them is made.
+    """Rows by the full names of their settings, and the way to run them.
 
     kinds: the kind of each run; "job" for other runs. observe: function of (kind, settings)
     that returns what a run shows.
@@ -73,7 +73,7 @@ class Table:
         self.rows, self._kinds, self._observe, self._seen = rows, kinds, observe, {}
 
     def seen(self, run: str, settings: Settings) -> Any:
-        """What a run with these settings shows. Each run runs once."""
+        """The observations of a run with the given settings. Each run is made once."""
         kind = self._kinds.get(run, "job")
         key = kind, repr(sorted(settings.items()))
         if key not in self._seen:
@@ -118,7 +118,7 @@ class Probe:
     """An objective with known gradients, and metrics that describe its batches.
 
     The gradient of a parameter is ``GRADIENTS`` times the ``strength`` of the batch.
-    number: makes each probe another one, so that no run finds a compiled program.
+    number: makes each probe different, so that no run finds a compiled program.
     """
 
     number: int
@@ -258,12 +258,12 @@ def with_model(seen: "Seen", group: str, **values: Any) -> "Seen":
 
 
 def traced_as(seen: "Seen", group: str, **values: Any) -> bool:
-    """Whether the loss is that of a model with these values in its config."""
+    """Whether the loss equals the loss of a model with these values in its config."""
     return seen.text == with_model(seen, group, **values).text
 
 
 def has_float32_gradients(seen: "Seen") -> bool:
-    """Whether the gradients are those of a model with float32_gradients."""
+    """Whether the gradients equal a model's with float32_gradients."""
     other = with_model(seen, "compute", float32_gradients=True)
     return seen.gradient_text == other.gradient_text
 
@@ -296,12 +296,12 @@ def is_split(seen: "Seen") -> bool:
 
 
 class _StoppedError(Exception):
-    """Ends a run where a test has seen enough."""
+    """Ends a run when a test has seen enough."""
 
 
 @dataclasses.dataclass
 class Seen:
-    """What a run shows.
+    """The observations of a run.
 
     job: the run as the engine gets it. calls: arguments of functions by their name.
     error: the DivergenceError that ended the run. prepared, results: model and data of a
@@ -376,7 +376,7 @@ class Seen:
         return [x for x in map(json.loads, text.splitlines()) if x["split"] == split]
 
     def trains_as(self, **settings: Any) -> bool:
-        """Whether the parameters are those of the optimizer with these settings."""
+        """Whether the parameters equal the optimizer's result with these settings."""
         optimizer = dataclasses.replace(self.config.optimizer, **settings)
         expected = trained_by_hand(optimizer, self.batches)
         return _all_close(self.params, expected)
@@ -401,7 +401,7 @@ def _all_close(params: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 @contextlib.contextmanager
 def watched(seen: Seen, until: str):
-    """Notes in ``seen`` what the engine gets.
+    """Records in ``seen`` what the engine receives.
 
     until: "job": stops before the engine starts. "step": before the step is compiled.
     "end": runs all steps.
@@ -458,7 +458,7 @@ def watched(seen: Seen, until: str):
 def pretrained(
     settings: Settings, workdir: Path, until: str, *, all_devices: bool = False
 ) -> Seen:
-    """What a pretraining with these settings shows; see :func:`watched`.
+    """The observations of a pretraining with these settings; see :func:`watched`.
 
     all_devices: whether it uses all devices, as for users.
     """
@@ -488,7 +488,7 @@ def pretrained(
 def tuned(
     settings: Settings, workdir: Path, until: str, *, all_devices: bool = False
 ) -> Seen:
-    """What a fine-tuning with these settings shows, without a program of its model.
+    """The observations of a fine-tuning with these settings, without its model's program.
 
     settings: nested, as for ``finetune_config``.
     until: as for :func:`watched`; "step" and "end" train a :class:`Probe` with the run's
@@ -582,7 +582,7 @@ def _evaluated(job, seen: Seen) -> RunProgress:
 
 
 def studied(config: Any, folder: Path) -> Seen:
-    """What the parts of a study get. Nothing is trained."""
+    """The inputs of the parts of a study. Nothing is trained."""
     seen = Seen(config, folder)
 
     def note(name, result):

@@ -199,7 +199,8 @@ def test_a_study_runs_only_unfinished_runs(folder):
     log = []
     config, place = command._open("study")
     with pytest.raises(
-        UserError, match=r"plain-seed0 holds another run \(.*data.corpus"
+        UserError,
+        match=r"plain-seed0 contains a run with other settings \(.*data.corpus",
     ):
         Study(config, place).table()
     data = config.variants["plain"].pretrain["data"]
@@ -221,7 +222,7 @@ FOLDER_2 = FOLDER.parent / "v0_2_0"
 
 
 def test_text_that_0_2_prepared_with_sentencepiece_keeps_its_ids(tmp_path):
-    """0.2.0 encoded with the sentencepiece package, which breaks ties in another way."""
+    """0.2.0 encoded with the sentencepiece package, which breaks ties differently."""
     shutil.copytree(FOLDER_2 / "sentencepiece", tmp_path, dirs_exist_ok=True)
     directory, text = tmp_path / "store", str(tmp_path / "text.txt")
     config = DataConfig(path=str(directory))
@@ -292,9 +293,10 @@ def test_a_finished_run_of_0_2_on_rows_of_python_does_not_run_again(make_2):
     arguments, log = make_2["call"]("finished"), []
     model = bert_jax.finetune(**arguments, log=log.append)
     assert model.scores == EXPECTED_2["finished"]["scores"]
-    assert any(line.startswith("finished before") for line in log)
+    assert any(line.startswith("already finished") for line in log)
     other = [(text, 11 - label) for text, label in arguments["train"]]
     with pytest.raises(
-        UserError, match=r"runs/finished holds another run \(.*data\.dir"
+        UserError,
+        match=r"runs/finished contains a run with other settings \(.*data\.dir",
     ):
         bert_jax.finetune(**arguments | {"train": other}, log=log.append)

@@ -22,7 +22,7 @@ from bert_jax.training.pretrain import pretrain
 from bert_jax.training.workdir import RunFolder
 
 REPOSITORY = Path(__file__).parent.parent
-STEPS = 32  # some seconds, so that a test can stop the run
+STEPS = 32  # a few seconds, so that a test can stop the run
 # Rows are split over half of the devices, heads and feed-forward over 2. The job of four
 # processes has 8 devices and the other jobs have 4, for the same run.
 RUN = ("--mesh.data=-1", "--mesh.model=2")
@@ -376,7 +376,7 @@ def another_run(workdir):
 @pytest.mark.parametrize(
     ("command", "prepare", "line"),
     [
-        ("train", another_run, "holds another run"),
+        ("train", another_run, "contains a run with other settings"),
         (  # after all checks
             "train",
             lambda workdir: (workdir / "config.json").mkdir(),

@@ -145,7 +145,7 @@ def test_every_link_has_a_target(page):
 
 @each_page
 def test_every_file_that_a_page_names_exists(page):
-    """Files of the package, tests, configs and scripts, also in comments of blocks."""
+    """Files of the package, tests, configs and scripts, including comments of blocks."""
     package = ROOT / "bert_jax"
     folders = ["tests", "bert_jax", "experiments", "examples", "launch", "docs"]
     folders += [path.name for path in package.iterdir() if path.is_dir()]
@@ -183,7 +183,7 @@ def title(page):
 
 
 def test_every_picture_is_named_by_a_page():
-    """A picture without a page gets old, and nobody draws it again."""
+    """A picture that no page shows becomes outdated unnoticed."""
     named = {
         (page.parent / target).resolve()
         for page in PAGES

@@ -138,7 +138,7 @@ def masks_whole_words(seen):
 
 
 def masks_as(seen, **settings):
-    """Whether the batches are those of other settings of the masks."""
+    """Whether the batches equal batches with other mask settings."""
     config = dataclasses.replace(seen.config.data.examples, **settings)
     batch = dataclasses.replace(seen.job.batches, config=config)[0]
     return all(np.array_equal(batch[name], seen.batches[0][name]) for name in batch)
@@ -147,8 +147,8 @@ def masks_as(seen, **settings):
 def swaps_texts(seen):
     """Whether many texts with the label 1 are neighbours in the wrong order.
 
-    Other second texts are from anywhere. A chunk of a single sentence has such a text, also
-    with sentence_order.
+    Other second texts are from anywhere. A chunk of a single sentence gets a text from
+    anywhere, even with sentence_order.
     """
     batches, rows = seen.job.batches, seen.all
     ((store, *_),) = batches.texts
@@ -199,7 +199,7 @@ def mixes(seen, names, share):
 
 
 def seeds(seen, seed):
-    """Whether order, masks and new parameters are those of ``seed``."""
+    """Whether order, masks and new parameters follow from ``seed``."""
     batch = dataclasses.replace(seen.job.batches, seed=seed)[0]
     same = [np.array_equal(batch[name], seen.batches[0][name]) for name in batch]
     key, _ = jax.random.split(jax.random.key(seed))
@@ -214,7 +214,7 @@ def tokenizer_of(seen):
 NO_PAIRS = {"data.examples.next_sentence": False}
 LEFT = {"objective": "bert_jax.objectives.causal"} | NO_PAIRS
 BOTH = {"objective": "bert_jax.objectives.two_way"} | NO_PAIRS
-NORMS = 4  # two of the layer, and those of the embeddings and of the MLM head
+NORMS = 4  # two in the layer, one in the embeddings and one in the MLM head
 
 ROWS = {
     # Batches
@@ -527,7 +527,7 @@ ROWS = {
     "data.threads": Row(3, lambda x: reading(x, "threads") == {3}, "engine"),
     "data.prefetch": Row(5, lambda x: reading(x, "prefetch") == {5}, "engine"),
     "data.holdout": Row(0.4, lambda x: holds_out(x, 0.4), "engine"),
-    # With keep_checkpoints_every=3, step 3 is saved too.
+    # With keep_checkpoints_every=3, step 3 is also saved.
     "checkpoint_every": Row(2, lambda x: {*saves(x)} - {3} == {2, 4, 6}, "engine"),
     "average": Row(0.7, lambda x: x.averages_as(0.7), "engine"),
     "eval_average": Row(
@@ -568,7 +568,7 @@ ROWS = {
     ),
     **SHARED_ROWS,
 }
-# The runs that go further than to the start of the engine, or start from other text.
+# The runs that go beyond the start of the engine, or start from other text.
 KINDS = {
     **SHARED_KINDS,
     "spikes": "end",

@@ -40,7 +40,7 @@ from tests.settings_probe import (
     values_of,
 )
 
-# Settings of all runs, which replace those of the fixture.
+# Settings of all runs, which replace the settings of the fixture.
 SMALL = {
     "epochs": 2,
     "optimizer.learning_rate": 0.05,
@@ -87,7 +87,7 @@ def units(seen):
 
 
 def ordered_by(seen, seed):
-    """Whether batches and new parameters are those of ``seed``."""
+    """Whether batches and new parameters follow from ``seed``."""
     same = type(seen.job.batches)(
         seen.job.batches.features,
         **{n: getattr(seen.job.batches, n) for n in BATCH_SETTINGS} | {"seed": seed},
@@ -434,14 +434,14 @@ def test_every_setting_of_fine_tuning_has_a_row():
 
 
 def test_of_equal_scores_the_earlier_model_is_the_best(table):
-    """The model of these runs gives the same answers after every epoch."""
+    """In these runs the model gives the same answers after every epoch."""
     seen = table.seen("evaluations", {"epochs": 3})
     assert dev_steps(seen) == [3, 6, 9]
     assert seen.results["best_epoch"] == 1
 
 
 def test_bert_jax_finetune_passes_every_argument(checkpoint_dir):
-    """Sweeps are no argument. The task has the settings of the data."""
+    """Settings of sweeps are not arguments, and settings of the data belong to the task."""
     others = ("family", "init_from")
     given = {n: row.value for n, row in ROWS.items() if n not in others}
     given = {n: value for n, value in given.items() if not n.startswith("sweep.")}
@@ -462,7 +462,7 @@ def test_bert_jax_finetune_passes_every_argument(checkpoint_dir):
 
 
 def test_the_seed_chooses_the_rows_of_dev(checkpoint_dir, monkeypatch):
-    """A share of the training rows, of which another seed takes other rows."""
+    """Dev is a share of the training rows. Another seed takes other rows."""
     chosen = []
 
     def run(config, workdir, log, task, **options):
@@ -593,7 +593,7 @@ NAMED = {"data.dir": "{named}", "data.train": "train.jsonl", "data.dev": "dev.js
 
 
 def listed_answers(seen):
-    """The numbers of answers in the lists of the best."""
+    """The numbers of answers in the n-best lists."""
     return {len(answer["nbest"]) for answer in decoded(seen)}
 
 

@@ -71,7 +71,7 @@ def test_a_study_describes_model_data_result_and_command(path, tmp_path, monkeyp
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_every_setting_can_be_changed_from_the_command_line(path):
-    """Sets each setting to its value, also if the file does not name it."""
+    """Sets each setting to its value, even if the file does not name it."""
     config = load(path.name)
     flags = []
     for line in describe(config):

@@ -217,7 +217,7 @@ def test_a_folder_is_moved_to_another_disk_through_a_link(tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 def test_a_link_to_a_folder_that_cannot_be_replaced_is_refused(tmp_path):
-    """Nobody can make a folder in /proc. Tests may run as root, who can everywhere else."""
+    """No user can make a folder in /proc, not even root, who can do so everywhere else."""
     link = tmp_path / "best"
     link.symlink_to("/proc/1")
     message = r"best is a link to /proc/1, which cannot be replaced, because no folder"
@@ -261,9 +261,9 @@ def test_a_name_may_have_255_bytes(tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
-@pytest.mark.parametrize("kind", ["pipe", "second name"])
+@pytest.mark.parametrize("kind", ["pipe", "hard link"])
 def test_a_lock_file_that_is_something_else_is_refused(tmp_path, kind):
-    """The target of a second name would be overwritten."""
+    """The target of a hard link would be overwritten."""
     (tmp_path / "run").mkdir()
     (tmp_path / "precious").write_text("content")
     if kind == "pipe":
@@ -271,7 +271,7 @@ def test_a_lock_file_that_is_something_else_is_refused(tmp_path, kind):
     else:
         os.link(tmp_path / "precious", tmp_path / "run/.lock")
     message = (
-        r"\.lock is a pipe, a device, or a second name .* expected a file: delete it"
+        r"\.lock is a pipe, a device, or a hard link .* expected a file: delete it"
     )
     with pytest.raises(UserError, match=message), locked(tmp_path / "run"):
         pass
@@ -309,7 +309,7 @@ def test_a_file_system_without_locks_gives_a_warning(tmp_path, monkeypatch, capl
     monkeypatch.setattr(files.fcntl, "flock", refuse)
     with locked(tmp_path / "run"):
         pass
-    assert "has no locks: start no second run in it" in caplog.text
+    assert "has no locks: start only one run there" in caplog.text
 
 
 def test_a_lock_is_not_written_through_a_link(tmp_path):

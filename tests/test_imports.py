@@ -37,7 +37,9 @@ UNSTABLE = re.compile(r"\._src\b|\.experimental\b|from jax import .*\bexperiment
 
 
 def imports(path: Path) -> set[str]:
-    """Full names of all imports of a file from the package, also in functions."""
+    """Full names of all imports of a file from the package, including imports in
+    functions.
+    """
     names = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
@@ -109,7 +111,9 @@ def test_private_and_experimental_parts_of_libraries_are_imported_in_one_file():
 
 
 def test_a_start_does_not_import_the_kernels_of_tpus():
-    """Their import takes a sixth of the start. unstable.py imports them at their use."""
+    """Their import takes a sixth of the start. unstable.py imports them when they are
+    used.
+    """
     lines = (PACKAGE / "unstable.py").read_text().splitlines()
     kernels = [line for line in lines if "pallas" in line]
     assert kernels and all(line.startswith("    from ") for line in kernels)
@@ -134,7 +138,7 @@ def test_the_search_finds_private_and_experimental_parts(line):
 
 
 def test_every_test_file_has_its_own_name():
-    """A report of pytest, and a reader who searches, name the file alone."""
+    """Reports of pytest, and readers who search, use only the name of the file."""
     files = (PACKAGE.parent / "tests").rglob("test_*.py")
     names = sorted(path.name for path in files)
     assert [name for name in names if names.count(name) > 1] == []

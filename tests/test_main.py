@@ -44,7 +44,7 @@ def test_a_command_of_an_earlier_version_works_and_gives_its_new_name(capsys):
             umbrella.main([old, "--help"])
         printed = capsys.readouterr()
         assert f"bert_jax {new} --" in printed.out
-        assert printed.err == f"the command {old} has a new name: {new}\n"
+        assert printed.err == f"the command {old} is now called {new}\n"
         assert old not in umbrella.COMMANDS and new in umbrella.COMMANDS
 
 
@@ -97,7 +97,7 @@ def test_the_settings_are_listed_with_their_meaning(line, expected, capsys):
     ("name", "message"),
     [
         ("trian", "trian is not a command of bert_jax; did you mean train?"),
-        ("xyzzy", "bert_jax; expected train, finetune, "),
+        ("xyzzy", "bert_jax; the commands are train, finetune, "),
         ("compare", "compare is not a command of bert_jax; use bert_jax plot"),
     ],
 )

@@ -137,7 +137,7 @@ def test_the_best_score_is_a_score_of_the_last_length(tmp_path, length):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_best_loss_is_a_loss_of_the_last_direction(tmp_path, causal):
-    """Left-to-right losses and losses of masked tokens do not compare."""
+    """Left-to-right losses and losses of masked tokens are not comparable."""
     config, lines = pretraining(1e-3, 0.25)
     del lines[-1]["perplexity"]
     sizes = {"batch_size": 4, "sequence_length": 8}
@@ -219,7 +219,7 @@ def test_plot_names_the_picture(two, tmp_path, monkeypatch, arguments, name):
     command.main(["a/tiny", *arguments])
     content = (tmp_path / name).read_bytes()
     assert b"<svg" in content or content.startswith(b"\x89PNG")
-    with pytest.raises(UserError, match=r"expected a name in \.png, \.svg or \.pdf"):
+    with pytest.raises(UserError, match=r"must end in \.png, \.svg or \.pdf"):
         command.main(["a/tiny", "--output", "a.gif"])
 
 
@@ -308,5 +308,5 @@ def test_a_run_is_compared_with_a_reference_by_its_tokens(two, tmp_path, capsys)
     assert tokens_by_label["reference long, eval"] == [0, 16_000, 32_000]
     lines = [{"step": 3, "split": "dev", "accuracy": 80.0}]
     tuned = write_run(tmp_path / "run", {"family": "x"}, lines)
-    with pytest.raises(UserError, match="run is no pretraining"):
+    with pytest.raises(UserError, match="run is not a pretraining run"):
         command.main([str(tuned), "--reference", str(other)])

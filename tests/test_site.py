@@ -56,7 +56,7 @@ def test_copied_values_keep_their_quotes(site):
     assert site["smartquotes"] is False
 
 
-# What people type into the site's search, and the page that answers.
+# Search terms that people type on the site, and the page that answers them.
 SEARCHED = {
     "embeddings": "guides/vectors",
     "semantic search": "guides/vectors",

@@ -40,7 +40,7 @@ JOB_FLAGS: Flags = {
 }
 
 _LOST = (
-    "error: another process failed or was lost ({}); look into its output. Start the same "
+    "error: another process failed or was lost ({}); check its output. Start the same "
     "command again: it resumes from the last checkpoint"
 )
 
@@ -55,7 +55,7 @@ _leader = True  # whether this is process 0
 
 
 def run(main: Callable[[list[str]], int | None]) -> None:
-    """Runs ``main(argv)`` and exits. An error that a user can fix prints one line, code 2.
+    """Runs ``main(argv)`` and exits. For an error that a user can fix the code is 2.
 
     A command exits with code 141 if the reader of its stdout closes the pipe, as `head`
     does. A SIGTERM prints one line and ends the process; a run that trains handles it, and
@@ -83,7 +83,7 @@ def run(main: Callable[[list[str]], int | None]) -> None:
         code, message = 130, str(stop) or "interrupted"
     except BrokenPipeError:
         code = _CLOSED_PIPE
-        message = "stopped before the end: the reader of the output closed its pipe"
+        message = "stopped before the end: the reader of the output closed the pipe"
     except Exception as error:
         line, failure = _users_line(error), error
         code, message = (1, traceback.format_exc()) if line is None else (2, line)
@@ -156,7 +156,7 @@ class _Parser(argparse.ArgumentParser):
     """Raises UserError, which ``run`` prints as one line. --help is the description."""
 
     def _add_action(self, action: argparse.Action) -> argparse.Action:
-        """Adds an argument, also of a group. A path is expanded before it is checked."""
+        """Adds an argument, of a group as well. A path is expanded before it is checked."""
         if action.dest in PATHS:
             kind = action.type or str
             action.type = lambda text: kind(expanded(text))
@@ -178,7 +178,7 @@ class _Parser(argparse.ArgumentParser):
         return parsed
 
     def parse_known_args(self, args: Any, namespace: Any = None) -> Any:
-        """The arguments, and unknown ones. Dashes in a known flag are underscores."""
+        """The arguments, and unknown ones. Dashes in a known flag count as underscores."""
         known = {x.replace("_", "-"): x for x in self._option_string_actions}
 
         def spelled(match: re.Match) -> str:
@@ -190,7 +190,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str, near: str = "") -> NoReturn:
         # A setting is also --config.NAME.
         message = re.sub(r"^argument (--\S+)/--config\.\S+:", r"argument \1:", message)
-        near = near or f"{self.prog} --help shows all arguments"
+        near = near or f"{self.prog} --help lists all arguments"
         raise UserError(f"{message}; {near}")
 
 
@@ -235,7 +235,7 @@ def check_unused(
 
 
 def check_columns(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Raises UserError for --columns with rows that have none, such as lines."""
+    """Raises UserError for --columns with rows without columns, such as lines."""
     from bert_jax.tasks.rows import is_table
 
     if not args.input or not is_table(Path(args.input)):
@@ -268,7 +268,7 @@ CORPUS_FLAGS: Flags = {
 def text_parser(
     doc: str, flags: Flags, required: bool = True
 ) -> argparse.ArgumentParser:
-    """The parser of a command that answers rows. required: whether rows must be given."""
+    """The parser of a command that processes rows. required: whether rows must be given."""
     parser = argument_parser(
         doc, {**MODEL_FLAGS, "output": "-", "json": False, **flags}
     )
@@ -294,7 +294,7 @@ def _users_line(error: Exception) -> str | None:
     ]
     if {name.partition(".")[0] for name in raised_in} & STORE_LIBRARIES:
         line = " ".join(f"{type(error).__name__}: {error}".split())
-        again = "correct its cause, or wait, and run the same command again"
+        again = "fix the cause, or wait, and run the same command again"
         return f"error: the object store failed ({line[:300]}); {again}"
     # A missing file is a bug here: if a user named the file, its reader raises UserError.
     if not isinstance(error, OSError) or error.errno == errno.ENOENT:

@@ -96,7 +96,7 @@ def parse(
     name = "-".join(filter(None, (Path(file).stem, argument)))
     workdir = args["workdir"] or f"runs/{name}"
     if Path(workdir).is_file():
-        raise UserError(f"--workdir={workdir} is a file, expected the path of a folder")
+        raise UserError(f"--workdir={workdir} must be a folder, but is a file")
     config = read(with_architecture(settings, workdir))
     if args["print_config"]:
         _print_and_exit(config)
@@ -119,7 +119,8 @@ def _change(settings: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _value(text: str, old: Any) -> Any:
-    """The value that a text means for a setting whose value is ``old``.
+    """The value that a text on the command line means, for a setting with the value
+    ``old``.
 
     from_settings checks its type later.
     """
@@ -151,15 +152,15 @@ def _items(texts: Sequence[str], known: Setting) -> Sequence[Any]:
 def load_file(config: str, function: str, known: Mapping[str, str]) -> dict[str, Any]:
     """The settings that ``function`` of FILE[:ARGUMENT] or NAME[:ARGUMENT] returns.
 
-    known: files by name. Prints the new name of a config with an old name. Raises UserError
-    with the nearest name for an unknown one.
+    known: files by name. Prints the new name of a config with an old name. For an unknown
+    name raises UserError with the nearest known name.
     """
     file, _, argument = config.partition(":")
     if not Path(file).is_file():
         old = Path(file).stem
         if old in _OLD_NAMES:
             file = _OLD_NAMES[old]
-            print_line(f"the config {old} has a new name: {file}", sys.stderr)
+            print_line(f"the config {old} is now called {file}", sys.stderr)
         if file not in known:
             name = re.sub("bert|uncased|cased", "", Path(file).stem.lower())
             near = hint(name, list(known)) or f"known: {', '.join(known)}"

@@ -1,6 +1,6 @@
 """Converts a checkpoint to a folder for transformers, or for bert_jax.
 
-No number changes without --average.
+The numbers stay exactly the same, unless --average is given.
 
 usage:
   bert_jax convert --checkpoint runs/tiny --output exported
@@ -15,12 +15,12 @@ flags:
   --activation A      gelu, gelu_tanh, relu (as in the file)
   --average A         ema, or a number of checkpoints of the run (none)
 
-With --to bert_jax only bert_jax reads the folder. This also works for a model that
-transformers has no class for. --average ema converts the moving average of a run's
-parameters (the setting average), and --average 3 the mean of three checkpoints: the
-newest, or the one in --checkpoint and the two before it. Google's TensorFlow files
-since February 2019 need --activation gelu_tanh, although their bert_config.json has
-gelu (docs/weights.md).
+Only bert_jax reads a folder that was written with --to bert_jax, which works even for a
+model that transformers has no class for. --average ema converts the moving average of a
+run's parameters (the setting average), and --average 3 the mean of three checkpoints: the
+newest, or the one in --checkpoint and the two before it. Google's TensorFlow files since
+February 2019 need --activation gelu_tanh, although their bert_config.json has gelu
+(docs/weights.md).
 """
 
 from pathlib import Path

@@ -16,11 +16,11 @@ flags:
   --join_timeout S           seconds until all processes are connected (300)
   --heartbeat_timeout S      a process is lost after S seconds of silence (30)
   --step_timeout S           a check fails after S seconds (120)
-  --workdir DIR              folder or bucket of the runs to come (runs)
+  --workdir DIR              folder or bucket of future runs (runs)
 
-[Hardware](guides/hardware.md#check-the-machine-first) explains each line. On several hosts
-start the command on each host. Process 0 prints all lines, and the others print their
-failed checks.
+[Hardware](guides/hardware.md#check-the-machine-first) explains each line. In a job of
+several hosts, start the command on each host. Process 0 prints all lines, and the others
+print their failed checks.
 """
 
 import logging

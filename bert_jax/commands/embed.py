@@ -1,4 +1,4 @@
-"""Writes vectors of texts: one for each text, or one for each token.
+"""Writes text embeddings: a vector for each text, or for each token.
 
 usage:
   bert_jax embed --checkpoint C --input texts.txt --output vectors.npz

@@ -1,4 +1,4 @@
-"""Estimates memory and time of a training step on TPUs that are not here.
+"""Estimates memory and time of a training step on TPUs that you do not have.
 
 Compiles the step of a pretraining for a TPU slice, and prints the memory of a
 device, its collectives and its time. The exit code is 1 if it does not fit.
@@ -17,9 +17,9 @@ flags:
   --num_slices N   number of slices; mesh.replica must be the same (1)
   --json           print a JSON object for each topology and phase
 
-Bytes, FLOPs and seconds are of one device. argument_bytes is the train state and a
-batch. temp_bytes is all other memory, such as activations. The collectives are what a step
-exchanges between devices, and a collective in a loop counts once.
+Bytes, FLOPs and seconds are per device. argument_bytes is the train state and a batch.
+temp_bytes is all other memory, such as activations. Collectives exchange data between
+devices; a collective in a loop counts once.
 
 A step takes at least flops_seconds, the model's FLOPs at the peak speed of the chip, and
 at least bytes_seconds, the memory traffic at the chip's bandwidth. roofline_seconds is the
@@ -37,7 +37,7 @@ from bert_jax.errors import UserError
 from bert_jax.progress import print_line
 from bert_jax.training.config import train_config
 
-# Settings that lower the memory of a step, the cheapest first.
+# Settings that lower the memory of a step, cheapest first.
 _SMALLER = (
     "--compute.dtype=bfloat16, --compute.scan_layers=False, --accumulation=2, "
     "--compute.remat=full, --mesh.fsdp=True, --mesh.model=2"
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     defaults = {"topology": "", "num_slices": 1, "json": False}
     config, _, flags = parse(argv, __doc__, train_config, defaults)
     if not flags["topology"]:
-        raise UserError("--topology is missing, such as v2:4x4")
+        raise UserError("--topology is missing; give a TPU slice, such as v2:4x4")
     import jax
 
     from bert_jax.training.estimate import compile_step, named_topology

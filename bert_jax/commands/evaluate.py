@@ -1,4 +1,4 @@
-"""Scores a checkpoint on labelled data, or its search, without training.
+"""Scores a checkpoint on labelled data, or on a search, without training.
 
 usage:
   bert_jax evaluate --checkpoint runs/table
@@ -12,14 +12,14 @@ flags:
   --dtype D            float32, bfloat16, auto (as the workdir, or float32)
   --input FILE         table, tagged words or SQuAD's JSON (all splits)
   --data.dir DIR       folder of the splits (as trained)
-  --search DIR         folder of queries, corpus and qrels in BEIR's form
+  --search DIR         folder of queries, corpus and qrels, as in BEIR
   --query_prompt T     text before each query (the model's prompt)
   --document_prompt T  text before each text of the corpus (the model's prompt)
   --output DIR         new folder for predictions, errors and scores
   --columns C [C ...]  columns of a table with the texts (as trained, or text)
 
 Without `--input` and `--search` the command scores all labelled splits of the run's folder,
-or of `--data.dir`. `--output` gets scores.json and the
+or of `--data.dir`. `--output` contains scores.json and the
 [predictions](tasks.md#files-of-predictions).
 [Evaluate a search](guides/vectors.md#evaluate-a-search) explains `--search`.
 """
@@ -68,7 +68,9 @@ def main(argv: list[str]) -> None:
 def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Ends the command if flags have no effect together."""
     if args.search and (args.input or vars(args)["data.dir"] or args.columns):
-        parser.error("--search has no --input, --data.dir or --columns")
+        parser.error(
+            "--search cannot be combined with --input, --data.dir or --columns"
+        )
     if not args.search and (args.query_prompt, args.document_prompt) != (None, None):
         parser.error("--query_prompt and --document_prompt need --search")
 

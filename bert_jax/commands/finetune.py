@@ -12,8 +12,8 @@ flags:
   --config NAME              a file, or a name such as table or sst2
   --workdir DIR              folder or bucket of the run (runs/NAME)
   --print_config             print all settings of this run, and exit
-  --help_settings            list the settings; with --config also its data's
-  --sweep                    try the batch sizes, rates and seeds of the config
+  --help_settings            list settings; with --config, data settings as well
+  --sweep                    run the config's grid: sizes, rates, epochs, seeds
   --change_settings          resume with other settings, such as more steps
   --distributed              join the hosts of Cloud TPU, GKE, Slurm or MPI
   --coordinator_address A:P  other systems: host and port of process 0
@@ -38,12 +38,12 @@ def main(argv: list[str]) -> None:
     """Parses the command line and fine-tunes."""
     defaults = cli.JOB_FLAGS | {"sweep": False, "change_settings": False}
     config, workdir, flags = parse(argv, __doc__, finetune_config, defaults)
-    # A finished run is reported from what it wrote.
+    # The results of a finished run are read from its own files.
     if not any(Path(workdir, name).exists() for name in ("results.json", "sweep.json")):
         check_checkpoint(config.init_from, "init_from")
-        if not (flags["sweep"] and config.sweep.folds):  # folds need no file of dev
+        if not (flags["sweep"] and config.sweep.folds):  # folds need no dev file
             check_splits(config.data, FAMILIES[config.family](config.data).form)
-    # Imported late: --help and a wrong command line answer at once.
+    # Imported late, so that --help and a wrong command line answer quickly.
     from bert_jax.training.sweep import run_one, run_sweep
 
     cli.start(flags, workdir)

@@ -18,7 +18,7 @@ flags:
   --sequence_length N  prepared text: tokens of an example (128)
   --masking M          prepared text: token, whole_word, ngram (token)
   --seed N             prepared text: seed of the examples (0)
-  --checksums          prepared text: check its files; adds missing checksums
+  --checksums          prepared text: check its files, add missing checksums
 """
 
 import json

@@ -1,6 +1,6 @@
 """Draws the curves of runs, and prints how their settings and scores differ.
 
-A run may be finished or not. With --reference the picture shows metrics by the
+A run may be finished or not. With --reference the x axis of the picture is the
 number of tokens.
 
 usage:
@@ -10,7 +10,7 @@ usage:
 
 flags:
   RUN               workdir of bert_jax train or finetune, or of a sweep
-  --output FILE     .png, .svg or .pdf (curves.png beside a single run)
+  --output FILE     .png, .svg or .pdf (curves.png in the workdir of one run)
   --json            print an object for each run instead of the table
   --reference NAME  name of a reference run, or a workdir; may be repeated
 """

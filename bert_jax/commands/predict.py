@@ -19,8 +19,8 @@ flags:
   --next_sentence      probability that the second text follows the first
 
 [Tasks](tasks.md#forms-of-data) describes the rows and the answers. `--input` also reads a
-SQuAD file, and a .conll or .conllu file with a word and its tag on each line. Rows without
-columns have the id of their row in the answer.
+SQuAD file, and a .conll or .conllu file with a word and its tag on each line. The answer to
+a row without columns has the id of the row.
 """
 
 import argparse
@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # imports JAX
 
 
 def main(argv: list[str]) -> None:
-    """Parses the command line, predicts and writes each answer as soon as it is known."""
+    """Parses the command line, predicts, and writes each answer when it is ready."""
     parser = cli.text_parser(__doc__, {"top": 0, "next_sentence": False})
     args = parser.parse_args(argv)
     from bert_jax.inference import lines

@@ -8,10 +8,10 @@ usage:
   bert_jax prepare --input tfds:NAME --vocabulary vocab.txt --output data/text
 
 flags:
-  --vocabulary FILE  vocab.txt, spiece.model, or the folder of either
+  --vocabulary FILE  vocab.txt, spiece.model, or a folder with one
   --output DIR       folder of the store
-  --workers N        processes (as many as there are cores, at most 4)
-  --shards N         files in the store (by the size of the text)
+  --workers N        processes (one for each core, at most 4)
+  --shards N         files in the store (depends on the size of the text)
   --segmenter NAME   finds Chinese words: jieba, or MODULE:FUNCTION
   --input T [T ...]  files, folders, globs, tfds:NAME or python-docs
   --input_format F   auto, paragraphs, lines, markdown, jsonl, wikiextractor

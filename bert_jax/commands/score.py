@@ -19,12 +19,11 @@ flags:
   --pairs_range A:B      slice of the pairs of each file, such as 500:1000 (all)
   --rest_of_word         also mask the tokens that follow in the same word
 
-[Score sentences](guides/vectors.md#score-sentences) explains the scores and the files of
-pairs. Logarithms are natural. With --json the answer to a text has "text",
-"log_probability" and "tokens". The answer to a row of a table has the columns of the row in
-place of "text". If the table has a column "tokens", the new column is "predicted_tokens".
-The answer to pairs has "accuracy" (a share of 1), "by_set" (the accuracy of each set by its
-path) and "pairs".
+[Score sentences](guides/vectors.md#score-sentences) explains the scores and the pair files.
+Logarithms are natural. With --json the answer to a text has "text", "log_probability" and
+"tokens". The answer to a row of a table has the columns of the row instead of "text". If
+the table has a column "tokens", the new column is "predicted_tokens". The answer to pairs
+has "accuracy" (a share of 1), "by_set" (the accuracy of each set by its path) and "pairs".
 """
 
 import functools
@@ -60,7 +59,7 @@ def main(argv: list[str]) -> None:
     form = lines.output_format(args.output, as_json=args.json)
     check_output(args.output, args.input)
     sets = []
-    if args.pairs:  # a wrong pair is an error before any score
+    if args.pairs:  # read first, so that a wrong pair is an error before any score
         columns = args.columns or pretrained.COLUMNS
         sets = [*pretrained.read_sets(args.pairs, columns, args.pairs_range)]
     cli.start()

@@ -1,6 +1,6 @@
 """Settings of the process that a command makes before its work starts.
 
-Each function gives its reason and a measurement, as CPU time on two cores.
+Docstrings give the reasons and measurements. Times are CPU time on two cores.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import Any
 from bert_jax.files import PROGRAMS, cache_folder, is_remote
 
 # From malloc.h: when the heap's top is trimmed, how far it is padded, how many blocks may
-# be mapped on their own.
+# be mapped separately.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 
@@ -41,9 +41,9 @@ _OWN_QUERY = "TPU_SKIP_MDS_QUERY" in os.environ
 def quiet_libtpu() -> None:
     """Keeps libtpu silent on a machine without a TPU.
 
-    If libtpu is installed, for ``estimate``, JAX loads it when it looks for devices. libtpu
-    then prints five lines about a missing type and host. These variables name any type and
-    host.
+    If libtpu is installed, which ``estimate`` needs, JAX loads it when it looks for
+    devices, and libtpu prints five lines about a missing type and host. The variables that
+    are set here name an arbitrary type and host.
     """
     import jax
 
@@ -58,7 +58,8 @@ def quiet_libtpu() -> None:
 def hide_cancelled_work() -> None:
     """Hides errors of the reads and writes that Orbax cancels after one has failed.
 
-    Orbax raises the first error. A full disk is one line instead of 41 tracebacks.
+    Orbax still raises the first error, so a full disk prints one line instead of 41
+    tracebacks.
     """
     before = sys.unraisablehook
 
@@ -74,7 +75,7 @@ def hide_cancelled_work() -> None:
 
 
 def run_steps_in_order() -> None:
-    """Runs each step on a CPU in the call that starts it.
+    """On a CPU, runs each step inside the call that starts it.
 
     Otherwise the next step may start before the buffers of the last one are free. A
     training step with 200 MiB of activations has a peak of 510 MiB instead of 565 MiB.
@@ -85,7 +86,7 @@ def run_steps_in_order() -> None:
 
 
 def order_collectives(processes: bool) -> None:
-    """Runs the collectives of several CPU devices in one order.
+    """Runs the collectives of several CPU devices in the same order on each device.
 
     XLA's scheduler for CPUs may start independent collectives in another order on each
     device. The devices then wait for each other until XLA ends the process.
@@ -107,7 +108,7 @@ def keep_programs(workdir: str) -> None:
     The second start of a run with the config tiny takes 55 s instead of 75 s.
 
     workdir: if given, the programs are kept there instead, so that the run's other machines
-    find them. Process 0 alone writes programs. $XDG_CACHE_HOME replaces ~/.cache. Does
+    find them. Only process 0 writes programs. $XDG_CACHE_HOME replaces ~/.cache. Does
     nothing if $JAX_COMPILATION_CACHE_DIR is set or the user has no home directory. Each
     kind of processor has its own folder, because programs for one kind crash on another.
     """
@@ -146,4 +147,4 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TOP_PAD, 1 << 26)
-        mallopt(_M_TRIM_THRESHOLD, -1)  # never; a C int could name 2 GiB at most
+        mallopt(_M_TRIM_THRESHOLD, -1)  # never; the largest C int is 2 GiB

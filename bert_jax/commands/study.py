@@ -9,9 +9,9 @@ usage:
 
 flags:
   STUDY          a name, a file with get_study(), or the folder of a study
-  --seeds 0,1    only these seeds (the study's)
+  --seeds 0,1    only these seeds (all seeds of the study)
   --workdir DIR  folder of the study (runs/NAME)
-  --table        run nothing; show the table of what is finished
+  --table        run nothing; show the table of the finished runs
 
 Processes with different seeds can run at the same time, each on its own GPU.
 """
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("study", metavar="STUDY")
     args = parser.parse_args(argv)
     config, folder = _open(args.study)
-    # Imported late: --help and a wrong command line answer at once.
+    # Imported late, so that --help and a wrong command line answer quickly.
     from bert_jax.training.study import Study
 
     study = Study(config, Path(args.workdir or folder), seeds=args.seeds)

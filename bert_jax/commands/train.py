@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
     # A resumed run has its own parameters.
     if config.init_from and not Path(workdir, CHECKPOINTS).is_dir():
         check_checkpoint(config.init_from, "init_from")
-    # Imported late: --help and a wrong command line answer at once.
+    # Imported late, so that --help and a wrong command line answer quickly.
     from bert_jax.training.pretrain import pretrain
 
     cli.start(flags, workdir)

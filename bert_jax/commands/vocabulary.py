@@ -1,6 +1,6 @@
-"""Makes a vocabulary from text: WordPiece as Google's, SentencePiece or BPE.
+"""Makes a vocabulary from text: WordPiece like Google's, SentencePiece or BPE.
 
-Its settings are written beside it, in tokenizer_config.json.
+Its settings are written to tokenizer_config.json in the same folder.
 
 usage:
   bert_jax vocabulary --input TEXT --output vocab.txt
@@ -12,7 +12,7 @@ flags:
   --size N           number of tokens (30522)
   --kind K           wordpiece, sentencepiece or bpe (wordpiece)
   --cased            keep capitals and accents
-  --keep_accents     keep accents and vowel signs, as Hindi needs
+  --keep_accents     keep accents and vowel signs, which Hindi needs
   --extend FILE      vocabulary or checkpoint that gets more words
   --words N          number of words that --extend adds (1000)
   --input T [T ...]  files, folders, globs, tfds:NAME or python-docs
@@ -20,11 +20,12 @@ flags:
   --text_field NAME  field of the text in JSONL and tfds rows (text)
   --language CODE    language of the text, to split sentences (en)
 
-Sentencepiece needs a file in .model. bpe is a byte-level BPE with the special tokens of
-RoBERTa, in .json. If the output has another name than vocab.txt, spiece.model or
-tokenizer.json, such as NAME.txt, its settings are in NAME_config.json. With --extend
-nothing is trained: words of the text that the vocabulary splits into several tokens, or
-does not know, are added to it. Only WordPiece vocabularies can be extended.
+For sentencepiece the output must end in .model. bpe is a byte-level BPE with RoBERTa's
+special tokens, and its output must end in .json. If the output has another name than
+vocab.txt, spiece.model or tokenizer.json, such as NAME.txt, its settings are in
+NAME_config.json. With --extend nothing is trained: words of the text that the vocabulary
+splits into several tokens, or lacks, are added to it. Only WordPiece vocabularies can be
+extended.
 """
 
 from pathlib import Path

@@ -11,7 +11,7 @@ tagging          "words", "tags"
 choices          "context", "choices", "label" (number of the right choice, from 0)
 squad            "question", "context", "answers" (texts of the context)
 
-Several rows are a list, a data frame, or a dictionary of columns. An "id" is copied into
+Rows are given as a list, a data frame or a dictionary of columns. An "id" is copied into
 the answer. ``help(bert_jax.tasks.classification)`` lists the settings of a task.
 """
 

@@ -54,8 +54,9 @@ def looks_like_list(cell: str) -> bool:
     """Whether a cell that may also be one text is a printed list, possibly a damaged one.
 
     Texts such as "(CNN) London" and "[laughs]" are not. A list parses. In a damaged list a
-    quotation mark follows the bracket, or a comma is in square brackets that close at the
-    end of the cell.
+    quotation mark follows the bracket, a function such as array( is around it, or square or
+    curly brackets around the whole cell contain a comma or "...", or curly brackets a
+    colon.
     """
     return _LIKE_A_LIST.match(cell) is not None or parse_list(cell) is not None
 
@@ -64,7 +65,7 @@ def parse_list(cell: str) -> list[Any] | dict[str, Any] | None:
     """The list or the dictionary in a cell. None if the cell is not one.
 
     Tuples, sets and arrays become lists. numpy prints a long array with "..." in place of
-    its values, so such a cell is not a list.
+    its values, so its cell is not a list.
     """
     try:
         value = json.loads(cell)
@@ -83,11 +84,11 @@ def parse_list(cell: str) -> list[Any] | dict[str, Any] | None:
 def is_list_beside(cell: str, other: Any) -> bool:
     """Whether a cell with a bracket is a list, not items with blanks between them.
 
-    "( see above )" has four items with blanks between them. A cell has such items if it
-    does not parse, or parses to another number of items, and only they are as many as the
-    items of the other cell.
+    "( see above )" has four items with blanks between them. A cell is read as such items if
+    their number equals the number of items in the other cell, unless the cell parses to a
+    list of that length.
 
-    other: the tags if the cell has words, or the words. They are a list or a cell.
+    other: the tags if the cell has words, or the words if it has tags; a list or a cell.
     """
     if re.match(rf"\s*(?:[\[({{]['\"]|{_CALL}\()", cell):
         return True

@@ -70,7 +70,7 @@ def multi_label(**settings: Any) -> MultiLabel:
 
 @accepts(SentenceVectors.config_class, leave_out=("task",))
 def sentence_vectors(name: str = "table", **settings: Any) -> SentenceVectors:
-    """Vectors of texts. The cosine of two vectors measures how close the texts are.
+    """Text embeddings. The cosine of two vectors measures how close their texts are.
 
     name: "stsb" or "sick_relatedness" for rows of this data set.
     """
@@ -85,7 +85,7 @@ def tagging(**settings: Any) -> Tagging:
 
 @accepts(MultipleChoice.config_class)
 def choices(**settings: Any) -> MultipleChoice:
-    """The right text of two or more texts that may follow a context."""
+    """The right one of two or more texts that may follow a context."""
     return _task(MultipleChoice, settings)
 
 
@@ -105,7 +105,9 @@ def _task(kind: type[Task], settings: dict[str, Any], **fixed: Any) -> Any:
 
 # Tasks of checkpoints
 
-VERSION = "0.3"  # of bert_jax, since which saved settings have their present meaning
+VERSION = (
+    "0.3"  # version of bert_jax since which saved settings have their current meaning
+)
 
 
 def saved_task(saved: Mapping[str, Any]) -> Task:
@@ -169,8 +171,8 @@ def _texts(checkpoint: Any) -> Task:
         config = MultiLabel.config_class(labels=labels, **settings)
         return text_or_pair(MultiLabel(config))
     if problem == "regression" and labels:
-        actual = f"the head gives {len(labels)} numbers (regression)"
-        raise UserError(f"{actual}; expected one number for a text")
+        actual = f"the regression head has {len(labels)} outputs"
+        raise UserError(f"{actual}; expected one number for each text")
     if labels:
         config = Classification.config_class(labels=labels, **settings)
     else:

@@ -85,10 +85,10 @@ def known_class(where: str, value: Any, labels: tuple[str, ...]) -> str:
 
 
 def spelling(name: str) -> str:
-    """The name without what differs between programs.
+    """The name without the details that differ between programs.
 
-    These are blanks around the name, case, the form of a Unicode character, characters
-    that nobody sees (category Cf), and the "+" and ".0" of a whole number.
+    These are blanks around the name, case, the form of a Unicode character, invisible
+    characters (category Cf), and the "+" and ".0" of a whole number.
     """
     composed = unicodedata.normalize("NFKC", name.casefold())
     seen = [x for x in composed if unicodedata.category(x) != "Cf"]
@@ -134,7 +134,7 @@ def warn_of_spellings(labels: tuple[str, ...]) -> None:
 
 @functools.cache  # warns once
 def warn_of_separators(labels: tuple[str, ...]) -> None:
-    """Warns of a label whose parts between ";" or "|" are labels too."""
+    """Warns of a label whose parts between ";" or "|" are themselves labels."""
     for label in labels:
         for separator in ";|":
             parts = [part.strip() for part in label.split(separator)]
@@ -150,8 +150,8 @@ def with_labels_of_dev(
 
     names: labels in the rows of dev. They may be positions of the labels of train, or have
     another spelling. If any is a position, new labels are the last, otherwise all labels
-    are in order. Raises UserError if several are new and none is known, because such a dev
-    cannot be scored.
+    are in order. Raises UserError if several are new and none is known, because dev could
+    then not be scored.
     """
     new = []
     has_position = False
@@ -199,7 +199,7 @@ def names_by_number(labels: tuple[str, ...]) -> dict[str, str]:
 def in_order_of(outputs: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str, ...]:
     """The label of a task for each class of a data set, or for each output of a head.
 
-    Classes and labels are matched by name, and if no name is equal by name in any case.
+    Classes and labels are matched by name: by the exact name, otherwise regardless of case.
     Names that are numbers, such as LABEL_0 or 0, are matched by position, with a warning.
     Raises UserError for other names.
     """
@@ -214,7 +214,7 @@ def in_order_of(outputs: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str,
     are_numbers = numbers in (_without_prefix(outputs), _without_prefix(labels))
     if not are_numbers or len(outputs) != len(labels):
         actual = f"the classes are {', '.join(outputs)}, the labels of the task "
-        needed = "give the task labels= with the names of the classes"
+        needed = "give the task labels= with the class names"
         raise UserError(f"{actual}{', '.join(labels)}; {needed}")
     shown = ", ".join(map(" is ".join, zip(outputs, labels, strict=True)))
     logger.warning(f"classes are matched by position: {shown}")

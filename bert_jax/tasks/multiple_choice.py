@@ -107,8 +107,8 @@ class CodahForm(ChoiceForm):
     def part(self, placed: Iterator[Record], split: str) -> Iterator[Record]:
         """Each row is in one of the five test sets.
 
-        Of five rows one is test, the next dev, and the others train, as many as in the
-        paper's cross-validation.
+        Out of five rows one is test, the next dev, and the other three train, as many as in
+        the paper's cross-validation.
         """
         splits = ["test", "dev", "train", "train", "train"]
         for number, row in enumerate(placed):
@@ -163,7 +163,7 @@ class MultipleChoice(Task):
             choices = value_of(where, values, columns["choices"])
         is_list = isinstance(choices, list | tuple) and len(choices) > 1
         if not is_list or not all(isinstance(text, str) for text in choices):
-            raise UserError(f"{where}: 'choices' is not a list of two or more texts")
+            raise UserError(f"{where}: 'choices' must be a list of at least two texts")
         label = None
         if labelled:
             check_texts(where, [context, *choices])
@@ -171,8 +171,8 @@ class MultipleChoice(Task):
             last = len(choices) - 1
             label = str(value).removesuffix(".0")  # pandas writes 1 as 1.0
             if label not in map(str, range(last + 1)):
-                expected = f"expected the number of the right choice, 0 to {last}"
-                raise UserError(f"{where}: label {label!r}, {expected}")
+                expected = f"must be the number of the right choice, 0 to {last}"
+                raise UserError(f"{where}: label {label!r} {expected}")
             label = int(label)
         row_id = values.get("fold-ind", values.get("id"))
         return ChoiceRow(where, context, tuple(choices), label, row_id)

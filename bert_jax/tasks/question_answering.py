@@ -1,6 +1,7 @@
 """Extractive question answering: SQuAD 1.1 and 2.0, after the original run_squad.py.
 
-The answer is the short enough span of the context with the largest sum of two logits.
+The answer is the span of the context with the largest sum of two logits, among the spans
+that are short enough.
 """
 
 import dataclasses
@@ -49,7 +50,7 @@ FORM = "SQuAD's JSON, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...
 
 @dataclasses.dataclass(frozen=True)
 class SquadConfig(DataConfig):
-    """SQuAD's files, and how questions are answered. Defaults are run_squad.py's."""
+    """Files, windows and answers of SQuAD. The defaults are run_squad.py's."""
 
     train_articles: str = setting("", "slice of the file's articles, such as 0:36")
     dev_articles: str = setting("", "slice of the dev file's articles, such as 36:")
@@ -307,9 +308,9 @@ class Squad(Task):
         Candidates are all spans of at most max_answer_length tokens. The score of a span is
         the sum of its two logits, in the window that has the most context around its first
         token. (The original compares pairs of the n_best starts and ends of each window,
-        and possibly none of them is a span.) With version_2 the score of the empty answer
-        is the sum of the logits at [CLS], in the window with the smallest sum. The empty
-        answer wins if its score exceeds the best span's by more than null_threshold.
+        and it is possible that no pair is a span.) With version_2 the score of the empty
+        answer is the sum of the logits at [CLS], in the window with the smallest sum. The
+        empty answer wins if its score exceeds the best span's by more than null_threshold.
 
         An answer has these entries:
         "id": the id of the question.
@@ -374,7 +375,7 @@ class Squad(Task):
                 chosen = null
             entries = sorted([*entries, null], key=_score, reverse=True)
             entries = entries[: max(self.config.n_best, 2)]
-            # The list of the best has the empty answer even if its score is low.
+            # The n-best list always includes the empty answer.
             if null not in entries:
                 entries.append(null)
         p, probability = [], 0.0
@@ -441,15 +442,15 @@ def _truth(where: str, value: Any) -> bool | None:
     truths = {"true": True, "1": True, "false": False, "0": False}
     truth = truths.get(str(value).lower().removesuffix(".0"))
     if truth is None:
-        raise UserError(f"{where}: is_impossible is not true or false")
+        raise UserError(f"{where}: is_impossible must be true or false")
     return truth
 
 
 def _answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int]:
     """The first and the last token with a character of the answer at ``start``.
 
-    The last token is smaller if there is none. The original compares the tokens of the
-    answer with the tokens around its place, with the same result.
+    If no token has one, the last token is before the first. The original compares the
+    tokens of the answer with the tokens around its place, with the same result.
     """
     first = np.searchsorted(tokens.ends, start, side="right")
     stop = np.searchsorted(tokens.starts, start + len(text), side="left")
@@ -463,7 +464,7 @@ def _answers(value: Any, context: str) -> Iterator[tuple[str, int]]:
         texts, starts = value["text"], value["answer_start"]
         if len(texts) != len(starts):
             actual = f"{len(texts)} texts and {len(starts)} values of answer_start"
-            raise ValueError(f"{actual}; expected as many")
+            raise ValueError(f"{actual}; expected the same number")
         pairs = zip(texts, starts, strict=True)
         value = [{"text": text, "answer_start": start} for text, start in pairs]
     if isinstance(value, str):

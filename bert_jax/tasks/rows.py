@@ -229,7 +229,7 @@ def ending(path: Path) -> str:
 
 
 def is_table(path: Path) -> bool:
-    """Whether the ending of a file's name is the ending of a table."""
+    """Whether a file is a table, by the ending of its name."""
     return ending(path) in FORMATS
 
 
@@ -239,7 +239,8 @@ def read_rows(
     """Yields the place and the values of each row of a table.
 
     A column without a name is ignored, because pandas writes its index there. Blank lines
-    are skipped. But in a TSV file with one column a blank line is a row with an empty text.
+    are skipped, except in a TSV file with one column, where a blank line is a row with an
+    empty text.
 
     header: column names of a CSV or TSV file without a header line.
     skip_short: whether rows with too few columns are skipped, with a warning.
@@ -403,7 +404,7 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def slice_of(name: str, text: str) -> slice:
-    """The slice that the value of a setting means, such as "0:36"; empty: all.
+    """Parses a slice such as "0:36", the value of a setting; an empty text means all.
 
     name: the setting, for the message. Raises UserError.
     """
@@ -448,7 +449,7 @@ def value_of(
 
     names: possible names of the column. The first name that the row has is used.
     setting: "columns" or the setting of the task that names the column in this call, for
-      the message; "" if none does.
+      the message; "" if no setting does.
     Raises UserError if the row has none of the names, or if the value is missing.
     """
     name = name_in(values, names)
@@ -485,7 +486,7 @@ def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None
     """
     filled = [bool(text.strip()) for text in texts]
     if not all(filled) and not (gaps and any(filled)):
-        raise UserError(f"{where}: empty text, expected words; fix or drop the row")
+        raise UserError(f"{where}: the text is empty; fill it in or drop the row")
 
 
 def named_values(
@@ -513,7 +514,7 @@ def named_values(
 def column_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
     """Converts an argument ``columns`` to a tuple. "", () and None mean no columns.
 
-    Raises UserError for anything else than names.
+    Raises UserError for anything other than names.
     """
     names = python_value(columns)
     if names is None or names == "":

@@ -65,7 +65,7 @@ class DataConfig:
 def named_columns(
     config: Any, usual: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
-    """The names of columns: the name in the config, or else the usual names."""
+    """The names of columns: the name in the config, otherwise the usual names."""
     columns = dict(usual)
     for key in usual:
         name = getattr(config, key)
@@ -84,12 +84,13 @@ class Form:
       names that it may have in files and dictionaries. A column that the user named has one
       name.
     usual: names of columns that a row to predict may have in place of the user's names.
-    optional: columns that rows may lack. All rows of a split must then lack a text.
+    optional: columns that rows may lack. A text must be in all rows of a split or in none.
     others: names of all other values that the family reads.
     lists: columns whose cells may be printed lists.
     labels: labels that are known without rows, from the settings or the data set.
-    classes: whether a row has "one" class, "many" classes, or "none" but numbers. The class
-      numbers of a data set become names. One class keeps its share of the rows in dev.
+    classes: whether a row has "one" class, "many" classes, or "none": its label is a
+      number. The class numbers of a data set become names. One class keeps its share of the
+      rows in dev.
     data_set: names of its splits and files.
     tabs: whether a line of text with tabs is a row of several texts.
     """
@@ -158,18 +159,18 @@ class Form:
         """The rows of a file. Raises UserError for a name that is not a table's."""
         if not is_table(path):
             expected = f"expected {', '.join(FORMATS)}, with or without .gz"
-            raise UserError(f"{path} is not a table by its name; {expected}")
+            raise UserError(f"{path} does not have the ending of a table; {expected}")
         return read_rows(path)
 
     def part(self, placed: Iterator[Placed], split: str) -> Iterator[Placed]:
-        """The rows of a split, of all rows of a file that has a usual name.
+        """Picks the rows of a split from the rows of a file that has a usual name.
 
-        A file that the user names has one split.
+        A file that the user names contains only one split.
         """
         return placed
 
     def is_own(self, path: Path) -> bool:
-        """Whether a file to predict has a form of the family."""
+        """Whether a file to predict has a format of the family's own."""
         return False
 
     def by_position(self, where: str, row: Any, labelled: bool) -> dict[str, Any]:
@@ -251,8 +252,10 @@ class Splits:
         """The splits with these rows of train, by number, as dev."""
         train = self.rows["train"]
         if train and not dev:
-            needed = "expected two of a class, or dev=rows"
-            raise UserError(f"train has too few rows to use some for dev; {needed}")
+            needed = "give a class two rows, or give dev=rows"
+            raise UserError(
+                f"train has too few rows to hold some out for dev; {needed}"
+            )
         chosen: dict[str, list[Record]] = {"train": [], "dev": []}
         for number, record in enumerate(train):
             chosen["dev" if number in dev else "train"].append(record)
@@ -324,7 +327,7 @@ def read_splits(
 def raw_rows(data: Any, form: Form) -> Iterator[Placed]:
     """Yields the rows of any data to predict; see :func:`rows.placed_rows`.
 
-    Also reads files in a form of the family.
+    Also reads files in a format of the family's own.
     """
     if isinstance(data, Path) and form.is_own(data):
         return form.read_file(Path(expanded(data)), "test")
@@ -423,7 +426,7 @@ def _check_names(
             logger.warning(f"{where}: no column {names[0]!r}; {name!r} is read")
         if name in used:
             actual = f"{where}: column {name!r} is read as {used[name]} and as {key}"
-            raise UserError(f"{actual}; name another column for one of them")
+            raise UserError(f"{actual}; name a column for each")
         used[name] = key
 
 
@@ -463,8 +466,8 @@ def with_lists(where: str, values: Mapping[str, Any], form: Form) -> Mapping[str
 def find_split(config: Any, form: Form, split: str) -> Any:
     """The Path or the data set of a split. Raises UserError if there is none."""
     if config.dir.startswith(ROWS):
-        needed = "give them, or the labels with labels="
-        raise UserError(f"there are no rows of {split}; {needed}")
+        needed = f"give {split}=rows, or the labels with labels="
+        raise UserError(f"the task has no {split} rows; {needed}")
     if config.dir.startswith(TFDS):
         return find_dataset(f"{config.dir}:{_hub_split(config, split)}")
     if config.dir.startswith(HUB):
@@ -490,7 +493,9 @@ def find_split(config: Any, form: Form, split: str) -> Any:
 
 
 def _split_or_none(config: Any, form: Form, split: str) -> Any:
-    """The Path or the data set of a split; None if the config does not name it either."""
+    """The Path or the data set of a split; None if it is missing and the config does not
+    name it.
+    """
     try:
         return find_split(config, form, split)
     except UserError:
@@ -550,7 +555,8 @@ def with_class_names(
 ) -> Iterator[Placed]:
     """Yields the rows with names in place of class numbers; -1 becomes a missing label.
 
-    labels: the labels of the task; see :func:`labels.in_order_of`. (): the classes.
+    labels: the labels of the task; see :func:`labels.in_order_of`. (): the classes
+    themselves.
     """
     names = classes
     if labels:

@@ -1,4 +1,4 @@
-"""Scores of SQuAD in percent, as evaluate-v1.1.py and evaluate-v2.0.py give them."""
+"""Scores of SQuAD in percent, as evaluate-v1.1.py and evaluate-v2.0.py compute them."""
 
 import functools
 import re

@@ -10,8 +10,8 @@ A scheme defines how the tags of words spell spans:
   bmes   B M E S without types, for the characters of words (word segmentation).
   plain  any tags without spans, such as parts of speech.
 
-Spans are read as conlleval and seqeval (without its strict mode) read them: an I- that
-continues no span of its type begins one.
+Spans are read as conlleval and seqeval (without its strict mode) read them: an I- that does
+not continue a span of its type starts one.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ def read_columns(
 
     Blank lines separate sentences. A sentence has "words", "tags" and "document". The first
     word decides whether tabs or blanks separate columns. A line that starts with -DOCSTART-
-    begins a document. Comments before a sentence are skipped: they start with "#" and a
+    starts a document. Comments before a sentence are skipped: they start with "#" and a
     blank or a tab, and have another number of columns than the words, or a tag that no word
     has. "#" is always a tag, which the Penn Treebank gives the word "#". In CoNLL-U (ten
     columns) tokens of several words and empty nodes are skipped.
@@ -149,7 +149,8 @@ _NO_WORD = re.compile(r"\d+[-.]\d+")  # 1-2: a token of two words; 1.1: an empty
 class _Layout(NamedTuple):
     """The columns of a file.
 
-    width: their number. word, tag: numbers of two of them. tags: all tags of words.
+    width: number of columns. word, tag: columns of the word and of its tag. tags: all tags
+    of words.
     """
 
     has_tabs: bool
@@ -325,7 +326,7 @@ def recognise(tags: Iterable[str]) -> str:
     """The scheme of the different tags of a file. For tags in iob1 it is iob2.
 
     Tags spell entities if at least half of the tags other than "O" look like tags of
-    entities. The other half are errors of the scheme.
+    entities. The others count as mistakes.
     """
     tags = {*tags}
     if tags & {"B", "E", "S"} and tags <= {*SCHEMES["bmes"]}:
@@ -347,9 +348,10 @@ def kind_of(scheme: str) -> str:
 
 
 def missing_tags(tags: Iterable[str], scheme: str) -> tuple[str, ...]:
-    """The tags of a scheme for the types of these tags that are not among them, sorted.
+    """The tags that a scheme has for the types of ``tags``, but ``tags`` lacks, sorted.
 
-    A model then knows every tag of a type, even if the rows only have entities of one word.
+    A model then has an output for every tag of a type, even if the rows only have entities
+    of one word.
     """
     if kind_of(scheme) != "entities":
         return ()

@@ -82,13 +82,13 @@ class Task(abc.ABC):
     gold: attribute of a row with its label or labels; "" for none.
     main_metric: the score (higher is better) that picks the best checkpoint.
     thresholds: settings that are tuned on dev, with the score that has the best value.
-    problem_type: name of the loss in a config.json of transformers; None if the head
-      decides it.
+    problem_type: name of the loss in a config.json of transformers; None if it follows from
+      the head.
     loss_settings: settings of the head's loss; see objectives/heads.py.
     learns_labels: whether training rows have labels that are read.
     whole_batch: whether the loss of a row depends on the other rows of its batch.
-    prompts: texts that ``encode`` puts before the texts of a row, by the options of a
-      search with the trained model: query_prompt and document_prompt.
+    prompts: texts that ``encode`` puts before the texts of a row, by the names of the
+      options of a search: query_prompt and document_prompt.
     own_metrics: function for more scores; see ``metrics`` of ``bert_jax.finetune``.
     """
 
@@ -114,7 +114,7 @@ class Task(abc.ABC):
         self._parsed: dict[str, list[Any]] = {}
         labels = getattr(config, "labels", ())
         if len({*labels}) < len(labels):
-            raise UserError(f"data.labels={labels}, expected each label once")
+            raise UserError(f"data.labels={labels} must have each label once")
 
     def __repr__(self) -> str:
         """The settings that differ from their defaults."""
@@ -167,15 +167,15 @@ class Task(abc.ABC):
 
         train, dev, test: a list of rows, a dictionary of columns, or the Path of a file. A
           row is a dictionary with the task's columns, or a tuple in their order; see
-          :func:`rows.placed_rows`. Without labels a test split gets predictions only.
-          If all labels of a split are -1, the split has no labels.
+          :func:`rows.placed_rows`. A test split without labels, or with the label -1 in all
+          rows, only gets predictions.
         held_out: share of the training rows that become dev, chosen with ``seed``. Each
           class of a classification keeps its share.
         """
         is_share = isinstance(held_out, numbers.Real) and 0 <= held_out < 1
         if not is_share:
             raise UserError(
-                f"held_out={held_out!r}, expected a share from 0 to below 1"
+                f"held_out={held_out!r}, expected a share of at least 0 and below 1"
             )
         if held_out and (train is None or dev is not None):
             actual = f"held_out={held_out} chooses rows of train for dev"
@@ -198,7 +198,7 @@ class Task(abc.ABC):
     def folds(self, count: int, seed: int = 0) -> list[Self]:
         """A task for each fold of the training rows: the fold is dev, the rest is train.
 
-        There is no test split. count, seed: see :meth:`fold_numbers`.
+        The tasks have no test split. count, seed: see :meth:`fold_numbers`.
         """
         train = records_of(self, "train")
         changes = {"rows": {"train": train}, "scored": ("dev",), "predicted": ()}
@@ -213,8 +213,8 @@ class Task(abc.ABC):
     def fold_numbers(self, count: int, seed: int = 0) -> list[list[int]]:
         """The numbers of the training rows of each fold, in their order.
 
-        Each class of a classification keeps its share in every fold. ``seed`` decides the
-        folds. count: 2 or more.
+        Each class of a classification keeps its share in every fold. The folds depend on
+        ``seed``. count: 2 or more.
         """
         if not isinstance(count, numbers.Integral) or count < 2:
             raise UserError(f"the number of folds is {count!r}, expected at least 2")
@@ -225,7 +225,7 @@ class Task(abc.ABC):
             shared = sum(len(fold) for fold in folds)
             actual = f"folds={count}, but train has {counted(len(classes), 'row')}"
             if shared < len(classes):
-                actual += f", {shared} of them not alone in their class"
+                actual += f", and only {shared} share their class with another row"
             raise UserError(f"{actual}; expected at most one fold for each row")
         return folds
 
@@ -254,7 +254,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Any:
-        """The object of the family for a row, with a label of ``labels``.
+        """The family's object for a row, with a label of ``labels``.
 
         Raises UserError for wrong values.
 
@@ -284,7 +284,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def export(self, rows: list[Any], answers: Answers, split: str) -> dict[str, str]:
-        """The answers in the official form of the task: a text for each file name."""
+        """The answers in the official format of the task: a text for each file name."""
 
     def outcomes(self, row: Any, answer: Answer) -> Iterator[Outcome]:
         """Yields an Outcome for the row, or for each word."""
@@ -336,7 +336,7 @@ def fitted(task: TaskType, positions: int, pooling: str) -> TaskType:
     """The task with defaults that fit a checkpoint.
 
     positions: size of the position table, which limits a default max_length. pooling:
-    pooling of the checkpoint, for a task of vectors whose config has none.
+    pooling of the checkpoint, for an embedding task whose config has none.
     """
     default = type(task.config).max_length
     if task.config.max_length > positions and task.config.max_length == default:
@@ -383,7 +383,7 @@ def objects_of(task: Task, placed: Iterable[Placed]) -> Iterator[Any]:
 
 
 def found(task: Task, splits: Sequence[str]) -> set[str]:
-    """The different labels in the rows of these splits, which may not exist."""
+    """The set of labels in the rows of the given splits. A split may be missing."""
     names: set[str] = set()
     for split in splits:
         if not task.labels:
@@ -442,7 +442,7 @@ def own_scores(
             more = {str(name): float(x) for name, x in more.items()}
             missing = [name for name, x in more.items() if math.isnan(x)]
             if missing:
-                advice = "a NaN never is the best score"
+                advice = "a NaN is never the best score"
                 logger.warning(f"metrics returned NaN for {listed(missing)}; {advice}")
             return more
     expected = f"a dictionary of numbers with other names than {', '.join(others)}"
@@ -490,7 +490,7 @@ def warnings(task: Task, rows: Sequence[Any], features: Features) -> list[str]:
 
 
 def _check_seed(seed: Any) -> None:
-    """Raises UserError if a seed is not a whole number from 0."""
+    """Raises UserError if a seed is not a whole number of at least 0."""
     if not isinstance(seed, numbers.Integral) or seed < 0:
         raise UserError(f"seed={seed!r}, expected a whole number, 0 or more")
 

@@ -1,8 +1,8 @@
 """Classification and regression of texts and pairs: GLUE, SICK, and any table of texts.
 
 A text is [CLS] A [SEP], a pair [CLS] A [SEP] B [SEP] (BERT's paper, section 4.1). A row has
-one class, a number, or (multi_label) any number of classes. For multi_label the sigmoid of
-each logit decides its label.
+one class, a number, or (multi_label) any number of classes. For multi_label each label is
+decided on its own, by the sigmoid of its logit.
 """
 
 import contextlib
@@ -104,7 +104,7 @@ class TableConfig(DataConfig):
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig(TableConfig):
-    """Texts with labels, and how long texts are cut."""
+    """Texts with labels, and the truncation of long texts."""
 
     labels: tuple[Label, ...] = setting(
         (),
@@ -114,7 +114,7 @@ class TextConfig(TableConfig):
     truncation: str = setting(
         "head",
         "tokens kept of a long text: head, tail, head_tail (both), or windows: all tokens, "
-        "in overlapping sequences. Each has the label, and their logits are averaged",
+        "in overlapping sequences with the same label, whose logits are averaged",
         one_of=("head", "tail", "head_tail", "windows"),
     )
     head_tokens: int = setting(
@@ -122,7 +122,9 @@ class TextConfig(TableConfig):
         "head_tail: tokens of the head. If 128 leaves no tail, the head is a quarter",
         least=1,
     )
-    stride: int = setting(64, "windows: tokens between window starts", least=1)
+    stride: int = setting(
+        64, "windows: tokens between the starts of two windows", least=1
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -154,7 +156,7 @@ class ClassificationConfig(TextConfig):
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabelConfig(TextConfig):
-    """A table with any number of labels for each row, and how a cell contains them."""
+    """A table with any number of labels for each row, and the form of the labels."""
 
     label: str | tuple[str, ...] = setting(
         "",
@@ -460,7 +462,9 @@ class MultiLabel(Classification):
         return {"labels": labels, "probabilities": shares}
 
     def outcomes(self, row: Row, answer: Answer) -> Iterator[Outcome]:
-        """The labels of a row. The confidence is the most wrong label's."""
+        """The labels of a row. The confidence is the highest in a wrong label; 1 if none is
+        wrong.
+        """
         gold, predicted, p = row.label, answer["labels"], answer["probabilities"]
         wrong = {*gold} ^ {*predicted}
         sure = [1 - p[name] for name in wrong.difference(predicted)]

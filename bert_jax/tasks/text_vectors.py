@@ -1,8 +1,9 @@
-"""Vectors of texts, trained on pairs: their cosine measures how close two texts are.
+"""Text embeddings, trained on pairs: their cosine measures how close two texts are.
 
 Both texts go through the same encoder, each on its own, and become one vector by pooling
-(Reimers and Gurevych, 2019, "Sentence-BERT"). ``model.encode`` gives these vectors. A pair
-may have negatives: texts that are less close to the first text than the second text is.
+(Reimers and Gurevych, 2019, "Sentence-BERT"). ``model.encode`` returns these vectors. A
+pair may have negatives: texts that are less close to the first text than the second text
+is.
 Metrics: Pearson's and Spearman's correlation of the cosine with the label, on STS-B, SICK,
 and any table of pairs with a number. Without labels: the share of rows whose second text is
 closer to the first text than every negative.
@@ -53,9 +54,9 @@ class SentenceVectorsConfig(TableConfig):
     )
     loss: str = setting(
         "cosine",
-        "cosine: the cosine of a pair learns its label, scaled to 0 to 1. contrastive: a "
-        "text finds its partner among all texts of the batch. triplet: a text is closer to "
-        "its partner than to the negatives of its row",
+        "cosine: the target of a pair's cosine is its label, scaled to 0 to 1. "
+        "contrastive: a text must find its partner among all texts of the batch. triplet: "
+        "a text must be closer to its partner than to the negatives of its row",
         one_of=("cosine", "contrastive", "triplet"),
     )
     positive_from: float = setting(
@@ -64,7 +65,7 @@ class SentenceVectorsConfig(TableConfig):
     )
     margin: float = setting(
         0.5,
-        "triplet: by how much the cosine of a pair must be above a negative's",
+        "triplet: by how much the cosine of a pair must exceed the cosine of a negative",
         least=0,
         most=2,
     )
@@ -105,7 +106,7 @@ class VectorsForm(TextForm):
     def by_position(self, where: str, row: Any, labelled: bool) -> dict[str, Any]:
         """The values of a tuple by name. Raises UserError for one text."""
         if isinstance(row, str):
-            needed = "expected two texts; for vectors of single texts use model.encode"
+            needed = "expected two texts; to embed single texts use model.encode"
             raise UserError(f"{where} is one text, {needed} or bert_jax embed")
         return super().by_position(where, row, labelled)
 
@@ -220,7 +221,7 @@ class SentenceVectors(Classification):
             least = self.config.positive_from
             return [row for row in rows if row.label is None or row.label >= least]
         if len({row.label for row in rows}) < 2:
-            actual = f"{self.config.dir}: all training pairs have one label"
+            actual = f"{self.config.dir}: all training pairs have the same label"
             raise UserError(
                 f"{actual}; expected two different labels, or data.loss=contrastive"
             )

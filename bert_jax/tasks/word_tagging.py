@@ -1,8 +1,8 @@
 """Tagging of words: named entities, parts of speech, Chinese word segmentation.
 
 Paper, section 5.3: the first token of a word has the label of the word, and the other
-tokens have none. The tag of each word is decided alone, without a CRF, so predicted tags
-may be ill-formed.
+tokens have none. The tag of each word is predicted on its own, without a CRF, so predicted
+tags may be ill-formed.
 """
 
 import dataclasses
@@ -146,7 +146,8 @@ class TaggingForm(Form):
         """Whether the words or the tags must be a list.
 
         Words with blanks between them may start with a bracket, such as "( see above )",
-        if there are as many tags. So may a text to predict. The column "text" has no lists.
+        if there are as many tags. A text to predict may start with a bracket as well. The
+        column "text" has no lists.
         """
         if not super().is_list(name, cell, values):
             return False
@@ -189,7 +190,7 @@ class Tagging(Task):
     """A tag for each word; entities are scored as conlleval scores them.
 
     A sentence over max_length tokens is cut into windows. Each word is trained on and
-    predicted once, in the window with most context around it.
+    predicted once, in the window with the most context around it.
     """
 
     family = "tagging"
@@ -273,7 +274,7 @@ class Tagging(Task):
         A word has the tokens that it has after a space. A word without tokens (control
         characters) becomes [UNK]. A word with more tokens than a window loses its last
         tokens, and its row counts as truncated.
-        extra: for each sequence the numbers of the words that it predicts, and the
+        extra: for each sequence, the numbers of the words that it predicts, and the
         positions of their first tokens, both int (words,).
         """
         capacity = self.config.max_length - tokenizer.overhead(1)
@@ -467,7 +468,7 @@ def _tag_of(where: str, tag: Any, labels: tuple[str, ...]) -> Any:
 def well_formed(row: Sentence, scheme: str, labels: tuple[str, ...]) -> Sentence:
     """The row with the tags that are learned. Raises UserError for wrong tags.
 
-    An I- that continues no entity begins one, as conlleval reads it.
+    An I- that does not continue an entity starts one, as conlleval reads it.
     """
     new = formats.spelled(row.tags, scheme, scheme)
     inside = formats.SCHEMES[scheme][1:2]
@@ -477,7 +478,7 @@ def well_formed(row: Sentence, scheme: str, labels: tuple[str, ...]) -> Sentence
         if right not in labels or not (right == tag or is_stray):
             raise UserError(
                 f"{row.where}: the word {word!r} has the tag {tag!r}; expected a tag "
-                f"of {scheme} (data.scheme) that fits the tags beside it, in the "
+                f"of {scheme} (data.scheme) that fits the neighbouring tags, in the "
                 f"label set {', '.join(labels)} (data.labels)"
             )
     return dataclasses.replace(row, tags=tuple(new))

@@ -67,7 +67,7 @@ ADVICE = {
     "dropout": f"train with the other compute.dropout_impl, and {_REPORT}",
     "step in bfloat16": f"train with compute.dtype=float32, and {_REPORT}",
     "save": "use a --workdir that all hosts share and may write, or log in to the bucket",
-    "processes": "install the same versions everywhere, and look into its output",
+    "processes": "install the same versions everywhere, and check its output",
 }
 
 
@@ -121,7 +121,7 @@ def versions() -> str:
 def devices(drivers: Path = Path("/dev")) -> str:
     """The devices that JAX uses, and the machine.
 
-    drivers: folder in which each device has a file.
+    drivers: folder with a file for each device.
     """
     count, first = jax.device_count(), jax.local_devices()[0]
     patterns = ("nvidia[0-9]*", "accel[0-9]*", "vfio/[0-9]*")  # of GPUs, and of TPUs
@@ -244,7 +244,7 @@ def collective() -> str:
 
 
 def step(dtype: str) -> str:
-    """A training step of a tiny BERT on all devices, beside its stored numbers."""
+    """A training step of a tiny BERT on all devices, compared with its stored numbers."""
     numbers = tiny_step(dtype)
     facts = "loss {:.6g} and gradient norm {:.6g}, on a CPU {:.6g} and {:.6g}"
     return _compare(facts.format(*numbers, *STORED), numbers, STORED, dtype)

@@ -94,8 +94,8 @@ class OptimizerConfig:
         for name in ("decay_steps", "final_rate"):
             value = getattr(self, name)
             if value and self.schedule == "linear":
-                needed = "it needs optimizer.schedule=wsd_linear or wsd_sqrt"
-                raise UserError(f"optimizer.{name}={value}: {needed}")
+                needed = "optimizer.schedule=wsd_linear or wsd_sqrt"
+                raise UserError(f"optimizer.{name}={value} needs {needed}")
 
     @property
     def largest_norm(self) -> float | None:
@@ -120,7 +120,9 @@ class RunConfig:
         0, "random seed of parameters, example order, masks and dropout", **_SEED
     )
     accumulation: int = setting(
-        1, "parts of a batch, computed in turn. More parts need less memory", least=1
+        1,
+        "number of microbatches per step. More need less memory for the same update",
+        least=1,
     )
     data_timeout: int = setting(
         300, "stop if no batch arrives for this many seconds; 0: wait forever", least=0
@@ -140,7 +142,9 @@ class RunConfig:
         most=65_535,
     )
     tracker: str = setting(
-        "", "experiment tracker that gets the metrics", one_of=("", "wandb", "trackio")
+        "",
+        "experiment tracker that receives the metrics",
+        one_of=("", "wandb", "trackio"),
     )
 
     def __post_init__(self):
@@ -201,7 +205,9 @@ class DataConfig:
         return self.mixture
 
     def check_text(self) -> None:
-        """Raises UserError unless there is one text or mixture, before JAX is imported."""
+        """Raises UserError unless one text or mixture is named, and prepared texts
+        exist.
+        """
         places = {
             f"data.path={self.path}": self.path,
             "data.mixture": self.mixture,
@@ -211,11 +217,11 @@ class DataConfig:
         if len(given) != 1:
             actual = "the config names no text"
             if given:
-                actual = f"{' and '.join(given)} are both given"
+                actual = f"{' and '.join(given)} are given together"
             raise UserError(
-                f"{actual}; set either data.path, the output of bert_jax prepare, "
-                "data.mixture, several outputs, or data.corpus, files of text (an empty "
-                "setting names no text)"
+                f"{actual}; set exactly one of data.path (an output of bert_jax prepare), "
+                "data.mixture (several outputs) and data.corpus (text files), and leave "
+                "the others empty"
             )
         self._check_weights()
         for path in self.prepared:
@@ -223,7 +229,9 @@ class DataConfig:
                 read_info(Path(path))
 
     def _check_weights(self) -> None:
-        """Raises UserError unless each folder of the mixture has a weight, large enough."""
+        """Raises UserError unless each folder of the mixture has a weight that is large
+        enough.
+        """
         if len(self.weights) != len(self.mixture):
             folders = counted(len(self.mixture), "folder")
             raise UserError(
@@ -232,8 +240,8 @@ class DataConfig:
             )
         if self.weights and min(self.weights) * BLOCK < sum(self.weights):
             raise UserError(
-                f"data.weights={self.weights}, expected at least 1 of {BLOCK:,} sequences "
-                "for each folder; raise the smallest weight, or leave out its folder"
+                f"data.weights={self.weights} gives a folder less than 1 of {BLOCK:,} "
+                "sequences; raise the smallest weight, or leave out its folder"
             )
 
 
@@ -271,7 +279,7 @@ class TrainConfig(RunConfig):
     init_state: bool = setting(
         False,
         "resume the checkpoint of a run in init_from, with its step, optimizer and random "
-        "key, in this workdir. Starts the decay of wsd from a checkpoint of its stable "
+        "key, in this workdir. Can start the decay of wsd from a checkpoint of its stable "
         "part",
     )
     average: float = setting(
@@ -301,11 +309,11 @@ class TrainConfig(RunConfig):
             )
         if self.data.examples.next_sentence and types < 2:
             raise UserError(
-                f"model.type_vocab_size={types}, expected 2 for pairs of sentences, or "
-                "data.examples.next_sentence=False"
+                f"model.type_vocab_size={types} must be 2 for pairs of sentences; set it, "
+                "or set data.examples.next_sentence=False"
             )
         if not self.phases:
-            raise UserError("phases has no phase, expected at least one with steps")
+            raise UserError("phases is empty; give at least one phase with steps")
         limit, mask_rate = self.model.max_positions, self.data.examples.mask_rate
         completed = []
         for i, phase in enumerate(self.phases):
@@ -327,15 +335,15 @@ class TrainConfig(RunConfig):
 
     @property
     def total_steps(self) -> int:
-        """Steps of all phases, which have one schedule."""
+        """Steps of all phases, which share one schedule."""
         return sum(phase.steps for phase in self.phases)
 
 
 def _check_mask_rates(phase: Phase, default: float, name: str) -> None:
     """Raises UserError for a rate below 0 or above 1, or with more masks than places.
 
-    phase: with its sequence length. default: the rate if the phase has none of its own.
-    name: of the phase.
+    phase: a phase whose sequence length is set. default: mask rate of a phase without its
+    own rates. name: name of the phase.
     """
     rates = phase.mask_rates(default)
     if rates.smallest < -1e-9 or rates.largest > 1 + 1e-9:
@@ -367,7 +375,7 @@ class ModelSettings:
         "", "input of a classifier; empty: as in the checkpoint", one_of=("", *POOLINGS)
     )
     max_positions: int = setting(
-        0, "number of positions, to add some; 0: as in the checkpoint", least=0
+        0, "new, larger number of positions; 0: as in the checkpoint", least=0
     )
     initializer_range: float = setting(
         0.0, "standard deviation of a new head; 0: as in the checkpoint", least=0
@@ -498,19 +506,19 @@ def with_architecture(
 ) -> Mapping[str, Any]:
     """Settings of a pretraining. Missing sizes of ``model`` are added from ``init_from``.
 
-    The checkpoint gives all missing settings of the model except the dropout. With
-    init_state, which continues a run, it also gives the dropout. vocab_size is the number
+    All missing settings of the model except the dropout are read from the checkpoint. With
+    init_state, which continues a run, the dropout is read as well. vocab_size is the number
     of tokens of its tokenizer, because the word table may have more rows.
     data.examples.next_sentence is False, unless the settings have it, for a checkpoint that
-    does not learn from pairs. If the checkpoint was deleted, a run in ``workdir`` that
-    started from it gives the settings.
+    does not learn from pairs. If the checkpoint was deleted, the settings are read from the
+    run in ``workdir``, if it started from that checkpoint.
     """
     model, path = settings.get("model", {}), expanded(settings.get("init_from"))
     if not isinstance(model, Mapping) or not _is_pretraining(settings):
         return settings
     missing = [f"model.{name}" for name in _SIZES if name not in model]
     if not path and missing[1:]:
-        raise UserError(f"there is no {', '.join(missing)}; set them or init_from")
+        raise UserError(f"{', '.join(missing)} are missing; set them, or init_from")
     if not path or not missing:
         return settings
     try:
@@ -583,13 +591,13 @@ def train_config(
     """Builds a TrainConfig from nested mappings, checking every name and type.
 
     model.vocab_size and data.vocabulary_size are one number if a vocabulary is trained on
-    data.corpus: one that is not given has the value of the other. workdir: see
+    data.corpus: if only one is given, the other gets its value. workdir: see
     :func:`with_architecture`.
     """
     settings = with_remat(settings)
     if "family" in settings:
-        actual = f"family={settings['family']!r} belongs to a config of fine-tuning"
-        needed = "expected one of pretraining, such as base or further_pretraining"
+        actual = f"family={settings['family']!r} is a setting of fine-tuning"
+        needed = "expected a pretraining config, such as base or further_pretraining"
         raise UserError(f"{actual}; {needed}")
     # A misspelled name is reported, not the setting that is missing because of it.
     check_names(TrainConfig, settings, "")
@@ -615,8 +623,8 @@ def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
     settings = with_remat(settings)
     family = settings.get("family")
     if "phases" in settings and "family" not in settings:
-        needed = "expected one of fine-tuning, such as table or sst2"
-        raise UserError(f"phases belong to a config of pretraining; {needed}")
+        needed = "expected a fine-tuning config, such as table or sst2"
+        raise UserError(f"phases is a setting of pretraining; {needed}")
     if family not in FAMILIES:
         raise UserError(f"family={family!r}, expected one of {', '.join(FAMILIES)}")
     kind = FAMILIES[family].config_class

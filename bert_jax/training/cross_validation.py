@@ -36,9 +36,9 @@ class CrossValidation(NamedTuple):
     mean, deviation: mean of each score over the folds, and the standard deviation of the
       folds (of a sample: divided by the number of folds - 1), in percent.
     scores: the scores of each fold.
-    answers: an answer to each training row, in the order of the rows, as ``predict`` gives
-      it, from the model that did not learn from the row. None for a row in no fold: the
-      only row of its class.
+    answers: an answer to each training row, in the order of the rows, as ``predict``
+      returns it, from the model that did not learn from the row. None for the only row of a
+      class, which is in no fold.
     workdir: folder of the runs.
     """
 
@@ -86,10 +86,10 @@ def cross_validate(
     task, init_from, metrics, log, verbose: see ``bert_jax.finetune``.
     train: the rows; see ``bert_jax.finetune``. Without ``train`` the training file in the
       task's ``dir`` is read.
-    folds: number of folds. Each class of a classification keeps its share in every fold,
-      and ``seed`` decides the folds.
-    workdir: folder of the runs, which are in sweep/. The same call runs what is not
-      finished. best/ is the model of the best fold. None: a new temporary folder.
+    folds: number of folds. Each class of a classification keeps its share in every fold.
+      The folds depend on ``seed``.
+    workdir: folder of the runs, which are in sweep/. The same call runs the unfinished
+      folds. best/ is the model of the best fold. None: a new temporary folder.
     change_settings: resume an unfinished fold with other settings than before.
     settings: see below.
 
@@ -100,7 +100,7 @@ def cross_validate(
     settings = in_groups(cross_validate, settings)
     if train is None and not task.config.dir:
         raise UserError(
-            "there is nothing to learn from; give train=rows, or the task a dir of files"
+            "there are no training rows; give train=rows, or the task a dir of files"
         )
     settings |= {"family": task.family, "data": task.config}
     workdir = workdir_of(workdir)

@@ -27,7 +27,7 @@ GIB = 1 << 30
 class Chip(NamedTuple):
     """A TPU version.
 
-    devices: JAX devices of a chip. memory: bytes of a device. bandwidth: bytes/s of that
+    devices: JAX devices per chip. memory: bytes per device. bandwidth: bytes/s of that
     memory.
     """
 
@@ -97,8 +97,8 @@ def compile_step(
     temp_bytes: all other memory. hbm_bytes: memory of the device. flops: matrix FLOPs of
     the model. bytes_accessed: memory traffic that the compiler counts. flops_seconds: flops
     at the bfloat16 peak. bytes_seconds: bytes_accessed at the memory's bandwidth.
-    roofline_seconds: the longer of both. The last two and bytes_accessed are None if the
-    step does not fit, and with scan_layers or accumulation, because the compiler counts the
+    roofline_seconds: the larger of the two. The last two and bytes_accessed are None if the
+    compiler refuses the step, and with scan_layers or accumulation, because it counts the
     body of a loop once. collectives: see :func:`collectives`.
 
     Raises UserError if the topology does not divide the batch.
@@ -114,7 +114,7 @@ def compile_step(
     accessed = program.bytes_accessed
     if config.compute.scan_layers or config.accumulation > 1:
         accessed = None
-    # The compiler refuses a step although a device has a little more memory.
+    # The compiler refuses a step even if it needs a little less than a device's memory.
     compiled = program.text != ""
     fits = compiled and program.arguments + program.temporaries <= chip.memory
     flops_seconds = flops / peak_flops(devices[:1])
@@ -146,8 +146,8 @@ class _Program(NamedTuple):
     """A compiled step. Bytes are of a device.
 
     arguments: bytes of state and batch. temporaries: all other bytes. bytes_accessed:
-    memory traffic; None if the compiler does not count it. text: HLO; "" if the step does
-    not fit.
+    memory traffic; None if the compiler does not count it. text: HLO; "" if the compiler
+    refuses the step.
     """
 
     arguments: int
@@ -157,7 +157,7 @@ class _Program(NamedTuple):
 
 
 def _compile(lowered: jax.stages.Lowered, state: TrainState) -> _Program:
-    """Compiles a step. If it does not fit, only its bytes are known."""
+    """Compiles a step. If the compiler refuses it, only its memory is known."""
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:

@@ -114,7 +114,7 @@ class _FineTuning:
         if self.config.features.layers:  # the features contain the encoder's vectors
             params = {name: part for name, part in params.items() if name == "bilstm"}
         steps, count = self.batches.steps_per_epoch, self.config.evaluations
-        # Own metrics are computed before the first step: a mistake in them shows early.
+        # Own metrics are computed before the first step, so that mistakes show early.
         early = bool(self.task.own_metrics or self.config.main_metric)
 
         def evaluates(step: int) -> bool:
@@ -143,7 +143,7 @@ class _FineTuning:
             name = f"the model's outputs for {dev.name}"
             raise DivergenceError(f"{name} are not finite numbers after step {step}")
         task, evaluation = evaluate_tuned(self.task, dev, outputs)
-        # All processes get the scores of process 0, so that they decide the same.
+        # All processes get the scores of process 0, so that they make the same decisions.
         scores = from_leader(lambda: evaluation.scores)
         epoch = step / self.batches.steps_per_epoch
         baseline = {}
@@ -166,7 +166,7 @@ class _FineTuning:
         return step > 0 and self._ends(step, scores, progress.evaluations_since_best)
 
     def _is_better(self, scores: Scores, best: dict[str, Any] | None) -> bool:
-        """Whether the main metric is better than that of ``best``."""
+        """Whether the main metric is better than in ``best``."""
         if best is None:
             return True
         highest = best["scores"][self.main_metric]
@@ -240,7 +240,7 @@ class _FineTuning:
 def is_evaluated(step: int, steps: int, evaluations: int) -> bool:
     """Whether dev is scored after a step.
 
-    Each epoch has ``evaluations`` evaluations at equal distances. The last one follows the
+    Each epoch has ``evaluations`` evaluations at equal distances, the last one after its
     last step. step: number of the step over all epochs, from 1. Step 0 has no evaluation.
     steps: number of steps of an epoch.
     """

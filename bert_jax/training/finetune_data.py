@@ -69,7 +69,7 @@ class Prepared:
 
     @functools.cached_property
     def content(self) -> dict[str, Any]:
-        """What config.json records of the data and the checkpoint.
+        """The entries of config.json that describe the data and the checkpoint.
 
         "labels": the labels in the order of the outputs. "rows": a checksum of the tokens
         and targets of train and of the scored splits. "content": a checksum of the values
@@ -99,7 +99,7 @@ def prepare(
     """Loads ``config.init_from``, and reads and tokenises every split of the task.
 
     task: replaces the task of ``config.data``, for rows from Python. folder: workdir of the
-    run; a run that is there keeps the order of its labels. With a frozen encoder
+    run; an existing run there keeps the order of its labels. With a frozen encoder
     (``config.features.layers``) its vectors are written to ``workdir``/features.
     """
     check_checkpoint(config.init_from, "init_from")
@@ -150,8 +150,8 @@ def _check_settings(config: FineTuneConfig, task: Task, checkpoint: Checkpoint) 
     """Raises UserError for settings that the task or the checkpoint cannot have."""
     metric = config.main_metric or task.main_metric
     if task.problem_type == REGRESSION and metric in ERRORS:
-        actual = f"main_metric={metric!r}, of which the lowest is the best"
-        raise UserError(f"{actual}; expected {', '.join(CORRELATIONS)}")
+        actual = f"main_metric={metric!r}, where lower is better"
+        raise UserError(f"{actual}; expected one of {', '.join(CORRELATIONS)}")
     layers, decay = checkpoint.config.num_layers, config.optimizer.layer_decay
     if config.freeze_layers > layers:
         expected = f"at most {layers}, all layers of {config.init_from}"
@@ -166,7 +166,7 @@ def _check_settings(config: FineTuneConfig, task: Task, checkpoint: Checkpoint) 
 
 
 def recorded_labels(folder: RunFolder) -> tuple[str, ...] | None:
-    """The labels of the run in a workdir, in their order; None if there is no run.
+    """The labels of the run in a workdir, in their order; None without a run.
 
     (): a task without labels, or a run of 0.2, which did not record them.
     """

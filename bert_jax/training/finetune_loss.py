@@ -40,8 +40,8 @@ def class_weights(
     weights = tuple(by_label.get(label, 1.0) for label in labels if by_label)
     if by_label.keys() - {*labels} or (weights and not any(weights)):
         raise UserError(
-            f"class_weights={by_label}, expected labels of the task "
-            f"({listed(labels)}), not all with the weight 0"
+            f"class_weights={by_label} must name labels of the task "
+            f"({listed(labels)}), and not all may have the weight 0"
         )
     return weights
 

@@ -1,4 +1,4 @@
-"""What a fine-tuning writes into its workdir: the best model, and the predictions."""
+"""The output of a fine-tuning in its workdir: the best model and the predictions."""
 
 import collections
 import dataclasses
@@ -113,9 +113,9 @@ def write_predictions(
     *,
     keep_answers: bool,
 ) -> None:
-    """Writes the predictions and mistakes of a split, and logs whether it has learned.
+    """Writes predictions and mistakes of a split, and warns if a constant is as good.
 
-    Only process 0 calls it. keep_answers: whether ANSWERS is written, too.
+    Only process 0 calls it. keep_answers: whether to write ANSWERS as well.
     """
     folder = run_folder.local / PREDICTIONS
     content = split.rows, evaluation.predictions
@@ -147,6 +147,6 @@ def majority(task: Task, rows: Sequence[Any]) -> dict[str, float]:
 
 
 def show(scores: dict[str, float], first: str = "") -> str:
-    """Scores in one line. first: name of the score that comes first, if it is there."""
+    """Scores in one line. first: name of the score to show first, if present."""
     names = sorted(scores, key=lambda name: name != first)
     return "  ".join(f"{name} {scores[name]:.2f}" for name in names)

@@ -53,7 +53,7 @@ NEW_RATE, CONTINUED_RATE, WARMUP = 1e-4, 2e-5, 0.1
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Trained(Bert):
-    """The model of a run, with all methods of ``bert_jax.load``'s, and its scores.
+    """The model of a run, with all methods of a loaded model, and its scores.
 
     scores: scores of each labelled split by name, in percent. For a pretraining, the last
       evaluation, such as mlm_accuracy; empty without an evaluation.
@@ -118,9 +118,9 @@ def pretrain(
       it has a group "optimizer", this group needs a learning_rate.
     workdir: folder of the run. The same call resumes an interrupted run. None: a new
       temporary folder.
-    text: a file, a folder, a pattern such as "notes/*.txt", or a list, an array or a column
-      of them; or the output folder of ``bert_jax prepare``. To mix several output folders
-      give data=dict(mixture=FOLDERS, weights=NUMBERS).
+    text: a file, a folder or a pattern such as "notes/*.txt"; several in a list, an array
+      or a column; or the output folder of ``bert_jax prepare``. To mix several output
+      folders give data=dict(mixture=FOLDERS, weights=NUMBERS).
     init_from: a checkpoint, as for ``bert_jax.load``, or a model in memory, which is
       copied into the workdir. The run starts with its parameters, sizes and vocabulary.
       Without a checkpoint ``model`` needs the sizes of a new model, and the vocabulary is
@@ -139,7 +139,7 @@ def pretrain(
     Raises UserError for wrong settings or files.
     """
     if not isinstance(config, TrainConfig | Mapping | None):
-        expected = "a dictionary of settings, or a TrainConfig; files are text="
+        expected = "a dictionary of settings, or a TrainConfig; pass files as text="
         raise UserError(f"config={config!r:.60}, expected {expected}")
     check_options(log, change_settings)
     workdir = workdir_of(workdir)
@@ -164,7 +164,7 @@ def pretrain(
     rate = CONTINUED_RATE if is_continued else NEW_RATE
     optimizer = {"learning_rate": rate, "warmup": WARMUP}
     if changes.get("init_state") or base.get("init_state"):
-        optimizer = {}  # a run that continues needs its own learning rate and warmup
+        optimizer = {}  # a continued run needs its own learning rate and warmup
     defaults = {"optimizer": optimizer, "data": {}}
     chosen = train_config(merged(defaults | base, changes), workdir)
     workdir = epath.Path(workdir)
@@ -212,7 +212,7 @@ def path_of(init_from: Any, workdir: str) -> str:
     """The path of a checkpoint; "" for None.
 
     A model in memory is first saved in the workdir.
-    The name of its folder depends on the model: the same call finds the same folder.
+    The name of its folder depends on the model, so the same call finds the same folder.
     """
     if init_from is None:
         return ""
@@ -223,7 +223,9 @@ def path_of(init_from: Any, workdir: str) -> str:
         raise UserError(f"{actual}, expected a path or a model of bert_jax.load")
     if is_remote(workdir) or jax.process_count() > 1:
         needed = "save the model with model.save(folder), and give init_from=folder"
-        raise UserError(f"a model in memory starts runs on one machine only; {needed}")
+        raise UserError(
+            f"a model in memory can only start a run on one machine; {needed}"
+        )
     check_vocabulary(init_from, "init_from")
     start = init_from
     content = [start.config, start.head, start.labels, start.problem_type, start.extra]
@@ -243,7 +245,7 @@ def workdir_of(workdir: Any) -> str:
         raise UserError(f"workdir={workdir!r:.60}, expected the path of a folder")
     workdir = expanded(workdir)
     if workdir and not is_remote(workdir) and Path(workdir).is_file():
-        raise UserError(f"workdir={workdir!r} is a file, expected the path of a folder")
+        raise UserError(f"workdir={workdir!r} must be a folder, but is a file")
     return workdir or tempfile.mkdtemp(prefix="bert_jax-")
 
 
@@ -252,7 +254,7 @@ def _without_none(**values: Any) -> dict[str, Any]:
 
 
 def _only_phase(given: Mapping[str, Any], phases: Any) -> dict[str, Any]:
-    """The first of ``phases`` with the given values, or a phase of these values."""
+    """The first of ``phases`` with the given values, or a phase with only these values."""
     first, *_ = [*from_settings(tuple[dict[str, Any], ...], phases, "phases"), {}]
     phase = {**first, **given}
     if "steps" not in phase:
@@ -295,8 +297,8 @@ def finetune(
     train, dev, test: rows, see :mod:`bert_jax.tasks.rows`; the Path of a file; or
       "hf:NAME" or "hf:NAME:CONFIG", a data set of the Hugging Face Hub (pip install
       datasets). Without ``train`` the files in the task's ``dir`` are read. dev may be the
-      share of the training rows that becomes dev (default 0.1). Without labels
-      ``test`` gets predictions only.
+      share of the training rows that becomes dev (default 0.1). A ``test`` without labels
+      only gets predictions.
     workdir: folder of the run. The same call resumes an interrupted run, and does not
       repeat a finished run. None: a new temporary folder.
     log: function that receives each line of the log, in process 0.
@@ -304,12 +306,12 @@ def finetune(
     change_settings: resume an unfinished run of ``workdir`` with other settings than
       before. Its config.json lists the changes.
     metrics: function of two lists, the labels and the answers of all rows of a split, that
-      returns a dictionary of further scores. main_metric may name one of them. Dev is then
-      also scored before the first step.
+      returns a dictionary of further scores, which main_metric may name. Dev is then also
+      scored before the first step.
     callback: function of the step and the dev scores, called after each evaluation. The run
       stops if it returns True. With several processes only process 0 calls it.
-    settings: see below, such as epochs=1, batch_size=16 or learning_rate=1e-4. A setting of
-      its own replaces the value in a config, such as optimizer=FineTuneOptimizer(...).
+    settings: see below, such as epochs=1, batch_size=16 or learning_rate=1e-4. A single
+      argument replaces the value in a config such as optimizer=FineTuneOptimizer(...).
 
     Raises UserError for wrong rows, settings or files.
     """
@@ -321,7 +323,7 @@ def finetune(
     settings = in_groups(finetune, settings)
     if train is None and not (task.config.dir and dev is test is None):
         needed = "give train=rows (dev and test need it), or the task a dir of files"
-        raise UserError(f"there is nothing to learn from; {needed}")
+        raise UserError(f"there are no training rows; {needed}")
     settings |= {"family": task.family, "data": task.config}
     workdir = workdir_of(workdir)
     config = finetune_config(settings | {"init_from": path_of(init_from, workdir)})
@@ -364,7 +366,7 @@ def _scores_of_finished(
 
 @contextlib.contextmanager
 def shown_output(log: Log, verbose: int) -> Iterator[Log]:
-    """Gives the log of process 0. Without ``verbose`` nothing is shown."""
+    """Yields the log, which only process 0 shows. Without ``verbose`` nothing is shown."""
     logger = logging.getLogger("bert_jax")
     level = logger.level
     logger.setLevel(level if verbose else logging.ERROR)
@@ -376,7 +378,7 @@ def shown_output(log: Log, verbose: int) -> Iterator[Log]:
 
 
 def from_hub(rows: Any, split: str) -> Any:
-    """Rows. "hf:NAME" is the data set of a hub: its split of the same name."""
+    """Rows. "hf:NAME" is replaced by the split of the same name of this data set."""
     if isinstance(rows, str) and rows.startswith(HUB):
         return read_hub(rows, split.replace("dev", "validation"))
     return rows
@@ -385,7 +387,7 @@ def from_hub(rows: Any, split: str) -> Any:
 def _with_rows(
     task: Task, train: Any, dev: Any, test: Any, seed: int, log: Log
 ) -> Task:
-    """The task with rows of Python. Without rows of dev, a share of train becomes dev."""
+    """The task with rows from Python. Without rows of dev, a share of train becomes dev."""
     share = 0.0
     if dev is None:
         dev = DEV_SHARE
@@ -394,7 +396,7 @@ def _with_rows(
         if not 0 < share < 1:
             expected = "rows, or a share of the training rows above 0 and below 1"
             raise UserError(f"dev={share}, expected {expected}")
-        log(f"dev: {share:.0%} of the training rows, which are not learned from")
+        log(f"dev: {share:.0%} of the training rows, which are held out")
     rows = _without_none(train=train, dev=dev, test=test)
     splits = {name: from_hub(rows, name) for name, rows in rows.items()}
     return task.with_rows(held_out=share, seed=seed, **splits)
@@ -420,7 +422,7 @@ def check_call(
 
 
 def check_options(log: Any, change_settings: Any) -> None:
-    """Raises UserError for options of a run of another type."""
+    """Raises UserError for options of a run that have the wrong type."""
     if not callable(log):
         raise UserError(
             f"log={log!r:.60}, expected a function of a line, such as print"

@@ -138,7 +138,7 @@ def evaluation(
 
     evaluate: function of (step, params, reporter). If it returns True in all processes, the
       run ends after this step. It raises DivergenceError if a loss or output is not finite.
-    average: whether it gets the average of the parameters, not the parameters.
+    average: whether it gets the average of the parameters instead of the parameters.
     """
 
     def hook(training: Training) -> None:
@@ -216,10 +216,10 @@ def stop(training: Training) -> None:
 
 @contextlib.contextmanager
 def profiler_server(port: int) -> Iterator[None]:
-    """JAX's profiler listens on ``port`` of process 0 in the meantime; 0: no port.
+    """Inside the block JAX's profiler listens on ``port`` of process 0; 0: no port.
 
-    TensorBoard and xprof connect to it. Raises UserError if the port is not free: JAX would
-    only print a line.
+    TensorBoard and xprof connect to it. Raises UserError if the port is not free, because
+    JAX would only print a line.
     """
     if port:
         on_leader(functools.partial(_check_port, port))
@@ -248,7 +248,7 @@ def _check_port(port: int) -> None:
 
 
 class Profile:
-    """Profiles some steps in process 0.
+    """Profiles a range of steps in process 0.
 
     steps: the setting ``profile_steps``, such as "10:20", or "". folder: for TensorBoard.
     """

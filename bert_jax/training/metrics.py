@@ -69,8 +69,8 @@ class RunProgress:
     tokens, computed_tokens: of all reported steps, without and with padding.
     seconds: time of the run until its last save.
     evaluation: metrics of the last evaluation of a pretraining.
-    compile_seconds, evaluation_seconds, save_seconds: time of the run that trained no
-      step. The first step with each shape of a batch compiles.
+    compile_seconds, evaluation_seconds, save_seconds: time of the run that was not spent on
+      steps. The first step with each shape of a batch compiles.
     lost_seconds: time that ``seconds`` does not include: of steps that a killed process
       had done after its last save, and of loading checkpoints to resume.
     best: "epoch" and dev "scores" of the model in best/; None before an evaluation.
@@ -190,7 +190,7 @@ class Reporter:
             self.finish_report()
 
     def finish_report(self) -> None:
-        """Makes the report that waits, if there is one. Waits until its step is done."""
+        """Makes the postponed report, if there is one. Waits until its step is done."""
         if self._unreported is None:
             return
         step, device_sums = self._unreported
@@ -295,8 +295,8 @@ class MetricWriter:
     ``tracker`` receive the same numbers.
     step: number of steps done before. A resumed run keeps the lines up to it.
     tracker: library of :func:`open_tracker`.
-    last_seconds, lost_seconds: time of the run, and time that it had lost, at the last of
-      all lines, also of those that are dropped.
+    last_seconds, lost_seconds: time of the run, and the time that it lost, according to all
+      old lines, including dropped lines.
     """
 
     def __init__(self, workdir: Path, step: int, tracker: ModuleType | None = None):
@@ -335,7 +335,7 @@ class MetricWriter:
     def sync(self) -> None:
         """Writes all lines to the disk, before a checkpoint of the same step.
 
-        Raises UserError if the workdir was moved away.
+        Raises UserError if the workdir was moved.
         """
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -353,7 +353,7 @@ class MetricWriter:
 
 
 def peak_flops(devices: Sequence[jax.Device]) -> float | None:
-    """Peak FLOP/s of equal devices; None for CPUs and for devices that are not known."""
+    """Peak FLOP/s of equal devices; None for CPUs and for unknown devices."""
     kind = devices[0].device_kind
     if " MIG " in kind:
         return None  # a part of a GPU

@@ -31,8 +31,8 @@ MUON_MOMENTUM = 0.95  # of its authors (Jordan, 2024)
 class Schedule:
     """The learning rate over the steps of a run; float32 scalars.
 
-    The schedule is an argument of the step, so runs whose schedules have one shape share
-    their programs. shape: the setting optimizer.schedule, which is not an array.
+    The schedule is an argument of the step, so runs whose schedules have the same shape
+    share their programs. shape: the setting optimizer.schedule, which is not an array.
     """
 
     peak: jax.Array
@@ -53,7 +53,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
         warmup = int(total_steps * config.warmup)
     if decay and warmup + decay > total_steps:
         actual = f"{warmup} steps of warmup and optimizer.decay_steps={decay}"
-        raise UserError(f"{actual}, expected at most all {total_steps} steps together")
+        raise UserError(f"{actual} together exceed the {total_steps} steps")
     numbers = config.learning_rate, warmup, total_steps, decay, config.final_rate
     return Schedule(*np.float32(numbers), shape=config.schedule)
 
@@ -88,8 +88,8 @@ def _stable_then_decayed(schedule: Schedule, step: jax.Array) -> jax.Array:
 def without_schedule(config: OptimizerConfig) -> OptimizerConfig:
     """The settings with a fixed schedule, which no program depends on.
 
-    Runs that differ in nothing else share their programs: the schedule is an argument of
-    the step.
+    Runs that differ only in the schedule share their programs, because the schedule is an
+    argument of the step.
     """
     return dataclasses.replace(
         config,
@@ -116,8 +116,8 @@ def bert_optimizer(
     config.layer_decay: factor of the whole update, weight decay included, from each layer
       to the layer below.
 
-    Two calls whose arguments differ only in the schedule return the same object, by which
-    compiled programs are found.
+    Two calls whose arguments differ only in the schedule return the same object, which
+    identifies the compiled programs.
     """
     return _optimizer(without_schedule(config), frozen)
 
@@ -150,7 +150,7 @@ def _optimizer(config: OptimizerConfig, frozen: str) -> optax.GradientTransforma
         updates, state = chain.update(grads, state, params)
         return scale_layers(updates, config.layer_decay, frozen), state
 
-    # The state has the form that it has without layer_decay.
+    # # The state has the same form as without layer_decay.
     return optax.GradientTransformation(chain.init, update)
 
 
@@ -161,7 +161,7 @@ def by_layer(
 
     A layer has the same name in both forms of a model, such as
     bert/encoder/layer_0/attention/query/kernel, so a pattern does not depend on the form.
-    The result can be multiplied with the parameter.
+    The result can be multiplied by the parameter.
     """
     name, rows = path_name(path), math.prod(leaf.shape[:1])
     names = [name]
@@ -253,7 +253,8 @@ def stable_adamw(config: OptimizerConfig) -> optax.GradientTransformation:
 
     The whole update of a parameter is divided by the root mean square of gradient /
     max(sqrt(v), epsilon), if it is above 1. It is far above 1 if the second moment v is too
-    small for a gradient that suddenly grew. Each layer of a scanned encoder has its own.
+    small for a gradient that suddenly grew. Each layer of a scanned encoder has its own
+    divisor.
     """
     adam = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
 
@@ -348,8 +349,8 @@ def _as_matrices(path: tuple[Any, ...], kernel: jax.Array) -> jax.Array:
 def _muon_updates(kernels: list[jax.Array]) -> list[jax.Array]:
     """The update of each kernel, as (layers, inputs, outputs).
 
-    Several devices divide the matrices. Otherwise each device would compute all of them,
-    which for BASE is a third of a training step on 16 chips.
+    Several devices divide the matrices. Otherwise each device would compute all matrices,
+    which for BASE takes a third of a training step on 16 chips.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
@@ -381,7 +382,7 @@ def _divided(
     """``function`` of a stack, computed by each device for its share of the first axis."""
     whole, share = PartitionSpec(), PartitionSpec(AXES)
     count = len(stack)
-    padding = -count % devices  # each device has equally many matrices
+    padding = -count % devices  # each device has the same number of matrices
     padded = jnp.pad(stack, ((0, padding), (0, 0), (0, 0)))
     # Without the two constraints the compiler permutes and sums slices of the kernels.
     padded = jax.lax.with_sharding_constraint(padded, whole)
@@ -410,5 +411,5 @@ def _decays(path: tuple[Any, ...]) -> bool:
 
 
 def decay_mask(params: Any) -> Any:
-    """True where weight decay applies: kernels and embeddings, no LayerNorm, no bias."""
+    """True where weight decay applies: kernels and embeddings, not LayerNorm and biases."""
     return jax.tree_util.tree_map_with_path(lambda path, _: _decays(path), params)

@@ -39,7 +39,7 @@ NO_EFFECT = (
     "data.packing",
 )
 
-# Settings that name places. Places with the same content are the same.
+# Settings that name places. Places with the same content count as equal.
 PLACES = (
     "init_from",
     "data.path",
@@ -50,7 +50,7 @@ PLACES = (
     "data.test",
 )
 _CORPUS = ("data.corpus",)
-# Entries of config.json that are not settings of a run; see the head of this file.
+# Entries of config.json that are not settings: facts about the data, and the changes.
 _NOTES = ("text", "rows", "changes", "labels", "content", "start")
 
 Change = tuple[str, Any, Any]  # name, old value, new value
@@ -64,7 +64,7 @@ _FIXED = ("text.vocabulary", "rows")
 def check_folder(
     folder: RunFolder, identity: dict[str, Any], change_settings: bool
 ) -> None:
-    """Raises UserError if the workdir contains files of another run.
+    """Raises UserError if the workdir contains a checkpoint, or a run with other settings.
 
     identity: the settings. change_settings: whether a run may have other settings.
     """
@@ -87,8 +87,8 @@ def check_owner(
     if "data.dir" in names and "rows" not in names and _has_rows_of_0_2(workdir):
         advice = "finish it with version 0.2, or use another workdir"
         raise UserError(
-            f"{workdir} holds a run of version 0.2 on rows of Python or on a fold, whose "
-            f"checksums differ from those of this version; {advice}"
+            f"{workdir} contains a run of version 0.2 on Python rows or on a fold, whose "
+            f"checksums differ from this version's; {advice}"
         )
     if changes:
         change = "change_settings=True to change the run"
@@ -97,7 +97,8 @@ def check_owner(
             advice = (
                 f"use another workdir, with init_from={workdir} to continue its model"
             )
-        raise UserError(f"{workdir} holds another run ({shown(changes)}); {advice}")
+        actual = f"{workdir} contains a run with other settings"
+        raise UserError(f"{actual} ({shown(changes)}); {advice}")
 
 
 def check_rows(workdir: Path, content: str) -> None:
@@ -111,7 +112,8 @@ def check_rows(workdir: Path, content: str) -> None:
     before = read_json(path, "the config of a run").get("content")
     if before is not None and before != content:
         advice = "put the files back, or use another workdir"
-        raise UserError(f"{workdir} holds a run on other rows than its files; {advice}")
+        actual = f"{workdir} contains a run whose rows differ from its files"
+        raise UserError(f"{actual}; {advice}")
 
 
 def owner_changes(
@@ -133,7 +135,7 @@ def owner_changes(
 
 
 def _has_rows_of_0_2(workdir: Path) -> bool:
-    """Whether a run of version 0.2 has rows of Python or of a fold, not files."""
+    """Whether a run of version 0.2 has rows from Python or of a fold, not from files."""
     settings = read_json(workdir / "config.json", "the config of a run")
     of_rows = str(settings.get("data", {}).get("dir", "")).startswith("rows:")
     return of_rows and "labels" not in settings
@@ -172,8 +174,8 @@ def changed_settings(
     which describe the data, count if both have them. Two names of a place are equal if the
     place or its content is the same. The weights of ``init_from`` count if both have their
     checksum. checkpoint_every and prompts do not count. free: settings that may differ, by
-    the start of their names. Raises UserError if ``old`` has a setting that does not exist
-    any more.
+    the start of their names. Raises UserError if ``old`` has a setting that no longer
+    exists.
     """
     if "data" in old and "family" in old and "labels" not in old:  # written by 0.2
         old = old | {"data": with_usual_columns(old["data"])}
@@ -233,7 +235,7 @@ def _with_usual_places(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_unknown(name: str, old: Any, new: Any) -> bool:
-    """Whether one of two versions does not have this value of the data.
+    """Whether one of two versions lacks this value of the data.
 
     Version 0.2.0 has no fingerprint of the text.
     """

@@ -75,7 +75,7 @@ def pretrain(
     for i, phase in enumerate(config.phases):
         setting = f"phases[{i}].batch_size"
         check_batch_size(phase.batch_size, mesh, setting, config.accumulation)
-    # A wrong name is an error now, not after the text was prepared.
+    # Checked here, so that a wrong name is an error before the text is prepared.
     pretraining_objective(config)
     with open_workdir(workdir, log) as (folder, log):
         return _pretrain(config, mesh, folder, log, change_settings)
@@ -96,7 +96,7 @@ def _pretrain(
         state, _, first = run(job, folder, log)
     finished = first == config.total_steps
     if finished:
-        log(f"finished before, after {counted(config.total_steps, 'step')}")
+        log(f"already finished ({counted(config.total_steps, 'step')})")
     pretraining.fill_prompts(state.params)
 
     def draw() -> None:
@@ -169,7 +169,8 @@ class _Pretraining:
             params = initial_params(config, self.tokenizer, self.log)
         hooks = [evaluation(evaluations.is_due, evaluations.evaluate)]
         if config.eval_average:
-            # First, so that the last evaluation of the run is of its parameters.
+            # First, so that the last evaluation of the run is the evaluation of its
+            # parameters.
             of_average = evaluations.evaluate_average
             hooks.insert(0, evaluation(evaluations.is_due, of_average, average=True))
         return Job(
@@ -196,7 +197,9 @@ class _Pretraining:
             if not store.info.checksums:
                 directory = store.directory
                 add = f"bert_jax inspect {directory} --checksums adds them"
-                warning = f"{directory} has no checksums: damage is not noticed; {add}"
+                warning = (
+                    f"{directory} has no checksums: damage would not be noticed; {add}"
+                )
                 self.log(f"warning: {warning}")
         return recorded_text([store.info for store in self.stores])
 
@@ -246,7 +249,7 @@ def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
     try:
         inspect.signature(pretraining).bind(*configs, **options)
     except TypeError as error:
-        actual = f"objective={name!r}: its function pretraining has other arguments"
+        actual = f"objective={name!r}: its function pretraining takes other arguments"
         raise UserError(f"{actual} ({error}); {needed}") from error
     objective = pretraining(*configs, **options)
     # An objective may be of any class that has the methods.
@@ -275,7 +278,7 @@ def _pretraining_function(name: str) -> Callable[..., Any]:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or ""
-        if not f"{name}.".startswith(f"{missing}."):  # the module imports it
+        if not f"{name}.".startswith(f"{missing}."):  # an import in the module
             actual = f"objective={name!r} imports {missing}: {error}"
             raise UserError(f"{actual}; install it or correct the import") from error
         raise UserError(f"objective={name!r}: {error}; {expected}") from error

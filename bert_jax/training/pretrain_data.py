@@ -32,15 +32,15 @@ from bert_jax.remote import local_copy
 from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.workdir import RunFolder
 
-# What a process knows about the files of its text.
+# The states of a process's check of its text files.
 _READING, _UNDAMAGED, _DAMAGED = range(3)
-# Settings of the model that a run may choose. The checkpoint decides all others.
+# Settings of the model that a run may choose. All others must be as in the checkpoint.
 _FREE = (
     *("hidden_dropout", "attention_dropout", "initializer_range", "scaled_init"),
     *("pooling", "model_type", "rope_theta", "rope_factor", "local_rope_theta"),
     "causal",
 )
-# Settings of the model that a checkpoint is fitted to, or that its files do not decide.
+# Settings of the model that a checkpoint is fitted to, or that its files leave open.
 _FITTED = ("vocab_size", "max_positions", "activation")
 
 
@@ -81,8 +81,8 @@ def _open_store(directory: Path) -> tuple[TokenStore, Tokenizer]:
     tokenizer = load_tokenizer(directory)
     if not tokenizer.has_fingerprint(store.info.vocabulary_fingerprint):
         raise UserError(
-            f"{directory} was prepared with another vocabulary than it has; prepare the "
-            "text again"
+            f"{directory} was prepared with another vocabulary than the one in it; prepare "
+            "the text again"
         )
     return store, tokenizer
 
@@ -146,13 +146,16 @@ def prepare_corpus(
 def fitted(config: TrainConfig, vocab_size: int, log: Log) -> TrainConfig:
     """The config for a text whose vocabulary has ``vocab_size`` tokens.
 
-    A small text may give a smaller vocabulary than ``data.vocabulary_size``. Raises
+    A small text may yield a smaller vocabulary than ``data.vocabulary_size``. Raises
     UserError if the model does not fit the text.
     """
     model, data = config.model, config.data
     trained = data.corpus and not config.init_from
     if trained and vocab_size < model.vocab_size == data.vocabulary_size:
-        log(f"the text gives a vocabulary of {vocab_size:,} tokens only")
+        log(
+            f"the text yields a vocabulary of only {vocab_size:,} tokens "
+            f"({data.vocabulary_size:,} were requested)"
+        )
         config = replace(config, model=replace(model, vocab_size=vocab_size))
     elif vocab_size != model.vocab_size:
         expected = f"{vocab_size}, the number of tokens in the vocabulary of the text"
@@ -163,8 +166,8 @@ def fitted(config: TrainConfig, vocab_size: int, log: Log) -> TrainConfig:
 def check_start(config: TrainConfig) -> None:
     """Raises UserError if the sizes of ``init_from`` and the config differ.
 
-    Reads no weights. The vocabulary, the positions and the activation may be changed to
-    those of the config: see :func:`initial_params`, which checks them.
+    Reads no weights. The vocabulary, the positions and the activation may differ, because
+    :func:`initial_params` fits them to the config and checks them.
     """
     known = load(config.init_from, weights=False).config
     _check_sizes(config, known, leave_out=(*_FREE, *_FITTED))
@@ -213,9 +216,10 @@ def initial_params(config: TrainConfig, tokenizer: Tokenizer, log: Log) -> Param
 
 
 def checkpoint_of_run(path: str) -> tuple[epath.Path, int | None]:
-    """The folder of the checkpoints of a run, and the step of one of them.
+    """The folder of a run's checkpoints, and the step of the checkpoint to start from.
 
-    path: a workdir, whose newest checkpoint has the step None, or one of its checkpoints.
+    path: a workdir, or one of its checkpoints. For a workdir the step is None, which means
+    the newest checkpoint.
     """
     workdir, step = split_step(path)
     checkpoints = epath.Path(workdir) / CHECKPOINTS

@@ -1,7 +1,8 @@
-"""Results of finished runs, and a table of many.
+"""Results of finished runs, and tables of several runs.
 
-A run writes a file last, which shows that it is finished: results.json of a fine-tuning,
-part.json of another run of a study. The same command runs all runs that are not finished.
+A run is finished once it has written its last file: results.json for a fine-tuning,
+part.json for any other run of a study. The same command runs all runs that are not
+finished.
 """
 
 import functools
@@ -86,7 +87,9 @@ def _check_results(results: Results, name: str) -> None:
         metric = results["main_metric"]
         first = next(iter(results["scores"].values()), {})
         if first.get(metric) is None:
-            raise UserError(f"there is no score {metric}; delete it to run it again")
+            raise UserError(
+                f"the score {metric} is missing; delete the file to run it again"
+            )
 
 
 def _last_file(config: Any) -> str:
@@ -106,7 +109,8 @@ def scores_of(results: Results) -> dict[str, float]:
 def run_part(
     workdir: Path, config: Any, train: Callable[[], Results], log: Log
 ) -> None:
-    """Runs one of many runs, and writes its results. A run that diverges is finished.
+    """Runs one of many runs, and writes its results. A run that diverges counts as
+    finished.
 
     train: function that returns the results, or raises DivergenceError.
     """
@@ -158,7 +162,7 @@ def table(
 
 
 def write_table(path: Path, content: Results, log: Log, folds: int = 0) -> None:
-    """Writes a table as JSON to ``path`` and as Markdown beside it, and logs it.
+    """Writes a table as JSON to ``path`` and as Markdown in the same folder, and logs it.
 
     folds: number of folds of each variant and seed. 0: none.
     """

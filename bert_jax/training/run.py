@@ -67,7 +67,7 @@ class Job:
       rows of a fine-tuning, must be the same.
     initial_params: parameters from a checkpoint, for any part of the model. All other
       parameters are randomly initialised.
-    start_state: folder of the checkpoints of another run, and the step of one of them or
+    start_state: folder of the checkpoints of another run, and the step of a checkpoint, or
       None for the newest. The run resumes there if it has no checkpoint itself.
     average, keep_checkpoints, keep_checkpoints_every, threads, prefetch: see TrainConfig.
     check_data: function that raises UserError if the data are damaged. All processes call
@@ -131,7 +131,8 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress,
         state, saved = _first_state(job, store, optimizer, abstract, log)
         first, progress = int(state.step), RunProgress(**saved.get("progress", {}))
         if first > total:
-            raise UserError(f"the run has done {first:,} steps, expected {total:,}")
+            actual = f"the run has already done {first:,} steps"
+            raise UserError(f"{actual}, but its config has {total:,}; add steps")
         if first == total or progress.stopped_at is not None:
             return state, progress, first
         identity = job.identity
@@ -196,7 +197,7 @@ def _first_state(
     params = job.initial_params
     state = init_state(job.objective, optimizer, abstract, job.config.seed, params)
     if params:
-        # An objective of version 0.2 has no base class, and so no unused.
+        # An objective of version 0.2 has no base class, and so no attribute ``unused``.
         unused = getattr(job.objective, "unused", ())
         new = {*new_parameters(abstract, params)} - {*unused}
         if new:
@@ -309,7 +310,7 @@ def _hooks(
 
 
 def divergence_advice(config: RunConfig, checkpoints: Sequence[int]) -> str:
-    """What a user can do after a run diverged. checkpoints: their steps, newest first."""
+    """Advice after a run diverged. checkpoints: their steps, newest first."""
     changes = ["lower optimizer.learning_rate"]
     if config.optimizer.spike_norm:
         changes.append("raise optimizer.spike_norm")

@@ -76,7 +76,7 @@ def abstract_state(
     """
     if taken := {*objective.sum_names} & {*RESERVED_SUMS}:
         actual = f"the objective has the sums {listed(sorted(taken))}"
-        raise UserError(f"{actual}, which are sums of every run; give them other names")
+        raise UserError(f"{actual}, which are reserved names; give them other names")
     shapes = jax.eval_shape(
         lambda key: _make_state(objective, optimizer, average, key, {}),
         jax.random.key(0),

@@ -80,10 +80,10 @@ def gradients(
 
 
 def in_product_dtype(grads: Any, compute: ComputeConfig) -> Any:
-    """:func:`for_product` of the gradients of the encoder's kernels, which it changes.
+    """Casts the gradients of the encoder's kernels with :func:`for_product`.
 
-    All other gradients are returned as they are. They are a fifth of BERT BASE, and most of
-    them belong to the word table, which is looked up in float32.
+    All other gradients are returned unchanged. They are a fifth of BERT BASE, mostly for
+    the word table, which is looked up in float32.
 
     On CPUs nothing changes, because XLA aborts if it compiles a bfloat16 sum of devices.
     """
@@ -217,7 +217,7 @@ def _compiled(
             average=average,
         )
 
-    # The shardings of the new state are given. Otherwise jit compiles a second time in step
+    # The shardings of the new state are fixed. Otherwise jit compiles a second time in step
     # two, because it does not know that the compiler chose the same shardings.
     return jax.jit(
         traced_on(shardings.step.mesh, train_step),
@@ -234,7 +234,7 @@ def _sums_by_rows(objective: Objective, shardings: TrainState) -> bool:
     """
     if batch_divisor(shardings.step.mesh) == 1:
         return False
-    # An objective of version 0.2 has no base class, and so no adds_rows.
+    # An objective of version 0.2 has no base class, and so no attribute ``adds_rows``.
     if not getattr(objective, "adds_rows", False):
         return False
     for place in jax.tree.leaves(shardings.params):
@@ -267,7 +267,7 @@ def _summed_gradients(
 def _split(x_B: jax.Array, parts: int) -> jax.Array:
     """(B, ...) to (parts, B/parts, ...).
 
-    Part i has the rows i, i + parts, ... A device has consecutive rows of the batch. So it
-    has some rows of every part, and no row moves to another device.
+    Part i has the rows i, i + parts, ... A device has consecutive rows of the batch, and so
+    a few rows of every part: no row moves to another device.
     """
     return jnp.moveaxis(x_B.reshape(-1, parts, *x_B.shape[1:]), 1, 0)

@@ -59,12 +59,12 @@ class Study:
 
     configs: the config of each run by its name, in the order in which they run. A name is
       the path of the run's folder. The config of a run that scores pairs is a dictionary.
-    variants: task and name of each run of a variant. The task is "" for a run without one.
-      Several variants may share a run.
+    variants: task and name of each run of a variant. The task is "" for a run without a
+      task. Several variants may share a run.
     pretraining: name of the pretraining that a run needs.
 
-    seeds: replace the seeds of the config. Raises UserError that names the variant and the
-    task whose settings are wrong.
+    seeds: replace the seeds of the config. Raises UserError, which names the variant and
+    the task whose settings are wrong.
     """
 
     def __init__(
@@ -113,9 +113,9 @@ class Study:
         """The results of a run. None if it is not finished.
 
         Raises UserError if its folder contains a run with other settings. A study can be
-        moved, so ``init_from`` may differ. A small corpus gives fewer tokens than
-        ``vocab_size``. A prepared text and the files of a task may be moved too, because
-        they are compared by their content.
+        moved, so ``init_from`` may differ. A small corpus may yield fewer tokens than
+        ``vocab_size``. A prepared text and the files of a task may also be moved, because
+        their content is compared.
         """
         config, free, content = self.configs[name], (), {}
         folder = self.folder / name
@@ -209,7 +209,7 @@ class Study:
 def _pretrainings(study: StudyConfig) -> dict[str, TrainConfig]:
     """The config of each variant's pretraining.
 
-    With ``equal_compute`` the steps are changed so that all variants compute equally much.
+    With ``equal_compute`` the steps are changed so that all variants use the same compute.
     """
     configs: dict[str, TrainConfig] = {}
     for name, variant in study.variants.items():
@@ -258,7 +258,7 @@ def _scored_pairs(config: dict[str, Any], pretraining: Path, log: Log) -> Result
     """The accuracy of a pretrained model on minimal pairs; no score without MLM head."""
     checkpoint = load(pretraining)
     if "mlm" not in checkpoint.params:
-        log(f"{pretraining.name} has no MLM head, and scores no pairs")
+        log(f"{pretraining.name} has no MLM head, so it scores no pairs")
         return {"scores": {}}
     most = config["first"] or None
     sets = ((name, pairs[:most]) for name, pairs in read_sets(config["files"]))

@@ -2,8 +2,8 @@
 
 A sweep trains every point of a grid with every seed and, with ``sweep.folds``, on every
 fold of the training rows. Its runs are in sweep/, and sweep.json and sweep.md contain the
-table. best/ and predictions/ are the best run's. The weights of all other runs are deleted.
-The same command runs all runs that are not finished.
+table. best/ and predictions/ belong to the best run. The weights of all other runs are
+deleted. The same command runs all runs that are not finished.
 """
 
 import functools
@@ -74,7 +74,7 @@ def run_one(
     with open_workdir(workdir, log) as (folder, log):
         place = folder.local
         if (place / SWEEP).exists():
-            raise UserError(f"{workdir} holds a sweep; use another workdir")
+            raise UserError(f"{workdir} contains a sweep; use another workdir")
         results = from_leader(lambda: finished(place, config, PLACES))
         moved = from_leader(lambda: is_moved(place, config))
         if results is not None and DIVERGED in results:  # one of a sweep's runs
@@ -98,7 +98,7 @@ def run_one(
         else:
             on_leader(folder.delete_checkpoints)  # a killed run may have left them
             for split, scores in results["scores"].items():
-                log(f"finished before: {split}: {show(scores)}")
+                log(f"already finished: {split}: {show(scores)}")
         delete_folder(place / data.FEATURES)
         return results
 
@@ -106,7 +106,7 @@ def run_one(
 def is_moved(workdir: Path, config: FineTuneConfig, free: tuple[str, ...] = ()) -> bool:
     """Whether a finished run has other names for its data or its checkpoint.
 
-    free: settings that may differ. False if there is no finished run.
+    free: settings that may differ. False without a finished run.
     """
     if not (workdir / RESULTS).exists() or not (workdir / "config.json").exists():
         return False
@@ -118,8 +118,9 @@ def check_files(
 ) -> None:
     """Raises UserError if the files of finished runs were changed in place.
 
-    Reads the rows, but tokenises nothing. Data sets and rows of Python have no folder, and
-    files may have been deleted after the run. task: replaces the task of ``config.data``.
+    Reads the rows, but tokenises nothing. Data sets and rows from Python have no folder,
+    and files may have been deleted after the run. task: replaces the task of
+    ``config.data``.
     """
     if not Path(config.data.dir).is_dir():
         return
@@ -155,7 +156,7 @@ def run_sweep(
 ) -> Results:
     """Runs every point of the grid with every seed, and returns the table of sweep.json.
 
-    ``workdir``/best is the best model of all runs there, also of runs of earlier grids. A
+    ``workdir``/best is the best model of all runs there, including runs of earlier grids. A
     run that diverges is counted and not run again.
     task: replaces the task of ``config.data``, for rows from Python. It needs folds.
     change_settings: resume an unfinished run with other settings than before.
@@ -210,8 +211,8 @@ def run_names(config: FineTuneConfig, task: Task | None = None) -> list[str]:
 def _expand(config: FineTuneConfig, task: Task | None) -> list[_Run]:
     """All runs of the grid. Runs on the same fold follow each other.
 
-    Raises UserError if two runs have one name, because learning rates are shortened there,
-    and for a batch size that ``accumulation`` cannot split.
+    Raises UserError if two runs have one name, because names shorten learning rates, and
+    for a batch size that ``accumulation`` cannot split.
     """
     grid, task = config.sweep, task or FAMILIES[config.family](config.data)
     runs = []
@@ -234,8 +235,8 @@ def _expand(config: FineTuneConfig, task: Task | None) -> list[_Run]:
     names = [run.name for run in runs]
     for name in names:
         if names.count(name) > 1:
-            advice = "give each value once; six digits of a learning rate count"
-            raise UserError(f"two runs of the sweep are named {name}; {advice}")
+            advice = "give each value once; only six digits of a rate count"
+            raise UserError(f"two runs of the sweep have the name {name}; {advice}")
     return runs
 
 
@@ -248,7 +249,7 @@ def _missing(
     """
     workdir = folder.local
     if (workdir / "config.json").exists():
-        raise UserError(f"{workdir} holds a single run; use another workdir")
+        raise UserError(f"{workdir} contains a single run; use another workdir")
     check_link(workdir / BEST)
     _keep_best(config, folder)
     results = _results(runs, workdir)
@@ -313,7 +314,7 @@ def _results(runs: Sequence[_Run], workdir: Path) -> dict[str, Results | None]:
 
 
 def _free(config: FineTuneConfig) -> tuple[str, ...]:
-    """The settings that differ between grids. Another seed has other folds."""
+    """The settings that differ between grids. Folds of another seed are other rows."""
     if config.sweep.folds:
         return (*_GRID, "data.dir")
     return _GRID
@@ -327,8 +328,8 @@ def _finished_run(name: str, config: FineTuneConfig, workdir: Path) -> Results:
 def _keep_best(config: FineTuneConfig, folder: RunFolder) -> str:
     """Moves the model of the best run to best/. Deletes other weights of finished runs.
 
-    Returns the name of the best run, also of earlier grids; "" if no run has a score. If
-    several runs have the best score, it is the first of them by name. Only process 0 calls
+    Returns the name of the best run of this grid and earlier grids; "" if no run has a
+    score. If several runs have the best score, the first name wins. Only process 0 calls
     it.
     """
     workdir, best, highest, names = folder.local, "", None, []

@@ -30,7 +30,7 @@ class RunFolder:
 
     local: folder for the small files of process 0. checkpoints: folder for the checkpoints
     of all processes. Both are in the workdir if it is on a disk, which all processes must
-    share. For a bucket, ``local`` is a cache of the machine of process 0, and
+    share. For a bucket, ``local`` is a cache on the machine of process 0, and
     :meth:`upload` copies its files.
     """
 
@@ -39,7 +39,8 @@ class RunFolder:
         self.local = Path(workdir)
         self.checkpoints: os.PathLike = self.local.absolute() / CHECKPOINTS
         if self._remote is not None:
-            # Not the place of a copy, which a command of this machine may replace.
+            # Not the folder of local_copy, which another command on this machine may
+            # replace.
             self.local = remote.cached_folder(self._remote, "runs")
             self.checkpoints = self._remote / CHECKPOINTS
         self._uploaded: dict[str, tuple[int, int]] = {}
@@ -49,7 +50,7 @@ class RunFolder:
     def held(self) -> Iterator[None]:
         """Locks the workdir on a disk, or makes this run its owner in a bucket.
 
-        All processes must call it. Raises UserError that names the process which has the
+        All processes must call it. Raises UserError, which names the process that has the
         lock.
 
         Buckets have no locks, and a killed run cannot release one. So the newest run owns
@@ -99,7 +100,8 @@ class RunFolder:
         on_leader(fetch)
 
     def upload(self) -> None:
-        """Writes the files of process 0 that changed to the bucket, and deletes others.
+        """Writes changed files of process 0 to the bucket, and deletes files that it
+        deleted.
 
         results.json shows that a run is finished, so it is written last. Files of the
         workdir itself are written after files in its folders. Raises UserError if another
@@ -126,8 +128,8 @@ class RunFolder:
         """A folder that process 0 makes once and all processes read.
 
         make: function that fills a folder, or completes it after a kill. last: file that
-        is written last. Returns the folder, or a copy of this machine if the workdir is in
-        a bucket. All processes must call it. The step deadline stops meanwhile, because
+        is written last. Returns the folder, or a copy on this machine if the workdir is in
+        a bucket. All processes must call it. The step deadline is off meanwhile, because
         parts of the work report no progress. The other processes wait at most
         processes.WAIT seconds.
         """
@@ -206,7 +208,7 @@ def open_workdir(
     """Locks a workdir for one run, and copies its small files from a bucket.
 
     Yields the folder, and a ``log`` that prints in process 0 only.
-    Raises UserError that names the other process if another run has the lock. A new local
+    If another run has the lock, raises UserError, which names its process. A new local
     folder that is still empty after an error is deleted.
     """
     folder = RunFolder(workdir)

@@ -35,15 +35,15 @@ _COMMANDS = """# Commands
 
 <!-- Made by: python docs/scripts/write_lists.py -->
 
-`bert_jax NAME --help` shows all flags of a command. Below, flags that an earlier command
-has too are only named. `--config` takes a file, or a name with an optional argument, such
-as `base:lamb`:
+`bert_jax NAME --help` shows all flags of a command. Below, flags that a
+command shares with an earlier one are listed by name only. `--config` takes a file, or a
+name with an optional argument, such as `base:lamb`:
 {names}.
 
 Each [setting](settings.md) is a flag, such as `--optimizer.learning_rate=1e-4`. A dash
 in a flag means an underscore. A wrong flag, name or file ends the command with one line and
 exit code 2. An output file replaces an existing file when it is complete. An output folder
-must be new or empty. A file or a folder may start with `~`, also after `=`.
+must be new or empty. A file or a folder may start with `~`, even after `=`.
 """
 
 
@@ -129,7 +129,7 @@ def settings_page() -> str:
 
 
 def without_known(shown: str, name: str, known: dict[str, str]) -> str:
-    """The help of a command. Flags of earlier commands are only named.
+    """The help of a command. Flags of earlier commands are listed by name only.
 
     known: the first command of each line of a flag. Lines of this command are added.
     """

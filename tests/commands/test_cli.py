@@ -155,7 +155,7 @@ def os_error(number, *names):
         (
             BrokenPipeError(),
             141,
-            "stopped before the end: the reader of the output closed its pipe",
+            "stopped before the end: the reader of the output closed the pipe",
         ),
         (
             os_error(errno.ENOSPC),
@@ -256,7 +256,7 @@ def test_the_output_is_utf8_in_every_locale():
         (
             "| true",
             141,
-            "stopped before the end: the reader of the output closed its pipe",
+            "stopped before the end: the reader of the output closed the pipe",
         ),
         ("2>&1 | true", 141, ""),
         (">/dev/full", 2, "error: No space left on device (the disk, or /dev/shm)"),

@@ -131,13 +131,13 @@ def get_config(name):
         ("--config.name --packing", "^argument --name: expected one argument; "),
         (
             f"--workdir={__file__}",
-            r"^--workdir=.*\.py is a file, expected the path of a",
+            r"^--workdir=.*\.py must be a folder, but is a file",
         ),
         ("mesh.model=2", r"argument 'mesh\.model=2'; did you mean --mesh\.model\?"),
         ("--config.mesh=2", "did you mean --mesh.model"),
         ("--config.mesh.model=x", r"mesh\.model='x', expected a value of type int"),
         ("--config.packing=perhaps", "packing='perhaps', expected"),
-        ("more", "argument 'more'; bert_jax command --help shows all"),
+        ("more", "argument 'more'; bert_jax command --help lists all"),
         ("--output_dir=runs", r"did you mean --workdir\?$"),
         ("--fp16", r"the setting is compute\.dtype: auto, bfloat16 or float32"),
         ("--learning_rat=1", r"did you mean --phases\[.\]\.learning_rate\?"),
@@ -172,7 +172,7 @@ def test_a_wrong_file_is_a_one_line_error(config, text, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "required: --config; bert_jax command --help shows all arguments"),
+        ("", "required: --config; bert_jax command --help lists all arguments"),
         ("--config", "--config: expected one argument"),
         ("--config none.py", "none.py is not a file or the name of a config; known"),
         ("--config sst", r"did you mean sst2\?$"),
@@ -273,7 +273,7 @@ def test_infinity_is_a_number():
 def test_sizes_missing_in_a_config_come_from_the_checkpoint(
     golden, tmp_path, monkeypatch, capsys
 ):
-    """Dropout comes from the config. A started run has saved its sizes."""
+    """Dropout is read from the config. A started run has saved its sizes."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(golden / "huggingface/pretraining", "checkpoint")
     file = Path("checkpoint/config.json")
@@ -302,7 +302,7 @@ def test_sizes_missing_in_a_config_come_from_the_checkpoint(
     (phase,) = parse(line, USAGE, read).config.phases
     assert phase.sequence_length == 19  # all positions, which are fewer than 128
     with pytest.raises(
-        UserError, match=r"no model\.vocab_size, .*; set them or init_from"
+        UserError, match=r"^model\.vocab_size, .* are missing; set them, or init_from"
     ):
         parse(line[:2], USAGE, read)
     with pytest.raises(UserError, match=r"did you mean --model\.hidden_size"):
@@ -332,7 +332,7 @@ def test_an_old_name_of_a_config_works_and_the_new_name_is_printed(old, golden, 
     assert line.config == new.config
     assert (line.workdir, new.workdir) == ("runs/further", "runs/further_pretraining")
     errors = capsys.readouterr().err
-    assert errors == "the config further has a new name: further_pretraining\n"
+    assert errors == "the config further is now called further_pretraining\n"
 
 
 def test_small_muon_is_the_old_name_of_speedrun():

@@ -17,7 +17,9 @@ TINY = (
 
 
 def test_a_missing_topology_is_an_error():
-    with pytest.raises(UserError, match="--topology is missing, such as v2:4x4"):
+    with pytest.raises(
+        UserError, match="--topology is missing; give a TPU slice, such as v2:4x4"
+    ):
         estimate.main(list(TINY))
 
 

@@ -224,9 +224,18 @@ def test_the_options_of_a_search_reach_it(run, search_folder, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--search", "x", "--input", "y"), "--search has no --input, --data.dir or"),
-        (("--search", "x", "--data.dir", "y"), "--search has no --input, --data.dir"),
-        (("--search", "x", "--columns", "y"), "--search has no --input, --data.dir"),
+        (
+            ("--search", "x", "--input", "y"),
+            "--search cannot be combined with --input, --data",
+        ),
+        (
+            ("--search", "x", "--data.dir", "y"),
+            "--search cannot be combined with --input",
+        ),
+        (
+            ("--search", "x", "--columns", "y"),
+            "--search cannot be combined with --input",
+        ),
         (("--query_prompt", "x"), "--query_prompt and --document_prompt need --search"),
     ],
 )

@@ -239,7 +239,12 @@ def test_an_output_file_is_replaced_by_a_complete_file(
         ("encoder", ["a"], [], "finetune.*embed"),
         ("classes", ["a"], ["--max_length", "81"], "exceeds the model's 80 positions"),
         ("classes", ["a"], ["--batch_size", "0"], "batch_size=0"),
-        ("choice", ["a\tb"], [], "input.txt:1: 'choices' is not a list of two"),
+        (
+            "choice",
+            ["a\tb"],
+            [],
+            "input.txt:1: 'choices' must be a list of at least two",
+        ),
         (
             "span",
             ["who eats"],

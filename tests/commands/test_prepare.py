@@ -88,7 +88,7 @@ def test_the_command_passes_every_flag(tmp_path, monkeypatch, beam):
         ({"--language": "English"}, "language='English', expected a code such as en"),
         ({"--output": "other.txt"}, "File exists (other.txt)"),
         ({"--output": "other.txt/a/b"}, "Not a directory (other.txt/a"),
-        ({"--output": "text.txt"}, "text.txt is the input text.txt or in it"),
+        ({"--output": "text.txt"}, "text.txt is the input text.txt or inside it"),
     ],
 )
 def test_mistakes_are_one_line_errors(tmp_path, monkeypatch, capsys, changed, message):

@@ -175,7 +175,7 @@ def test_a_finished_run_does_not_train_again(main, uninterrupted, config_file):
     before = files()
     output = main("--config", config_file, "--workdir", workdir)
     assert files() == before
-    assert "finished before, after 14 steps" in output
+    assert "already finished (14 steps)" in output
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_an_output_that_is_an_input_is_refused(tmp_path):
         (path, "--input", __file__, "--extend", path),
         (tmp_path / "new" / "vocab.txt", "--input", tmp_path),
     ):
-        with pytest.raises(UserError, match=r"is the input .* or in it; expected"):
+        with pytest.raises(UserError, match=r"is the input .* or inside it; choose"):
             vocabulary.main(list(map(str, [*flags, "--output", output])))
     assert path.read_text() == text
 

@@ -383,7 +383,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 try:
                     check(reader, Path(folder), content)
-                except BaseException as error:  # panics of Rust are no Exception
+                except BaseException as error:  # panics of Rust are not an Exception
                     if isinstance(error, KeyboardInterrupt):
                         raise
                     findings += 1

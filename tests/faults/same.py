@@ -252,7 +252,7 @@ def main() -> None:
         if name == "as it is":
             continue
         if "FAKETIME" in variant and not FAKETIME.exists():
-            print(f"{name}: left out, there is no libfaketime")
+            print(f"{name}: left out, because libfaketime is missing")
             continue
         sums = start(python, variant, args.steps)
         same = sum(first[what] == sums.get(what) for what in first)

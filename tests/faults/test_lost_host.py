@@ -109,7 +109,7 @@ def process_of(number: int, workdir: Path) -> int:
 
 
 def end_all(group: int) -> None:
-    """Ends all processes of the group, also after a failed test."""
+    """Ends all processes of the group, even after a failed test."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 

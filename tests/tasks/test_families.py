@@ -32,7 +32,9 @@ def run(settings, workdir, lines):
 
 
 def test_a_head_of_two_numbers_is_refused():
-    """It is not a classifier, whose config has names of labels too."""
+    """It is not a classifier, although its config has names of labels, as a
+    classifier's.
+    """
     head = Checkpoint(
         config=BertConfig(30, 12, 1, 3, 20),
         params={},
@@ -42,7 +44,9 @@ def test_a_head_of_two_numbers_is_refused():
         problem_type="regression",
         source="huggingface",
     )
-    with pytest.raises(UserError, match=r"the head gives 2 numbers \(regression\)"):
+    with pytest.raises(
+        UserError, match="the regression head has 2 outputs; expected one"
+    ):
         task_of_head(head)
 
 
@@ -82,7 +86,7 @@ def test_a_new_family_trains_and_predicts(settings, monkeypatch, tmp_path):
 @pytest.mark.parametrize("family", ["classification", "multi_label", "tagging"])
 def test_a_label_that_occurs_twice_is_refused(family):
     """A saved model with such labels could not be loaded."""
-    with pytest.raises(UserError, match=r"data\.labels=.*, expected each label once"):
+    with pytest.raises(UserError, match=r"data\.labels=.* must have each label once"):
         getattr(bert_jax.tasks, family)(labels=("x", "y", "x"))
 
 

@@ -61,7 +61,7 @@ def test_own_metrics_that_are_nan_give_a_warning(caplog):
     multi_label.own_metrics = lambda *_: {"x": math.nan, "y": 1}
     scores = all_scores(multi_label, [row], [{"labels": ["a"]}])
     assert math.isnan(scores["x"]) and scores["y"] == 1
-    assert "metrics returned NaN for x; a NaN never is the best score" in caplog.text
+    assert "metrics returned NaN for x; a NaN is never the best score" in caplog.text
 
 
 def test_the_loss_equals_transformers(golden):
@@ -149,7 +149,7 @@ def test_a_cell_that_is_no_list_is_refused(cell, tmp_path):
 
 @pytest.mark.parametrize("vector", [[0.0, 1.0], [False, True], [0, 1, 1], [1, 1]])
 def test_vectors_of_labels_need_their_names(vector):
-    """Hugging Face's models use vectors, but 0.0 and 1.0 are no label names."""
+    """Hugging Face's models use vectors, but 0.0 and 1.0 are not label names."""
     rows = [("good", vector), ("bad", vector[::-1])]
     with pytest.raises(UserError, match=r"^train, row 0: the labels are \["):
         _ = MultiLabel(MultiLabelConfig()).with_rows(train=rows).labels
@@ -224,7 +224,7 @@ def test_a_run_learns_predicts_and_is_saved_for_transformers(settings, tmp_path)
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_label_of_one_row_trains_for_every_seed(seed):
-    """As in a long tail of labels, of which some are in dev only."""
+    """As in a long tail of labels, where a few are only in dev."""
     rows = [(f"text {i}", ["common", f"t{i % 40}"]) for i in range(60)]
     held_out = bert_jax.tasks.multi_label().with_rows(
         train=rows, held_out=0.2, seed=seed

@@ -148,16 +148,26 @@ def table(**changes):
 @pytest.mark.parametrize(
     "task, name, content, message",
     [
-        ("swag", "train.csv", SWAG.replace(",2\n", ",4\n"), ":2: label '4', expected"),
+        ("swag", "train.csv", SWAG.replace(",2\n", ",4\n"), ":2: label '4' must be"),
         ("swag", "train.csv", SWAG.replace("sent1", "s"), "or 'sent1'; the columns"),
-        ("swag", "train.csv", SWAG.replace("The cat ran.", " "), "csv:2: empty text"),
-        ("codah", "codah.tsv", codah_line(0, "x") * 5, "tsv:3: label 'x', .*0 to 3"),
+        (
+            "swag",
+            "train.csv",
+            SWAG.replace("The cat ran.", " "),
+            "csv:2: the text is empty",
+        ),
+        ("codah", "codah.tsv", codah_line(0, "x") * 5, "tsv:3: label 'x' .*0 to 3"),
         ("codah", "codah.tsv", "o\ta\tb\tc\n", "tsv:1: row has 4 columns.*has 7"),
         ("codah", "other.tsv", "", r"has no .*, codah\.tsv "),
         ("table", "train.jsonl", table(choices=None), "jsonl:1: no column 'choices'"),
-        ("table", "train.jsonl", table(label=True), "label 'True', .* 0 to 1"),
-        ("table", "train.jsonl", table(choices=["b"]), "'choices' is not a list"),
-        ("table", "train.jsonl", table(choices=["b", ""]), "jsonl:1: empty text"),
+        ("table", "train.jsonl", table(label=True), "label 'True' .* 0 to 1"),
+        ("table", "train.jsonl", table(choices=["b"]), "'choices' must be a list"),
+        (
+            "table",
+            "train.jsonl",
+            table(choices=["b", ""]),
+            "jsonl:1: the text is empty",
+        ),
     ],
 )
 def test_bad_files_are_refused(tmp_path, task, name, content, message):
@@ -169,7 +179,9 @@ def test_bad_lines_are_refused(parse, tmp_path):
     task = build(tmp_path, "table", {})
     with pytest.raises(UserError, match="in:1 has 1 value; expected context, choices"):
         parse(task, ["a"])
-    with pytest.raises(UserError, match="in:1: 'choices' is not a list of two"):
+    with pytest.raises(
+        UserError, match="in:1: 'choices' must be a list of at least two"
+    ):
         parse(task, ["a\tb"])
 
 

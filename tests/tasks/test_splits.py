@@ -1,4 +1,4 @@
-"""Splits of rows: files, data sets of a hub and rows of Python."""
+"""Splits of rows: files, data sets of a hub and rows from Python."""
 
 import decimal
 import enum
@@ -204,7 +204,7 @@ def test_rows_replace_files():
     )
     assert of_rows.config != task.with_rows(train=rows[1:], dev=rows[:1]).config
     with pytest.raises(
-        UserError, match="there are no rows of train; give them, or the l"
+        UserError, match="the task has no train rows; give train=rows, or the l"
     ):
         _ = task.with_rows(dev=rows).labels
     # The first split picks the checkpoint, so it is never the test split.
@@ -270,7 +270,7 @@ def test_each_row_is_dev_in_one_fold():
         UserError, match="the number of folds is 1, expected at least 2"
     ):
         numbers.folds(1)
-    with pytest.raises(UserError, match="too few rows to use some for dev; expected"):
+    with pytest.raises(UserError, match="too few rows to hold some out for dev; give"):
         task.with_rows(train=[("a", "x"), ("b", "y")], held_out=0.1)
 
 

@@ -167,10 +167,16 @@ def test_is_impossible_may_be_a_number_or_a_cell():
         ({}, r"damaged \(KeyError\('data'\)\); expected SQuAD's JSON"),
         ([], "contains a JSON list; expected SQuAD"),
         ({"data": [article("A", {"question": "a"})]}, "damaged .*'id'"),
-        ({"data": [article("A", entry(), context=" ")]}, "question q1: empty text"),
+        (
+            {"data": [article("A", entry(), context=" ")]},
+            "question q1: the text is empty",
+        ),
         ({"data": [article("A", entry(answers=[("a", "x")]))]}, "answer is damaged"),
         ({"data": [article("A", entry(answers=[(" ", 3)]))]}, "the answer ' ' is not"),
-        ({"data": [article("A", entry(is_impossible="no"))]}, "is not true or false"),
+        (
+            {"data": [article("A", entry(is_impossible="no"))]},
+            "is_impossible must be true",
+        ),
     ],
 )
 def test_other_files_than_squads_are_refused(tmp_path, document, message):
@@ -250,7 +256,7 @@ def test_an_empty_text_to_predict_is_a_question(pair):
     (row,) = objects_of(Squad(SquadConfig()), [("row 0", pair)])
     assert (row.question, row.context) == pair
     labelled = Squad(SquadConfig()).with_rows(train=[(*pair, "whale")])
-    with pytest.raises(UserError, match=r"^train, row 0: empty text"):
+    with pytest.raises(UserError, match=r"^train, row 0: the text is empty"):
         labelled.read("train")
 
 

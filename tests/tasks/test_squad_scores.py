@@ -47,7 +47,7 @@ def test_scores_equal_a_computation_by_hand(answer, right, exact, expected):
 
 
 def test_scores_of_version_1_equal_the_official_script():
-    # evaluate-v1.1.py finds no common words; for evaluate-v2.0.py both are no answer.
+    # evaluate-v1.1.py finds no common words; for evaluate-v2.0.py both mean no answer.
     assert exact_match("the", ["a"]) == 1
     assert f1("the", ["a"]) == 0 and f1("the", ["a"], True) == 1
     scores = scores_v1(["x", "x", "q"], [["x"], ["x z"], ["y"]])

@@ -125,14 +125,14 @@ def test_regression_reads_numbers(make, tokenizer):
             r"dev\.csv:2: the label is empty; fill it in or drop the row",
         ),
         ({"dev.csv": "text\na\n"}, {}, r"dev\.csv:2: no column 'label'; .* are text"),
-        ({"dev.csv": "text,label\n ,bad\n"}, {}, r"dev\.csv:2: empty text"),
+        ({"dev.csv": "text,label\n ,bad\n"}, {}, r"dev\.csv:2: the text is empty"),
         (
             {
                 "train.csv": "text,b,label\nx,y,x\n",
                 "dev.csv": "text,b,label\na, ,bad\n",
             },
             {"text_b": "b", "labels": ("bad", "x")},
-            r"dev\.csv:2: empty text",
+            r"dev\.csv:2: the text is empty",
         ),
         (
             {"dev.csv": "text,label\na,b\n"},
@@ -441,7 +441,7 @@ def test_a_head_of_another_tool_reads_texts_or_pairs():
     task = task_of_head(head)
     assert (type(task), task.labels) == (MultiLabel, ("x", "y"))
     head.problem_type = "regression"
-    with pytest.raises(UserError, match="expected one number for a text"):
+    with pytest.raises(UserError, match="expected one number for each text"):
         task_of_head(head)
 
 
@@ -512,7 +512,7 @@ def test_a_row_to_predict_may_have_a_usual_name_and_the_log_has_it(caplog):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_labels_do_not_depend_on_the_rows_for_dev(seed):
-    """Labels are decided before rows are chosen for dev, also for folds."""
+    """Labels are decided before rows are chosen for dev, for folds as well."""
     rows = [(f"text {i}", f"l{i % 7}") for i in range(21)]
     task = bert_jax.tasks.classification()
     expected = tuple(f"l{i}" for i in range(7))
@@ -645,7 +645,7 @@ def test_labels_of_sick_have_any_case():
     ],
 )
 def test_a_dev_with_other_labels_is_refused(train, dev, shown):
-    """Such a dev would have a score of 0 for ever."""
+    """Its score would always be 0."""
     rows = {
         "train": list(zip("ab", train, strict=True)),
         "dev": [("c", x) for x in dev],

@@ -1,4 +1,4 @@
-"""Vectors of texts, trained on pairs: losses, rows, and runs."""
+"""Text embeddings, trained on pairs: losses, rows, and runs."""
 
 import csv
 import dataclasses
@@ -219,7 +219,7 @@ def test_contrastive_pairs_need_no_label_or_a_high_label(vocabulary):
     assert [row.label for row in high.read("train")] == [5, 2]
     with pytest.raises(UserError, match=r"^dev, row 0: no label and no neg"):
         vectors.with_rows(train=PAIRS, dev=[PAIRS[0][:2]]).read("dev")
-    with pytest.raises(UserError, match="all training pairs have one label"):
+    with pytest.raises(UserError, match="all training pairs have the same label"):
         task().with_rows(train=PAIRS[:1]).read("train")
 
 
@@ -344,7 +344,7 @@ PROMPTS = {"query_prompt": "good red ", "document_prompt": "ship "}
 
 
 def test_prompts_are_put_before_the_texts_of_a_row(vocabulary):
-    """The negatives of a row are documents, too."""
+    """The negatives of a row are also documents."""
     rows = [("it is", "good", "bad"), ("red", "blue", "it")]
     plain = task(loss="contrastive").with_rows(train=rows)
     prompted = task(loss="contrastive", **PROMPTS).with_rows(train=rows)
@@ -373,7 +373,7 @@ def vectors_folder(settings, folder, **modules):
 
 
 def test_a_trained_model_keeps_its_prompts_for_a_search(settings, tmp_path):
-    """Prompts of the run replace those of the checkpoint; others are kept."""
+    """Prompts of the run replace the checkpoint's; others are kept."""
     values = settings("sentence_vectors", epochs=1, data=PROMPTS)
     run_one(finetune_config(values), tmp_path / "run", [].append)
     old = {"query": "old ", "passage": "it is ", "plain": "sea "}

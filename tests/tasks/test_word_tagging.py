@@ -74,7 +74,7 @@ def test_first_tokens_of_words_have_the_labels(uncased):
 def test_words_have_the_tokens_of_their_text(golden, context):
     """In a byte-level BPE the tokens of a word depend on the space before it.
 
-    Each word has it, also the first word, so that a list of words has the same tokens in
+    Each word has it, even the first word, so that a list of words has the same tokens in
     transformers with the exported tokenizer.
     """
     bpe = load_tokenizer(golden / "templates/byte_level")

@@ -97,14 +97,14 @@ def test_cross_validation_answers_each_row_once_and_resumes(
     with pytest.raises(UserError, match=r"checksum of init_from: .* use another"):
         bert_jax.cross_validate(task, metrics=share, **arguments)
     other = arguments | {"train": rows[1:], "metrics": share}
-    with pytest.raises(UserError, match="another run"):
+    with pytest.raises(UserError, match="a run with other settings"):
         bert_jax.cross_validate(task, **other)
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({}, "nothing to learn from; give train=rows"),
+        ({}, "no training rows; give train=rows"),
         ({"train": [("a", "b")] * 4, "folds": 1}, "the number of folds is 1, expected"),
         (
             {"train": [("a", "b"), ("c", "d")] * 2, "folds": 9},

@@ -208,7 +208,7 @@ def test_collectives_of_a_program_are_counted():
         "collective-permute": (1, 2 * 4),
         "all-to-all": (1, 5),
     }
-    # A gather that runs during other computations is written into each of them.
+    # A gather that runs during other computations is written into each computation.
     gather = "%ag = bf16[64,8]{1,0} all-gather(bf16[4,8]{1,0} %d), channel_id="
     parts = [
         f"%fused.{i} {{\n  {gather}{i // 3 + 7}, dimensions={{0}}\n}}" for i in range(6)

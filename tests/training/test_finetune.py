@@ -284,7 +284,7 @@ def test_a_run_stops_without_better_scores_and_stays_stopped(
     assert (workdir / weights).read_bytes() == whole_bytes
     del log[:]
     run_one(config, workdir, log.append)
-    assert [line.partition(":")[0] for line in log] == ["finished before"]
+    assert [line.partition(":")[0] for line in log] == ["already finished"]
 
 
 def test_class_weights_are_in_the_order_of_the_labels(settings, tmp_path):
@@ -325,7 +325,7 @@ def test_a_finished_run_does_not_run_again(short, settings, monkeypatch):
     log = []
     assert run_one(short_config(settings, log_every=7), workdir, log.append) == results
     assert len(log) == 1
-    assert log[0].startswith("finished before: dev: accuracy ")
+    assert log[0].startswith("already finished: dev: accuracy ")
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])
@@ -346,7 +346,9 @@ def test_a_finished_run_notices_files_that_were_changed_in_place(
     (path,) = folder.glob(f"{split}*")
     header, row, *rows = path.read_text().splitlines()
     path.write_text("\n".join([header, f"x{row}", *rows]))
-    with pytest.raises(UserError, match="run holds a run on other rows than its files"):
+    with pytest.raises(
+        UserError, match="run contains a run whose rows differ from its files"
+    ):
         run_one(config, workdir, [].append)
     path.unlink()  # the results do not need the files
     assert run_one(config, workdir, [].append) == results
@@ -432,13 +434,13 @@ def test_an_interrupted_run_refuses_other_rows_or_settings(settings, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_one(config, workdir, interrupt)
     assert load(workdir).extra["scores"]  # the best model so far is complete
-    with pytest.raises(UserError, match="holds another run"):
+    with pytest.raises(UserError, match="contains a run with other settings"):
         run_one(dataclasses.replace(config, seed=1), workdir, print)
     for split in ("train", "dev"):
         path = data / f"{split}.csv"
         content = path.read_text()
         path.write_text(re.sub(",(yes|no)", swapped, content, count=1))
-        with pytest.raises(UserError, match=r"another run \(rows: \d+ -> \d+"):
+        with pytest.raises(UserError, match=r"other settings \(rows: \d+ -> \d+"):
             run_one(config, workdir, print)
         path.write_text(content)
     run_one(config, workdir, print)
@@ -499,7 +501,7 @@ def test_outputs_that_are_not_finite_end_the_run_without_a_save(
 
 
 def test_eight_devices_train_as_one(short, settings, tmp_path, monkeypatch):
-    """With fsdp, the best parameters are split when they are read again, too."""
+    """With fsdp, the best parameters are also split when they are read again."""
     workdir, results = short
     read, best = finetune.best_params, []
 

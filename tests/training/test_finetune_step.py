@@ -88,7 +88,7 @@ def pad(arrays, rows, length):
 def test_padding_padding_rows_and_microbatches_change_nothing(
     head, gradients_of, make_arrays, max_difference
 ):
-    """Also if microbatches have different numbers and weights of labelled tokens."""
+    """Even if microbatches have different numbers and weights of labelled tokens."""
     arrays = make_arrays(head)
     if head == "token":
         arrays["labels"][::2] = IGNORED
@@ -228,7 +228,7 @@ def test_the_forward_pass_has_no_dropout_and_returns_float32(
 def test_frozen_parameters_do_not_change_and_have_no_moments(
     frozen, parts, scan, make_objective, make_arrays, random_params
 ):
-    """Also with weight decay, which needs no gradient, and in stacked layers."""
+    """Even with weight decay, which needs no gradient, and in stacked layers."""
     compute = ComputeConfig(scan_layers=scan)
     objective = make_objective("sequence", compute=compute, num_layers=2)
     objective = dataclasses.replace(objective, frozen=frozen)

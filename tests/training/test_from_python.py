@@ -1,4 +1,4 @@
-"""Fine-tuning on rows of Python, for every family."""
+"""Fine-tuning on rows from Python, for every family."""
 
 import dataclasses
 import functools
@@ -161,7 +161,7 @@ def test_numbers_far_from_the_head_are_logged_and_scored(checkpoint_dir):
     assert f"dev: baseline: {mean} has rmse 1581 and mae 1500" in log
     assert any(x.startswith("warning: dev: rmse is ") and "nothing" in x for x in log)
     with pytest.raises(
-        UserError, match=r"main_metric='mae', .* expected pearson, spear"
+        UserError, match=r"main_metric='mae', .* expected one of pearson, spear"
     ):
         bert_jax.finetune(
             task, init_from=checkpoint_dir, train=rows, main_metric="mae", **settings
@@ -201,7 +201,7 @@ def test_rows_of_python_train_a_model_that_answers(make, checkpoint_dir, tmp_pat
         metrics=exact,
         **SETTINGS,
     )
-    assert "dev: 25% of the training rows, which are not learned from" in logged
+    assert "dev: 25% of the training rows, which are held out" in logged
     assert any(line.startswith("train: 18 rows") for line in logged)
     assert any(line.startswith("dev: 6 rows") for line in logged)
     results = json.loads((tmp_path / "run" / "results.json").read_text())
@@ -316,8 +316,10 @@ def test_splits_may_be_given_and_a_test_split_may_have_labels(
         assert not {line[:5] for line in log} & {"next:", "dev: "}
     log.clear()
     bert_jax.finetune(task, **arguments)
-    assert [line[:16] for line in log] == ["finished before:", "next: model.pred"]
-    with pytest.raises(UserError, match=r"another run \(data.dir: 'rows.* init_from="):
+    assert [line[:16] for line in log] == ["already finished", "next: model.pred"]
+    with pytest.raises(
+        UserError, match=r"other settings \(data.dir: 'rows.* init_from="
+    ):
         bert_jax.finetune(task, **arguments | {"train": rows[1:]})
 
 
@@ -328,7 +330,7 @@ def test_splits_may_be_given_and_a_test_split_may_have_labels(
         (classification, ("good", float("nan")), ': "label" is missing'),
         (classification, ("good", 1.5), ": the label is 1.5"),
         (tagging, (["a", "b"], ["O"]), " has 2 words and the tags .*; expected"),
-        (choices, ("a", ["b"], 0), ": 'choices' is not a list of two or more texts"),
+        (choices, ("a", ["b"], 0), ": 'choices' must be a list of at least two texts"),
         (squad, ("a", "b", "c"), ": the answer 'c' is not in the context"),
     ],
 )
@@ -427,7 +429,7 @@ def test_a_string_is_not_read_as_a_file():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({}, "nothing to learn from"),
+        ({}, "there are no training rows"),
         ({"dev": [("good", "yes")]}, "give train=rows .dev and test need it"),
         ({"train": []}, "^train has no rows"),
         ({"train": [("a", "b")], "seed": -1}, "^seed=-1, expected at least 0 and "),
@@ -454,7 +456,7 @@ def test_a_string_is_not_read_as_a_file():
         ),
         (
             {"train": [("a", "b")], "workdir": __file__},
-            "^workdir=.* is a file, expected the path of a folder",
+            "^workdir=.* must be a folder, but is a file",
         ),
         ({"optimizer": [1]}, r"^optimizer=\[1\], expected a dictionary of settings"),
         *(
@@ -546,16 +548,18 @@ def test_a_run_on_moved_or_copied_data_is_the_same_run(
     ):
         del log[:]
         assert bert_jax.finetune(task, **first | change).scores == model.scores
-        assert any(line.startswith("finished before") for line in log), change
+        assert any(line.startswith("already finished") for line in log), change
     of_folder = arguments | {"workdir": tmp_path / "run2"}
     dirs = ("one", "./one/", str(tmp_path / "one"), "two")
     for number, folder in enumerate(dirs):
         del log[:]
         task = bert_jax.tasks.classification(max_length=24, dir=folder)
         bert_jax.finetune(task, **of_folder)
-        assert any(line.startswith("finished before") for line in log) == (number > 0)
+        assert any(line.startswith("already finished") for line in log) == (number > 0)
     (tmp_path / "two/train.csv").write_text("text,label\ngood,a\nbad,b\nso,a\n")
-    with pytest.raises(UserError, match=r"run2 holds another run \(.*data\.dir: 'one'"):
+    with pytest.raises(
+        UserError, match=r"run2 contains a run with other settings \(.*data\.dir: 'one'"
+    ):
         bert_jax.finetune(task, **of_folder)
 
 
@@ -601,10 +605,10 @@ def test_a_run_starts_from_a_model_in_memory(checkpoint_dir, tmp_path):
     folder = json.loads((tmp_path / "run/config.json").read_text())["init_from"]
     jax.tree.map(np.testing.assert_array_equal, load(folder).params, start.params)
     bert_jax.finetune(task, init_from=start, **arguments)
-    assert any(line.startswith("finished before") for line in log)
-    with pytest.raises(UserError, match=r"another run \(.*init_from"):
+    assert any(line.startswith("already finished") for line in log)
+    with pytest.raises(UserError, match=r"other settings \(.*init_from"):
         bert_jax.finetune(task, init_from=loaded, **arguments)
-    with pytest.raises(UserError, match="on one machine only; save the model with"):
+    with pytest.raises(UserError, match="on one machine; save the model with"):
         bert_jax.finetune(task, init_from=start, **arguments | {"workdir": "gs://x/y"})
 
 
@@ -669,8 +673,8 @@ def test_only_a_masked_lm_is_advised_to_fill_masks(
 
 
 def test_a_resumed_state_needs_a_learning_rate(checkpoint_dir, tmp_path):
-    """The default of a new run would replace the rate of the run that goes on."""
-    with pytest.raises(UserError, match=r"learning_rate is missing; give it"):
+    """The default of a new run would replace the rate of the resumed run."""
+    with pytest.raises(UserError, match=r"learning_rate is missing; set it"):
         bert_jax.pretrain(
             text=tmp_path, init_from=checkpoint_dir, init_state=True, steps=3
         )
@@ -715,7 +719,7 @@ def test_two_values_of_one_setting_are_refused(checkpoint_dir):
 
 
 def test_a_setting_replaces_the_value_of_a_config():
-    """The config has a value for each setting, also for those that nobody gave."""
+    """The config has a value for each setting, including settings that were not given."""
     optimizer = FineTuneOptimizer(learning_rate=1e-4, warmup=0.3)
     given = {"optimizer": optimizer, "warmup": 0.2, "epochs": 7}
     grouped = in_groups(bert_jax.finetune, given)
@@ -725,7 +729,7 @@ def test_a_setting_replaces_the_value_of_a_config():
 
 @pytest.mark.parametrize("wrong", [0.5, [], b"x", object()])
 def test_values_of_other_types_are_refused_in_one_line(wrong, checkpoint_dir, tmp_path):
-    """Each function refuses a wrong value of each of these arguments by name."""
+    """Each function refuses a wrong value, and names its argument."""
     text, task = tmp_path / "a.txt", bert_jax.tasks.classification()
     text.write_text("The sea.")
     start = dict(init_from=checkpoint_dir, workdir=tmp_path / "run", verbose=0)

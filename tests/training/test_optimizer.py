@@ -32,7 +32,7 @@ from bert_jax.training.optimizer import (
 PAPER = OptimizerConfig(learning_rate=1e-4, warmup_steps=10_000)
 PAPER_SCHEDULE = make_schedule(PAPER, 1_000_000)
 TOTAL = 12
-# No value is a default. At the smallest gradients of the tests epsilon is a third of them.
+# No value is a default. Epsilon is a third of the smallest gradients of the tests.
 SHORT = OptimizerConfig(
     learning_rate=0.01,
     warmup_steps=3,
@@ -111,12 +111,12 @@ def test_the_learning_rate_is_constant_until_its_decay(step, linear, root):
 
 def test_a_decay_needs_a_schedule_with_a_stable_part_and_fits_into_the_run():
     for name, value in {"decay_steps": 16, "final_rate": 0.02}.items():
-        message = f"optimizer.{name}={value}: it needs optimizer.schedule=wsd_linear"
+        message = f"optimizer.{name}={value} needs optimizer.schedule=wsd_linear"
         with pytest.raises(UserError, match=message):
             OptimizerConfig(learning_rate=1e-3, **{name: value})
     make_schedule(WSD, 20)
     with pytest.raises(
-        UserError, match=r"4 steps of warmup and .*=16, .* all 19 steps"
+        UserError, match=r"4 steps of warmup and .*=16 together exceed the 19 steps"
     ):
         make_schedule(WSD, 19)
 
@@ -228,7 +228,7 @@ def test_the_first_layers_of_a_large_model_are_those_with_a_lower_number(count, 
 @pytest.mark.parametrize("scanned", [(), (0, 1), (1, 2), (1, 1)])
 @pytest.mark.parametrize("name", ["adam", "lamb"])
 def test_layer_decay_and_freezing_scale_whole_updates(name, scanned):
-    """Also the weight decay. Each layer has its factor, also in a stack."""
+    """Weight decay is included. Each layer has its factor, even in a stack."""
     random = np.random.default_rng(0)
     params, grads = layered(random), layered(random)
 
@@ -312,7 +312,7 @@ def test_stable_adamw_clips_each_layer_of_a_stack_by_itself():
 
 
 def test_muon_updates_have_singular_values_near_one():
-    """Also for kernels with heads. All other parameters get Adam's updates.
+    """Kernels with heads are included. All other parameters get Adam's updates.
 
     At the first step the average is the gradient, u diag(s) v, and Muon's update is u v.
     After its five iterations even the smallest singular value is between 0.7 and 1.2.
@@ -405,7 +405,7 @@ def test_muon_updates_each_stacked_layer_separately(name):
 
 
 def test_devices_divide_the_matrices_of_muon():
-    """The updates are those of one device, for an eighth of the products.
+    """The updates equal the updates of one device, for an eighth of the products.
 
     Eight matrices have the sides 16 and 64, so each device computes one. Three others have
     the sides 16 and 16, and five devices compute nothing for them.

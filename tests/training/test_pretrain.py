@@ -286,7 +286,7 @@ def test_a_workdir_can_be_reused_after_a_failure_before_the_first_step(
 
 
 def test_a_workdir_without_a_checkpoint_can_be_reused(one_step, tmp_path, monkeypatch):
-    """Also if a run failed just before its first step."""
+    """Even if a run failed just before its first step."""
     run = functools.partial(pretrain, workdir=tmp_path, log=lambda line: None)
 
     def fail(*args, **kwargs):
@@ -300,7 +300,9 @@ def test_a_workdir_without_a_checkpoint_can_be_reused(one_step, tmp_path, monkey
             run(one_step())
     assert (tmp_path / "config.json").exists()
     run(one_step("--seed=5"))
-    with pytest.raises(UserError, match=r"holds another run \(seed: 5 -> 6"):
+    with pytest.raises(
+        UserError, match=r"contains a run with other settings \(seed: 5 -> 6"
+    ):
         run(one_step("--seed=6"))
 
 
@@ -467,7 +469,9 @@ def test_a_finished_run_continues_with_more_steps_on_request(one_phase_of, tmp_p
     pretrain(config(), tmp_path, print)
     before = (tmp_path / "config.json").read_text()
     more, lines = "--phases[0].steps=12", []
-    with pytest.raises(UserError, match=r"another run \(phases\[0\].steps: 9 -> 12\)"):
+    with pytest.raises(
+        UserError, match=r"other settings \(phases\[0\].steps: 9 -> 12\)"
+    ):
         pretrain(config(more), tmp_path, print)
     assert (tmp_path / "config.json").read_text() == before
     pretrain(config(more), tmp_path, lines.append, change_settings=True)
@@ -482,11 +486,11 @@ def test_a_finished_run_continues_with_more_steps_on_request(one_phase_of, tmp_p
     ]
     lines.clear()
     pretrain(config(more), tmp_path, lines.append)
-    assert "finished before, after 12 steps" in lines
+    assert "already finished (12 steps)" in lines
     rate, written = "--optimizer.learning_rate=0.5", tmp_path / "config.json"
     before = written.read_text()
     pretrain(config(more, rate), tmp_path, lines.append, change_settings=True)
-    assert lines[-1] == "finished before, after 12 steps"
+    assert lines[-1] == "already finished (12 steps)"
     assert written.read_text() == before
     written.unlink()
     with pytest.raises(
@@ -523,13 +527,13 @@ def test_a_decay_starts_from_a_checkpoint_of_the_stable_part(one_phase_of, tmp_p
             for run in (decayed, whole)
         )
         jax.tree.map(np.testing.assert_array_equal, params, expected)
-    # The evaluation of the average, and that of the parameters, which the run returns.
+    # The evaluations of the average and of the parameters. The run returns the second.
     metrics = read_metrics(decayed / "metrics.jsonl")
     losses = {x["split"]: x["loss"] for x in metrics if x["step"] == 6}
     assert losses["eval_average"] != losses["eval"]
     shutil.rmtree(stable)  # a resumed run does not need it
     pretrain(config(3, start, "--init_state=True"), decayed, lines.append)
-    assert lines[-1] == "finished before, after 6 steps"
+    assert lines[-1] == "already finished (6 steps)"
 
 
 def test_a_decay_may_start_and_stop_the_average_and_the_z_loss(
@@ -678,14 +682,14 @@ def test_the_content_of_the_text_belongs_to_a_run(copied, tmp_path):
     assert line.endswith(f"bert_jax inspect {store} --checksums adds them")
     check_now(TokenStore(store))
     with pytest.raises(
-        UserError, match=r"another run \(text.content: '\w+' -> '\w+'\)"
+        UserError, match=r"other settings \(text.content: '\w+' -> '\w+'\)"
     ):
         pretrain(config, tmp_path / "run", print)
     del written["text"]["content"]
     (tmp_path / "run/config.json").write_text(json.dumps(written))
     lines.clear()
     pretrain(config, tmp_path / "run", lines.append)
-    assert "finished before, after 1 step" in lines
+    assert "already finished (1 step)" in lines
     assert not any(line.startswith("warning") for line in lines)
 
 
@@ -763,7 +767,7 @@ def test_a_run_killed_before_its_picture_draws_it_at_the_next_start(
     lines = []
     for _ in range(2):
         pretrain(one_step(), tmp_path, lines.append)
-    assert lines.count("finished before, after 1 step") == 2
+    assert lines.count("already finished (1 step)") == 2
     assert picture.exists() and len(draws) == 2
     # A picture of the same run with fewer steps is older than the metrics.
     os.utime(picture, (1, 1))
@@ -787,7 +791,7 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_not_finished(
     monkeypatch.setattr(pretraining, "draw_run", lambda *args: plots.append(args))
     pretrain(config, tmp_path, lines.append)
     assert "resuming at step 8" in lines
-    assert not any("finished before" in line for line in lines)
+    assert not any("already finished" in line for line in lines)
     assert any("[MASK] of .  ->  " in line for line in lines)
     assert len(plots) == 1
 
@@ -810,7 +814,7 @@ def test_a_run_needs_only_text_and_a_checkpoint(start, small_store, tmp_path, ca
     rates = {"hidden_dropout": 0.0, "attention_dropout": 0.1}
     sizes = dataclasses.replace(config.model, **rates)
     assert model.config == BertConfig(**written["model"]) == sizes
-    # max_predictions stays 0: the mask rate decides it.
+    # max_predictions stays 0, which means that it follows from the mask rate.
     phase = {"steps": 2, "batch_size": 8, "sequence_length": 64}
     assert written["phases"] == [dataclasses.asdict(Phase(**phase))]
     rates = {name: written["optimizer"][name] for name in ("learning_rate", "warmup")}
@@ -845,7 +849,7 @@ def test_a_run_needs_only_text_and_a_checkpoint(start, small_store, tmp_path, ca
     lines = []
     again = bert_jax.pretrain(**arguments | {"verbose": 1}, log=lines.append)
     assert again.scores == model.scores and "mlm accuracy" in repr(again)
-    assert lines[-2] == "finished before, after 2 steps"
+    assert lines[-2] == "already finished (2 steps)"
     assert lines[-1].startswith("next: model.fill_mask('The [MASK] is here.'), or ")
     with pytest.raises(UserError, match=r"checkpoint does not exist; expected"):
         bert_jax.pretrain(**arguments | {"workdir": tmp_path / "other"})
@@ -894,7 +898,7 @@ def test_the_checkpoint_decides_whether_a_run_has_pairs(pairs, tmp_path):
         config = train_config(of_run)
         assert config.model.model_type == model_type
         assert config.data.examples.next_sentence == pairs
-        # What a user asks for is kept, or refused before any text is read.
+        # Requested settings are kept, or refused before any text is read.
         for asked in ("next_sentence", "sentence_order"):
             examples = {"examples": {asked: True}}
             given = of_run | {"data": of_run["data"] | examples}
@@ -902,7 +906,7 @@ def test_the_checkpoint_decides_whether_a_run_has_pairs(pairs, tmp_path):
                 assert train_config(given).data.examples.next_sentence
                 continue
             with pytest.raises(
-                UserError, match=r"model.type_vocab_size=\d, expected 2 f"
+                UserError, match=r"model.type_vocab_size=\d must be 2 f"
             ):
                 train_config(given)
         # A resumed run has the values of the run if the checkpoint was deleted.
@@ -941,7 +945,7 @@ def test_a_small_text_has_a_small_vocabulary(tmp_path):
         batch_size=8, sequence_length=16,
     )  # fmt: skip
     assert model.config.vocab_size == model.tokenizer.vocab_size < 2000
-    assert f"gives a vocabulary of {model.config.vocab_size:,} tokens only" in lines[2]
+    assert f"a vocabulary of only {model.config.vocab_size:,} tokens (" in lines[2]
     assert model.scores == {}
     assert any(line.startswith("prompts: row 1: no [MASK] in") for line in lines)
     written = json.loads((tmp_path / "run/config.json").read_text())["optimizer"]
@@ -953,7 +957,7 @@ def test_a_small_text_has_a_small_vocabulary(tmp_path):
     [
         (
             dict(steps=2),
-            r"there is no model\.vocab_size, model\.hidden_size, .*init_from",
+            r"model\.vocab_size, model\.hidden_size, .* are missing; .*init_from",
         ),
         # The unknown name is the cause of the missing sizes.
         (
@@ -963,7 +967,7 @@ def test_a_small_text_has_a_small_vocabulary(tmp_path):
         (dict(phases=[]), "steps is missing; give the number of steps"),
         (dict(phases=[], batch_size=8), "steps is missing; give the number of steps"),
         (dict(stepz=3), r"^stepz is not an argument of pretrain; did you mean steps\?"),
-        (dict(config="notes.txt"), "^config='notes.txt', .*; files are text="),
+        (dict(config="notes.txt"), "^config='notes.txt', .*; pass files as text="),
         (dict(lr=1), "did you mean learning_rate"),
     ],
 )

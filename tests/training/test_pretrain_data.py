@@ -170,7 +170,7 @@ def test_a_config_must_name_one_text():
         UserError, match=r"^the config names no text; set .* data\.path"
     ):
         DataConfig().check_text()
-    with pytest.raises(UserError, match=r"^data\.path=a and data\.corpus are both giv"):
+    with pytest.raises(UserError, match=r"^data\.path=a and data\.corpus are given to"):
         DataConfig(path="a", corpus=("b.txt",)).check_text()
 
 
@@ -229,9 +229,9 @@ def test_a_mixture_has_one_vocabulary(two, corpus, tmp_path):
             {"mixture": (), "path": "a"},
             r"weights=\(.*\) for 0 folders of data\.mixture",
         ),
-        ({"weights": (1.0, 1e-5)}, r"expected at least 1 of 65,536 sequences for each"),
-        ({"path": "a"}, r"^data\.path=a and data\.mixture are both given"),
-        ({"corpus": ("a",)}, r"^data\.mixture and data\.corpus are both given"),
+        ({"weights": (1.0, 1e-5)}, r"gives a folder less than 1 of 65,536 sequences"),
+        ({"path": "a"}, r"^data\.path=a and data\.mixture are given together"),
+        ({"corpus": ("a",)}, r"^data\.mixture and data\.corpus are given together"),
         ({"mixture": ("nowhere", "b")}, "nowhere"),
     ],
 )

@@ -33,7 +33,7 @@ from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.run import Job, divergence_advice, run
 from bert_jax.training.workdir import RunFolder, draw_run
 
-# With the numbers of users a run that leaves nothing out is one that could not.
+# Compiled as for users: the resume tests compare runs bit for bit.
 pytestmark = pytest.mark.usefixtures("fused")
 
 STEPS, VOCABULARY = 9, 12
@@ -357,7 +357,7 @@ RECIPE = OptimizerConfig(
 def test_a_decay_from_a_kept_checkpoint_equals_a_run_that_decays_there(
     make_job, metric_lines, tmp_path
 ):
-    """Bit for bit, also if the decay is interrupted. All runs keep an average.
+    """Bit for bit, even if the decay is interrupted. All runs keep an average.
 
     The run that stays at the peak gives its optimizer, sums and average.
     """
@@ -417,7 +417,7 @@ def test_the_last_line_has_the_shares_of_the_time(make_job, monkeypatch, tmp_pat
     slow(CheckpointStore, "save", 2)
     slow(CheckpointStore, "restore", 4)
     job, lines = make_job({"log_every": 1}, evaluate=evaluate), []
-    # Three evaluations, five saves, and nine steps, of which the first compiles.
+    # Three evaluations, five saves, and nine steps. The first step compiles.
     run(job, RunFolder(tmp_path / "whole"), lines.append)
     assert lines[-1] == (
         "time 00:34: 23.5% training  2.9% compiling  44.1% evaluating  29.4% saving  "
@@ -497,7 +497,7 @@ def skipping(**settings):
 def test_a_batch_without_a_finite_loss_is_skipped_on_request(
     make_job, metric_lines, tmp_path
 ):
-    """One warning is logged, also if an interruption came before it."""
+    """One warning is logged, even after an interruption."""
     with pytest.raises(DivergenceError, match=r"(loss|gradient norm) became nan"):
         run(make_job(batches=OneEmpty()), RunFolder(tmp_path / "a"), print)
     # The last good checkpoint is kept.
@@ -582,7 +582,7 @@ def test_a_run_that_skips_to_its_end_keeps_the_checkpoints_before(
 
 
 def test_a_step_whose_batch_is_skipped_is_not_saved(make_job, saved_steps, tmp_path):
-    """The next step is saved. The last step is saved if its batch alone is skipped."""
+    """The next step is saved. The last step is saved if only its batch is skipped."""
     job = make_job(skipping(), batches=Empty(4, 5, 9), evaluates=never)
     run(job, RunFolder(tmp_path / "a"), print)
     assert saved_steps == [2, 6, 8, 9]
@@ -762,7 +762,9 @@ def test_an_unfinished_run_accepts_changed_settings_only_on_request(make_job, tm
     folder, lines = RunFolder(tmp_path), []
     with pytest.raises(KeyboardInterrupt):
         run(job(0.1, **stops_at(5)), folder, print)
-    message = r"holds another run \(mesh: 0.1 -> 0.2\); .*change_settings"
+    message = (
+        r"contains a run with other settings \(mesh: 0.1 -> 0.2\); .*change_settings"
+    )
     with pytest.raises(UserError, match=message):
         run(job(0.2), folder, print)
     assert config() == {"mesh": 0.1}
@@ -771,7 +773,9 @@ def test_an_unfinished_run_accepts_changed_settings_only_on_request(make_job, tm
     with pytest.raises(KeyboardInterrupt):
         run(job(0.2, change_settings=True, **stops_at(5)), folder, print)
     assert config() == {"mesh": 0.2, "changes": [first]}
-    message = r"holds another run \(mesh: 0.2 -> 0.1\); .*change_settings"
+    message = (
+        r"contains a run with other settings \(mesh: 0.2 -> 0.1\); .*change_settings"
+    )
     with pytest.raises(UserError, match=message):
         run(job(0.1), folder, print)
     with pytest.raises(KeyboardInterrupt):
@@ -792,7 +796,9 @@ def test_an_unfinished_run_accepts_changed_settings_only_on_request(make_job, tm
     # The run is finished, or has done more steps than the new number.
     run(job(0.1, change_settings=True), folder, print)
     assert config() == finished
-    with pytest.raises(UserError, match="has done 9 steps, expected 8"):
+    with pytest.raises(
+        UserError, match="has already done 9 steps, but its config has 8; add"
+    ):
         shorter = [Batches()[step] for step in range(8)]
         run(job(0.1, change_settings=True, batches=shorter), folder, print)
 

@@ -117,7 +117,7 @@ def one(**changes):
             one(sequence_length=20, last_mask_rate=0.3),
             r"\[0\]\.max_predictions=3, expected at least 6 for a mask rate of 0\.3",
         ),
-        ("phases", (), "^phases has no phase, expected at least one"),
+        ("phases", (), "^phases is empty; give at least one"),
         ("data.weights", (1, -2), r"data\.weights=\(1\.0, -2\.0\), expected above 0"),
         ("data.weights", (1, math.nan), r"data\.weights=.*nan\), expected above 0"),
         ("model.max_positions", 16, r"phases\[1\]\.sequence_length=32, expected at"),
@@ -382,9 +382,11 @@ def test_a_wrong_setting_of_fine_tuning_is_a_one_line_error(changes, message):
 
 
 def test_a_config_of_the_other_training_is_refused_by_its_kind(settings):
-    """Not with the list of all settings, of which the user wrote none."""
+    """Not with a list of all settings, which the user did not write."""
     for data in ({"task": "sst2"}, {}):
         with pytest.raises(UserError, match=r"^family='classification' .* pretraining"):
             train_config({"family": "classification", "data": data})
-    with pytest.raises(UserError, match=r"^phases .* fine-tuning, such as table"):
+    with pytest.raises(
+        UserError, match=r"^phases .* fine-tuning config, such as table"
+    ):
         finetune_config(settings)

@@ -268,7 +268,7 @@ def test_fsdp_shares_the_memory_of_parameters_and_moments(
 def test_runs_that_differ_in_the_schedule_share_their_programs(
     small_model_config, monkeypatch
 ):
-    """The shapes, the initialisation and the step. Seeds and parameters may differ, too."""
+    """The shapes, the initialisation and the step. Seeds and parameters may also differ."""
     objective, mesh = (
         MlmNsp(BertForPreTraining(small_model_config)),
         make_mesh(MeshConfig()),

@@ -55,7 +55,7 @@ def _head(name, config, compute):
     return HEADS[name](make_model(config, name, 3, FeatureConfig(), compute))
 
 
-# Parameters that do not change the loss. Their gradient is a constant, which nobody sends.
+# Parameters that do not change the loss. Their gradient is a constant, which is not sent.
 UNUSED = {"causal": ("pooler", "nsp")}
 LONG = ("fsdp", "model", "model, scan and remat", "slices and accumulation")
 
@@ -138,7 +138,7 @@ def test_a_device_computes_only_its_rows_for_every_objective(kind):
 
 
 def in_loops(program):
-    """The lines of a program's loops, of the functions that they call too."""
+    """The lines of a program's loops, including the functions that they call."""
     functions, name = {}, ""
     for line in program.splitlines():
         start = re.match(r"(?:ENTRY )?%(\S+) \(.*\{$", line)
@@ -169,7 +169,7 @@ def in_loops(program):
     ],
 )
 def test_devices_exchange_each_gradient_once(kind, dtype):
-    """Also gradients of the table, which has two uses, and of microbatches.
+    """Including gradients of the table, which has two uses, and of microbatches.
 
     CPUs exchange float32 numbers with every dtype. The rest are the sums of the metrics.
     """

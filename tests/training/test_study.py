@@ -136,11 +136,20 @@ PHASE = dict(steps=5, sequence_length=16, batch_size=8, max_predictions=3)
     ("changes", "message"),
     [
         ({"log_every": 1}, ""),  # has no influence on scores
-        ({"phases": (PHASE,)}, r"left-seed3 holds another run .*steps: 4 -> 5"),
+        (
+            {"phases": (PHASE,)},
+            r"left-seed3 contains a run with other settings .*steps: 4 -> 5",
+        ),
         ({"optimizer": {"learning_rate": 2e-3}}, "learning_rate: 0.001 -> 0.002"),
         ({"eval_batches": 2}, "eval_batches: 1 -> 2"),
-        ({"init_from": "other"}, "left-seed3 holds another run .*init_from: '' -> 'ot"),
-        ({"data": {"lower_case": False}}, "left-seed3 holds another run .*lower_case"),
+        (
+            {"init_from": "other"},
+            "left-seed3 contains a run with other settings .*init_from: '' -> 'ot",
+        ),
+        (
+            {"data": {"lower_case": False}},
+            "left-seed3 contains a run with other settings .*lower_case",
+        ),
     ],
 )
 def test_finished_parts_with_other_settings_are_refused(
@@ -161,7 +170,9 @@ def test_a_study_notices_task_files_that_were_changed_in_place(study, resumed):
     written = place.read_text()
     write_json(place, json.loads(written) | {"content": "other rows"})
     try:
-        with pytest.raises(UserError, match="topic-seed3 holds a run on other rows"):
+        with pytest.raises(
+            UserError, match="topic-seed3 contains a run whose rows differ"
+        ):
             Study(one_variant(study), resumed[0]).run()
     finally:
         place.write_text(written)
@@ -194,7 +205,7 @@ def test_a_finished_pretraining_is_compared_by_the_content_of_its_text(
     write_json(run / "part.json", results)
     assert first.result(name) == study_of(moved).result(name) == results
     for text in (other, plain):
-        with pytest.raises(UserError, match=r"another run \(.*data\.path: "):
+        with pytest.raises(UserError, match=r"other settings \(.*data\.path: "):
             study_of(text).missing()
     # The text at the same place was prepared again.
     shutil.rmtree(moved)
@@ -307,7 +318,9 @@ def test_a_study_is_the_same_if_the_files_of_a_task_are_moved(study, done, tmp_p
     assert moved.result(name) == done[0].result(name)
     (train,) = place.glob("train*")
     train.write_text("".join(train.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(UserError, match=r"seed1 holds another run \(data\.dir: "):
+    with pytest.raises(
+        UserError, match=r"seed1 contains a run with other settings \(data\.dir: "
+    ):
         moved.result(name)
 
 
@@ -324,7 +337,7 @@ def test_a_seed_may_be_added_but_other_pairs_are_refused(study, done):
     folder = done[0].folder
     table = Study(study, folder, seeds=(0, 1, 2)).table()
     assert (table["finished"], table["parts"]) == (14, 21)
-    with pytest.raises(UserError, match=r"another run \(first: 2 -> 1"):
+    with pytest.raises(UserError, match=r"other settings \(first: 2 -> 1"):
         Study(dataclasses.replace(study, pairs_per_set=1), folder).run()
 
 

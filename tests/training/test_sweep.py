@@ -300,7 +300,7 @@ def test_an_interrupted_move_of_the_best_model_is_repeated(old_model, made, run)
 
 @pytest.mark.parametrize("name", ["", NAMES[2]])
 def test_a_sweep_is_the_same_on_moved_data(name, made, run, config):
-    """Its places are compared by their content, also if all runs are finished."""
+    """Its places are compared by their content, even if all runs are finished."""
     uninterrupted, copy = made
     if name:
         (copy / "sweep" / name / "results.json").unlink()
@@ -316,7 +316,9 @@ def test_a_sweep_is_the_same_on_moved_data(name, made, run, config):
         settings = json.loads(path.read_text())
         write_json(path, settings | {key: value})
         for grid in (config.sweep, SweepConfig(**GRID | {"seeds": (5,)})):
-            with pytest.raises(UserError, match=f"{NAMES[1]} holds another.*{message}"):
+            with pytest.raises(
+                UserError, match=f"{NAMES[1]} contains a run with other.*{message}"
+            ):
                 run(copy, sweep=grid, **moved)
         write_json(path, settings)
 
@@ -331,7 +333,9 @@ def test_a_sweep_notices_files_that_were_changed_in_place(name, made, run, confi
     settings = json.loads(path.read_text())
     write_json(path, settings | {"content": "other rows"})
     for grid in (config.sweep, SweepConfig(**GRID | {"seeds": (5,)})):
-        with pytest.raises(UserError, match=f"{NAMES[1]} holds a run on other rows"):
+        with pytest.raises(
+            UserError, match=f"{NAMES[1]} contains a run whose rows differ"
+        ):
             run(copy, sweep=grid)
 
 
@@ -346,7 +350,9 @@ def test_folds_are_the_same_on_moved_data(run, config, tmp_path):
     assert run(tmp_path / "runs", **arguments)[:2] == (first, [])
     (train,) = folder.glob("train*")
     train.write_text("".join(train.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(UserError, match=r"holds another run \(.*data\.dir: 'rows:"):
+    with pytest.raises(
+        UserError, match=r"contains a run with other settings \(.*data\.dir: 'rows:"
+    ):
         run(tmp_path / "runs", **arguments)
 
 
@@ -394,7 +400,7 @@ def test_each_fold_is_dev_of_a_run_and_the_table_has_the_standard_error(run, tmp
         settings.pop(note, None)
     path.write_text(json.dumps(settings))
     with pytest.raises(
-        UserError, match=f"{names[0]} holds a run of version 0.2 on .* a"
+        UserError, match=f"{names[0]} contains a run of version 0.2 on .* a"
     ):
         run(tmp_path, sweep=grid)
 
@@ -444,10 +450,10 @@ def test_other_settings_are_refused_before_a_run_starts(made, run, config, tmp_p
             run(copy, train_rows=8, sweep=grid)
     with locked(copy), pytest.raises(UserError, match="is in use by process"):
         run(copy)
-    with pytest.raises(UserError, match="holds a sweep; use another workdir"):
+    with pytest.raises(UserError, match="contains a sweep; use another workdir"):
         run_one(config, copy)
     write_json(tmp_path / "single/config.json", {})
-    with pytest.raises(UserError, match="holds a single run"):
+    with pytest.raises(UserError, match="contains a single run"):
         run(tmp_path / "single")
 
 
@@ -457,5 +463,7 @@ def test_other_settings_are_refused_before_a_run_starts(made, run, config, tmp_p
 def test_two_runs_of_one_name_are_refused_before_a_run(config, changes):
     """Learning rates that differ after the sixth digit, and a value that is given twice."""
     sweep = dataclasses.replace(config.sweep, **changes)
-    with pytest.raises(UserError, match="two runs of the sweep are named batch8-rate"):
+    with pytest.raises(
+        UserError, match="two runs of the sweep have the name batch8-rate"
+    ):
         run_names(dataclasses.replace(config, sweep=sweep))

@@ -60,7 +60,7 @@ def test_a_run_resumes_on_another_machine(bucket, other_machine):
 
 
 def test_a_replaced_folder_is_replaced_in_the_bucket(bucket, other_machine):
-    """Files written after the last upload of a machine are no part of the run."""
+    """Files written after the last upload of a machine are not part of the run."""
     folder = RunFolder(bucket)
     folder.fetch()
     write(folder.local / "best/old.txt", "old")
