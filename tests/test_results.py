@@ -142,9 +142,9 @@ def test_spans_and_tables_are_filled_from_results(made, monkeypatch):
     assert "| a start | 2.0e\u20116 | 1.5 | 2 |\n<!-- /table -->" in filled
     assert "**a step** (runs 1, 3). Two.\n\n| a | b |\n" in filled
     assert filled.endswith("""<!-- table: runs -->
-1. 2026-01-02, `1234567` (current), a core: `make it`
-2. 2026-01-02, `7654321`, a core: `see the log`
-3. 2026-01-03, `7654321`, a core: `see the log`
+1. 2026-01-02, `1234567` (current), a core: [one.json](../results/one.json)
+2. 2026-01-02, `7654321`, a core: [other.json](../results/other.json)
+3. 2026-01-03, `7654321`, a core: [rows.json](../results/rows.json)
 <!-- /table -->
 """)
     assert made.fill(filled) == filled

@@ -1,12 +1,12 @@
 """Writes the published figures into the pages, and draws the charts of docs/results.md.
 
 results/NAME.json has one figure (value, unit) or one table (columns, rows), with machine,
-date, commit and command. A page has marks, and this command writes what is between them:
+date, commit and command. A page has marks, and this script writes the text between them:
 
   <!-- result: NAME -->3.02 s<!-- /result -->          the value with its unit
   <!-- result: NAME.ratio -->1.6<!-- /result -->       another field of NAME, such as date
   <!-- table: NAME --> ... <!-- /table -->             a table
-  <!-- table: runs --> ... <!-- /table -->             how the tables above were measured
+  <!-- table: runs --> ... <!-- /table -->             the runs of the tables above
   <!-- age -->...<!-- /age -->                         a sentence about old figures
 
 The NAME of a table is a file with rows, or the "table" of several figures. A
@@ -14,7 +14,7 @@ figure or table of several runs lists the other runs in "others".
 
 A run is current if the code of its "sources" has not changed since its commit. Comments and
 docstrings are not code. A speed figure is a result with a "ratio": a time beside a peer's
-time. If README.md shows one of a run that is not current, the command names it, writes
+time. If README.md shows a speed figure whose run is not current, the script names it, writes
 nothing and exits with code 1. The marks of current runs and the sentence depend on the
 checkout, so the tests compare pages without them.
 
@@ -22,7 +22,7 @@ usage:
   python docs/scripts/write_results.py [--allow_old]
 
 flags:
-  --allow_old  write old speed figures too, print which they are, and write into README.md
+  --allow_old  write old speed figures too, print their names, and write into README.md
                that the code has changed
 """
 
@@ -57,6 +57,16 @@ COLUMNS = {
     "run": "run",
 }
 BLUE, GREY, ORANGE = "#2f6fab", "#8896a3", "#d55e00"
+
+
+class Run(NamedTuple):
+    """One run of a command. Several results can be of one run."""
+
+    date: str
+    commit: str
+    machine: str
+    command: str
+    mark: str
 
 
 @functools.cache
@@ -144,14 +154,11 @@ def age(text: str) -> str:
     return AGE.format("" if all(changes) else "some of ")
 
 
-def run_line(result: dict[str, Any]) -> str:
-    """Date, commit, machine and command, with a mark if the run is current."""
-    mark = "" if change(result["commit"], *result["sources"]) else MARK
-    command = result["command"]
-    if "`" not in command:
-        command = f"`{command}`"
-    date, commit, machine = result["date"], result["commit"], result["machine"]
-    return f"{date}, `{commit}`{mark}, {machine}: {command}"
+def run_of(entry: dict[str, Any]) -> Run:
+    """The run of a result, or of one of its others."""
+    mark = "" if change(entry["commit"], *entry["sources"]) else MARK
+    fields = ("date", "commit", "machine", "command")
+    return Run(*(entry[field] for field in fields), mark)
 
 
 def shown(result: dict[str, Any], field: str = "value") -> str:
@@ -176,25 +183,40 @@ def markdown(columns: list[str], rows: list[list]) -> str:
     return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
-def table(name: str, runs: list[str]) -> str:
+def run_numbers(name: str, runs: dict[Run, str]) -> str:
+    """The numbers of a result's runs. ``runs`` gets each new run, and the result's name."""
+    result, numbers = results()[name], []
+    for entry in (result, *result.get("others", [])):
+        run = run_of(entry)
+        runs.setdefault(run, name)
+        numbers.append(str(list(runs).index(run) + 1))
+    return ", ".join(numbers)
+
+
+def run_list(runs: dict[Run, str]) -> str:
+    """A numbered list with the file of results/ that has the command of each run."""
+    lines = []
+    for number, (run, name) in enumerate(runs.items(), 1):
+        file = f"[{name}.json](../results/{name}.json)"
+        what = f"{run.date}, `{run.commit}`{run.mark}, {run.machine}"
+        lines.append(f"{number}. {what}: {file}")
+    return "\n".join(lines)
+
+
+def table(name: str, runs: dict[Run, str]) -> str:
     """A result with rows, or all figures of a table. New runs are added to ``runs``."""
-
-    def numbers(result: dict[str, Any]) -> str:
-        lines = [run_line(run) for run in (result, *result.get("others", []))]
-        runs.extend(line for line in lines if line not in runs)
-        return ", ".join(str(runs.index(line) + 1) for line in lines)
-
     if name == "runs":
-        return "\n".join(f"{number}. {line}" for number, line in enumerate(runs, 1))
+        return run_list(runs)
     if name in results():
         result = results()[name]
         word = "runs" if "others" in result else "run"
-        head = f"**{result['what']}** ({word} {numbers(result)})"
+        head = f"**{result['what']}** ({word} {run_numbers(name, runs)})"
         text = ". ".join(filter(None, [head, result.get("note")]))
         return f"{text}\n\n{markdown(result['columns'], result['rows'])}"
     rows = [
-        {field: shown(result, field) for field in COLUMNS} | {"run": numbers(result)}
-        for result in results().values()
+        {field: shown(result, field) for field in COLUMNS}
+        | {"run": run_numbers(key, runs)}
+        for key, result in results().items()
         if result.get("table") == name
     ]
     if not rows:
@@ -211,7 +233,7 @@ def table(name: str, runs: list[str]) -> str:
 
 def fill(text: str) -> str:
     """A page with the figures, tables and sentence of its marks."""
-    runs: list[str] = []
+    runs: dict[Run, str] = {}
     sentence = age(text)
 
     def span(match: re.Match) -> str:
