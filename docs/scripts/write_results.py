@@ -14,9 +14,9 @@ figure or table of several runs lists the other runs in "others".
 
 A run is current if the code of its "sources" has not changed since its commit. Comments and
 docstrings are not code. A speed figure is a result with a "ratio": a time beside a peer's
-time. If README.md shows a speed figure whose run is not current, the script names it, writes
-nothing and exits with code 1. The marks of current runs and the sentence depend on the
-checkout, so the tests compare pages without them.
+time. If README.md shows a speed figure whose run is not current, the script names it,
+writes nothing and exits with code 1. The marks of current runs and the sentence depend on
+the checkout, so the tests compare pages without them.
 
 usage:
   python docs/scripts/write_results.py [--allow_old]
