@@ -1,8 +1,9 @@
 """The worker of finetune.py that runs Hugging Face's Trainer on a GPU or the CPU.
 
-Each batch is padded to its longest sequence. AdamW, 10% warmup, linear decay, weight decay
-0.01 except on biases and LayerNorm, gradients clipped at 1. bfloat16: products only. The
-dev set is scored after each epoch, and nothing is saved.
+Each batch is padded to its longest sequence. Batches are random or of similar lengths.
+AdamW, 10% warmup, linear decay, weight decay 0.01 except on biases and LayerNorm, gradients
+clipped at 1. bfloat16: products only. The dev set is scored after each epoch, and nothing
+is saved.
 
 It needs an environment of its own:
   pip install torch==2.13.0 transformers==5.24.0 accelerate seqeval
@@ -86,6 +87,7 @@ def measure(options):
             use_cpu=not torch.cuda.is_available(),
             bf16=options.dtype == "bfloat16",
             seed=options.seed,
+            train_sampling_strategy=options.sampling,
             num_train_epochs=options.epochs,
             per_device_train_batch_size=options.batch,
             per_device_eval_batch_size=options.batch,

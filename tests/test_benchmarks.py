@@ -185,8 +185,14 @@ def test_scores_beside_the_trainer_are_published(start, monkeypatch, tmp_path):
     run = dict(process_seconds=9.0, cpu_seconds=9.0, padding_share=0.1)
     ours = [run | dict(train_seconds=2.0, score=score) for score in (80.0, 82.0)]
     peer = [run | dict(train_seconds=5.0, score=score) for score in (81.0, 81.0)]
-    results = {("sst2", "bert_jax"): ours, ("sst2", "transformers"): peer}
-    results |= {("mrpc", "bert_jax"): ours, ("mrpc", "transformers"): [{"error": "no"}]}
+    failed = [{"error": "no"}]
+    grouped = [run | dict(train_seconds=4.0, score=score) for score in (79.0, 80.0)]
+    random, by_length = finetune.PEERS
+    systems = ("bert_jax", random, by_length)
+    results = {}
+    for task, runs in ("sst2", (ours, peer, grouped)), ("mrpc", (ours, peer, failed)):
+        for system, of_system in zip(systems, runs, strict=True):
+            results[task, system] = of_system
     options = SimpleNamespace(result="tune", dtype="float32")
     ours[0]["sources"] = ours[1]["sources"] = ["experiments/finetune/glue.py"]
     finetune.publish_rows(finetune.summary(results), results, options)
@@ -194,8 +200,9 @@ def test_scores_beside_the_trainer_are_published(start, monkeypatch, tmp_path):
     result = json.loads(path.read_text())
     assert path.stem == "tune_sst2_float32" and result["metric"] == "accuracy"
     assert "experiments/finetune/glue.py" in result["sources"]
-    assert (result["score"], result["peer_score"]) == ("81.0 ± 1.4", "81.0 ± 0.0")
-    assert (result["value"], result["peer_value"], result["ratio"]) == (2.0, 5.0, 2.5)
+    assert (result["score"], result["peer_score"]) == ("81.0 ± 1.4", "79.5 ± 0.7")
+    assert (result["value"], result["peer_value"], result["ratio"]) == (2.0, 4.0, 2.0)
+    assert result["peer"] == by_length
 
 
 def test_windows_are_compared_with_attention_to_all_tokens(
