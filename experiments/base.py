@@ -1,18 +1,19 @@
 """BERT BASE as in the paper: 12 layers, width 768, 12 heads, 110M parameters.
 
 What: MLM and NSP on English Wikipedia and books, 1,000,000 steps of 256 x 512 tokens.
-  base:two_phase trains 900,000 steps at length 128 and 100,000 at 512. The released
-  checkpoints were trained so, with three tenths of the work. base:lamb trains on the same
+  base:two_phase trains 900,000 steps at length 128 and 100,000 at 512, as the released
+  checkpoints were trained, with three tenths of the work. base:lamb trains on the same
   examples in 15,625 steps of 32,768 sequences, for more than 256 chips. base:fast trains
-  without dropout of attention probabilities, as MosaicBERT and ModernBERT do. All else is
-  as in the paper. Fused attention then fits: add --compute.attention_impl=splash on TPUs or
-  =cudnn on GPUs. On v5e splash moves 42% fewer bytes a layer, by the compiler's count.
+  without dropout of attention probabilities, as MosaicBERT and ModernBERT do, and is
+  otherwise as in the paper. It can use fused attention: --compute.attention_impl=splash on
+  TPUs, or =cudnn on GPUs. On v5e, splash moves 42% fewer bytes a layer by the compiler's
+  count.
 On: 16 TPU chips for 4 days in the paper. Any number of devices that divides 256 works.
 Result: MLM perplexity 3.99 and NSP accuracy 97 to 98% on held-out text (paper, appendix C
   and A.1). GLUE test average 79.6 after fine-tuning (paper, table 1).
 Before: your text, or the output of bert_jax prepare; see docs/guides/pretrain.md.
 Run:
-  bert_jax train --config base --data.path=DIR   (or --data.corpus=TEXT)
+  bert_jax train --config base --data.path=DIR   (or --data.corpus=my_text)
 """
 
 

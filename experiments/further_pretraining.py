@@ -1,4 +1,4 @@
-"""Further pretraining: a checkpoint learns from texts of your own domain.
+r"""Further pretraining: a checkpoint learns from texts of your own domain.
 
 What: MLM and NSP from a checkpoint, 10,000 steps of 32 x 128 tokens (fewer, if the
   checkpoint has fewer positions) with Google's learning rate for this; four passes over
@@ -9,7 +9,8 @@ On: one GPU for about an hour for BASE (an estimate). Two CPU cores need four to
 Result: the loss on held-out documents of the domain falls from the first evaluation on. The
   gain on a task depends on how much the domain differs from the checkpoint's text.
 Run:
-  bert_jax train --config further_pretraining --init_from=CHECKPOINT --data.corpus=TEXT
+  bert_jax train --config further_pretraining --init_from=google-bert/bert-base-uncased \
+    --data.corpus=my_text
   or with --data.path=DIR, the output of bert_jax prepare with the vocabulary of the
   checkpoint; see docs/guides/further_pretraining.md.
 """

@@ -6,17 +6,17 @@ What: MLM and NSP, 10,000 steps of 32 x 128 tokens. Use it to try a text before 
   mini:electra.
 On: one GPU or TPU chip. Two CPU cores need one to two seconds a step.
 Result: in the first 240 steps on 45 MB of text the loss falls from 9.4 to 8.0. The result
-  of a whole run is not known.
+  of a whole run is unknown.
 Before: your text, or the output of bert_jax prepare; see docs/guides/pretrain.md.
 Run:
-  bert_jax train --config mini --data.corpus=TEXT   (or --data.path=DIR)
+  bert_jax train --config mini --data.corpus=my_text   (or --data.path=DIR)
 """
 
 from base import get_config as get_base_config
 from base import phase
 
 ALONE = dict(next_sentence=False)
-# What each objective changes: where it is, the model, how examples are drawn.
+# For each objective its module, and its settings of the model and of the examples.
 OBJECTIVES = {
     "mlm_nsp": ("mlm_nsp", {}, {}),
     "mlm": ("mlm_nsp", {}, ALONE),

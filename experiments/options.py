@@ -1,4 +1,4 @@
-"""BERT-Mini with one thing changed, to measure what the change is worth.
+"""BERT-Mini with one change, to measure its effect.
 
 What: mini.py with one of OPTIONS. sinusoidal: the positions of Vaswani et al. pre_norm:
   LayerNorm before each part of a layer. sparing_dropout: no dropout, for short runs
@@ -7,12 +7,12 @@ What: mini.py with one of OPTIONS. sinusoidal: the positions of Vaswani et al. p
   mix_80_10_10 and five more: the shares of [MASK], same and random tokens of the paper's
   table 8. 3x768x12 and five more: the layers, width and heads of the paper's table 6.
 On: one GPU or TPU chip. Two CPU cores need one to two seconds a step of Mini.
-Result: not known for Mini. Table 8 for BASE on MNLI, NER fine-tuned and NER on frozen
+Result: unknown for Mini. Table 8 for BASE on MNLI, NER fine-tuned and NER on frozen
   features: 84.2, 95.4 and 94.9 for mix_80_10_10; 83.6, 94.9 and 94.6 for mix_0_0_100.
   Table 6: MLM perplexity 5.84 for 3x768x12 and 3.23 for 24x1024x16.
 Before: your text, or the output of bert_jax prepare; see docs/guides/pretrain.md.
 Run:
-  bert_jax train --config options:sinusoidal --data.corpus=TEXT   (or another of OPTIONS)
+  bert_jax train --config options:sinusoidal --data.corpus=my_text   (or another of OPTIONS)
 """
 
 from mini import get_config as get_mini_config
@@ -20,7 +20,7 @@ from mini import get_config as get_mini_config
 
 def _mix(mask: int, same: int, random: int) -> dict:
     """Percents of the predicted tokens, as table 8 has them."""
-    del same  # what is left
+    del same  # the rest
     shares = dict(mask_share=mask / 100, random_share=random / 100)
     return dict(data=dict(examples=shares))
 

@@ -4,7 +4,7 @@ What: MLM and NSP with a vocabulary of 8,192 tokens and 4 layers of width 256 (M
   al., 2019); 7,600 steps of 64 x 64 tokens, then 5,500 of 32 x 128, because the paper
   trains on short sequences first. 30% of the tokens are masked, because a short run learns
   more from more masks (Wettig et al., 2022). Evaluations mask 15%.
-On: two CPU cores for 90 minutes; in bfloat16 if they are fast at it (dtype "auto").
+On: two CPU cores for 90 minutes, in bfloat16 if it is fast there (dtype "auto").
 Result: MLM accuracy 39.0% (perplexity 28.5) and NSP accuracy 88.2% on held-out text, and
   58.8% of BLiMP with seed 1; see docs/results.md.
 Before: python experiments/data/download.py DATA, which downloads 46 MB of text.

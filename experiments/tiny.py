@@ -48,7 +48,7 @@ def get_config() -> dict:
         eval_batches=100,
         checkpoint_every=450,
         keep_checkpoints=2,
-        prompts=(  # not in the corpus; with another data.corpus none is asked
+        prompts=(  # not in the corpus, and unused with another data.corpus
             "Return [MASK] if the thread is still waiting for a job.",
             "If the file does not [MASK], an exception is raised.",
             "Returns [MASK] when the two names do not differ.",

@@ -1,4 +1,4 @@
-"""Masking: how much is masked, which tokens are masked together, and packing.
+"""Masking: mask rates, masks of whole words and runs of words, and packing.
 
 What: MLM and NSP with 15%, 30% and 40% of the tokens masked (Wettig et al., 2022), with
   whole words, with runs of words (ALBERT, section 4.2), and with 15% in packed rows. The

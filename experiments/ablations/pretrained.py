@@ -1,4 +1,4 @@
-"""What pretraining is worth: five tasks with and without it.
+"""The gain from pretraining: five tasks with and without it.
 
 What: SST-2, MRPC, CoLA, WNUT-17 and SQuAD (3,000 questions of 36 articles for training, 12
   articles for dev), from the small BERT of speedrun.py and from random parameters, each

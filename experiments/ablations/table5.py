@@ -1,7 +1,7 @@
-"""What to learn from text (paper, table 5, and ELECTRA), at a size for two CPU cores.
+"""Pretraining objectives (paper, table 5, and ELECTRA) at a size for two CPU cores.
 
 What: BERT's two objectives; masked LM without NSP; left to right as GPT; the same with a
-  BiLSTM on top at fine-tuning; two LSTMs as ELMo; ELECTRA's replaced tokens. The model has
+  BiLSTM on top in fine-tuning; two LSTMs as ELMo; ELECTRA's replaced tokens. The model has
   2 layers of width 128. The first variant learns from 10 million tokens, and the others
   compute as many floating-point operations. A model of this size learns more than the
   frequencies of tokens only with short sequences first, 40% of the tokens masked (ELECTRA:
@@ -42,7 +42,7 @@ SMALL = dict(
 ALONE = dict(next_sentence=False)
 REPLACED = ALONE | dict(mask_rate=0.25, mask_share=1.0, random_share=0.0)
 LSTMS = dict(encoder="lstm", positions="none", pre_norm=False)
-# What each objective changes: where it is, the model, how examples are drawn.
+# For each objective its module, and its settings of the model and of the examples.
 OBJECTIVES = dict(
     mlm_nsp=("mlm_nsp", {}, {}),
     mlm=("mlm_nsp", {}, ALONE),

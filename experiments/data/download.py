@@ -2,8 +2,7 @@
 
 DATA gets wikipedia/ and books/, 46 MB of text, and blimp/data/, the pairs that models are
 scored on. files.json names the commit on GitHub and the SHA-256 of each file. Files that
-are in DATA are checked, and not downloaded again. So a copy of DATA from another machine
-needs no network.
+exist in DATA are only checked, so a copy of DATA from another machine needs no network.
 
 usage:
   python experiments/data/download.py DATA

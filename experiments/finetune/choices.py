@@ -1,9 +1,10 @@
-"""Your own multiple choice: JSONL with a context, any number of choices and a label.
+r"""Your own multiple choice: JSONL with a context, any number of choices and a label.
 
 Data: train, dev and test files, which data.train, data.dev and data.test can name.
 Result: accuracy on dev and test.
 Run:
-  bert_jax finetune --config choices --init_from=CHECKPOINT --data.dir=choices
+  bert_jax finetune --config choices --init_from=google-bert/bert-base-uncased \
+    --data.dir=choices
 """
 
 

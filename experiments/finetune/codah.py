@@ -1,9 +1,10 @@
-"""CODAH: choose one of four endings, which were written to fool models. 2,776 rows.
+r"""CODAH: choose one of four endings, which were written to fool models. 2,776 rows.
 
 Data: full_data.tsv (or codah.tsv), which is split into five folds.
 Result: accuracy on dev and test of a fold.
 Run:
-  bert_jax finetune --config codah --init_from=CHECKPOINT --data.dir=multiple_choice
+  bert_jax finetune --config codah --init_from=google-bert/bert-base-uncased \
+    --data.dir=multiple_choice
 """
 
 

@@ -1,4 +1,4 @@
-"""CoNLL-2003: names of persons, places, organisations and others. 14,041 sentences.
+r"""CoNLL-2003: names of persons, places, organisations and others. 14,041 sentences.
 
 What: tags each word, with the words around the sentence in its document. The argument
   features trains a BiLSTM on the last four layers of a frozen encoder (paper, section 5.3).
@@ -9,8 +9,10 @@ Result: entity F1. The paper's BASE and LARGE reach 96.4 and 96.6 on dev, 92.4 a
   test. The BiLSTM on BASE reaches 96.1 on dev.
 Before: a cased checkpoint.
 Run:
-  bert_jax finetune --config conll2003 --init_from=CHECKPOINT --data.dir=conll2003
-  bert_jax finetune --config conll2003:features --init_from=CHECKPOINT --data.dir=conll2003
+  bert_jax finetune --config conll2003 --init_from=google-bert/bert-base-cased \
+    --data.dir=conll2003
+  bert_jax finetune --config conll2003:features --init_from=google-bert/bert-base-cased \
+    --data.dir=conll2003
 """
 
 # The paper's feature-based tagger (section 5.3).

@@ -1,4 +1,4 @@
-"""GLUE: nine tasks on a text or a pair of texts.
+r"""GLUE: nine tasks on a text or a pair of texts.
 
 Data: the folder of a task's own TSV files, or --data.dir=tfds:glue/TASK.
 On: one TPU chip for at most an hour, or one GPU for a few hours (paper, section 3.2).
@@ -17,7 +17,8 @@ Result: the metric on dev. The last column has the paper's BASE and LARGE on tes
   collapse. MNLI also predicts the diagnostic set AX. WNLI's dev split contradicts its
   training rows.
 Run:
-  bert_jax finetune --config mrpc --init_from=CHECKPOINT --data.dir=glue/MRPC
+  bert_jax finetune --config mrpc --init_from=google-bert/bert-base-uncased \
+    --data.dir=glue/MRPC
 """
 
 # The folders of GLUE's own download.

@@ -1,10 +1,11 @@
-"""Several labels at once for a text or a pair of texts, from CSV, TSV or JSONL.
+r"""Several labels at once for a text or a pair of texts, from CSV, TSV or JSONL.
 
 Data: train, dev and (optional) test files with named columns in --data.dir. Commas separate
   the labels of a cell (data.separator). JSONL may have lists.
 Result: micro and macro F1 on dev, and the share of rows with every label right.
 Run:
-  bert_jax finetune --config multi_label --init_from=CHECKPOINT --data.dir=emotions
+  bert_jax finetune --config multi_label --init_from=google-bert/bert-base-uncased \
+    --data.dir=emotions
 """
 
 

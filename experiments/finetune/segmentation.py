@@ -1,9 +1,10 @@
-"""Chinese word segmentation: texts with spaces between the words.
+r"""Chinese word segmentation: texts with spaces between the words.
 
 Data: train, dev and test files, which data.train, data.dev and data.test can name.
 Result: F1 of words on dev and test.
 Run:
-  bert_jax finetune --config segmentation --init_from=CHECKPOINT --data.dir=segmentation
+  bert_jax finetune --config segmentation --init_from=google-bert/bert-base-chinese \
+    --data.dir=segmentation
 """
 
 

@@ -1,9 +1,10 @@
-"""Your own tags: names, parts of speech, or any file with a word and its tag on a line.
+r"""Your own tags: names, parts of speech, or any file with a word and its tag on a line.
 
 Data: train, dev and test files, which data.train, data.dev and data.test can name.
 Result: entity F1, or accuracy for plain tags.
 Run:
-  bert_jax finetune --config tagging --init_from=CHECKPOINT --data.dir=tags
+  bert_jax finetune --config tagging --init_from=google-bert/bert-base-cased \
+    --data.dir=tags
 """
 
 
