@@ -1,11 +1,11 @@
 """Scores minimal pairs with transformers, and compares each set with ``bert_jax score``.
 
-torch masks each token of a sentence in turn and adds the log probabilities. No code of
-bert_jax runs here. The sets of both are equal, except for pairs whose two scores differ by
-less than 0.001, which rounding may decide. The exit code is 1 if they are not.
+torch masks each token of a sentence in turn and adds up the log probabilities, without code
+of bert_jax. The numbers of right pairs in each set must agree, except for pairs whose two
+scores differ by less than 0.001, where rounding may matter. Otherwise the exit code is 1.
 
-It uses one core, and can score half of the pairs on each of two. It needs an environment
-of its own: pip install torch==2.13.0 transformers==5.24.0
+The script uses one core, and two copies can each score half of the pairs. It needs an
+environment of its own: pip install torch==2.13.0 transformers==5.24.0
 
 usage:
   bert_jax convert --checkpoint runs/speedrun-0 --output exported

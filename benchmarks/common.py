@@ -1,8 +1,8 @@
-"""Shared helpers: flags, worker processes, alternating runs, medians, tables, reports.
+"""Shared code: flags, worker processes, alternating runs, medians, tables, reports.
 
-Only the standard library: bert_jax and its peers run in different Python environments. A
-benchmark starts each system as a worker process and passes its options as JSON. The
-worker prints its results as one line of JSON.
+It needs only the standard library, because bert_jax and its peers run in different Python
+environments. A benchmark starts each system as a worker process and passes its options as
+JSON, and the worker prints its results as one line of JSON.
 """
 
 import argparse
@@ -123,7 +123,7 @@ def answer(measure: Callable[[SimpleNamespace], dict[str, Any]]) -> None:
     """In a worker: measures with the options of the command line, prints the results.
 
     "sources" of the results are the files of this project that the process ran. measure
-    returns those that are not modules.
+    returns the sources that are not modules.
     """
     results = measure(SimpleNamespace(**json.loads(sys.argv[1])))
     sources = {*results.get("sources", []), *loaded_files()}
@@ -133,10 +133,10 @@ def answer(measure: Callable[[SimpleNamespace], dict[str, Any]]) -> None:
 def loaded_files() -> list[str]:
     """The modules of this project that this process has imported, as paths from ROOT.
 
-    They are all modules whose code may have run, and some from which only a name was
-    needed. Which functions ran is not recorded, because a profiler would slow down what is
-    measured. So a change may make a figure old that it does not concern, but no figure
-    seems current whose code has changed.
+    The list has all modules whose code may have run, and some of which only a name was
+    needed. It does not record which functions ran, because a profiler would slow down the
+    measurement. A change may therefore make an unrelated figure old, but no figure seems
+    current whose code has changed.
     """
     files = set()
     for module in list(sys.modules.values()):
@@ -154,7 +154,7 @@ def alternate(
     """Runs every worker ``runs`` times, in the order A B, B A, A B ...
 
     A slow phase of the machine then slows down all systems. Yields all results so far
-    after each process, so that a benchmark that is stopped has written what it measured.
+    after each process, so that an interrupted benchmark has written its measurements.
     """
     results: dict[Any, list[dict]] = {}
     for turn in range(runs):

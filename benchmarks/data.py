@@ -1,9 +1,9 @@
 """CPU seconds to tokenise and prepare text and to draw pretraining batches.
 
 Our tokenizer and the tokenizers library use the same vocabulary. The table also has the
-time of the original's create_pretraining_data.py, which draws pairs and masks too, five
+time of the original's create_pretraining_data.py, which also draws pairs and masks, five
 times over. Packed batches have a multiple of --rows rows. All times are CPU seconds of all
-threads of one process, and the least of --repeats measurements.
+threads of one process, the minimum of --repeats measurements.
 
 usage:
   python benchmarks/data.py [--text FILE --format NAME] [--vocabulary vocab.txt]
@@ -49,7 +49,7 @@ CASES = ((128, 20, "token"), (512, 77, "token"), (128, 20, "whole_word"))
 
 
 def least_seconds(repeats: int, work: Callable, *arguments: Any) -> tuple[float, Any]:
-    """The least CPU seconds of a function, and what it returns."""
+    """The minimum of the CPU seconds of a function, and its result."""
     seconds = []
     for _ in range(repeats):
         start = time.process_time()

@@ -1,10 +1,10 @@
 """Seconds to embed sentences of mixed length with bert_jax and with its peers.
 
 All systems use the same weights, sentences, batch size and pooling: the mean of the last
-layer over all tokens, scaled to length 1. Each runs in its own process, and the runs
-alternate. "s" is the median of all repeats of all runs. "first, s" is the first call with
-its compilation. "one, ms" is the median of sentences that are embedded one by one.
-"differs" is the largest difference from our vectors in the first dtype.
+layer over all tokens, scaled to length 1. Each system runs in its own process, and the runs
+alternate. "s" is the median of all repeats of all runs. "first, s" is the first call,
+compilation included. "one, ms" is the median time of sentences embedded one by one.
+"differs" is the largest difference from our embeddings in the first dtype.
 
 usage:
   python benchmarks/embedding.py --model all-MiniLM-L6-v2 [--texts FILE] [--count 4000]
@@ -13,7 +13,7 @@ usage:
     [--runs 3] [--output FILE.json] [--result embedding_minilm]
 
 PEER is an environment with the packages that embedding_peer.py names. Without it only
-ours run.
+bert_jax runs.
 """
 
 import sys

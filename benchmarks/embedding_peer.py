@@ -1,7 +1,7 @@
 """The worker of embedding.py that times sentence-transformers, ONNX Runtime or OpenVINO.
 
-The two runtimes get the model, its mean and its scaling as one program that PyTorch
-exports, and batches of similar lengths, as sentence-transformers sorts them. In bfloat16
+The two runtimes get the model, the mean and the scaling as one program that PyTorch
+exports, and batches of similar lengths, sorted as in sentence-transformers. In bfloat16,
 sentence-transformers has bfloat16 weights and OpenVINO bfloat16 products. ONNX Runtime has
 no bfloat16 products on a CPU.
 

@@ -1,7 +1,7 @@
 """Fine-tuning with bert_jax and with transformers' Trainer.
 
 All train on the same rows from the same checkpoint, with the same batch size, number of
-steps, learning rates and dtype. Each run is its own process. The order of the systems
+steps, learning rates and dtype. Each run has its own process, and the order of the systems
 alternates from seed to seed. The Trainer runs twice: with its default, random batches, and
 with batches of similar lengths (train_sampling_strategy="group_by_length"). The faster of
 the two is published.
@@ -21,7 +21,7 @@ usage:
 
 DATA has glue/, ner/wnut17/, squad/, multiple_choice/ and sick/. DIR/COMMIT keeps the
 results, and the same command at the same commit skips runs with results. PEER is an
-environment with the packages that finetune_peer.py names. Without it only ours run.
+environment with the packages that finetune_peer.py names. Without it only bert_jax runs.
 """
 
 import argparse

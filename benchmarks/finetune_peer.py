@@ -234,7 +234,7 @@ def wnut17(options, tokenizer):
     expected = [own for _, own in splits[1]]
 
     def score(logits):
-        answers = [["O"] * len(own) for own in expected]  # also for truncated words
+        answers = [["O"] * len(own) for own in expected]  # for truncated words as well
         for own, first, outputs in zip(answers, firsts, logits, strict=True):
             for j, word in enumerate(first):
                 if word is not None:

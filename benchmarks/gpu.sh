@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs all GPU benchmarks within ten minutes and writes one JSON file, the most important first:
+# Runs all GPU benchmarks within ten minutes, the most important first, and writes a JSON file:
 #   doctor       what `bert_jax doctor` prints about this machine
 #   windows      attention to all tokens and with ModernBERT's windows, for each kernel
 #   pretraining  steps and peak memory of BASE at lengths 512 and 128 in bfloat16, with each
@@ -10,10 +10,10 @@
 # usage: benchmarks/gpu.sh OUTPUT.json [PEER_PYTHON|none]
 #
 # python3 (or $PYTHON) has jax. PEER_PYTHON (default: the same) has torch, transformers,
-# accelerate and sentence-transformers. With none, only ours runs. SECONDS_IN_ALL gives more
+# accelerate and sentence-transformers. With none, only bert_jax runs. SECONDS_IN_ALL sets the
 # time, CASES="large:32x512,large:128x128" and DROPOUTS=0.1 measure other steps, and KERNELS
-# leaves out kernels (cudnn has no dropout of attention). OUTPUT.json names the benchmarks
-# without results as missing, and those that failed or were stopped as incomplete.
+# chooses kernels (cudnn has no dropout of attention). OUTPUT.json lists benchmarks without
+# results as missing, and benchmarks that failed or were stopped as incomplete.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 output=$(realpath -m "${1:?usage: benchmarks/gpu.sh OUTPUT.json [PEER_PYTHON|none]}")
@@ -25,10 +25,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 touch "$work/failed"
 export PYTHONPATH=$PWD HF_HUB_OFFLINE=1
-# Without it the peak memory would be the reserved memory.
+# Otherwise the peak memory would be the reserved memory.
 export XLA_PYTHON_CLIENT_PREALLOCATE=false
 
-# limited NAME ARGUMENTS...: runs Python with the arguments in the time that is left.
+# limited NAME ARGUMENTS...: runs Python with the arguments in the remaining time.
 limited() {
   local name=$1 left=$((seconds - SECONDS))
   shift

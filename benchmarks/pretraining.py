@@ -2,10 +2,10 @@
 
 Both do the same work on the same device: MLM and NSP on random tokens without padding,
 the same number of masked tokens, clipping, Adam. The case ettin_17m is a ModernBERT with
-the sizes of Ettin 17M, which learns from masked tokens alone; give it --dropouts 0.0. Each
+the sizes of Ettin 17M, which only learns masked tokens and needs --dropouts 0.0. Each
 system runs in its own process, and the runs alternate. "s" is the median of all repeats of
-all runs, the spread is (largest - smallest) / median. "first, s" is the first step with its
-compilation. MFU is the model FLOPs of a second (bert_jax.model.flops.step, for both
+all runs, and the spread is (largest - smallest) / median. "first, s" is the first step,
+compilation included. MFU is the model FLOPs per second (bert_jax.model.flops.step, for both
 systems) divided by the peak of the device. "its time / ours" compares float32 with float32,
 and the peer's autocast and bfloat16 with our bfloat16.
 
@@ -18,7 +18,7 @@ usage:
 A case is SIZE:BATCHxLENGTH. A dropout is RATE or RATE/RATE_OF_ATTENTION. --kernels: values
 of our compute.attention_impl; the first is "ours". --peer_dtypes: the peer's precisions
 beside our bfloat16. PEER is an environment with the packages that
-pretraining_peer.py names. Without it only ours run.
+pretraining_peer.py names. Without it only bert_jax runs.
 """
 
 import argparse

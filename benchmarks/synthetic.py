@@ -1,7 +1,7 @@
 """Random weights and a random task, for benchmarks without a checkpoint and data.
 
 Writes FOLDER/model, a Hugging Face folder with the vocabulary of BERT's uncased models, and
-FOLDER/glue/SST-2 with sentences of Moby-Dick and random labels. Scores mean nothing.
+FOLDER/glue/SST-2 with sentences of Moby-Dick and random labels. Scores have no meaning.
 
 usage:
   python benchmarks/synthetic.py --output FOLDER [--size base] [--rows 8000]

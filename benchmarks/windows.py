@@ -1,10 +1,10 @@
 """Seconds of attention, and of a whole layer, with a window and to all tokens.
 
 A row is a kernel (compute.attention_impl) at one length. "window, s" and "all, s" are
-medians of a forward and a backward pass. Both are measured in turn in one process, so that
+medians of a forward and a backward pass. They are measured in turns in one process, so that
 a slow phase of the machine slows down both. "ratio" is the first divided by the second. The
 layer is ModernBERT's with the sizes of Ettin 17M: width 256, 4 heads, a gated feed-forward
-layer of width 384, and a window of 64 tokens on either side. Attention is without the
+layer of width 384, and a window of 64 tokens on either side. "attention" leaves out the
 products before and after it.
 
 usage:

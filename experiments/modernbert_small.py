@@ -1,6 +1,6 @@
 """A small ModernBERT on the English inside Python itself, with a recipe of 2025.
 
-What: masked LM with the layers of ModernBERT: 4 of width 128, of which the second and third
+What: masked LM with four ModernBERT layers of width 128. The second and third layers
   attend to 16 tokens on either side. 1,500 steps of 2,048 tokens. The share of masked
   tokens falls from 30 to 15%. The learning rate is constant after the warmup, and decays
   in the last 400 steps. The run keeps an average of its parameters (EMA).

@@ -115,7 +115,7 @@ def is_same(commit: str, file: str) -> bool:
 
 @functools.cache
 def change(commit: str, *sources: str) -> str:
-    """What has changed in the sources since a commit. Empty if the run is current.
+    """Names a change of the sources since a commit. Empty if the run is current.
 
     sources: files and folders, as paths from ROOT. Files that are not Python must be equal
     byte by byte. A run is not current if its commit is not in the checkout.
@@ -135,7 +135,7 @@ def change(commit: str, *sources: str) -> str:
 
 
 def speed_figures(text: str) -> dict[str, str]:
-    """What has changed since the runs of the speed figures in a page, by their names."""
+    """The changes since the runs of the speed figures in a page, by their names."""
     changes = {}
     for name in re.findall(r"<!-- result: (\w+)", text):
         result = results()[name]
