@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The old way: tpu_vm.sh over several slices. Batches are split over the slices, and only
-# gradients cross the data-center network. In launch/gke.yaml change the number of slices.
+# The old way: tpu_vm.sh on several slices. Batches are split over the slices, and only
+# gradients cross the data-center network. In launch/gke.yaml set the number of slices instead.
 #
 #   launch/multislice.sh --num_slices 2 --name bert --zone us-west4-a --type v5litepod-16 \
 #     --workdir gs://BUCKET/bert -- --config base

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# The old way: runs a config on Cloud TPU v2 to v6e, from nothing to the last step, and cleans up.
+# The old way: runs a config on Cloud TPU v2 to v6e, from creating the machines to deleting them.
 #
 # The script uses Cloud TPU's API. Google only fixes bugs in this API, and the API has no TPU7x.
-# New users take GKE (launch/gke.yaml) or, without a cluster, SkyPilot (launch/sky.yaml).
+# New users should use GKE (launch/gke.yaml) or, without a cluster, SkyPilot (launch/sky.yaml).
 #
 #   launch/tpu_vm.sh --name bert --zone us-central2-b --type v4-32 \
 #     --workdir gs://BUCKET/bert -- --config base
 #
 # The arguments after -- go to bert_jax train on every worker. The steps are: create (a queued
-# resource, or the existing one of that name), install (copy this checkout and make its
+# resource, or use the existing one of that name), install (copy this checkout and create its
 # environment), run (start all workers and print their output), delete. --step runs one step.
 # After every exit code except 0 and 2 the run starts again and resumes from its last
 # checkpoint, at most three times without a newer checkpoint. A preempted slice is created
-# again first, so --workdir must outlive the machines: a gs:// path.
+# again first, so --workdir must be a gs:// path, which outlives the machines.
 #
-#   --spot            cheaper machines that can be taken away
+#   --spot            cheaper machines that can be preempted
 #   --num_slices N    slices joined by the data-center network (see multislice.sh)
 #   --runtime V       software version of the machines (default: depends on --type)
 #   --project P       Google Cloud project (default: gcloud's)
