@@ -148,6 +148,10 @@ def test_spans_and_tables_are_filled_from_results(made, monkeypatch):
 <!-- /table -->
 """)
     assert made.fill(filled) == filled
+    monkeypatch.setattr(made, "CHARTED", {"times": ("value",)})
+    filled = made.fill("<!-- table: times --><!-- /table -->")
+    assert "| what | times as fast | run |" in filled
+    assert "| a step | 1.5 | 1 |" in filled
     for text in (span.format("nothing", ""), "<!-- table: none --><!-- /table -->"):
         with pytest.raises(KeyError):
             made.fill(text)

@@ -56,6 +56,8 @@ COLUMNS = {
     "ratio": "times as fast",
     "run": "run",
 }
+# Columns that a table leaves out, because the chart above it shows them.
+CHARTED = {"speed": ("ratio",), "finetune": ("metric", "score", "peer_score")}
 BLUE, GREY, ORANGE = "#2f6fab", "#8896a3", "#d55e00"
 
 
@@ -221,12 +223,11 @@ def table(name: str, runs: dict[Run, str]) -> str:
     ]
     if not rows:
         raise KeyError(f"table {name}")
-    one_peer = len({row["peer"] for row in rows}) == 1  # the text names it
-    fields = [
-        field
-        for field in COLUMNS
-        if any(row[field] for row in rows) and not (field == "peer" and one_peer)
-    ]
+    left_out = set(CHARTED.get(name, ()))
+    if len({row["peer"] for row in rows}) == 1:  # the text names it
+        left_out.add("peer")
+    shown_fields = [field for field in COLUMNS if field not in left_out]
+    fields = [field for field in shown_fields if any(row[field] for row in rows)]
     cells = [[row[field] for field in fields] for row in rows]
     return markdown([COLUMNS[field] for field in fields], cells)
 
