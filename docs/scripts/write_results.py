@@ -57,7 +57,10 @@ COLUMNS = {
     "run": "run",
 }
 # Columns that a table leaves out, because the chart above it shows them.
-CHARTED = {"speed": ("ratio",), "finetune": ("metric", "score", "peer_score")}
+CHARTED = {
+    "speed": ("peer", "peer_value", "ratio"),
+    "finetune": ("metric", "score", "peer_score"),
+}
 BLUE, GREY, ORANGE = "#2f6fab", "#8896a3", "#d55e00"
 
 
@@ -178,7 +181,7 @@ def shown(result: dict[str, Any], field: str = "value") -> str:
     return value + (unit if unit in ("", "%") else f"\N{NO-BREAK SPACE}{unit}")
 
 
-def markdown(columns: list[str], rows: list[list]) -> str:
+def markdown(columns: list[str], rows: list) -> str:
     """A table. A line of a cell does not end at a plus-minus sign."""
     lines = [columns, ["---"] * len(columns), *rows]
     text = "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
@@ -228,8 +231,9 @@ def table(name: str, runs: dict[Run, str]) -> str:
         left_out.add("peer")
     shown_fields = [field for field in COLUMNS if field not in left_out]
     fields = [field for field in shown_fields if any(row[field] for row in rows)]
-    cells = [[row[field] for field in fields] for row in rows]
-    return markdown([COLUMNS[field] for field in fields], cells)
+    # The rows of a run with several peers are equal without the columns of the peers.
+    cells = dict.fromkeys(tuple(row[field] for field in fields) for row in rows)
+    return markdown([COLUMNS[field] for field in fields], [*cells])
 
 
 def fill(text: str) -> str:
