@@ -397,7 +397,7 @@ def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained, xlm_robert
     for name in ("glue/MRPC", "my_task", "reviews", "runs", "data"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.syspath_prepend(ROOT / "examples")  # the page's PYTHONPATH
-    folders = dict.fromkeys(("A", "runs/tiny", *HUB_NAMES), pretrained)
+    folders = dict.fromkeys(("runs/tiny", *HUB_NAMES), pretrained)
     for name, folder in {**folders, XLM_R: xlm_roberta}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).symlink_to(folder)
