@@ -99,7 +99,7 @@ def main() -> None:
         results[key] = [run | {"difference": difference} for run in results[key]]
     rows = list(summary(results))
     print(markdown(rows))
-    what = f"{options.model.name}: vectors of {options.count:,} sentences"
+    what = f"{options.model.name}: embedding {options.count:,} sentences"
     publish_comparison(options.result, what, rows, results)
     for row in rows:
         if "its one / ours" in row:
@@ -108,7 +108,7 @@ def main() -> None:
                 "one",
                 row["dtype"],
                 row["system"],
-                what=f"{options.model.name}: one sentence alone, {row['dtype']}",
+                what=f"{options.model.name}: embedding one sentence, {row['dtype']}",
                 runs=[run for runs in results.values() for run in runs],
                 value=row["one, ms"] / row["its one / ours"],
                 unit="ms",
