@@ -20,7 +20,7 @@ flags:
 
 Without `--input` and `--search` the command scores all labelled splits of the run's folder,
 or of `--data.dir`. `--output` contains scores.json and the
-[predictions](tasks.md#files-of-predictions).
+[predictions](tasks.md#prediction-files).
 [Evaluate a search](guides/vectors.md#evaluate-a-search) explains `--search`.
 """
 
