@@ -103,7 +103,7 @@ def _figure(
     height: float,
     more_height: float = 0,
 ) -> tuple[Picture, list[Axes]]:
-    """A picture with ``count`` panels in rows. Without a title if it is "".
+    """A picture with ``count`` panels in rows. A title of "" is left out.
 
     width, height: inches of a panel. more_height: inches of the picture's legend.
     """
@@ -238,7 +238,7 @@ def _use_tokens(axes: Axes, runs: Sequence[Run]) -> None:
         reported = run.tokens([line["step"] for line in run.metrics])
         tokens += [number for number in reported if number > 0]
     first, last = min(tokens[1:], default=1), max(tokens)
-    # The limits come first, because a logarithmic axis looks for limits above 0.
+    # The limits are set first, because a logarithmic axis looks for limits above 0.
     axes.set(xlabel="tokens", xlim=(first, 1.25 * last))
     axes.set_xscale("log", nonpositive="mask")
     axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 3)))
@@ -423,11 +423,11 @@ def attention_lines(
 def shards(
     arrays: Mapping[str, Mapping[str, tuple["Sharding", tuple[int, int]]]],
 ) -> Picture:
-    """The devices that store each block of matrices, a row of panels for each mesh.
+    """The devices that store each block of matrices, with a row of panels for each mesh.
 
-    arrays: by the name of a mesh, its matrices by name, each as its sharding and its shape.
-    A block has the numbers of its devices, and the colour of the first. A block of all
-    devices is grey.
+    arrays: for each mesh by name, its matrices by name, each as its sharding and its shape.
+    A block shows the numbers of its devices, and has the colour of the first device. A
+    block on all devices is grey.
     """
     columns = len(next(iter(arrays.values())))
     picture, panels = _figure("", len(arrays) * columns, columns, 1.8, 1.1)

@@ -136,9 +136,9 @@ def write_predictions(
 
 
 def majority(task: Task, rows: Sequence[Any]) -> dict[str, float]:
-    """{"majority": accuracy of always giving the most frequent label, in percent}.
+    """{"majority": accuracy of always predicting the most frequent label, in percent}.
 
-    {} if the task has no classes, or if a row has any number of them.
+    {} if the task has no classes, or if a row may have several classes.
     """
     if not task.labels or task.problem_type == SEVERAL_LABELS:
         return {}
