@@ -54,8 +54,8 @@ done
 TRAIN=("$@")
 
 [[ -n "$NAME" ]] || fail "--name is missing: what to call the machines"
-[[ -n "$ZONE" ]] || fail "--zone is missing, such as us-central2-b"
-[[ -n "$TYPE" ]] || fail "--type is missing, such as v4-32 (16 chips) or v5litepod-16"
+[[ -n "$ZONE" ]] || fail "--zone is missing: the TPU zone, such as us-central2-b"
+[[ -n "$TYPE" ]] || fail "--type is missing: the TPU type, such as v4-32 (16 chips) or v5litepod-16"
 [[ "$STEP" =~ ^(all|create|install|run|delete)$ ]] ||
   fail "--step $STEP, expected all, create, install, run or delete"
 if [[ "$STEP" == all || "$STEP" == run ]]; then
