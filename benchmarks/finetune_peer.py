@@ -57,6 +57,10 @@ class TimedTrainer(transformers.Trainer):
         self.tokens += int(inputs["attention_mask"].sum())
         return super().training_step(model, inputs, *args, **kwargs)
 
+    def _get_eval_sampler(self, eval_dataset):
+        """Dev in its order, because the Trainer would also sort it by length."""
+        return torch.utils.data.SequentialSampler(eval_dataset)
+
     def evaluate(self, *args, **kwargs):
         """Scores the dev set."""
         start = time.perf_counter()
