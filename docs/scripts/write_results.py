@@ -325,9 +325,9 @@ def drawn(
 
 
 def score_mark(score: str, who: str, colour: str) -> Mark:
-    """The mark of a score of the form "81.3 ± 1.9"."""
-    mean, deviation = map(float, score.split(" ± "))
-    return Mark(mean, f"{who} {score}", colour, deviation)
+    """The mark of a score of the form "81.3 ± 1.9", or "81.3" of a single seed."""
+    mean, _, deviation = score.partition(" ± ")
+    return Mark(float(mean), f"{who} {score}", colour, float(deviation or 0))
 
 
 def charts() -> dict[Path, str]:
