@@ -60,7 +60,7 @@ def test_the_chart_of_speed_has_a_bar_for_each_library(made):
         assert f"{result['peer']} {result['ratio']:.2f}" in texts
         assert [pytest.approx(unit * result["ratio"], abs=0.2)] in bars
     faster = [result for result in results if result["ratio"] < 1]
-    assert svg.count(f'fill="{made.ORANGE}"') == len(faster) == 2
+    assert svg.count(f'fill="{made.ORANGE}"') == len(faster) > 0
 
 
 def test_the_chart_of_scores_has_whiskers(made):
