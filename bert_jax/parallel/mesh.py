@@ -120,7 +120,7 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     the batch only once.
     """
     sharding, parts = batch_sharding(mesh), batch_divisor(mesh)
-    if jax.process_count() == 1:
+    if jax.process_count() == 1:  # one transfer for all arrays
         return jax.device_put(batch, sharding)
     local_parts = len(process_rows(mesh, parts))
     # With several processes JAX treats this transfer as an implicit one.
