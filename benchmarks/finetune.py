@@ -3,8 +3,7 @@
 All train on the same rows from the same checkpoint, with the same batch size, number of
 steps, learning rates and dtype. Each run has its own process, and the order of the systems
 alternates from seed to seed. The Trainer runs twice: with its default, random batches, and
-with batches of similar lengths (train_sampling_strategy="group_by_length"). The faster of
-the two is published.
+with batches of similar lengths (train_sampling_strategy="group_by_length").
 
 Three settings of ours differ from the defaults, to match the Trainer: Adam's bias
 correction and epsilon, the deviation of new heads (0.02; the original's distribution is
@@ -71,10 +70,18 @@ SQUAD_SETTINGS = (
     "--data.train_articles=0:36",
     "--data.dev_articles=36:40",
 )
-# train_sampling_strategy of each system that is a Trainer.
+
+
+class Peer(NamedTuple):
+    """A Trainer: its train_sampling_strategy, and the end of the names of its results."""
+
+    sampling: str
+    ending: str
+
+
 PEERS = {
-    "transformers' Trainer": "random",
-    "transformers' Trainer, group_by_length": "group_by_length",
+    "transformers' Trainer": Peer("random", ""),
+    "transformers' Trainer, group_by_length": Peer("group_by_length", "grouped"),
 }
 TASKS = {
     "sst2": Plan("accuracy", 1, 32, 1e-4, "glue.py:sst2", "glue/SST-2", 20_000),
@@ -169,32 +176,33 @@ def publish_rows(
     results: dict[tuple[str, str], list[dict]],
     options: argparse.Namespace,
 ) -> None:
-    """Publishes each task that ours and both Trainers have finished, and the faster one.
+    """Publishes each task that ours and a Trainer have finished.
 
     results: the runs of each row by (task, system).
     """
-    by_task: dict[str, dict[str, dict]] = {}
+    ours: dict[str, dict] = {}
     for row in rows:
-        by_task.setdefault(row["task"], {})[row["system"]] = row
-    for task, of_system in by_task.items():
-        peers = [of_system[name] for name in PEERS]
-        if not all("training / ours" in peer for peer in peers):
+        task, system = row["task"], row["system"]
+        if system == OURS:
+            ours[task] = row
+        if "training / ours" not in row:
             continue
-        ours, peer = of_system[OURS], min(peers, key=lambda row: row["training, s"])
+        parts = [task, options.dtype]
+        if PEERS[system].ending:
+            parts.append(PEERS[system].ending)
         publish(
             options.result,
-            task,
-            options.dtype,
-            runs=results[task, OURS] + results[task, peer["system"]],
+            *parts,
             what=f"{task}, {TASKS[task].epochs} epochs",
-            value=ours["training, s"],
+            runs=results[task, OURS] + results[task, system],
+            value=ours[task]["training, s"],
             unit="s",
-            metric=ours["metric"],
-            score=ours["dev score"],
-            peer=peer["system"],
-            peer_value=peer["training, s"],
-            peer_score=peer["dev score"],
-            ratio=peer["training / ours"],
+            metric=ours[task]["metric"],
+            score=ours[task]["dev score"],
+            peer=system,
+            peer_value=row["training, s"],
+            peer_score=row["dev score"],
+            ratio=row["training / ours"],
         )
 
 
@@ -214,12 +222,14 @@ def main() -> None:
     options.workdir.mkdir(parents=True, exist_ok=True)
     systems = {OURS: run_ours}
     if options.peer_python:
-        for name, sampling in PEERS.items():
-            systems[name] = functools.partial(run_peer, sampling=sampling)
+        for name, peer in PEERS.items():
+            systems[name] = functools.partial(run_peer, sampling=peer.sampling)
     results = {(task, system): [] for task in options.tasks for system in systems}
     for task in options.tasks:
         for seed in map(int, options.seeds):
-            numbered = [*enumerate(systems)][:: -1 if seed % 2 else 1]
+            numbered = list(enumerate(systems))
+            if seed % 2:
+                numbered.reverse()
             for number, system in numbered:
                 path = options.workdir / f"{task}-{seed}-{number}.json"
                 if path.exists():

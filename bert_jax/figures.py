@@ -176,7 +176,9 @@ def curves(
         _check_metrics(metrics, runs)
     else:
         metrics = _default_metrics(runs, by_tokens=bool(compared))
-    title, names = f"{runs[0].name}: {counted(runs[0].metrics[-1]['step'], 'step')}", []
+    last_step = runs[0].metrics[-1]["step"]
+    title = f"{runs[0].name}: {counted(last_step, 'step')}"
+    names = []
     if len(runs) > 1:  # a legend in place of the title
         title = ""
         names = [Line2D([], [], label=run.name, **look) for run, look in looks]
@@ -233,11 +235,13 @@ def _check_metrics(metrics: Sequence[str], runs: Sequence[Run]) -> None:
 
 def _use_tokens(axes: Axes, runs: Sequence[Run]) -> None:
     """Makes the x axis of a panel a logarithmic axis of tokens."""
-    tokens = [1]
+    tokens = []
     for run in runs:
         reported = run.tokens([line["step"] for line in run.metrics])
         tokens += [number for number in reported if number > 0]
-    first, last = min(tokens[1:], default=1), max(tokens)
+    first, last = 1, 1
+    if tokens:
+        first, last = min(tokens), max(tokens)
     # The limits are set first, because a logarithmic axis looks for limits above 0.
     axes.set(xlabel="tokens", xlim=(first, 1.25 * last))
     axes.set_xscale("log", nonpositive="mask")
@@ -450,9 +454,8 @@ def _draw_blocks(axes: Axes, sharding: "Sharding", shape: tuple[int, int]) -> No
         rows, columns = (part.indices(n) for part, n in zip(index, shape, strict=True))
         top, bottom = rows[0] / shape[0], rows[1] / shape[0]
         left, right = columns[0] / shape[1], columns[1] / shape[1]
-        devices_of.setdefault((left, top, right - left, bottom - top), []).append(
-            device.id
-        )
+        block = (left, top, right - left, bottom - top)
+        devices_of.setdefault(block, []).append(device.id)
     for (left, top, width, height), devices in devices_of.items():
         colour = matplotlib.colormaps["tab10"](devices[0] % 10, alpha=0.6)
         label = ", ".join(map(str, sorted(devices)))

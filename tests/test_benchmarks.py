@@ -196,9 +196,12 @@ def test_scores_beside_the_trainer_are_published(start, monkeypatch, tmp_path):
     options = SimpleNamespace(result="tune", dtype="float32")
     ours[0]["sources"] = ours[1]["sources"] = ["experiments/finetune/glue.py"]
     finetune.publish_rows(finetune.summary(results), results, options)
-    (path,) = tmp_path.iterdir()
-    result = json.loads(path.read_text())
-    assert path.stem == "tune_sst2_float32" and result["metric"] == "accuracy"
+    paths = sorted(tmp_path.iterdir())
+    names = ["tune_sst2_float32", "tune_sst2_float32_grouped"]
+    assert [path.stem for path in paths] == ["tune_mrpc_float32", *names]
+    _, of_random, result = (json.loads(path.read_text()) for path in paths)
+    assert (of_random["peer"], of_random["ratio"]) == (random, 2.5)
+    assert result["metric"] == "accuracy"
     assert "experiments/finetune/glue.py" in result["sources"]
     assert (result["score"], result["peer_score"]) == ("81.0 ± 1.4", "79.5 ± 0.7")
     assert (result["value"], result["peer_value"], result["ratio"]) == (2.0, 4.0, 2.0)

@@ -327,7 +327,9 @@ def drawn(
 def score_mark(score: str, who: str, colour: str) -> Mark:
     """The mark of a score of the form "81.3 ± 1.9", or "81.3" of a single seed."""
     mean, _, deviation = score.partition(" ± ")
-    return Mark(float(mean), f"{who} {score}", colour, float(deviation or 0))
+    if not deviation:
+        deviation = "0"
+    return Mark(float(mean), f"{who} {score}", colour, float(deviation))
 
 
 def charts() -> dict[Path, str]:
