@@ -144,6 +144,14 @@ def masks_as(seen, **settings):
     return all(np.array_equal(batch[name], seen.batches[0][name]) for name in batch)
 
 
+def has_single_sentences(rows, tokenizer):
+    """Whether each row is [CLS], a text of up to one full stop, and [SEP]."""
+    ids, lengths = np.asarray(unmasked_ids(rows)), rows["attention_mask"].sum(1)
+    one_text = (ids == tokenizer.sep_id).sum(1) == 1
+    stops = np.isin(ids, tokenizer.encode(".")).sum(1)
+    return bool(one_text.all()) and stops.max() == 1 and len(np.unique(lengths)) > 3
+
+
 def swaps_texts(seen):
     """Whether many texts with the label 1 are neighbours in the wrong order.
 
@@ -273,6 +281,12 @@ ROWS = {
         True,
         lambda x: swaps_texts(x) and x.job.objective.parts == ("mlm", "sop"),
         "order",
+    ),
+    "data.examples.single_sentences": Row(
+        True,
+        lambda x: has_single_sentences(x.all, x.job.batches.vocabulary),
+        "sentences",
+        NO_PAIRS,
     ),
     "data.packing": Row(
         True,

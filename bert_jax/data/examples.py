@@ -62,6 +62,11 @@ class ExampleConfig:
         "swap the two texts in half of the pairs, instead of random second texts (SOP of "
         "ALBERT)",
     )
+    single_sentences: bool = setting(
+        False,
+        "each example is one sentence, without a second text (BabyBERTa; Huebner et al., "
+        "2021). Needs next_sentence=False; use data.packing, because sentences are short",
+    )
 
     def __post_init__(self):
         check_ranges(self, "data.examples.")
@@ -72,6 +77,8 @@ class ExampleConfig:
             )
         if self.sentence_order and not self.next_sentence:
             raise UserError("data.examples.sentence_order needs next_sentence=True")
+        if self.single_sentences and self.next_sentence:
+            raise UserError("data.examples.single_sentences needs next_sentence=False")
 
 
 class EpochPlan(NamedTuple):
@@ -119,10 +126,11 @@ class ExampleSource:
     documents: np.ndarray | None = None
 
     def __post_init__(self):
-        most, special = self._room, self.vocabulary.overhead(2)
+        most = self._room
         if most < 2:
+            least = self.sequence_length - most + 2
             actual = f"a phase has sequence_length={self.sequence_length}"
-            raise UserError(f"{actual}, expected at least {special + 2}")
+            raise UserError(f"{actual}, expected at least {least}")
         if not 1 <= self.max_predictions <= most:
             phase = f"a phase with sequence_length={self.sequence_length}"
             actual = f"max_predictions={self.max_predictions} of {phase}"
@@ -138,8 +146,9 @@ class ExampleSource:
 
     @property
     def _room(self) -> int:
-        """Maximum number of tokens of A and B together."""
-        return self.sequence_length - self.vocabulary.overhead(2)
+        """Maximum number of tokens of an example's texts together."""
+        texts = 1 if self.config.single_sentences else 2
+        return self.sequence_length - self.vocabulary.overhead(texts)
 
     def plan(self, epoch: int) -> tuple[EpochPlan, np.ndarray]:
         """The plan of an epoch and its shuffled order. The last two plans are kept."""
@@ -199,7 +208,10 @@ class ExampleSource:
 
     def _make_plan(self, epoch: int) -> tuple[EpochPlan, np.ndarray]:
         rng = np.random.Generator(self._random.bits(PLAN, epoch))
-        plan = plan_epoch(self.store, self.documents, rng, self._room, self.config)
+        if self.config.single_sentences:
+            plan = plan_sentences(self.store, self.documents, self._room)
+        else:
+            plan = plan_epoch(self.store, self.documents, rng, self._room, self.config)
         return plan, rng.permutation(np.arange(len(plan.first), dtype=np.uint32))
 
     def _spans(self, epoch: int, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -353,10 +365,31 @@ def plan_epoch(
             # The next chunk starts with the first sentence that was not used.
             position[active] = start + a_count + b_count
             active = active[position[active] < ends[active]]
+    columns = [np.concatenate(column) for column in zip(*rounds, strict=True)]
+    return _compact(EpochPlan(*columns), store)
+
+
+def plan_sentences(store: TokenStore, documents: np.ndarray, room: int) -> EpochPlan:
+    """Plans one example for each sentence of ``documents``.
+
+    room: maximum number of tokens of a sentence. Longer sentences are cut.
+    """
+    begins = store.document_sentences[documents]
+    counts = store.document_sentences[documents + 1] - begins
+    document = np.repeat(np.arange(len(documents)), counts)
+    before = np.cumsum(counts) - counts  # sentences of the documents before
+    first = np.arange(len(document)) + np.repeat(begins - before, counts)
+    ones, zeros = np.ones_like(document), np.zeros_like(document)
+    plan = EpochPlan(document, first, ones, zeros, zeros, np.full_like(document, room))
+    return _compact(plan, store)
+
+
+def _compact(plan: EpochPlan, store: TokenStore) -> EpochPlan:
+    """The plan in the dtypes of EpochPlan. The numbers of sentences choose one of two."""
     sentence = np.uint32 if len(store.sentence_offsets) < 1 << 32 else np.int64
     dtypes = (np.uint32, sentence, np.uint16, np.uint16, bool, np.uint16)
-    columns = map(np.concatenate, zip(*rounds, strict=True))
-    return EpochPlan(*(c.astype(t) for c, t in zip(columns, dtypes, strict=True)))
+    columns = zip(plan, dtypes, strict=True)
+    return EpochPlan(*(column.astype(dtype) for column, dtype in columns))
 
 
 def stops_at(

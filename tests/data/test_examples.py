@@ -103,6 +103,34 @@ def test_sentence_order_swaps_half_of_the_pairs(array_store, uncased, draw):
     assert labels.sum() - elsewhere == pytest.approx(0.5 * len(labels), abs=64)
 
 
+def test_single_sentences_are_each_sentence_of_some_documents_once(
+    array_store, uncased
+):
+    """An epoch of documents 1 and 3, whose sentences have 2 to 6 tokens."""
+    lengths = [[3, 4], [5, 2, 6], [4], [2, 3]]
+    sentences = iter(range(FIRST, FIRST + 8))
+    store = array_store([[np.full(n, next(sentences)) for n in d] for d in lengths])
+    example_source = ExampleSource(
+        store,
+        uncased,
+        ExampleConfig(next_sentence=False, single_sentences=True),
+        sequence_length=7,  # [CLS], 5 tokens and [SEP]
+        max_predictions=2,
+        seed=5,
+        documents=np.array([1, 3]),
+    )
+    assert example_source.epoch_size == 5
+    for epoch in range(2):
+        batch = example_source.draw(range(5 * epoch, 5 * epoch + 5))
+        found = [[*a] for a, _ in segments(batch, uncased)]
+        wanted = [
+            [FIRST + n] * size for n, size in ((2, 5), (3, 2), (4, 5), (6, 2), (7, 3))
+        ]
+        assert sorted(found) == wanted
+        assert not batch["token_type_ids"].any()
+        assert not batch["nsp_labels"].any()
+
+
 def test_words_of_languages_without_spaces_are_masked(array_store, source):
     """whole_word and token mask equally many Japanese tokens, up to rounding."""
     text = ["吾輩は猫である。名前はまだ無い。", "どこで生れたか頓と見当がつかぬ。"]
@@ -120,6 +148,7 @@ def test_words_of_languages_without_spaces_are_masked(array_store, source):
         {"mask_rate": 0.0},
         {"mask_share": 0.95},
         {"next_sentence": False, "sentence_order": True},
+        {"single_sentences": True},
     ],
 )
 def test_impossible_settings_are_refused(settings):
@@ -225,12 +254,15 @@ def test_unusual_corpora_give_complete_examples(lengths, array_store, uncased, d
 
 
 @pytest.mark.parametrize("length", [32, 128])
-@pytest.mark.parametrize("next_sentence", [True, False])
+@pytest.mark.parametrize(
+    ("next_sentence", "single"), [(True, False), (False, False), (False, True)]
+)
 def test_samples_and_their_lengths_depend_only_on_their_numbers(
-    moby_dick, source, length, next_sentence
+    moby_dick, source, length, next_sentence, single
 ):
     """Single samples of two epochs equal rows of the batch. Lengths need no tokens."""
-    settings = {"next_sentence": next_sentence, "short_sequence_rate": 0.3}
+    settings = {"next_sentence": next_sentence, "single_sentences": single}
+    settings |= {"short_sequence_rate": 0.3}
     example_source = source(moby_dick, length=length, **settings)
     first = example_source.epoch_size - 150
     batch = example_source.draw(range(first, first + 300))
@@ -240,6 +272,7 @@ def test_samples_and_their_lengths_depend_only_on_their_numbers(
     assert len(np.unique(lengths)) > 5
     second = batch["token_type_ids"].sum(axis=1)  # tokens of B and its [SEP], or none
     assert not (second == 1).any() and (second == 0).any() != next_sentence
+    assert not single or not second.any()
     some = np.sort(np.random.default_rng(0).choice(300, 80, replace=False))
     for name, array in example_source.draw(first + some).items():
         assert np.array_equal(array, batch[name][some])
