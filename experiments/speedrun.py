@@ -1,10 +1,11 @@
 """English grammar from 46 MB of text on two CPU cores: the recipe to beat.
 
-What: masked LM of single sentences, as in BabyBERTa (Huebner et al., 2021), with ModernBERT's
-  layers: rotary positions, gated feed-forward layers and LayerNorm before each part. 4 layers
-  of width 256, rows of 64 tokens that contain several sentences, and the optimizer Muon. All
-  chosen tokens become [MASK], so that the model cannot copy a token. In the last 30% of the
-  steps the learning rate falls to 0, and the mask rate from 30 to 15% (Ankner et al., 2024).
+What: masked LM of single sentences, as in BabyBERTa (Huebner et al., 2021), with
+  ModernBERT's layers: rotary positions, gated feed-forward layers, LayerNorm before each
+  part. 4 layers of width 256, rows of 64 tokens that contain several sentences, and the
+  optimizer Muon. All chosen tokens become [MASK], so that the model cannot copy a token. In
+  the last 30% of the steps the learning rate falls to 0, and the mask rate from 30 to 15%
+  (Ankner et al., 2024).
 On: two CPU cores.
 Result: docs/results.md, with the rules.
 Before: python experiments/data/download.py data

@@ -1,11 +1,12 @@
 """Converts a checkpoint to a folder for transformers, or for bert_jax.
 
-The numbers stay exactly the same, unless --average is given.
+The numbers stay exactly the same, unless --average or --dtype is given.
 
 usage:
   bert_jax convert --checkpoint runs/tiny --output exported
   bert_jax convert --checkpoint tiny_2020 --output tiny --activation gelu_tanh
   bert_jax convert --checkpoint runs/tiny --output exported --to bert_jax
+  bert_jax convert --checkpoint runs/tiny --output half --dtype float16
 
 flags:
   --checkpoint C      workdir, Hugging Face folder or name, or Google's file
@@ -14,11 +15,14 @@ flags:
   --to {hf,bert_jax}  form of the folder (hf: transformers loads it)
   --activation A      gelu, gelu_tanh, relu (as in the file)
   --average A         ema, or a number of checkpoints of the run (none)
+  --dtype D           dtype of the file: float32, float16 or bfloat16 (float32)
 
 Only bert_jax reads a folder that was written with --to bert_jax, which works even for a
 model that transformers has no class for. --average ema converts the moving average of a
 run's parameters (the setting average), and --average 3 the mean of three checkpoints: the
-newest, or the one in --checkpoint and the two before it. Google's TensorFlow files since
+newest, or the one in --checkpoint and the two before it. --dtype float16 or bfloat16 halves
+the size of the file and rounds its numbers, float16 less than bfloat16. Libraries still
+compute the model in float32, the dtype in config.json. Google's TensorFlow files since
 February 2019 need --activation gelu_tanh, although their bert_config.json has gelu
 (docs/weights.md).
 """
@@ -31,6 +35,8 @@ from bert_jax.interop.find import check_save
 from bert_jax.model.config import ACTIVATIONS
 from bert_jax.progress import print_line
 
+FILE_DTYPES = "float32", "float16", "bfloat16"
+
 
 def main(argv: list[str]) -> None:
     """Parses the command line, converts, and lists missing and unexpected tensors."""
@@ -38,6 +44,7 @@ def main(argv: list[str]) -> None:
     flags = {"checkpoint": cli.checkpoint, "output": Path, "overwrite": False}
     flags["to"] = forms
     flags |= {"activation": activations, "average": ""}
+    flags["dtype"] = FILE_DTYPES
     parser = cli.argument_parser(__doc__, flags)
     args = parser.parse_args(argv)
     check_save(args.output, overwrite=args.overwrite, argument="--overwrite")
@@ -66,8 +73,10 @@ def main(argv: list[str]) -> None:
     card = f"Converted by `bert_jax convert` from {checkpoint.origin}."
     if args.average:
         card = f"{card[:-1]} with `--average {args.average}`."
+    if args.dtype != "float32":
+        card = f"{card} Its numbers were rounded to {args.dtype}."
     options = {"own": args.to == "bert_jax", "overwrite": args.overwrite}
-    save_huggingface(args.output, checkpoint, card=card, **options)
+    save_huggingface(args.output, checkpoint, card=card, dtype=args.dtype, **options)
     print_line(f"{args.output}: written")
     work = ["embed", "--output", "vectors.npz"]
     work = work if checkpoint.head == "none" else ["predict"]

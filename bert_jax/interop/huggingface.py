@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
@@ -252,6 +253,7 @@ def save_huggingface(
     card: str | None = None,
     overwrite: bool = False,
     own: bool = False,
+    dtype: str = "float32",
 ) -> None:
     """Writes a folder for AutoModel and AutoTokenizer, completely or not at all.
 
@@ -263,9 +265,12 @@ def save_huggingface(
     overwrite: whether to replace a ``directory`` that is not empty.
     own: whether a model without a class in transformers is written under our names, which
       only ``bert_jax.load`` reads.
+    dtype: dtype of the numbers in the files. config.json has float32, the dtype in which
+      transformers computes the model.
 
-    Raises UserError for a directory that is not empty, unless ``overwrite``, and for a
-    model without a class in transformers, unless ``own``.
+    Raises UserError for a directory that is not empty, unless ``overwrite``, for a model
+    without a class in transformers, unless ``own``, and for a number that is too large for
+    ``dtype``.
     """
     config, head = checkpoint.config, checkpoint.head
     if "dense" in checkpoint.params:
@@ -298,9 +303,10 @@ def save_huggingface(
     if card is None and checkpoint.origin:
         card = f"Saved by bert_jax from {checkpoint.origin}."
     with new_folder(Path(directory), overwrite=overwrite) as folder:
-        write_safetensors(folder / SAFETENSORS, tensors, {"format": "pt"})
+        rounded = _rounded(tensors, dtype)
+        write_safetensors(folder / SAFETENSORS, rounded, {"format": "pt"})
         if bilstm:
-            write_safetensors(folder / BILSTM, _flat(bilstm))
+            write_safetensors(folder / BILSTM, _rounded(_flat(bilstm), dtype))
         if checkpoint.tokenizer is not None:
             tokenizer = checkpoint.tokenizer
             if head == "token" and isinstance(tokenizer, LibraryTokenizer):
@@ -366,6 +372,19 @@ def _token_ids(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str,
     new = {*settings} - {*checkpoint.kept}
     kept = {key: ids[key] for key in ids if key in new}
     return {"pad_token_id": checkpoint.tokenizer.pad_id} | kept
+
+
+def _rounded(tensors: Tensors, dtype: str) -> Tensors:
+    """The tensors in a dtype. Raises UserError for a number that is too large for it."""
+    limit = float(jnp.finfo(dtype).max)
+    for name, array in tensors.items():
+        largest = np.abs(array).max(initial=0)
+        if largest > limit:
+            raise UserError(
+                f"{name} has the number {largest:.3g}, but {dtype} must be at most "
+                f"{limit:.3g}; use --dtype bfloat16 or float32"
+            )
+    return {name: array.astype(dtype, order="C") for name, array in tensors.items()}
 
 
 def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:

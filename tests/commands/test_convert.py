@@ -54,6 +54,39 @@ def test_converting_there_and_back_is_equal_bit_for_bit(source, tmp_path, name):
     jax.tree.map(np.testing.assert_array_equal, a.params, b.params)
 
 
+@pytest.mark.parametrize(("dtype", "bits"), [("float16", 11), ("bfloat16", 8)])
+def test_the_file_has_half_the_size_and_the_nearest_numbers(
+    source, tmp_path, dtype, bits
+):
+    """bits: significant bits of a number. Both libraries compute in float32."""
+    whole = convert(source / "pretraining", tmp_path / "whole")
+    half = convert(source / "pretraining", tmp_path / "half", "hf", "--dtype", dtype)
+    sizes = [(f / "model.safetensors").stat().st_size for f in (whole, half)]
+    assert sizes[1] < 0.6 * sizes[0]
+    assert json.loads((half / "config.json").read_text())["dtype"] == "float32"
+    a, b = load_file(whole / "model.safetensors"), load_file(half / "model.safetensors")
+    assert {str(array.dtype) for array in b.values()} == {dtype}
+    for name, array in a.items():
+        np.testing.assert_allclose(
+            b[name].astype("f4"), array, rtol=2.0**-bits, atol=1e-7
+        )
+    loaded = bert_jax.load(half)
+    assert {str(x.dtype) for x in jax.tree.leaves(loaded.params)} == {"float32"}
+    assert f"rounded to {dtype}" in (half / "README.md").read_text()
+
+
+def test_a_number_that_is_too_large_for_the_dtype_is_refused(source, tmp_path):
+    checkpoint = bert_jax.load(source / "none")
+    params = jax.tree.map(np.array, checkpoint.params)
+    params["bert"]["embeddings"]["norm"]["bias"][0] = -1e5
+    checkpoint = dataclasses.replace(checkpoint, params=params)
+    with pytest.raises(
+        UserError, match=r"the number 1e\+05, but float16 must be at most"
+    ):
+        huggingface.save_huggingface(tmp_path / "half", checkpoint, dtype="float16")
+    assert not (tmp_path / "half").exists()
+
+
 def test_google_to_hugging_face_and_back_is_equal(golden, tmp_path):
     activation = ("--activation", "gelu_tanh")
     first = convert(golden / "google_bert", tmp_path / "first", "hf", *activation)
