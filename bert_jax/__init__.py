@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bert_jax import figures as figures
     from bert_jax import tasks as tasks
-    from bert_jax.data.text_functions import prepare as prepare
-    from bert_jax.data.text_functions import vocabulary as vocabulary
     from bert_jax.inference.model import load as load
     from bert_jax.interop.load import tokenizer as tokenizer
     from bert_jax.training.cross_validation import cross_validate as cross_validate
     from bert_jax.training.from_python import finetune as finetune
     from bert_jax.training.from_python import pretrain as pretrain
+    from bert_jax.training.text_functions import prepare as prepare
+    from bert_jax.training.text_functions import vocabulary as vocabulary
 
 __version__ = "0.2.0"
 __all__ = [
@@ -36,10 +36,10 @@ _FUNCTIONS = {
     "cross_validate": "bert_jax.training.cross_validation",
     "finetune": "bert_jax.training.from_python",
     "load": "bert_jax.inference.model",
-    "prepare": "bert_jax.data.text_functions",
+    "prepare": "bert_jax.training.text_functions",
     "pretrain": "bert_jax.training.from_python",
     "tokenizer": "bert_jax.interop.load",
-    "vocabulary": "bert_jax.data.text_functions",
+    "vocabulary": "bert_jax.training.text_functions",
 }
 
 

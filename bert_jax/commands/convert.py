@@ -17,14 +17,13 @@ flags:
   --average A         ema, or a number of checkpoints of the run (none)
   --dtype D           dtype of the file: float32, float16 or bfloat16 (float32)
 
-Only bert_jax reads a folder that was written with --to bert_jax, which works even for a
-model that transformers has no class for. --average ema converts the moving average of a
-run's parameters (the setting average), and --average 3 the mean of three checkpoints: the
-newest, or the one in --checkpoint and the two before it. --dtype float16 or bfloat16 halves
-the size of the file and rounds its numbers, float16 less than bfloat16. Libraries still
-compute the model in float32, the dtype in config.json. Google's TensorFlow files since
-February 2019 need --activation gelu_tanh, although their bert_config.json has gelu
-(docs/weights.md).
+--to bert_jax also writes a model that transformers has no class for. Only bert_jax reads
+the folder of such a model. --average ema converts the moving average of a run's parameters
+(the setting average), and --average 3 the mean of three checkpoints: the newest, or the one
+in --checkpoint and the two before it. --dtype float16 or bfloat16 halves the size of the
+file and rounds its numbers, float16 less than bfloat16. Libraries still compute the model
+in float32, the dtype in config.json. Google's TensorFlow files since February 2019 need
+--activation gelu_tanh, although their bert_config.json has gelu (docs/weights.md).
 """
 
 from pathlib import Path

@@ -21,9 +21,9 @@ Bytes, FLOPs and seconds are per device. argument_bytes is the train state and a
 temp_bytes is all other memory, such as activations. Collectives exchange data between
 devices; a collective in a loop counts once.
 
-A step takes at least flops_seconds, the model's FLOPs at the peak speed of the chip, and
-at least bytes_seconds, the memory traffic at the chip's bandwidth. roofline_seconds is the
-larger one. The traffic is unknown with scan_layers or accumulation, because the compiler
+A step takes at least flops_seconds, the model's FLOPs at the peak speed of the chip.
+bytes_seconds is the memory traffic at the chip's bandwidth, and roofline_seconds is the
+larger of the two. The traffic is unknown with scan_layers or accumulation, because the compiler
 does not count all of it. It includes traffic that stays inside the chip, so a step may be
 faster than bytes_seconds.
 """

@@ -8,7 +8,7 @@ usage:
   bert_jax prepare --input tfds:NAME --vocabulary vocab.txt --output data/text
 
 flags:
-  --vocabulary FILE  vocab.txt, spiece.model, or a folder with one
+  --vocabulary FILE  vocab.txt, spiece.model, tokenizer.json, or their folder
   --output DIR       folder of the store
   --workers N        processes (one for each core, at most 4)
   --shards N         files in the store (depends on the size of the text)
@@ -25,8 +25,8 @@ flags:
 from pathlib import Path
 
 from bert_jax.commands import cli
-from bert_jax.data import text_functions
 from bert_jax.progress import print_line
+from bert_jax.training import text_functions
 
 
 def main(argv: list[str]) -> None:

@@ -14,7 +14,7 @@ flags:
   --cased            keep capitals and accents
   --keep_accents     keep accents and vowel signs, which Hindi needs
   --extend FILE      vocabulary or checkpoint that gets more words
-  --words N          number of words that --extend adds (1000)
+  --words N          maximum number of words that --extend adds (1000)
   --input T [T ...]  files, folders, globs, tfds:NAME or python-docs
   --input_format F   auto, paragraphs, lines, markdown, jsonl, wikiextractor
   --text_field NAME  field of the text in JSONL and tfds rows (text)
@@ -31,9 +31,9 @@ extended.
 from pathlib import Path
 
 from bert_jax.commands import cli
-from bert_jax.data import text_functions
 from bert_jax.data.vocabulary_training import KINDS
 from bert_jax.progress import print_line
+from bert_jax.training import text_functions
 
 _FLAGS = cli.CORPUS_FLAGS | {
     "output": str,

@@ -22,10 +22,10 @@ from bert_jax.tasks.task import IGNORED
 ENCODER = "^bert/(embeddings|encoder)/"  # parameters that ``freeze`` freezes
 CONTRAST = 20.0  # factor of the cosines before their softmax
 PADDED_SCORE = -1e30  # score of padding and of missing choices
-# XLA computes products on CPUs with YNNPACK. For fewer rows than this Eigen is faster: the
-# forward pass of all-MiniLM-L6-v2 over 16 float32 tokens takes 6.2 instead of 9.0 ms on one
-# core of a Zen 3 (AVX2).
-FEW_TOKENS = 128
+# XLA computes products on CPUs with YNNPACK. For fewer float32 tokens than this Eigen is
+# faster, by a tenth on two cores. For more tokens it is faster on some processors and
+# slower on others (benchmarks/LOG.md).
+FEW_TOKENS = 32
 EIGEN = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 

@@ -18,7 +18,6 @@ import jax
 from etils import epath
 
 from bert_jax.arguments import accepts, in_groups
-from bert_jax.data.text_functions import Files, file_names
 from bert_jax.errors import UserError
 from bert_jax.files import expanded, is_remote
 from bert_jax.inference.evaluation import Options
@@ -44,6 +43,7 @@ from bert_jax.training.finetune import Callback
 from bert_jax.training.finetune_data import params_checksum
 from bert_jax.training.finetune_outputs import show
 from bert_jax.training.sweep import run_one
+from bert_jax.training.text_functions import Files, file_names
 
 DEV_SHARE = 0.1  # share of the training rows that become dev, if dev is not given
 # Defaults of a pretraining without config. Google used these learning rates for a new model

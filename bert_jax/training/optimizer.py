@@ -150,7 +150,7 @@ def _optimizer(config: OptimizerConfig, frozen: str) -> optax.GradientTransforma
         updates, state = chain.update(grads, state, params)
         return scale_layers(updates, config.layer_decay, frozen), state
 
-    # # The state has the same form as without layer_decay.
+    # The state has the same form as without layer_decay.
     return optax.GradientTransformation(chain.init, update)
 
 

@@ -7,10 +7,11 @@ import pytest
 
 from bert_jax.commands import prepare
 from bert_jax.commands.cli import run
-from bert_jax.data import preparation, text_functions
+from bert_jax.data import preparation
 from bert_jax.data.preparation import Report
 from bert_jax.data.store import StoreInfo, TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.training import text_functions
 
 VOCABULARY = str(Path(__file__).parent.parent / "golden/tokenizer/uncased_vocab.txt")
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from bert_jax.commands import vocabulary
-from bert_jax.data import text_functions
 from bert_jax.data.corpus_formats import PASSAGES, Reading
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.training import text_functions
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ import pytest
 
 import bert_jax
 from bert_jax.commands import prepare, vocabulary
-from bert_jax.data import text_functions
 from bert_jax.data.store import TokenStore
-from bert_jax.data.text_functions import file_names
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
+from bert_jax.training import text_functions
+from bert_jax.training.text_functions import file_names
 
 LINES = ["Das Meer ist ruhig.", "Der Wal schläft bzw. taucht.", "", "Ein Café am Meer."]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -199,7 +199,7 @@ def test_a_folder_with_other_files_is_refused(text, tmp_path):
 def test_text_is_prepared_with_all_settings(text, tmp_path, monkeypatch):
     tokenizer = word_tokenizer(["das", "meer", "ist", "ruhig", ".", "der", "wal"])
     settings = dict(input_format="jsonl", text_field="body", language="de", shards=3)
-    settings["segmenter"] = "tests.data.test_text_functions:segment"
+    settings["segmenter"] = "tests.training.test_text_functions:segment"
     store = tmp_path / "store"
     report = bert_jax.prepare(text, tokenizer, store, workers=1, **settings)
     written = TokenStore(store).info
@@ -227,6 +227,29 @@ def test_text_is_prepared_with_all_settings(text, tmp_path, monkeypatch):
 def segment(text):
     """A segmenter: the words of a text."""
     return text.split()
+
+
+def test_a_name_on_the_hub_gives_its_vocabulary(text, tmp_path, monkeypatch):
+    """For both functions. Only its small files are downloaded."""
+    word_tokenizer(["meer", "wal"]).save(tmp_path / "cache")
+    asked = []
+
+    def from_hub(name, *, weights):
+        asked.append((name, weights))
+        return tmp_path / "cache"
+
+    monkeypatch.setattr(text_functions, "from_hub", from_hub)
+    reading = dict(text_field="body", language="de")
+    bert_jax.prepare(text, "org/model@v1", tmp_path / "store", workers=1, **reading)
+    assert TokenStore(tmp_path / "store").info.vocab_size == 7
+    more = bert_jax.vocabulary(
+        text, tmp_path / "vocab.txt", extend="org/model", words=1, **reading
+    )
+    assert more.tokens[:7] == [*SPECIALS, "meer", "wal"] and len(more.tokens) == 8
+    assert asked == [("org/model@v1", False), ("org/model", False)]
+    with pytest.raises(UserError, match=r"missing/vocab\.txt"):  # is a file
+        bert_jax.prepare(text, "missing/vocab.txt", tmp_path / "other", **reading)
+    assert len(asked) == 2
 
 
 def test_a_model_gives_its_vocabulary(text, tmp_path):

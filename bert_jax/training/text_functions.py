@@ -20,10 +20,12 @@ from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import KINDS, extend_vocabulary, train_vocabulary
 from bert_jax.errors import UserError, counted
 from bert_jax.files import check_output, ending, expanded, is_remote
+from bert_jax.interop.find import from_hub, hub_name
 from bert_jax.settings import from_settings, python_value
 
 Files = os.PathLike | str | Iterable[os.PathLike | str]
-# A vocabulary file or its folder, a tokenizer, or a model of bert_jax.load.
+# A vocabulary file or its folder, a name on the Hub, a tokenizer, or a model of
+# bert_jax.load.
 Vocabulary = os.PathLike | str | Tokenizer | Any
 
 logger = logging.getLogger(__name__)
@@ -61,8 +63,8 @@ def vocabulary(
     cased: whether capitals and accents are kept.
     keep_accents: whether lower-cased text keeps accents and vowel signs, as Hindi needs.
     extend: a WordPiece vocabulary that gets more words, instead of a new vocabulary: its
-      file or folder, a tokenizer, or a model of ``bert_jax.load``. The new words are words
-      of the text that it splits into several tokens, or does not know.
+      file or folder, a name on the Hub, a tokenizer, or a model of ``bert_jax.load``. The
+      new words are words of the text that it splits into several tokens, or does not know.
     words: maximum number of words that ``extend`` adds.
     input_format: "auto", or the format of all files; see the page docs/data.md.
     text_field: field of the text in JSONL and tfds rows.
@@ -135,7 +137,8 @@ def prepare(
     >>> model = bert_jax.pretrain(text="data/wiki", steps=1000, model=sizes)
 
     input: files, folders or patterns, "tfds:NAME" or "python-docs"; one or several.
-    vocabulary: its file or folder, a tokenizer, or a model of ``bert_jax.load``.
+    vocabulary: its file or folder, a name on the Hub, a tokenizer, or a model of
+      ``bert_jax.load``.
     output: folder of the store. With ``beam`` it may be the URL of a bucket.
     workers: number of processes; 0: as many as there are cores, at most 4.
     shards: number of files in the store; 0: by the size of the text.
@@ -214,6 +217,8 @@ def _tokenizer(source: Vocabulary, argument: str) -> Tokenizer:
     if isinstance(source, Tokenizer):
         return source
     if isinstance(source, str | os.PathLike):
+        if ending(source) not in _ENDINGS.values() and hub_name(source):
+            source = from_hub(source, weights=False)
         return load_tokenizer(source)
     actual = f"{argument} is of type {type(source).__name__}"
     raise UserError(f"{actual}; expected a file, a tokenizer, or a model with one")
