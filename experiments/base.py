@@ -2,8 +2,9 @@
 
 What: MLM and NSP on English Wikipedia and books, 1,000,000 steps of 256 x 512 tokens.
   base:two_phase trains 900,000 steps at length 128 and 100,000 at 512, as the released
-  checkpoints were trained, with three tenths of the work. base:lamb trains on the same
-  examples in 15,625 steps of 32,768 sequences, for more than 256 chips. base:fast trains
+  checkpoints were trained, with three tenths of the work. base:lamb trains on twice as
+  many examples in 15,625 steps of 32,768 sequences (You et al., 2020), for more than 256
+  chips. base:fast trains
   without dropout of attention probabilities, as MosaicBERT and ModernBERT do, and is
   otherwise as in the paper. It can use fused attention: --compute.attention_impl=splash on
   TPUs, or =cudnn on GPUs. On v5e, splash moves 42% fewer bytes a layer by the compiler's
