@@ -124,6 +124,10 @@ class Run:
             raise UserError(
                 f"{self.name} is not a pretraining run; compare it without references"
             )
+        reported, tokens = self.series("train", "computed_tokens")
+        if reported:  # older versions did not write it
+            ends, tokens = [0, *reported], [0, *tokens]
+            return [round(n) for n in np.interp(steps, ends, tokens)]
         ends, tokens = [0.0], [0.0]  # the product of damaged numbers may be large
         for phase in self.config["phases"]:
             ends.append(ends[-1] + phase["steps"])

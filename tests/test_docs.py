@@ -390,7 +390,7 @@ def xlm_roberta(tmp_path_factory):
 def workspace(tmp_path, monkeypatch, text_and_vocabulary, pretrained, xlm_roberta):
     """A folder with all files that the pages expect. Commands run in it."""
     text, tokenizer = text_and_vocabulary
-    for name in ("experiments", "launch", "benchmarks", "docs"):
+    for name in ("experiments", "launch", "benchmarks", "docs", "models"):
         (tmp_path / name).symlink_to(ROOT / name)
     for name in ("TEXT", "my_text"):
         (tmp_path / name).symlink_to(text)

@@ -294,6 +294,12 @@ def test_a_run_is_compared_with_a_reference_by_its_tokens(two, tmp_path, capsys)
     other = write_run(tmp_path / "references/long", config, long)
     (run,) = read_runs([other])
     assert run.tokens([0, 50, 100, 1000]) == [0, 1600, 3200, 32_000]
+    packed = [
+        {"step": step, "split": "train", "computed_tokens": 20.0 * step}
+        for step in (50, 1000)
+    ]
+    run = read_runs([write_run(tmp_path / "packed", config, packed)])[0]
+    assert run.tokens([0, 25, 50, 1000]) == [0, 500, 1000, 20_000]
     command.main([str(mine), "--reference", str(other), "--reference", "tiny"])
     out, err = capsys.readouterr()
     assert out.splitlines()[0].split() == [

@@ -31,7 +31,7 @@ for _name, _data_set in DATA_SETS["classification"].items():
     if _data_set.config:
         _ARGUMENTS[_name] = _data_set.config
 # Names of earlier versions.
-_OLD_NAMES = {"further": "further_pretraining", "small_muon": "speedrun"}
+_OLD_NAMES = {"further": "further_pretraining"}
 # A setting is a flag that --help leaves out.
 _HIDDEN = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
 

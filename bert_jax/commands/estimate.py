@@ -23,9 +23,12 @@ devices; a collective in a loop counts once.
 
 A step takes at least flops_seconds, the model's FLOPs at the peak speed of the chip.
 bytes_seconds is the memory traffic at the chip's bandwidth, and roofline_seconds is the
-larger of the two. The traffic is unknown with scan_layers or accumulation, because the compiler
-does not count all of it. It includes traffic that stays inside the chip, so a step may be
-faster than bytes_seconds.
+larger of the two. The traffic is unknown with scan_layers or accumulation, because the
+compiler does not count all of it. It includes traffic that stays inside the chip, so a step
+may be faster than bytes_seconds.
+
+With data.packing the step has a row for each example, the largest batch that is possible. A
+run has fewer rows, with single_sentences far fewer.
 """
 
 import json

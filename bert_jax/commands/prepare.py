@@ -25,6 +25,7 @@ flags:
 from pathlib import Path
 
 from bert_jax.commands import cli
+from bert_jax.interop.find import hub_name
 from bert_jax.progress import print_line
 from bert_jax.training import text_functions
 
@@ -39,8 +40,9 @@ def main(argv: list[str]) -> None:
     output = settings["output"]
     print_line(f"{output}: {report}")
     train = "train", "--config", "mini", f"--data.path={output}"
-    if Path(settings["vocabulary"], "config.json").is_file():  # a checkpoint
-        start = f"--init_from={settings['vocabulary']}"
+    source = settings["vocabulary"]
+    if Path(source, "config.json").is_file() or hub_name(source):  # a checkpoint
+        start = f"--init_from={source}"
         train = (
             "train",
             "--config",

@@ -50,7 +50,10 @@ class ExampleConfig:
     )
     max_ngram: int = setting(3, "maximum number of words of an ngram", least=1)
     short_sequence_rate: float = setting(
-        0.1, "probability of a random, shorter target length", least=0, most=1
+        0.1,
+        "probability of a random, shorter target length; unused with single_sentences",
+        least=0,
+        most=1,
     )
     next_sentence: bool = setting(
         True,
@@ -84,10 +87,10 @@ class ExampleConfig:
 class EpochPlan(NamedTuple):
     """One entry for each example. All arrays are (n,).
 
-    document: position in the list of planned documents. first: number of A's first sentence
-    in the store. a_count, b_count: numbers of sentences of A, and of B if it follows A.
-    random_next: whether B is random (b_count is 0), or A and B are swapped. target: desired
-    number of tokens.
+    document: position in the list of planned documents; unused without random texts.
+    first: number of A's first sentence in the store. a_count, b_count: numbers of sentences
+    of A, and of B if it follows A. random_next: whether B is random (b_count is 0), or A
+    and B are swapped. target: desired number of tokens.
     """
 
     document: np.ndarray  # uint32
@@ -365,31 +368,32 @@ def plan_epoch(
             # The next chunk starts with the first sentence that was not used.
             position[active] = start + a_count + b_count
             active = active[position[active] < ends[active]]
-    columns = [np.concatenate(column) for column in zip(*rounds, strict=True)]
-    return _compact(EpochPlan(*columns), store)
+    dtypes = (np.uint32, _sentence_dtype(store), np.uint16, np.uint16, bool, np.uint16)
+    columns = map(np.concatenate, zip(*rounds, strict=True))
+    return EpochPlan(*(c.astype(t) for c, t in zip(columns, dtypes, strict=True)))
 
 
 def plan_sentences(store: TokenStore, documents: np.ndarray, room: int) -> EpochPlan:
     """Plans one example for each sentence of ``documents``.
 
-    room: maximum number of tokens of a sentence. Longer sentences are cut.
+    room: maximum number of tokens of a sentence. Longer sentences are cut. Only the column
+    ``first`` needs memory, because the others have one value.
     """
     begins = store.document_sentences[documents]
     counts = store.document_sentences[documents + 1] - begins
-    document = np.repeat(np.arange(len(documents)), counts)
     before = np.cumsum(counts) - counts  # sentences of the documents before
-    first = np.arange(len(document)) + np.repeat(begins - before, counts)
-    ones, zeros = np.ones_like(document), np.zeros_like(document)
-    plan = EpochPlan(document, first, ones, zeros, zeros, np.full_like(document, room))
-    return _compact(plan, store)
+    dtype = _sentence_dtype(store)
+    first = np.repeat((begins - before).astype(dtype), counts)
+    first += np.arange(len(first), dtype=dtype)
+    constants = np.uint32(0), np.uint16(1), np.uint16(0), np.False_, np.uint16(room)
+    columns = (np.broadcast_to(value, first.shape) for value in constants)
+    document, a_count, b_count, random_next, target = columns
+    return EpochPlan(document, first, a_count, b_count, random_next, target)
 
 
-def _compact(plan: EpochPlan, store: TokenStore) -> EpochPlan:
-    """The plan in the dtypes of EpochPlan. The numbers of sentences choose one of two."""
-    sentence = np.uint32 if len(store.sentence_offsets) < 1 << 32 else np.int64
-    dtypes = (np.uint32, sentence, np.uint16, np.uint16, bool, np.uint16)
-    columns = zip(plan, dtypes, strict=True)
-    return EpochPlan(*(column.astype(dtype) for column, dtype in columns))
+def _sentence_dtype(store: TokenStore) -> type[np.integer]:
+    """The smaller of the two dtypes of EpochPlan.first that has all sentences."""
+    return np.uint32 if len(store.sentence_offsets) < 1 << 32 else np.int64
 
 
 def stops_at(

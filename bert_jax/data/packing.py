@@ -127,9 +127,10 @@ class Packing(NamedTuple):
         *,
         mask_rate: float,
         multiple: int,
+        single_sentences: bool = False,
     ) -> "Packing":
         """The packing for random batches of pairs with these lengths."""
-        max_pairs, max_predictions = row_limits(length, mask_rate)
+        max_pairs, max_predictions = row_limits(length, mask_rate, single_sentences)
         random = np.random.default_rng(0)
         batches = (random.choice(lengths, batch_size) for _ in range(SAMPLE))
         needed = [len(best_fit(batch, length, max_pairs)) for batch in batches]
@@ -191,8 +192,15 @@ class Packing(NamedTuple):
         }
 
 
-def row_limits(length: int, mask_rate: float) -> tuple[int, int]:
-    """Maximum numbers of pairs and of masked tokens in a row of ``length`` tokens."""
+def row_limits(
+    length: int, mask_rate: float, single_sentences: bool = False
+) -> tuple[int, int]:
+    """Maximum numbers of pairs and of masked tokens in a row of ``length`` tokens.
+
+    single_sentences: whether a pair is a single sentence. A sentence has about 30 tokens.
+    """
     max_pairs = min(max(length // 64, 3), 8)
+    if single_sentences:
+        max_pairs = max(length // 20, 3)
     # Each pair has at least one masked token, and the number is rounded.
     return max_pairs, math.ceil(mask_rate * length) + max_pairs

@@ -75,6 +75,7 @@ class TrainingBatches:
                     phase.sequence_length,
                     mask_rate=phase.mask_rates(self.config.mask_rate).largest,
                     multiple=self.packing,
+                    single_sentences=self.config.single_sentences,
                 )
                 self._packings.append(packing)
 
@@ -161,7 +162,8 @@ def largest_batch(
     if phase.causal:
         predictions = ()
     if packs:
-        pairs, M = row_limits(L, phase.mask_rates(config.mask_rate).largest)
+        rate = phase.mask_rates(config.mask_rate).largest
+        pairs, M = row_limits(L, rate, config.single_sentences)
         shapes = dict.fromkeys((*tokens, "segment_ids"), (B, L))
         shapes |= dict.fromkeys(("nsp_labels", "starts", "nsp_weights"), (B, pairs))
     else:

@@ -94,7 +94,7 @@ def read_huggingface(folder: Path | str, **changes: Any) -> Checkpoint:
     _warn_unread(folder, converted.unexpected)
     params = converted.params
     if (folder / BILSTM).is_file():
-        flat = read_safetensors(folder / BILSTM)
+        flat = _as_float32(read_safetensors(folder / BILSTM))
         params["bilstm"] = traverse_util.unflatten_dict(flat, sep="/")
         head = "features"
     tokenizer = find_tokenizer(folder)
@@ -138,11 +138,17 @@ def _warn_unread(folder: Path, names: Sequence[str]) -> None:
         _logger.warning(f"{folder}: {count} not read: {listed(names)}")
 
 
+def _as_float32(tensors: Tensors) -> Tensors:
+    """The tensors in float32, the dtype of all parameters."""
+    return {name: np.asarray(array, np.float32) for name, array in tensors.items()}
+
+
 def _our_params(
     tensors: Tensors, settings: Mapping[str, Any], config: BertConfig
 ) -> tuple[str, Converted]:
     """The head and the parameters of a model under our names."""
-    params, head = traverse_util.unflatten_dict(tensors, sep="/"), settings.get("head")
+    params = traverse_util.unflatten_dict(_as_float32(tensors), sep="/")
+    head = settings.get("head")
     check(head, Head, "head")
     missing = check_params(params, config, head, ())  # save_huggingface wrote all parts
     return head, Converted(params, missing, ())
@@ -376,15 +382,17 @@ def _token_ids(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str,
 
 def _rounded(tensors: Tensors, dtype: str) -> Tensors:
     """The tensors in a dtype. Raises UserError for a number that is too large for it."""
-    limit = float(jnp.finfo(dtype).max)
+    result, limit = {}, float(jnp.finfo(dtype).max)
     for name, array in tensors.items():
-        largest = np.abs(array).max(initial=0)
-        if largest > limit:
-            raise UserError(
-                f"{name} has the number {largest:.3g}, but {dtype} must be at most "
-                f"{limit:.3g}; use --dtype bfloat16 or float32"
-            )
-    return {name: array.astype(dtype, order="C") for name, array in tensors.items()}
+        if array.dtype.itemsize > jnp.dtype(dtype).itemsize:
+            largest = np.abs(array).max(initial=0)
+            if not largest <= limit:
+                raise UserError(
+                    f"{name} has the number {largest:.3g}, but {dtype} must be at most "
+                    f"{limit:.3g}; use bfloat16 or float32"
+                )
+        result[name] = np.asarray(array, dtype, order="C")
+    return result
 
 
 def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:

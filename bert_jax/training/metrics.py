@@ -204,6 +204,7 @@ class Reporter:
         self.progress.tokens += sums["tokens"]
         self.progress.computed_tokens += sums["computed_tokens"]
         metrics = self._metrics(step, sums)
+        metrics["computed_tokens"] = self.progress.computed_tokens
         self.write(step, "train", metrics | rates)
         status, left = f"loss {metrics['loss']:.4f}", ""
         if summary := self.objective.summary(self.progress.evaluation | metrics):

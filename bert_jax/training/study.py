@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.data.pipeline import largest_batch
-from bert_jax.errors import DivergenceError, naming
+from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.files import LOCK, delete_folder, locked, write_json
 from bert_jax.inference.evaluation import OnDevices
 from bert_jax.inference.pretrained import (
@@ -217,6 +217,11 @@ def _pretrainings(study: StudyConfig) -> dict[str, TrainConfig]:
             config = train_config(variant.pretrain)
             config.data.check_text()
             work = flops(config)
+            if study.equal_compute and config.data.examples.single_sentences:
+                raise UserError(
+                    "equal_compute cannot count the rows of packed single sentences; set "
+                    "equal_compute=False and choose the steps of each variant"
+                )
         if study.equal_compute and configs:
             share = flops(next(iter(configs.values()))) / work
             phases = (
@@ -229,7 +234,7 @@ def _pretrainings(study: StudyConfig) -> dict[str, TrainConfig]:
 
 
 def flops(config: TrainConfig) -> float:
-    """Floating point operations of a whole pretraining, without packing."""
+    """Floating point operations of a whole pretraining with a row for each example."""
     objective, total = pretraining_objective(config), 0.0
     for phase in config.phases:
         batch = largest_batch(phase, config.data.examples, packs=False)
@@ -246,10 +251,12 @@ def _pretrained(config: TrainConfig, folder: Path) -> Results:
         # A score of an earlier, left-to-right phase is not a score of the model.
         if steps and steps[-1] == config.total_steps:
             scores[f"held-out {name}"] = values[-1] * run.percent(name)
+    (tokens,) = run.tokens([config.total_steps])
+    full = sum(p.steps * p.batch_size * p.sequence_length for p in config.phases)
     return {
         "scores": scores,
-        "tokens": run.tokens([config.total_steps])[0],
-        "flops": flops(config),
+        "tokens": tokens,
+        "flops": flops(config) * tokens / full,
         "seconds": max(run.series("train", "seconds")[1]),
     }
 

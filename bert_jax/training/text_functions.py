@@ -16,11 +16,10 @@ from bert_jax.data.corpus import left_out, read_documents
 from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.preparation import Report
 from bert_jax.data.tokenizer import Tokenizer, save_vocabulary, with_spaces
-from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.data.vocabulary_training import KINDS, extend_vocabulary, train_vocabulary
 from bert_jax.errors import UserError, counted
 from bert_jax.files import check_output, ending, expanded, is_remote
-from bert_jax.interop.find import from_hub, hub_name
 from bert_jax.settings import from_settings, python_value
 
 Files = os.PathLike | str | Iterable[os.PathLike | str]
@@ -217,9 +216,13 @@ def _tokenizer(source: Vocabulary, argument: str) -> Tokenizer:
     if isinstance(source, Tokenizer):
         return source
     if isinstance(source, str | os.PathLike):
-        if ending(source) not in _ENDINGS.values() and hub_name(source):
-            source = from_hub(source, weights=False)
-        return load_tokenizer(source)
+        folder = Path(expanded(source))
+        is_vocabulary = folder.is_dir() and find_vocabulary(folder)
+        if is_vocabulary or ending(source) in _ENDINGS.values():
+            return load_tokenizer(source)
+        from bert_jax.interop.load import tokenizer  # imports JAX
+
+        return tokenizer(source)
     actual = f"{argument} is of type {type(source).__name__}"
     raise UserError(f"{actual}; expected a file, a tokenizer, or a model with one")
 

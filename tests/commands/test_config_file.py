@@ -335,14 +335,6 @@ def test_an_old_name_of_a_config_works_and_the_new_name_is_printed(old, golden, 
     assert errors == "the config further is now called further_pretraining\n"
 
 
-def test_small_muon_is_the_old_name_of_speedrun():
-    line, new = (
-        parse(["--config", f"{name}:text"], USAGE, train_config)
-        for name in ("small_muon", "speedrun")
-    )
-    assert line.config == new.config and line.workdir == "runs/small_muon-text"
-
-
 @pytest.mark.parametrize("kind", ["run", "google"])
 def test_a_checkpoint_of_any_origin_gives_its_sizes(kind, golden):
     path = golden / {"run": "v0_1_0/runs/mlm_nsp", "google": "google_bert"}[kind]

@@ -54,6 +54,25 @@ def test_converting_there_and_back_is_equal_bit_for_bit(source, tmp_path, name):
     jax.tree.map(np.testing.assert_array_equal, a.params, b.params)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", ["encoder", "lstm", "bilstm"])
+def test_rounded_parameters_are_loaded_as_float32(golden, tmp_path, dtype, kind):
+    """Also of models without a class in transformers. Training needs float32."""
+    run = golden / "v0_1_0/runs/two_way"
+    checkpoint = bert_jax.load(run if kind == "lstm" else golden / "huggingface/none")
+    if kind == "bilstm":
+        bilstm = {"bilstm": {"kernel": np.full((3, 4), 1 / 3, np.float32)}}
+        params = dict(checkpoint.params) | bilstm
+        checkpoint = dataclasses.replace(checkpoint, params=params)
+    folder = tmp_path / "half"
+    huggingface.save_huggingface(folder, checkpoint, own=True, dtype=dtype)
+    loaded = bert_jax.load(folder).params
+    assert ("bilstm" in loaded) == (kind == "bilstm")
+    assert {str(x.dtype) for x in jax.tree.leaves(loaded)} == {"float32"}
+    first, *_ = jax.tree.leaves(loaded)
+    np.testing.assert_array_equal(first, first.astype(dtype).astype("f4"))
+
+
 @pytest.mark.parametrize(("dtype", "bits"), [("float16", 11), ("bfloat16", 8)])
 def test_the_file_has_half_the_size_and_the_nearest_numbers(
     source, tmp_path, dtype, bits

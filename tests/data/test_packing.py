@@ -144,11 +144,21 @@ def test_parts_of_a_batch_have_equal_work():
     assert tokens <= 256  # two rows of 196
 
 
+@pytest.mark.parametrize("length", [64, 128, 512])
+def test_rows_of_single_sentences_have_little_padding(length):
+    """Sentences of 3 to 61 tokens, with a mean of 32."""
+    lengths = np.random.default_rng(0).integers(3, 62, 2000)
+    most, _ = row_limits(length, 0.15, single_sentences=True)
+    rows = len(best_fit(lengths, length, most))
+    assert lengths.sum() > 0.95 * rows * length
+
+
 @pytest.mark.parametrize("mask_rate", [0.01, 0.15, 0.4])
 @pytest.mark.parametrize("length", [16, 128, 512])
-def test_every_row_has_room_for_its_masked_tokens(mask_rate, length):
+@pytest.mark.parametrize("single", [False, True])
+def test_every_row_has_room_for_its_masked_tokens(mask_rate, length, single):
     """Each pair of a row masks its rounded share of tokens, and at least one token."""
-    max_pairs, max_predictions = row_limits(length, mask_rate)
+    max_pairs, max_predictions = row_limits(length, mask_rate, single)
     random = np.random.default_rng(0)
     for _ in range(300):
         cuts = np.sort(random.integers(5, length, max_pairs - 1))

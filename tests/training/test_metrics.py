@@ -114,6 +114,7 @@ def test_the_rates_of_a_line_are_of_its_window(clock, monkeypatch):
     both = {"tokens_per_second": 128 / 3, "mfu": 0.1}
     first = both | {"data_wait": 0.2, "seconds_left": 92 * 3, "seconds": 55}
     second = both | {"data_wait": 0.4, "seconds_left": 88 * 3, "seconds": 67}
+    assert [line["computed_tokens"] for _, _, line in lines] == [1, 2]
     for (_, _, line), rates in zip(lines, (first, second), strict=True):
         assert {name: line[name] for name in rates} == pytest.approx(rates)
 

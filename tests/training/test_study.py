@@ -391,6 +391,20 @@ def test_equal_compute_is_equal_to_a_step(study, tmp_path):
     assert abs(flops(left) / flops(both) - 1) < 1 / left.total_steps
 
 
+def test_equal_compute_is_refused_if_the_rows_are_unknown(study, tmp_path):
+    variant = study.variants["both"]
+    data = variant.pretrain["data"] | {"packing": True}
+    data["examples"] = {"next_sentence": False, "single_sentences": True}
+    changed = dataclasses.replace(variant, pretrain=variant.pretrain | {"data": data})
+    variants = study.variants | {"single": changed}
+    equal = dataclasses.replace(study, variants=variants, equal_compute=True)
+    with pytest.raises(
+        UserError, match=r"^single: equal_compute cannot count the rows"
+    ):
+        Study(equal, tmp_path)
+    Study(dataclasses.replace(equal, equal_compute=False), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
