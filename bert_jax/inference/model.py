@@ -73,11 +73,11 @@ _TASKS |= {"mean": "sentence embeddings", "cls": "sentence embeddings"}
 class Bert(Checkpoint):
     """A checkpoint with methods to predict, encode, score and save.
 
-    >>> model = bert_jax.load("runs/tiny")
-    >>> model.fill_mask("Returns a [MASK] of all names.", top=2)
-    [[('list', 0.41), ('tuple', 0.09)]]
+    >>> model = bert_jax.load("models/english")
+    >>> model.fill_mask("She [MASK] the door.", top=2)
+    [[('opened', 0.3), ('reached', 0.06)]]
     >>> model.encode(["A man eats.", "Someone has a meal."], normalize=True).shape
-    (2, 128)
+    (2, 256)
 
     Methods take one text, or rows: a list, generator or array of texts; a pandas or polars
     data frame, a data set of Hugging Face, dictionaries; or the Path of a file. A pair is a
@@ -460,9 +460,9 @@ class Bert(Checkpoint):
 def load(path: os.PathLike | str, *, average: str | int = "", **changes: Any) -> Bert:
     """Loads an encoder of BERT's family and its tokenizer, with methods to use them.
 
-    >>> model = bert_jax.load("runs/tiny", dtype="float32")
-    >>> model.fill_mask("Returns a [MASK] of all names.", top=2)
-    [[('list', 0.41), ('tuple', 0.09)]]
+    >>> model = bert_jax.load("models/english")  # in the clone
+    >>> model.score("They open the door.") > model.score("They opens the door.")
+    True
 
     path: a workdir of pretraining (its newest checkpoint) or of fine-tuning (its best
       model), a Hugging Face folder, a folder or prefix of Google's bert_model.ckpt, a URL

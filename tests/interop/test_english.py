@@ -26,7 +26,7 @@ def model():
 
 
 def test_hidden_states_are_those_of_transformers(model, theirs):
-    out = model(theirs["texts"].tolist())
+    out = model(theirs["sentences"].tolist())
     mask = out.attention_mask
     np.testing.assert_array_equal(out.input_ids * mask, theirs["input_ids"])
     states = out.last_hidden_state * mask[..., None]
@@ -34,7 +34,7 @@ def test_hidden_states_are_those_of_transformers(model, theirs):
 
 
 def test_blanks_get_the_words_and_probabilities_of_transformers(model, theirs):
-    filled = model.fill_mask(theirs["texts"].tolist(), top=5)
+    filled = model.fill_mask(theirs["blanks"].tolist(), top=5)
     assert len(filled) == 3
     for [blank], tokens, probabilities in zip(
         filled, theirs["tokens"], theirs["probabilities"], strict=True

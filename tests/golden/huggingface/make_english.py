@@ -12,7 +12,12 @@ import torch
 import transformers
 
 ROOT = Path(__file__).parents[3]
-TEXTS = [
+SENTENCES = [
+    "She opened the door.",
+    "Two dogs run through the snow, and a third one sleeps.",
+    "Naïve cafés cost $5 in Zürich!",
+]
+BLANKS = [
     "She opened the door and [MASK] into the room.",
     "The book that the boys read [MASK] on the table.",
     "Naïve cafés cost $5 in [MASK]!",
@@ -25,23 +30,25 @@ def main() -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     assert model.dtype == torch.float32
-    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    blanks = tokenizer(BLANKS, padding=True, return_tensors="pt")
     with torch.no_grad():
-        output = model(**batch, output_hidden_states=True)
-    masked = batch["input_ids"] == tokenizer.mask_token_id
-    probabilities = torch.softmax(output.logits[masked], dim=-1)
-    best = probabilities.topk(5)
+        output = model.model(**batch)
+        logits = model(**blanks).logits
+    masked = blanks["input_ids"] == tokenizer.mask_token_id
+    best = torch.softmax(logits[masked], dim=-1).topk(5)
     tokens = [tokenizer.convert_ids_to_tokens(row) for row in best.indices.tolist()]
-    hidden = output.hidden_states[-1] * batch["attention_mask"][..., None]
+    hidden = output.last_hidden_state * batch["attention_mask"][..., None]
     np.savez_compressed(
         Path(__file__).with_name("english.npz"),
-        texts=np.array(TEXTS),
+        sentences=np.array(SENTENCES),
+        blanks=np.array(BLANKS),
         input_ids=batch["input_ids"].numpy(),
         last_hidden_state=hidden.numpy(),
         tokens=np.array(tokens),
         probabilities=best.values.numpy(),
     )
-    for text, row in zip(TEXTS, tokens, strict=True):
+    for text, row in zip(BLANKS, tokens, strict=True):
         print(text, row)
 
 
