@@ -5,7 +5,6 @@ The numbers stay exactly the same, unless --average or --dtype is given.
 usage:
   bert_jax convert --checkpoint runs/tiny --output exported
   bert_jax convert --checkpoint tiny_2020 --output tiny --activation gelu_tanh
-  bert_jax convert --checkpoint runs/tiny --output exported --to bert_jax
   bert_jax convert --checkpoint runs/tiny --output half --dtype float16
 
 flags:

@@ -1,8 +1,8 @@
 """Shows a checkpoint or prepared text.
 
 For a checkpoint it prints the origin, config and parameters. For prepared text
-it prints counts, lengths and training examples. shown{right} is a token that the
-model has to predict: what the model sees, and in braces the right token.
+it prints counts, lengths and training examples. shown{right} is a token that
+the model has to predict: what the model sees, and in braces the right token.
 Checkpoints with these model_types load: bert, megatron-bert, roberta,
 xlm-roberta, camembert, distilbert, electra, modernbert, nomic_bert, gte.
 

@@ -153,11 +153,13 @@ def sinusoids(config: BertConfig) -> np.ndarray:
 def rotary_rates(size: int, theta: float, factor: float) -> np.ndarray:
     """The angles of position 1 for heads of a size: float32 theta^(-2i / size) / factor.
 
-    Each step is float32, as in torch, with which most models were trained. With rates that
-    are rounded once, angles at position 8,000 would differ by 1e-4.
+    Each step is rounded to float32, as in torch, with which most models were trained. With
+    rates that are rounded once, angles at position 8,000 would differ by 1e-4. The powers
+    are float64 before, because NumPy's float32 powers depend on the processor.
     """
     exponents = np.arange(0, size, 2, dtype=np.float32) / size
-    return 1 / np.float32(theta) ** exponents / np.float32(factor)
+    powers = np.power(float(np.float32(theta)), exponents.astype(np.float64))
+    return 1 / powers.astype(np.float32) / np.float32(factor)
 
 
 def rotated(

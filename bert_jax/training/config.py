@@ -204,6 +204,14 @@ class DataConfig:
             return (self.path,)
         return self.mixture
 
+    def check_rows(self) -> None:
+        """Raises UserError if the text decides how many rows a batch has."""
+        if self.examples.single_sentences:
+            raise UserError(
+                "equal_compute cannot count the rows of packed single sentences; set "
+                "equal_compute=False and choose the steps of each variant"
+            )
+
     def check_text(self) -> None:
         """Raises UserError unless one text or mixture is named, and prepared texts
         exist.

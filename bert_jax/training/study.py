@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.data.pipeline import largest_batch
-from bert_jax.errors import DivergenceError, UserError, naming
+from bert_jax.errors import DivergenceError, naming
 from bert_jax.files import LOCK, delete_folder, locked, write_json
 from bert_jax.inference.evaluation import OnDevices
 from bert_jax.inference.pretrained import (
@@ -216,12 +216,9 @@ def _pretrainings(study: StudyConfig) -> dict[str, TrainConfig]:
         with naming(name):
             config = train_config(variant.pretrain)
             config.data.check_text()
+            if study.equal_compute:
+                config.data.check_rows()
             work = flops(config)
-            if study.equal_compute and config.data.examples.single_sentences:
-                raise UserError(
-                    "equal_compute cannot count the rows of packed single sentences; set "
-                    "equal_compute=False and choose the steps of each variant"
-                )
         if study.equal_compute and configs:
             share = flops(next(iter(configs.values()))) / work
             phases = (

