@@ -388,8 +388,8 @@ def _rounded(tensors: Tensors, dtype: str) -> Tensors:
             largest = np.abs(array).max(initial=0)
             if not largest <= limit:
                 raise UserError(
-                    f"{name} has the number {largest:.3g}, but {dtype} must be at most "
-                    f"{limit:.3g}; use bfloat16 or float32"
+                    f"{name} has the number {largest:.3g}; numbers in {dtype} must be at "
+                    f"most {limit:.3g}; use bfloat16 or float32"
                 )
         result[name] = np.asarray(array, dtype, order="C")
     return result

@@ -205,8 +205,8 @@ class DataConfig:
         return self.mixture
 
     def check_rows(self) -> None:
-        """Raises UserError if the text decides how many rows a batch has."""
-        if self.examples.single_sentences:
+        """Raises UserError for packed single sentences, whose rows depend on the text."""
+        if self.packing and self.examples.single_sentences:
             raise UserError(
                 "equal_compute cannot count the rows of packed single sentences; set "
                 "equal_compute=False and choose the steps of each variant"
