@@ -14,6 +14,7 @@ import itertools
 import logging
 import math
 import os
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -49,6 +50,7 @@ _COLOURS = ("#0072B2", "#E69F00", "#000000", "#56B4E9", "#009E73", "#D55E00", "#
 _LINES = ("-", "--", "-.", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*")
 _HEAT = "Blues"
+_LETTERS_PER_INCH = 13  # of a picture's title
 _WIDEST = 6  # points, the width of a line for a probability of 1
 _CJK = [name for name in font_manager.get_font_names() if "CJK" in name]
 _STYLE = {
@@ -112,6 +114,7 @@ def _figure(
     size = width * columns, height * rows + 0.6 + more_height
     picture = Picture(figsize=size)
     if title:
+        title = textwrap.fill(title, int(_LETTERS_PER_INCH * size[0]))
         picture.suptitle(title, x=0.01, horizontalalignment="left")
     panels = list(picture.subplots(rows, columns, squeeze=False).flat)
     for axes in panels[count:]:

@@ -14,8 +14,8 @@
 #
 # The texts are the docstrings of Python's standard library, which are on every machine
 # that has Python. The weights are all-MiniLM-L6-v2, a small BERT for sentences (90 MB).
-# Without a network, run `pretrain.ipynb` first and set `CHECKPOINT` to its model,
-# `runs/notebook/my_bert`.
+# Without a network, set `CHECKPOINT` to `../models/english` of bert_jax. Its search is
+# worse, because it was not trained to compare sentences.
 
 # %%
 import os

@@ -25,14 +25,17 @@ FOLDER = Path(__file__).parent
 INSTALL = """\
 # Installs bert_jax if it is missing, as in a new Colab runtime: a minute or two. Put your
 # clone into Google Drive as MyDrive/bert_jax, and mount the Drive, before you run this.
-import importlib.util, shutil
+import importlib.util, os, shutil
 from pathlib import Path
 
+clone = Path("/content/drive/MyDrive/bert_jax")
+if clone.is_dir():
+    os.environ.setdefault("ENGLISH", f"{{clone}}/models/english")
 if importlib.util.find_spec("bert_jax") is None:
     tpu = any(Path("/dev").glob("accel*")) or any(Path("/dev/vfio").glob("[0-9]*"))
     gpu = shutil.which("nvidia-smi")
     device = {device}
-    %cd -q /content/drive/MyDrive/bert_jax
+    %cd -q {{clone}}
     %pip install -q ".[notebooks{{device}}]"
     %cd -q /content"""
 DEVICE = '",tpu" if tpu else ",gpu" if gpu else ""'
@@ -100,8 +103,8 @@ def make(name: str, workdir: Path) -> Path:
 def main(names: list[str]) -> None:
     """Makes the notebooks with these names, or all notebooks without names."""
     found = sorted(p.stem for p in FOLDER.glob("*.py") if p.name != Path(__file__).name)
-    workdir = FOLDER.parent / "build" / "notebooks"
-    workdir.mkdir(parents=True, exist_ok=True)
+    workdir = FOLDER.parent / "build"
+    workdir.mkdir(exist_ok=True)
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     for name in names or found:
         path = make(name, workdir)

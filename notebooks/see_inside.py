@@ -10,15 +10,14 @@
 # This notebook shows which words each word attends to, in which layer the two senses of a
 # word separate, and how much each layer changes a token.
 #
-# The model is all-MiniLM-L6-v2 (90 MB), a small BERT that was trained to compare
-# sentences. Without a network, run `pretrain.ipynb` first and set `CHECKPOINT` to its
-# model, `runs/notebook/my_bert`.
+# The model is `models/english` of bert_jax, a small model that learned English from 46 MB
+# of text.
 
 # %%
 import os
 
 # A name on the Hugging Face Hub, a folder of Hugging Face or Google, or a run of bert_jax.
-CHECKPOINT = os.environ.get("CHECKPOINT", "sentence-transformers/all-MiniLM-L6-v2")
+CHECKPOINT = os.environ.get("ENGLISH", "../models/english")
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -79,17 +78,17 @@ print(out.attentions.shape)
 figures.attention_heads(model, TEXT, layer=0)
 
 # %% [markdown]
-# *Some heads of the first layer attend to near tokens: the token itself, the token before
-# or the token after. You see them as diagonals.*
+# *A diagonal is a head that attends to near tokens: the token itself, the token before or
+# the token after. A dark column is a token to which many tokens attend.*
 #
-# In later layers many heads attend to `[CLS]`, `[SEP]` or the full stop if they find
-# nothing else.
+# In the later layers of a large BERT, many heads attend to `[CLS]`, `[SEP]` or the full
+# stop if they find nothing else. This small model has only four layers of four heads.
 
 # %%
 figures.attention_heads(model, TEXT, layer=-1)
 
 # %% [markdown]
-# *The heads of the last layer. A dark column is a token that all tokens attend to.*
+# *The heads of the last layer.*
 #
 # The next picture shows the reach of every head: the mean distance between a token and
 # the tokens that it attends to.
@@ -102,6 +101,7 @@ far_KN = (attention_KNLL * distance).sum(axis=-1).mean(axis=-1)
 fig, ax = plt.subplots(figsize=(6, 2.8), layout="constrained")
 image = ax.imshow(far_KN, cmap="Blues", vmin=0)
 ax.set(xlabel="head", ylabel="layer")
+ax.set(xticks=range(far_KN.shape[1]), yticks=range(len(far_KN)))
 fig.colorbar(image, label="mean distance, tokens")
 plt.show()
 
@@ -126,9 +126,10 @@ figures.attention_lines(model, TEXT, layer=int(layer), head=int(head))
 #
 # ## 4. One word, two senses
 #
-# A bank is a house for money or the edge of a river. The embeddings of both words differ
-# only by position. Do the layers separate the two senses? `word_vectors` adds up the token
-# vectors of each word. The cosine of two vectors measures how similar they are.
+# A bank is a house for money or the edge of a river. The embedding of the word is the same
+# in every sentence, because this model adds positions only to its attention. Do the layers
+# separate the two senses? `word_vectors` adds up the token vectors of each word. The cosine
+# of two vectors measures how similar they are.
 
 
 # %%
@@ -175,9 +176,9 @@ plt.show()
 # *Left: if the line of different senses is below the other line, the model distinguishes
 # the two banks. Right: all pairs of the eight sentences, at the layer that separates the
 # senses best. The first four sentences are about money and the last four about a river.
-# If the senses were separate, only the two squares along the diagonal would be dark. The
-# square of money is dark. The square of the river is not: the muddy bank is unlike most
-# other banks, and two river banks are also near to those of money.*
+# If the senses were separate, only the two squares along the diagonal would be dark. They
+# are partly separate: most river banks are similar to each other, and "our bank", which
+# closes at noon, is unlike all of them.*
 #
 # ## 5. Nearest words, layer by layer
 #

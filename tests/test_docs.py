@@ -493,8 +493,6 @@ def test_every_block_runs(page, workspace, capsys):
 @each_page
 def test_blocks_name_checkpoints_that_exist(page):
     """People copy commands and programs, so these have no placeholders for names."""
-    if page == DOCS / "commands.md":  # made from the help of the commands
-        return
     placeholder = re.compile(r"\b(OWNER|REPOSITORY|ADDRESS|CHECKPOINT)\b")
     copied = [block for block in blocks(page) if block.language in ("sh", "python")]
     wrong = [block.place for block in copied if placeholder.search(block.text)]

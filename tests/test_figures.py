@@ -276,6 +276,9 @@ def test_heads_show_the_attention_of_a_layer(model):
         assert names(other.get_xticklabels()) == out.tokens[0]
         assert bar.get_ylabel() == "attention probability"
     assert "Layer 1 of 0 to 1" in picture.get_suptitle()
+    picture.draw_without_rendering()
+    title = picture.texts[0].get_window_extent()
+    assert title.x1 <= picture.bbox.x1  # wrapped, because two heads are narrow
     for call in (figures.attention_heads, figures.attention_lines):
         head = [0] if call is figures.attention_lines else []
         with pytest.raises(UserError, match="layer=2, expected 0 to 1, or -2 to -1"):

@@ -23,7 +23,10 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def execute(tmp_path_factory):
     """A function that runs a notebook by name and returns its variables."""
-    workdir = tmp_path_factory.mktemp("notebooks")
+    folder = tmp_path_factory.mktemp("clone")
+    (folder / "models").symlink_to(FOLDER.parent / "models")
+    workdir = folder / "notebooks"
+    workdir.mkdir()
     settings = {
         "NOTEBOOK_SHORT": "1",
         "MPLBACKEND": "agg",
@@ -53,7 +56,7 @@ def pretrained(execute):
 
 @pytest.fixture(scope="module")
 def checkpoint(pretrained):
-    """The pretrained model, from which the other notebooks start."""
+    """The pretrained model, in the place of a download."""
     return "runs/notebook/my_bert"
 
 
@@ -67,8 +70,8 @@ def test_the_notebook_pretrain_runs(pretrained):
     assert "[MASK]" in tokens
 
 
-def test_the_notebook_finetune_runs(execute, checkpoint):
-    variables = execute("finetune", CHECKPOINT=checkpoint)
+def test_the_notebook_finetune_runs(execute):
+    variables = execute("finetune")
     assert len(variables["test"]) == len(variables["rows"]) // 5
     assert variables["score"] == pytest.approx(100 * variables["right"].mean())
     assert len(variables["wrong"]) == (~variables["right"]).sum()
@@ -101,8 +104,8 @@ def test_the_notebook_checkpoints_runs(execute, checkpoint, golden, tmp_path):
     assert variables["google"].head == "pretraining"
 
 
-def test_the_notebook_see_inside_runs(execute, checkpoint):
-    variables = execute("see_inside", CHECKPOINT=checkpoint)
+def test_the_notebook_see_inside_runs(execute):
+    variables = execute("see_inside")
     out = variables["out"]
     np.testing.assert_allclose(out.attentions.sum(axis=-1), 1, rtol=1e-5)
     assert len(out.hidden_states) == len(out.attentions) + 1

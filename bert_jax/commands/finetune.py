@@ -4,9 +4,9 @@ WORKDIR/best is the best model. WORKDIR/predictions has its answers and errors.
 The same command resumes a stopped run. Each setting is a flag: --NAME=VALUE.
 
 usage:
-  bert_jax finetune --config table --init_from=CHECKPOINT --data.dir=reviews
-  bert_jax finetune --config rte --init_from=CHECKPOINT --data.dir=RTE --sweep
-  bert_jax finetune --config squad2 --init_from=CHECKPOINT --data.dir=squad
+  bert_jax finetune --config table --init_from=models/english --data.dir=reviews
+  bert_jax finetune --config rte --init_from=runs/my_bert --data.dir=RTE --sweep
+  bert_jax finetune --config squad2 --init_from=models/english --data.dir=squad
 
 flags:
   --config NAME              a file, or a name such as table or sst2

@@ -4,7 +4,7 @@ The same command finishes interrupted work.
 
 usage:
   bert_jax prepare --input TEXT --vocabulary vocab.txt --output data/text
-  bert_jax prepare --input wiki --vocabulary CHECKPOINT --output data/text
+  bert_jax prepare --input wiki --vocabulary models/english --output data/text
   bert_jax prepare --input tfds:NAME --vocabulary vocab.txt --output data/text
 
 flags:

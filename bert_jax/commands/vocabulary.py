@@ -5,7 +5,7 @@ Its settings are written to tokenizer_config.json in the same folder.
 usage:
   bert_jax vocabulary --input TEXT --output vocab.txt
   bert_jax vocabulary --input TEXT --output tokenizer.json --kind bpe --cased
-  bert_jax vocabulary --input TEXT --output vocab.txt --extend CHECKPOINT
+  bert_jax vocabulary --input TEXT --output vocab.txt --extend models/english
 
 flags:
   --output FILE      vocab.txt; spiece.model or tokenizer.json for other kinds
