@@ -176,7 +176,7 @@ def test_tiny_fills_in_sentences_that_it_did_not_train_on():
 
 
 def test_what_pretraining_is_worth_has_the_model_of_the_record():
-    """The workdir of speedrun.py gives the parameters of one of the study's variants."""
+    """models/english has the parameters of one of the study's variants."""
     study, _ = study_command._open(f"{EXPERIMENTS}/ablations/pretrained.py:data")
     record = load("speedrun.py")
     for variant in study.variants.values():

@@ -108,7 +108,10 @@ def majority_warning(counts: Sequence[Sequence[int]]) -> str:
         f"{share:.1%} are right, and always predicting the largest class gives "
         f"{largest:.1%}"
     )
-    needed = "try another seed, more epochs or optimizer.bias_correction=True"
+    needed = (
+        "try more epochs, a smaller batch_size, another seed, or the optimizer's "
+        "bias_correction"
+    )
     return f"{actual}: the run has learned nothing; {needed}"
 
 

@@ -73,6 +73,11 @@ class Checkpoint:
     @property
     def origin(self) -> str:
         """The origin of the parameters, for the model card. "" if it is not known."""
+        start = self.extra.get("init_from")
+        if start:
+            scores = self.extra.get("scores", {})
+            shown = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
+            return f"{start}, which bert_jax fine-tuned (dev: {shown or 'no scores'})"
         if self.path and self.init_from:
             return f"{self.path}, which bert_jax trained from {self.init_from}"
         return self.path

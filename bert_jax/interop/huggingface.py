@@ -63,6 +63,9 @@ from bert_jax.schema import check
 
 _logger = logging.getLogger(__name__)
 _CARD = Path(__file__).with_name("model_card.md")  # the template
+# The line of Python in a card, by head. Models with other heads encode texts.
+_ANSWERS = "model.predict(rows)  # a list, a data frame or the Path of a file"
+_USES = dict.fromkeys(("sequence", "token", "choice", "span", "features"), _ANSWERS)
 _WORDS = "bert/embeddings/word/embedding"
 # Arrays in the files of some versions, whose values follow from the config.
 _BUFFERS = ("embeddings.position_ids", "rotary_emb.inv_freq")
@@ -327,6 +330,7 @@ def save_huggingface(
             size=sum(array.size for array in tensors.values()),
             config=config,
             source=card or "Not stated.",
+            use=_USES.get(head, 'model.encode(["A text."])'),
         )
         write_text(folder / "README.md", text)
 

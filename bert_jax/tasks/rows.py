@@ -97,10 +97,10 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
     name: name of the data, such as "train". Each place starts with it.
     tabs: see :func:`line_rows`.
 
-    Raises UserError for any other data.
+    Raises UserError for any other data, and for a text that is the name of a file.
     """
     if isinstance(data, str):
-        _warn_of_file(data)
+        _check_no_file(data)
     if not isinstance(data, Path):
         rows, place = _rows(data, name or "the input"), "row"
         if name:
@@ -117,16 +117,14 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
         yield from line_rows(_texts(data), place, tabs=tabs)
 
 
-_warned: set[str] = set()  # texts that named a file
-
-
-def _warn_of_file(text: str) -> None:
-    """Warns once for a text that names an existing file."""
+def _check_no_file(text: str) -> None:
+    """Raises UserError for a text that is the name of an existing file."""
+    is_file = False
     with contextlib.suppress(OSError, ValueError):  # too long for a name, or a NUL
-        if text not in _warned and Path(files.expanded(text)).is_file():
-            _warned.add(text)
-            advice = f"Path({text!r}) from pathlib reads its rows"
-            logger.warning(f"the text {text!r} is the name of a file; {advice}")
+        is_file = Path(files.expanded(text)).is_file()
+    if is_file:
+        advice = f"Path({text!r}) from pathlib reads its rows, and [{text!r}] is a text"
+        raise UserError(f"{text!r} is the name of a file; {advice}")
 
 
 def line_rows(
@@ -290,7 +288,10 @@ def _records(path: Path, header: Sequence[str], skip_short: bool) -> Iterator[Re
         )
         actual += f"{len(header)} ({', '.join(header)})"
         if len(row) > len(header) or not skip_short:
-            raise UserError(f"{actual}; fix the row, or add a header")
+            cells = "add a header"
+            if ending(path) == ".csv":
+                cells = "put quotes around cells that contain commas"
+            raise UserError(f"{actual}; fix the row, or {cells}")
         logger.warning(f"{actual}; the row is left out")
 
 

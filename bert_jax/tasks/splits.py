@@ -486,10 +486,12 @@ def find_split(config: Any, form: Form, split: str) -> Any:
         files = sorted(path.name for path in folder.iterdir())
         there = f"it has {listed(files)}"
     where = config.dir or "the current folder"
-    raise UserError(
-        f"{where} has no {listed(names)} ({there}); set data.dir to the folder, or "
-        "data.train, data.dev and data.test to its files"
+    needed = (
+        "set data.dir to the folder, or data.train, data.dev and data.test to its files"
     )
+    if split == "dev":
+        needed += "; in Python, finetune(..., dev=0.1) holds out rows of train"
+    raise UserError(f"{where} has no {listed(names)} ({there}); {needed}")
 
 
 def _split_or_none(config: Any, form: Form, split: str) -> Any:

@@ -187,7 +187,8 @@ class Task(abc.ABC):
                 continue
             if is_single(data):
                 actual = f"{split} is a {type(data).__name__}, which is one row"
-                raise UserError(f"{actual}; expected a list of rows, or a Path")
+                expected = 'expected a list of rows, or a file as Path("rows.csv")'
+                raise UserError(f"{actual}; {expected}")
             given[split] = data
         splits = read_splits(self.config, self.form, given)
         if held_out:

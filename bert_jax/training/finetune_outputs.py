@@ -76,8 +76,7 @@ def save_best(
     outputs["activation_fn"] = ""  # the head learned values without one
     parts = {"params": params, "head": head, "extra": extra}
     best = dataclasses.replace(checkpoint, **parts, **outputs)
-    card = f"Fine-tuned with bert_jax from {config.init_from}; dev: {show(scores)}."
-    save_huggingface(folder.local / BEST, best, card=card, overwrite=True, own=True)
+    save_huggingface(folder.local / BEST, best, overwrite=True, own=True)
 
 
 def best_params(

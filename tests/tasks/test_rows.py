@@ -5,6 +5,7 @@ import gzip
 import json
 import logging
 import os
+import re
 import threading
 from collections import namedtuple
 from pathlib import Path
@@ -124,19 +125,19 @@ def test_other_data_is_refused(data, message):
         rows(data)
 
 
-def test_a_text_that_names_a_file_warns_once(tmp_path, monkeypatch, caplog):
+def test_a_text_that_names_a_file_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     Path("new.csv").write_text("text\nship\n")
-    for data in ("new.csv", "new.csv", "~/new.csv", "old.csv", "a" * 5000, ".", ""):
-        assert rows(data) == [data]
-    rows(["new.csv"]), rows({"text": "new.csv"}), rows(Path("~/new.csv"))
-    reads = "is the name of a file; Path"
-    assert caplog.messages == [
-        f"the text {name!r} {reads}({name!r}) from pathlib reads its rows"
-        for name in ("new.csv", "~/new.csv")
-    ]
-    assert rows(Path("~/new.csv")) == [{"text": "ship"}]
+    for name in ("new.csv", "~/new.csv"):
+        advice = f"Path('{name}') from pathlib reads its rows, and ['{name}'] is a text"
+        message = f"'{name}' is the name of a file; {advice}"
+        with pytest.raises(UserError, match=re.escape(message)):
+            rows(name)
+        assert rows([name]) == [name]
+        assert rows(Path(name)) == [{"text": "ship"}]
+    for text in ("old.csv", "a" * 5000, ".", "", "a\0b"):
+        assert rows(text) == [text]
 
 
 def test_lines_are_texts(file, tmp_path):
@@ -147,7 +148,6 @@ def test_lines_are_texts(file, tmp_path):
     assert rows(path) == texts
     assert rows(path, tabs=False)[1] == "c\td"
     assert list(line_rows(['{"text": "e"}'], "in")) == [("in:1", '{"text": "e"}')]
-    assert rows(str(path)) == [str(path)]  # only a Path is read as a file
     pipe = tmp_path / "pipe"  # like <(command) of a shell
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=("a\nb\n",), daemon=True)

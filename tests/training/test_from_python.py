@@ -422,7 +422,7 @@ def test_a_split_may_be_a_data_set_of_a_hub(monkeypatch):
 
 
 def test_a_string_is_not_read_as_a_file():
-    with pytest.raises(UserError, match=r"^train is a str, .* or a Path"):
+    with pytest.raises(UserError, match=r"^train is a str, .* or a file as Path"):
         bert_jax.tasks.classification().with_rows(train="a.csv")
 
 
