@@ -235,6 +235,9 @@ def check_save(folder: os.PathLike | str, *, overwrite: bool, argument: str) -> 
         actual = f"the folder is of type {type(folder).__name__}"
         raise UserError(f"{actual}; expected a path, such as 'my_model'")
     folder = Path(expanded(folder))
+    existing = next((x for x in (folder, *folder.parents) if x.exists()), folder)
+    if existing.is_file():
+        raise UserError(f"{existing} is a file; expected a folder for the model")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
     if not overwrite:

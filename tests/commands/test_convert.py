@@ -134,6 +134,17 @@ def test_the_command_lists_unconverted_tensors(source, tmp_path, capsys):
         convert(source / "token", tmp_path / "out")
 
 
+@pytest.mark.parametrize("name", ["file", "file/model"])
+def test_a_model_is_not_saved_into_a_file(source, tmp_path, name):
+    (tmp_path / "file").write_text("kept")
+    message = r"file is a file; expected a folder for the model$"
+    with pytest.raises(UserError, match=message):
+        convert(source / "token", tmp_path / name, "hf", "--overwrite")
+    with pytest.raises(UserError, match=message):
+        bert_jax.load(source / "token").save(tmp_path / name, overwrite=True)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
 def test_a_saved_model_is_replaced_on_request(source, tmp_path):
     out = convert(source / "sequence", tmp_path / "out")
     (out / "special_tokens_map.json").write_text("{}")  # of transformers
