@@ -1,5 +1,7 @@
 """Each notebook runs in a short form, and the saved notebooks are up to date."""
 
+import ast
+import contextlib
 import json
 import re
 import runpy
@@ -162,6 +164,21 @@ def test_a_saved_notebook_is_its_source_with_outputs(name):
         o for c in code for o in c["outputs"] if "image/png" in o.get("data", {})
     ]
     assert len(pictures) >= 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_saved_notebook_installs_bert_jax_as_make_writes_it(name):
+    """Colab runs this cell, and it names the clone's models for finetune, see_inside."""
+    values = {}
+    for node in ast.parse((FOLDER / "make.py").read_text("utf-8")).body:
+        if isinstance(node, ast.Assign):
+            with contextlib.suppress(ValueError):  # not a literal
+                values[node.targets[0].id] = ast.literal_eval(node.value)
+    device = values["DEVICES"].get(name, values["DEVICE"])
+    expected = values["INSTALL"].format(device=device)
+    cells = json.loads((FOLDER / f"{name}.ipynb").read_text("utf-8"))["cells"]
+    (install,) = [cell for cell in cells if cell["id"] == "install"]
+    assert "".join(install["source"]) == expected, f"run make notebooks NAMES={name}"
 
 
 def test_every_notebook_is_saved_and_listed():

@@ -269,8 +269,8 @@ def save_huggingface(
     checkpoint: parameters on host or devices, with or without stacked layers. Its ``extra``
       is written to config.json under "bert_jax", its modules to the files of
       sentence-transformers.
-    card: Markdown about the origin of the weights, for the model card. None: the path and
-      the run of the checkpoint, if they are known.
+    card: Markdown about the origin of the weights, for the model card. None: the origin of
+      the checkpoint, if it is known.
     overwrite: whether to replace a ``directory`` that is not empty.
     own: whether a model without a class in transformers is written under our names, which
       only ``bert_jax.load`` reads.
