@@ -385,16 +385,22 @@ def _token_ids(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str,
 
 
 def _rounded(tensors: Tensors, dtype: str) -> Tensors:
-    """The tensors in a dtype. Raises UserError for a number that is too large for it."""
+    """The tensors in a dtype.
+
+    Raises UserError for a number that is too large for it, or that is not finite.
+    """
     result, limit = {}, float(jnp.finfo(dtype).max)
     for name, array in tensors.items():
         if array.dtype.itemsize > jnp.dtype(dtype).itemsize:
             largest = np.abs(array).max(initial=0)
-            if not largest <= limit:
+            if not np.isfinite(largest):
                 raise UserError(
-                    f"{name} has the number {largest:.3g}; numbers in {dtype} must be at "
-                    f"most {limit:.3g}; use bfloat16 or float32"
+                    f"{name} has the number {largest}; train the model again"
                 )
+            if largest > limit:
+                actual = f"{name} has the number {largest:.6g}"
+                needed = f"numbers in {dtype} must be at most {limit:.6g}"
+                raise UserError(f"{actual}; {needed}; use float32")
         result[name] = np.asarray(array, dtype, order="C")
     return result
 

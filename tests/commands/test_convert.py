@@ -97,12 +97,16 @@ def test_the_file_has_half_the_size_and_the_nearest_numbers(
 def test_a_number_that_is_too_large_for_the_dtype_is_refused(source, tmp_path):
     checkpoint = bert_jax.load(source / "none")
     params = jax.tree.map(np.array, checkpoint.params)
-    params["bert"]["embeddings"]["norm"]["bias"][0] = -1e5
+    bias = params["bert"]["embeddings"]["norm"]["bias"]
     checkpoint = dataclasses.replace(checkpoint, params=params)
-    with pytest.raises(
-        UserError, match=r"the number 1e\+05; numbers in float16 must be at"
+    for number, message in (
+        (-65520, "the number 65520; numbers in float16 must be at most 65504; use "),
+        (np.nan, "the number nan; train the model again$"),
+        (np.inf, "the number inf; train the model again$"),
     ):
-        huggingface.save_huggingface(tmp_path / "half", checkpoint, dtype="float16")
+        bias[0] = number
+        with pytest.raises(UserError, match=message):
+            huggingface.save_huggingface(tmp_path / "half", checkpoint, dtype="float16")
     assert not (tmp_path / "half").exists()
 
 
