@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bert_jax.training.text_functions import prepare as prepare
     from bert_jax.training.text_functions import vocabulary as vocabulary
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 __all__ = [
     "cross_validate",
     "figures",

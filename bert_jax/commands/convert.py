@@ -20,10 +20,10 @@ flags:
 the folder of such a model. --average ema converts the moving average of a run's parameters
 (the setting average), and --average 3 the mean of three checkpoints: the newest, or the one
 in --checkpoint and the two before it. --dtype float16 or bfloat16 halves the size of the
-file and rounds its numbers, float16 to three digits and bfloat16 to two. Libraries still
-compute the model in float32, the dtype in config.json. Google's TensorFlow files since
-February 2019 need --activation gelu_tanh, although their bert_config.json has gelu
-(docs/weights.md).
+file and rounds its numbers, float16 to three digits (below 3e-8 to 0) and bfloat16 to two.
+Libraries still compute the model in float32, the dtype in config.json. Google's TensorFlow
+files since February 2019 need --activation gelu_tanh, although their bert_config.json has
+gelu (docs/weights.md).
 """
 
 from pathlib import Path

@@ -28,10 +28,10 @@ splits into several tokens, or lacks, are added to it. Only WordPiece vocabulari
 extended.
 """
 
-from pathlib import Path
-
 from bert_jax.commands import cli
 from bert_jax.data.vocabulary_training import KINDS
+from bert_jax.errors import UserError
+from bert_jax.interop.find import check_checkpoint
 from bert_jax.progress import print_line
 from bert_jax.training import text_functions
 
@@ -60,7 +60,16 @@ def main(argv: list[str]) -> None:
     made = "--vocabulary", output, "--output", "data/text"
     cli.print_next(("prepare", "--input", *settings["input"], *made, *same))
     start = settings["extend"]
-    if start and not Path(start).is_file():  # a checkpoint
+    if start and _is_checkpoint(start):
         size = f"--model.vocab_size={tokenizer.vocab_size}"
         further = "train", "--config", "further_pretraining", f"--init_from={start}"
         cli.print_next((*further, "--data.path=data/text", size))
+
+
+def _is_checkpoint(path: str) -> bool:
+    """Whether ``path`` is a checkpoint, and not only a vocabulary or a store."""
+    try:
+        check_checkpoint(path)
+    except UserError:
+        return False
+    return True

@@ -125,9 +125,12 @@ def prepare(
         if info is None:
             for path in directory.rglob(".*.tmp"):  # files of a killed process
                 path.unlink()
+            plan = plan_shards(sources, shards)
+            missing = _missing_shards(directory, plan)
+            if len(missing) == len(plan):  # nothing of the last call can be used
+                store.remove_files(directory)
             write_json(directory / UNFINISHED, identity)
             tokenizer.save(directory)
-            missing = _missing_shards(directory, plan_shards(sources, shards))
             write = Writer(tokenizer, directory, settings)
             written = run(write, missing) if run else write.all(missing, workers)
             counts = _counted(written, missing)

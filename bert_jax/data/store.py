@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 
-from bert_jax.data.tokenizer import token_dtype
+from bert_jax.data.tokenizer import FILES, token_dtype
 from bert_jax.errors import UserError, naming
 from bert_jax.files import new_file, read_json, reading, write_json
 from bert_jax.schema import check
@@ -145,6 +145,7 @@ def finish_store(
     offsets = _write_sums(parts, "sentence_lengths", directory / OFFSETS)
     bounds = _write_sums(parts, "document_sizes", directory / SENTENCES)
     if not offsets.count:
+        remove_files(directory)
         raise UserError(f"no text for {directory}; check input and input_format")
     dtype, word_bit = stored_type(vocab_size, words="words" in settings)
     filled = []
@@ -170,6 +171,13 @@ def finish_store(
     for path in parts:
         path.unlink()
     return info
+
+
+def remove_files(directory: Path) -> None:
+    """Deletes the files of a store without index.json, which is not finished."""
+    for pattern in ("shard-*-of-*.tokens", "index/*", *FILES):
+        for path in directory.glob(pattern):
+            path.unlink()
 
 
 class _Sums(NamedTuple):

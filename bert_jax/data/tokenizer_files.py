@@ -331,7 +331,9 @@ def _read_tokenizer_json(
 
 def _vocabulary(parts: dict[str, Any]) -> set[str]:
     """The tokens of a tokenizer.json."""
-    model = parts["model"]
+    model = parts.get("model")
+    if not isinstance(model, dict):
+        raise UserError(f"it has no model of tokens; expected {_EXPECTED}")
     if "type" in model and model["type"] is None:
         raise UserError(
             'its model has "type": null; expected "BPE", "Unigram" or another'

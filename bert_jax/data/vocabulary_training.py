@@ -85,6 +85,8 @@ def extend_vocabulary(
             "extend adds words only to WordPiece vocabularies, and this tokenizer has "
             f"kind={tokenizer.kind}; use it unchanged, or train a new vocabulary"
         )
+    if count < 1:
+        raise UserError(f"words={count}, expected at least 1")
     words = count_words(
         sentences, Splitter(tokenizer.lower_case, tokenizer.strip_accents)
     )
@@ -99,9 +101,9 @@ def extend_vocabulary(
             tokens_less = 1
         if tokens_less:
             saved[word] = number * tokens_less
-    new = sorted(saved, key=lambda word: (-saved[word], word))[: max(0, count)]
+    new = sorted(saved, key=lambda word: (-saved[word], word))[:count]
     if not new:
-        raise UserError(f"the text has no frequent new words to add (words={count})")
+        raise UserError("the text has no frequent new words; use the old vocabulary")
     logger.info(f"{len(new):,} new words")
     return tokenizer.with_tokens([*tokenizer.tokens, *new])
 

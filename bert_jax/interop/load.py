@@ -150,7 +150,12 @@ def tokenizer(path: os.PathLike | str) -> Tokenizer:
         return load_tokenizer(place)
     if place.is_file() and ending(place) in (".txt", ".json", ".model"):
         return load_tokenizer(place)
-    checkpoint = load(path, weights=False)
+    try:
+        checkpoint = load(path, weights=False)
+    except UserError as error:
+        if is_remote(path) or place.exists():
+            raise
+        raise UserError(f"{error}, or a vocabulary, such as vocab.txt") from error
     check_vocabulary(checkpoint, path)
     checkpoint.tokenizer.model_max_length = checkpoint.config.max_positions
     return checkpoint.tokenizer

@@ -90,7 +90,13 @@ def to_params(
     shapes = parameter_shapes(config, outputs)
     for part in parts:
         names = {n: family.name_of(n, head) for n in shapes if part_of(n) == part}
-        if "" in names.values():
+        nameless = [ours for ours, name in names.items() if not name]
+        if nameless and part == "bert":
+            raise UserError(
+                f"the config needs {listed(nameless)}, and a {config.model_type} has no "
+                "such tensor; leave out the change of the config"
+            )
+        if nameless:
             continue  # the family does not have this part
         absent = [name for name in names.values() if name not in tensors]
         if absent and part == "bert":

@@ -15,7 +15,7 @@ from bert_jax.data.beam import prepare_with_beam
 from bert_jax.data.corpus import left_out, read_documents
 from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.preparation import Report
-from bert_jax.data.tokenizer import Tokenizer, save_vocabulary, with_spaces
+from bert_jax.data.tokenizer import FILES, Tokenizer, save_vocabulary, with_spaces
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.data.vocabulary_training import KINDS, extend_vocabulary, train_vocabulary
 from bert_jax.errors import UserError, counted
@@ -90,6 +90,7 @@ def vocabulary(
         raise UserError(f"output={path}, {expected}")
     if path.name == "vocab.json":  # is read together with merges.txt
         raise UserError(f"output={path}, expected another name, such as tokenizer.json")
+    _check_alone(path)
     check_output(path, *inputs)
     if isinstance(extend, str | os.PathLike):
         check_output(path, expanded(extend))
@@ -208,6 +209,21 @@ def _output(output: Any) -> str:
     if not isinstance(output, str | os.PathLike):
         raise UserError(f"output={output!r:.80}, expected the name of a file or folder")
     return expanded(output)
+
+
+def _check_alone(path: Path) -> None:
+    """Raises UserError if the folder of ``path`` has a vocabulary of another kind.
+
+    Both would have the same file of settings, and only one of them would be read.
+    """
+    if path.name not in FILES:
+        return
+    for name in FILES:
+        if name != path.name and path.with_name(name).is_file():
+            raise UserError(
+                f"output={path} is in the same folder as {name}, another vocabulary; "
+                "expected another folder"
+            )
 
 
 def _tokenizer(source: Vocabulary, argument: str) -> Tokenizer:

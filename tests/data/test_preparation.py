@@ -17,6 +17,7 @@ from bert_jax.data.corpus_formats import PASSAGES, Reading
 from bert_jax.data.preparation import plan_shards, prepare, shard_count
 from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
+from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import locked
@@ -272,6 +273,15 @@ def test_bad_input_leaves_no_store(text, tokenizer, tmp_path):
         with pytest.raises(UserError, match="no text"):
             prepare([str(titles)], tokenizer, directory)
         assert not (directory / "index.json").exists()
+    # The folder can be used with other text and another vocabulary.
+    bpe = train_vocabulary(["The whale swims."] * 9, 300, kind="bpe")
+    (directory / "mine.txt").write_text("mine")
+    prepare([str(text)], bpe, directory, workers=1, shards=2)
+    assert {path.name for path in directory.glob("[!.]*")} == {
+        *("index", "index.json", "mine.txt"),
+        *("tokenizer.json", "tokenizer_config.json"),
+        *("shard-00000-of-00002.tokens", "shard-00001-of-00002.tokens"),
+    }
 
 
 def test_an_error_in_a_worker_has_file_and_line(tokenizer, tmp_path):

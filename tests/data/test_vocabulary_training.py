@@ -70,9 +70,11 @@ def test_words_that_save_most_tokens_extend_a_vocabulary(lines):
     assert "quahog" in every
     assert "xylem" not in every  # once
     assert "the" not in every
-    for words, count in ((["the the"], 5), (text, 0), (text, -1)):
-        with pytest.raises(UserError, match=rf"no frequent new words .*words={count}"):
-            extend_vocabulary(small, words, count)
+    with pytest.raises(UserError, match="no frequent new words"):
+        extend_vocabulary(small, ["the the"], 5)
+    for count in (0, -1):
+        with pytest.raises(UserError, match=f"^words={count}, expected at least 1$"):
+            extend_vocabulary(small, text, count)
 
 
 def test_words_that_are_unknown_extend_a_vocabulary(lines):

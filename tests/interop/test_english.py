@@ -7,6 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import bert_jax
+from bert_jax.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("optimized")
 
@@ -62,3 +63,19 @@ def test_the_model_knows_grammar(model):
     for good, bad in pairs:
         better, worse = model.score([good, bad])
         assert better > worse, bad
+
+
+def test_a_part_that_the_family_lacks_is_one_line():
+    with pytest.raises(UserError, match="needs bert/embeddings/segment/embedding, and"):
+        bert_jax.load(FOLDER, type_vocab_size=2)
+
+
+def test_a_file_that_is_no_vocabulary_is_one_line():
+    with pytest.raises(
+        UserError, match="has no model of tokens; expected the tokenizer"
+    ):
+        bert_jax.tokenizer(FOLDER / "config.json")
+    with pytest.raises(
+        UserError, match=r"does not exist.*or a vocabulary, such as voc"
+    ):
+        bert_jax.tokenizer(FOLDER / "models" / "english")

@@ -145,6 +145,21 @@ def test_a_vocabulary_is_extended(text, tmp_path):
     assert again.tokens[: len(more)] == more.tokens and len(again) == len(more) + 2
 
 
+@pytest.mark.parametrize("there", ["tokenizer.json", "spiece.model"])
+def test_a_vocabulary_of_another_kind_in_the_folder_is_refused(there, text, tmp_path):
+    """Only one of them would be read, with the settings of the other."""
+    folder = tmp_path / "vocabulary"
+    folder.mkdir()
+    (folder / there).write_text("mine")
+    settings = dict(size=50, text_field="body")
+    with pytest.raises(UserError, match=f"in the same folder as {there}"):
+        bert_jax.vocabulary(text, folder / "vocab.txt", **settings)
+    assert [path.name for path in folder.iterdir()] == [there]
+    bert_jax.vocabulary(text, folder / "other.txt", **settings)
+    written = {"other.txt", "other_config.json"}
+    assert {path.name for path in folder.iterdir()} == {there, *written}
+
+
 @pytest.mark.parametrize(
     "settings, message",
     [
