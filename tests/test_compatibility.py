@@ -20,8 +20,8 @@ import bert_jax
 from bert_jax.commands import study as command
 from bert_jax.data.mixture import Text
 from bert_jax.data.pipeline import TrainingBatches, split_documents
-from bert_jax.data.preparation import UNFINISHED, prepare
-from bert_jax.data.store import TokenStore
+from bert_jax.data.preparation import prepare
+from bert_jax.data.store import UNFINISHED, TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training import pretrain

@@ -15,7 +15,7 @@ from bert_jax.data.corpus import read_documents
 from bert_jax.data.phases import Phase
 from bert_jax.errors import UserError
 from bert_jax.interop.checkpoint import parameter_shapes
-from bert_jax.interop.config_json import exported_config
+from bert_jax.interop.config_json import exported_config, read_config
 from bert_jax.model.config import BertConfig
 from bert_jax.settings import describe, differences, to_dict
 from bert_jax.training.config import DataConfig, train_config
@@ -179,6 +179,8 @@ def test_what_pretraining_is_worth_has_the_model_of_the_record():
     """models/english has the parameters of one of the study's variants."""
     study, _ = study_command._open(f"{EXPERIMENTS}/ablations/pretrained.py:data")
     record = load("speedrun.py")
+    english = EXPERIMENTS.parent / "models/english/config.json"
+    assert read_config(english) == record.model
     for variant in study.variants.values():
         assert BertConfig(**variant.pretrain["model"]) == record.model
 

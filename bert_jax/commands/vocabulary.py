@@ -4,7 +4,7 @@ Its settings are written to tokenizer_config.json in the same folder.
 
 usage:
   bert_jax vocabulary --input TEXT --output vocab.txt
-  bert_jax vocabulary --input TEXT --output tokenizer.json --kind bpe --cased
+  bert_jax vocabulary --input TEXT --output bpe/tokenizer.json --kind bpe
   bert_jax vocabulary --input TEXT --output vocab.txt --extend models/english
 
 flags:
@@ -31,6 +31,7 @@ extended.
 from bert_jax.commands import cli
 from bert_jax.data.vocabulary_training import KINDS
 from bert_jax.errors import UserError
+from bert_jax.files import expanded
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.progress import print_line
 from bert_jax.training import text_functions
@@ -69,7 +70,7 @@ def main(argv: list[str]) -> None:
 def _is_checkpoint(path: str) -> bool:
     """Whether ``path`` is a checkpoint, and not only a vocabulary or a store."""
     try:
-        check_checkpoint(path)
+        check_checkpoint(expanded(path))
     except UserError:
         return False
     return True

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.preparation import UNFINISHED, Missing, Part, Report, Writer, prepare
-from bert_jax.data.store import part_path, shard_path
+from bert_jax.data.preparation import Missing, Part, Report, Writer, prepare
+from bert_jax.data.store import UNFINISHED, part_path, shard_path
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, naming
 from bert_jax.files import is_remote, open_remote
@@ -46,10 +46,13 @@ def prepare_with_beam(
     with tempfile.TemporaryDirectory() as folder, naming(output):
         local = Path(folder) / "store"
         _copy_files(remote, local, UNFINISHED, "index.json", "index/part-*")
-        report = prepare(inputs, tokenizer, local, run=run, **settings)
-        _copy_files(local, remote, "*.*", "index/*.npy")
-        for path in (remote / UNFINISHED, *remote.glob("index/part-*")):
-            path.unlink(missing_ok=True)
+        try:
+            report = prepare(inputs, tokenizer, local, run=run, **settings)
+            _copy_files(local, remote, "*.*", "index/*.npy")
+        finally:
+            if not (local / UNFINISHED).exists():  # finished, or without any text
+                for path in (remote / UNFINISHED, *remote.glob("index/part-*")):
+                    path.unlink(missing_ok=True)
     return report
 
 

@@ -45,7 +45,6 @@ _ONE_DOCUMENT = (
 logger = logging.getLogger(__name__)
 
 # The file with text and settings of a preparation, until index.json is written.
-UNFINISHED = "unfinished.json"
 # Bytes of text in a shard, and number of shards: a small text has enough shards for all
 # workers, and a large text has few files to open, each with an index that fits into memory.
 _SMALL_SHARD, _MANY_SHARDS, _LARGE_SHARD = 4 << 20, 256, 512 << 20
@@ -128,14 +127,15 @@ def prepare(
             plan = plan_shards(sources, shards)
             missing = _missing_shards(directory, plan)
             if len(missing) == len(plan):  # nothing of the last call can be used
-                store.remove_files(directory)
-            write_json(directory / UNFINISHED, identity)
+                keep = store.UNFINISHED, tokenizer.file_name
+                store.remove_files(directory, keep)
+            write_json(directory / store.UNFINISHED, identity)
             tokenizer.save(directory)
             write = Writer(tokenizer, directory, settings)
             written = run(write, missing) if run else write.all(missing, workers)
             counts = _counted(written, missing)
             info = store.finish_store(directory, tokenizer.vocab_size, identity)
-        (directory / UNFINISHED).unlink(missing_ok=True)
+        (directory / store.UNFINISHED).unlink(missing_ok=True)
     if info.documents == 1:
         logger.warning(_ONE_DOCUMENT)
     return Report(info, counts)
@@ -303,7 +303,7 @@ def _find_same(
         if tokenizer.has_fingerprint(info.vocabulary_fingerprint):
             old["vocabulary_fingerprint"] = identity["vocabulary_fingerprint"]
     elif any(directory.glob("index/part-*.npz")):
-        old = read_json(directory / UNFINISHED, "settings")
+        old = read_json(directory / store.UNFINISHED, "settings")
     else:
         _check_new(directory)
         return None
@@ -322,7 +322,7 @@ def _find_same(
 
 def _check_new(directory: Path) -> None:
     """Raises UserError for a folder with other files, such as a model and a vocabulary."""
-    if (directory / UNFINISHED).exists():
+    if (directory / store.UNFINISHED).exists():
         return
     names = [path.name for path in directory.iterdir() if path.name[0] != "."]
     if names:

@@ -18,8 +18,9 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import shutil
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -31,6 +32,7 @@ from bert_jax.files import new_file, read_json, reading, write_json
 from bert_jax.schema import check
 
 FORMAT = 2
+UNFINISHED = "unfinished.json"  # the settings of a store that is not finished
 # The two arrays of the index.
 OFFSETS, SENTENCES = "index/sentence_offsets.npy", "index/document_sentences.npy"
 AGAIN = "copy it or prepare the text again"  # what a user can do about a damaged file
@@ -173,11 +175,17 @@ def finish_store(
     return info
 
 
-def remove_files(directory: Path) -> None:
-    """Deletes the files of a store without index.json, which is not finished."""
-    for pattern in ("shard-*-of-*.tokens", "index/*", *FILES):
+def remove_files(directory: Path, keep: Collection[str] = ()) -> None:
+    """Deletes the files of a store without index.json, which is not finished.
+
+    keep: names of files that stay.
+    """
+    others = UNFINISHED, "tokenizer_config.json", *FILES
+    for pattern in ("shard-*-of-*.tokens", *others):
         for path in directory.glob(pattern):
-            path.unlink()
+            if path.name not in keep:
+                path.unlink()
+    shutil.rmtree(directory / "index", ignore_errors=True)
 
 
 class _Sums(NamedTuple):

@@ -77,7 +77,7 @@ class Checkpoint:
         if start:
             scores = self.extra.get("scores", {})
             shown = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
-            return f"{start}, which bert_jax fine-tuned (dev: {shown or 'no scores'})"
+            return f"a fine-tuning of {start} (dev: {shown or 'no scores'})"
         if self.path and self.init_from:
             return f"{self.path}, which bert_jax trained from {self.init_from}"
         return self.path

@@ -67,7 +67,7 @@ _GOOGLE_FILE = re.compile(r"(.+)\.(?:index|meta|data-\d{5}-of-\d{5})")
 _HUB_NAME = re.compile(
     r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?"
 )
-_EXPECTED = (
+EXPECTED = (
     "expected a Hugging Face folder (config.json, model.safetensors), Google's "
     "bert_model.ckpt.* with bert_config.json, a workdir of bert_jax, or the name of a "
     "model on a hub, such as google-bert/bert-base-uncased"
@@ -88,7 +88,7 @@ def check_checkpoint(path: os.PathLike | str, setting: str = "checkpoint") -> No
     the message.
     """
     if not os.fspath(path):
-        raise UserError(f"no checkpoint is given; set {setting}: {_EXPECTED}")
+        raise UserError(f"no checkpoint is given; set {setting}: {EXPECTED}")
     if not hub_name(path) and not is_remote(path):
         workdir, _ = split_step(path)
         find_files(Path(workdir))
@@ -130,7 +130,7 @@ def find_files(
     similar = _similar_folder(path)
     if similar:
         raise UserError(f"{path} does not exist; did you mean {similar}?")
-    raise UserError(f"{path} {_instead(path)}; {_EXPECTED}")
+    raise UserError(f"{path} {_instead(path)}; {EXPECTED}")
 
 
 def _trainer_folders(path: Path) -> list[Path]:
@@ -333,5 +333,5 @@ def _download_error(path: os.PathLike | str, reason: object) -> UserError:
     return UserError(
         f"{path} does not exist here, and its download from {constants.ENDPOINT} failed "
         f"({reason}); correct the path, or run 'hf download {hub_name(path)[0]} "
-        f"--local-dir FOLDER' where there is a network and use FOLDER; {_EXPECTED}"
+        f"--local-dir FOLDER' where there is a network and use FOLDER; {EXPECTED}"
     )

@@ -324,13 +324,16 @@ def save_huggingface(
         if modules is not None and not reason:
             write_modules(folder, modules, config.hidden_size)
         write_json(folder / "config.json", settings)
+        use = _USES.get(head, 'model.encode(["A text."])')
+        if checkpoint.tokenizer is None:
+            use = "model.config"
         text = _CARD.read_text("utf-8").format(
             library=library,
             architecture=architecture,
             size=sum(array.size for array in tensors.values()),
             config=config,
             source=card or "Not stated.",
-            use=_USES.get(head, 'model.encode(["A text."])'),
+            use=use,
         )
         write_text(folder / "README.md", text)
 

@@ -41,6 +41,7 @@ from bert_jax.interop.families import find_family
 from bert_jax.interop.find import (
     BEST,
     CHECKPOINTS,
+    EXPECTED,
     find_files,
     from_hub,
     hub_name,
@@ -153,7 +154,7 @@ def tokenizer(path: os.PathLike | str) -> Tokenizer:
     try:
         checkpoint = load(path, weights=False)
     except UserError as error:
-        if is_remote(path) or place.exists():
+        if not str(error).endswith(EXPECTED):
             raise
         raise UserError(f"{error}, or a vocabulary, such as vocab.txt") from error
     check_vocabulary(checkpoint, path)

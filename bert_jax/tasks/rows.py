@@ -288,10 +288,10 @@ def _records(path: Path, header: Sequence[str], skip_short: bool) -> Iterator[Re
         )
         actual += f"{len(header)} ({', '.join(header)})"
         if len(row) > len(header) or not skip_short:
-            cells = "add a header"
-            if ending(path) == ".csv":
-                cells = "put quotes around cells that contain commas"
-            raise UserError(f"{actual}; fix the row, or {cells}")
+            advice = "add a header"
+            if ending(path) == ".csv" and len(row) > len(header):
+                advice = "put quotes around cells that contain commas"
+            raise UserError(f"{actual}; fix the row, or {advice}")
         logger.warning(f"{actual}; the row is left out")
 
 

@@ -95,20 +95,23 @@ def test_the_command_extends_a_vocabulary_by_words(tmp_path, golden):
     assert len(tokens[1]) == len(tokens[0]) + 2
 
 
-def test_only_a_checkpoint_is_offered_for_further_pretraining(tmp_path, golden, capsys):
+def test_only_a_checkpoint_is_offered_for_further_pretraining(
+    tmp_path, golden, capsys, monkeypatch
+):
     """Neither a vocabulary nor prepared text has parameters to start from."""
     path, output = tmp_path / "a.txt", tmp_path / "new" / "vocab.txt"
     path.write_text("The zymurgist met zymurgists and a quahogger.\n" * 9)
     old = golden / "tokenizer" / "uncased_vocab.txt"
     store = tmp_path / "store"
     text_functions.prepare(path, old, store, workers=1)
-    english = str(Path(__file__).parents[2] / "models/english")
+    monkeypatch.setenv("HOME", str(Path(__file__).parents[2]))
+    english = "~/models/english"
     flags = ["--input", str(path), "--output", str(output), "--words", "2"]
     for start in (str(old), str(store), english):
         vocabulary.main([*flags, "--extend", start])
         err = capsys.readouterr().err
         assert "bert_jax prepare" in err
-        assert (f"--init_from={start}" in err) == (start == english)
+        assert ("--init_from=" in err) == (start == english)
 
 
 def test_keep_accents_is_saved(tmp_path):

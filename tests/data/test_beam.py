@@ -13,6 +13,7 @@ from bert_jax.data.beam import prepare_with_beam
 from bert_jax.data.corpus import find_sources, fingerprint, read_documents
 from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.preparation import prepare
+from bert_jax.data.store import UNFINISHED, remove_files
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 
@@ -147,3 +148,28 @@ def test_the_command_names_the_missing_requirement(text, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"pip install -e '\.\[beam\]'"):
         command.main([*line, "--output", str(tmp_path / "store"), "--beam="])
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("unfinished", [False, True])
+def test_a_bucket_keeps_only_parts_that_can_be_continued(
+    unfinished, text, bucket, monkeypatch
+):
+    """A preparation without any text deletes its parts, and other text may follow."""
+    folder, tokenizer = text
+    store = epath.Path(bucket) / "store"
+    left = [store / UNFINISHED, store / "index/part-00000.npz"]
+    for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+
+    def fail(inputs, tokenizer, directory, **settings):
+        assert (directory / "index/part-00000.npz").exists()
+        if not unfinished:
+            remove_files(directory)
+        raise UserError("it failed")
+
+    monkeypatch.setitem(sys.modules, "apache_beam", sys)
+    monkeypatch.setattr(pipelines, "prepare", fail)
+    with pytest.raises(UserError, match="it failed"):
+        prepare_with_beam([str(folder)], tokenizer, f"{bucket}/store", [])
+    assert [path.exists() for path in left] == [unfinished] * 2

@@ -15,7 +15,7 @@ from bert_jax.data import preparation
 from bert_jax.data.corpus import find_sources, read_documents
 from bert_jax.data.corpus_formats import PASSAGES, Reading
 from bert_jax.data.preparation import plan_shards, prepare, shard_count
-from bert_jax.data.store import TokenStore
+from bert_jax.data.store import UNFINISHED, TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.data.wordpiece import WordPieceTokenizer
@@ -272,9 +272,12 @@ def test_bad_input_leaves_no_store(text, tokenizer, tmp_path):
     for _ in range(2):
         with pytest.raises(UserError, match="no text"):
             prepare([str(titles)], tokenizer, directory)
-        assert not (directory / "index.json").exists()
-    # The folder can be used with other text and another vocabulary.
+        assert not [*directory.glob("*.*")]
+    # The folder can be used with other text and another vocabulary, which it may contain
+    # if the last preparation was killed before the first shard.
     bpe = train_vocabulary(["The whale swims."] * 9, 300, kind="bpe")
+    (directory / UNFINISHED).write_text("{}")
+    tokenizer.save(directory)
     (directory / "mine.txt").write_text("mine")
     prepare([str(text)], bpe, directory, workers=1, shards=2)
     assert {path.name for path in directory.glob("[!.]*")} == {

@@ -87,7 +87,7 @@ def test_a_run_learns_and_its_best_model_predicts_like_the_run(
     assert checkpoint.extra["family"] == config.family
     assert checkpoint.extra["scores"] == dev
     shown = ", ".join(f"{name} {score:.2f}" for name, score in dev.items())
-    origin = f"{config.init_from}, which bert_jax fine-tuned (dev: {shown})"
+    origin = f"a fine-tuning of {config.init_from} (dev: {shown})"
     assert checkpoint.origin == origin
     family = FAMILIES[config.family]
     task = family(from_settings(family.config_class, checkpoint.extra["data"], "data"))

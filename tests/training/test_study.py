@@ -403,6 +403,8 @@ def test_equal_compute_is_refused_if_the_rows_are_unknown(study, tmp_path):
     ):
         Study(equal, tmp_path)
     Study(dataclasses.replace(equal, equal_compute=False), tmp_path)
+    data["packing"] = False  # a row is one sentence
+    Study(equal, tmp_path)
 
 
 @pytest.mark.parametrize(
