@@ -222,10 +222,19 @@ def _cell(value: Any) -> str:
 
 
 def stamp() -> dict[str, str | None]:
-    """Today's date and the commit. The commit of a changed checkout ends in a plus."""
-    git = ["git", "describe", "--always", "--dirty=+", "--abbrev=7"]
-    commit = subprocess.run(git, capture_output=True, text=True, cwd=HERE).stdout
-    return {"date": date.today().isoformat(), "commit": commit.strip() or None}
+    """Today's date and the commit, which ends in a plus if files have changed.
+
+    results/ may change, because a benchmark publishes several figures.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+    commit = git("rev-parse", "--short=7", "HEAD")
+    if git("status", "--porcelain", "--untracked-files=no", ".", ":!results"):
+        commit += "+"
+    return {"date": date.today().isoformat(), "commit": commit or None}
 
 
 def write_report(path: Path | None, **content: Any) -> None:
