@@ -30,6 +30,7 @@ def get_config(data: str = "data") -> dict:
         gated=True,
         feed_forward_bias="none",
         pooler="transform",
+        pooling="mean",  # for classifiers, because nothing trains the vector of [CLS]
         head_bias=False,
         model_type="modernbert",
     )

@@ -252,9 +252,10 @@ class Splits:
         """The splits with these rows of train, by number, as dev."""
         train = self.rows["train"]
         if train and not dev:
-            needed = "give a class two rows, or give dev=rows"
+            needed = "check which column is the label, or give dev=rows"
             raise UserError(
-                f"train has too few rows to hold some out for dev; {needed}"
+                "train has too few rows to hold some out for dev, because each class "
+                f"needs two; {needed}"
             )
         chosen: dict[str, list[Record]] = {"train": [], "dev": []}
         for number, record in enumerate(train):

@@ -33,6 +33,7 @@ MODEL = dict(
     gated=True,
     feed_forward_bias="none",
     pooler="transform",
+    pooling="mean",
     head_bias=False,
     model_type="modernbert",
     hidden_dropout=0.0,

@@ -270,7 +270,9 @@ def test_each_row_is_dev_in_one_fold():
         UserError, match="the number of folds is 1, expected at least 2"
     ):
         numbers.folds(1)
-    with pytest.raises(UserError, match="too few rows to hold some out for dev; give"):
+    with pytest.raises(
+        UserError, match="too few rows to hold some out for dev, because"
+    ):
         task.with_rows(train=[("a", "x"), ("b", "y")], held_out=0.1)
 
 
