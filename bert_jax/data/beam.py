@@ -48,12 +48,19 @@ def prepare_with_beam(
         _copy_files(remote, local, UNFINISHED, "index.json", "index/part-*")
         try:
             report = prepare(inputs, tokenizer, local, run=run, **settings)
-            _copy_files(local, remote, "*.*", "index/*.npy")
-        finally:
-            if not (local / UNFINISHED).exists():  # finished, or without any text
-                for path in (remote / UNFINISHED, *remote.glob("index/part-*")):
-                    path.unlink(missing_ok=True)
+        except UserError:
+            if not (local / UNFINISHED).exists():  # there was no text
+                _delete_parts(remote)
+            raise
+        _copy_files(local, remote, "*.*", "index/*.npy")
+        _delete_parts(remote)
     return report
+
+
+def _delete_parts(remote: Any) -> None:
+    """Deletes the files from which an interrupted preparation resumes."""
+    for path in (remote / UNFINISHED, *remote.glob("index/part-*")):
+        path.unlink(missing_ok=True)
 
 
 def _copy_files(source: Any, target: Any, *patterns: str) -> None:

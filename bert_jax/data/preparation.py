@@ -44,7 +44,6 @@ _ONE_DOCUMENT = (
 )
 logger = logging.getLogger(__name__)
 
-# The file with text and settings of a preparation, until index.json is written.
 # Bytes of text in a shard, and number of shards: a small text has enough shards for all
 # workers, and a large text has few files to open, each with an index that fits into memory.
 _SMALL_SHARD, _MANY_SHARDS, _LARGE_SHARD = 4 << 20, 256, 512 << 20

@@ -32,7 +32,8 @@ from bert_jax.files import new_file, read_json, reading, write_json
 from bert_jax.schema import check
 
 FORMAT = 2
-UNFINISHED = "unfinished.json"  # the settings of a store that is not finished
+# The file with text and settings of a preparation, until index.json is written.
+UNFINISHED = "unfinished.json"
 # The two arrays of the index.
 OFFSETS, SENTENCES = "index/sentence_offsets.npy", "index/document_sentences.npy"
 AGAIN = "copy it or prepare the text again"  # what a user can do about a damaged file

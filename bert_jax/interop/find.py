@@ -67,7 +67,7 @@ _GOOGLE_FILE = re.compile(r"(.+)\.(?:index|meta|data-\d{5}-of-\d{5})")
 _HUB_NAME = re.compile(
     r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?"
 )
-EXPECTED = (
+_EXPECTED = (
     "expected a Hugging Face folder (config.json, model.safetensors), Google's "
     "bert_model.ckpt.* with bert_config.json, a workdir of bert_jax, or the name of a "
     "model on a hub, such as google-bert/bert-base-uncased"
@@ -88,7 +88,7 @@ def check_checkpoint(path: os.PathLike | str, setting: str = "checkpoint") -> No
     the message.
     """
     if not os.fspath(path):
-        raise UserError(f"no checkpoint is given; set {setting}: {EXPECTED}")
+        raise UserError(f"no checkpoint is given; set {setting}: {_EXPECTED}")
     if not hub_name(path) and not is_remote(path):
         workdir, _ = split_step(path)
         find_files(Path(workdir))
@@ -130,7 +130,7 @@ def find_files(
     similar = _similar_folder(path)
     if similar:
         raise UserError(f"{path} does not exist; did you mean {similar}?")
-    raise UserError(f"{path} {_instead(path)}; {EXPECTED}")
+    raise UserError(f"{path} {_instead(path)}; {_EXPECTED}")
 
 
 def _trainer_folders(path: Path) -> list[Path]:
@@ -235,9 +235,9 @@ def check_save(folder: os.PathLike | str, *, overwrite: bool, argument: str) -> 
         actual = f"the folder is of type {type(folder).__name__}"
         raise UserError(f"{actual}; expected a path, such as 'my_model'")
     folder = Path(expanded(folder))
-    existing = next((x for x in (folder, *folder.parents) if x.exists()), folder)
-    if existing.is_file():
-        raise UserError(f"{existing} is a file; expected a folder for the model")
+    for place in (folder, *folder.parents):
+        if place.is_file():
+            raise UserError(f"{place} is a file; expected a folder for the model")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
     if not overwrite:
@@ -333,5 +333,5 @@ def _download_error(path: os.PathLike | str, reason: object) -> UserError:
     return UserError(
         f"{path} does not exist here, and its download from {constants.ENDPOINT} failed "
         f"({reason}); correct the path, or run 'hf download {hub_name(path)[0]} "
-        f"--local-dir FOLDER' where there is a network and use FOLDER; {EXPECTED}"
+        f"--local-dir FOLDER' where there is a network and use FOLDER; {_EXPECTED}"
     )

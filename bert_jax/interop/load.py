@@ -41,7 +41,6 @@ from bert_jax.interop.families import find_family
 from bert_jax.interop.find import (
     BEST,
     CHECKPOINTS,
-    EXPECTED,
     find_files,
     from_hub,
     hub_name,
@@ -151,12 +150,7 @@ def tokenizer(path: os.PathLike | str) -> Tokenizer:
         return load_tokenizer(place)
     if place.is_file() and ending(place) in (".txt", ".json", ".model"):
         return load_tokenizer(place)
-    try:
-        checkpoint = load(path, weights=False)
-    except UserError as error:
-        if not str(error).endswith(EXPECTED):
-            raise
-        raise UserError(f"{error}, or a vocabulary, such as vocab.txt") from error
+    checkpoint = load(path, weights=False)
     check_vocabulary(checkpoint, path)
     checkpoint.tokenizer.model_max_length = checkpoint.config.max_positions
     return checkpoint.tokenizer

@@ -214,7 +214,7 @@ def _output(output: Any) -> str:
 def _check_alone(path: Path) -> None:
     """Raises UserError if the folder of ``path`` has a vocabulary of another kind.
 
-    Both would have the same file of settings, and only one of them would be read.
+    Both would have the same file of settings, and only one vocabulary would be read.
     """
     if path.name not in FILES:
         return

@@ -173,3 +173,23 @@ def test_a_bucket_keeps_only_parts_that_can_be_continued(
     with pytest.raises(UserError, match="it failed"):
         prepare_with_beam([str(folder)], tokenizer, f"{bucket}/store", [])
     assert [path.exists() for path in left] == [unfinished] * 2
+
+
+def test_parts_in_a_bucket_stay_until_the_store_is_copied(text, bucket, monkeypatch):
+    folder, tokenizer = text
+    part = epath.Path(bucket) / "store/index/part-00000.npz"
+    part.parent.mkdir(parents=True)
+    part.write_text("{}")
+    copy = pipelines._copy_files
+
+    def fail(source, target, *patterns):
+        if "*.*" in patterns:
+            raise OSError("the network is gone")
+        copy(source, target, *patterns)
+
+    monkeypatch.setitem(sys.modules, "apache_beam", sys)
+    monkeypatch.setattr(pipelines, "prepare", lambda *_, **more: None)
+    monkeypatch.setattr(pipelines, "_copy_files", fail)
+    with pytest.raises(OSError, match="the network is gone"):
+        prepare_with_beam([str(folder)], tokenizer, f"{bucket}/store", [])
+    assert part.exists()

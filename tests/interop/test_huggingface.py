@@ -249,6 +249,17 @@ def test_labels_without_names_are_numbered(folder, copy):
     assert read_huggingface(copy).labels == tuple(f"LABEL_{i}" for i in range(5))
 
 
+def test_a_card_encodes_a_text_only_with_a_vocabulary(folder, tmp_path):
+    checkpoint = read_huggingface(folder / "none")
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    for name, vocabulary in (("with", tokenizer), ("without", None)):
+        changed = dataclasses.replace(checkpoint, tokenizer=vocabulary)
+        save_huggingface(tmp_path / name, changed)
+        card = (tmp_path / name / "README.md").read_text()
+        assert ("model.encode(" in card) == (name == "with")
+        assert ("model.config" in card) == (name == "without")
+
+
 def test_files_beside_the_weights_survive(folder, tmp_path, golden):
     checkpoint = read_huggingface(folder / "sequence")
     config = dataclasses.replace(checkpoint.config, activation="gelu_tanh")

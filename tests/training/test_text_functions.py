@@ -147,7 +147,7 @@ def test_a_vocabulary_is_extended(text, tmp_path):
 
 @pytest.mark.parametrize("there", ["tokenizer.json", "spiece.model"])
 def test_a_vocabulary_of_another_kind_in_the_folder_is_refused(there, text, tmp_path):
-    """Only one of them would be read, with the settings of the other."""
+    """Both would have the same file of settings."""
     folder = tmp_path / "vocabulary"
     folder.mkdir()
     (folder / there).write_text("mine")
