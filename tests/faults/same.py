@@ -117,7 +117,7 @@ def work(folder: Path, steps: int, threads: int, workers: int) -> None:
     )
     run(
         *("vocabulary", "--input", "a.txt", "b.txt", "--size", 400),
-        *("--kind", "sentencepiece", "--output", "spiece.model"),
+        *("--kind", "sentencepiece", "--output", "pieces/spiece.model"),
     )
     run(
         *("prepare", "--input", "a.txt", "b.txt", "--vocabulary", "vocab.txt"),
@@ -181,7 +181,7 @@ def digests(folder: Path) -> dict[str, str]:
     results = json.loads((folder / "tuned/results.json").read_text("utf-8"))
     all_digests = {
         "vocab.txt": (folder / "vocab.txt").read_bytes(),
-        "spiece.model": (folder / "spiece.model").read_bytes(),
+        "spiece.model": (folder / "pieces/spiece.model").read_bytes(),
         "prepared text": below(folder / "store"),
         "checkpoints": checkpoints,
         "metrics": lines(folder / "run/metrics.jsonl"),
