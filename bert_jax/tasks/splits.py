@@ -20,7 +20,7 @@ import numpy as np
 from bert_jax.data.corpus import TFDS, find_dataset
 from bert_jax.errors import UserError, listed
 from bert_jax.files import expanded, reading
-from bert_jax.settings import FilePath, check_ranges, setting
+from bert_jax.settings import FilePath, check_ranges, label_name, setting
 from bert_jax.tasks import cells
 from bert_jax.tasks.data_sets import SPLITS, DataSet
 from bert_jax.tasks.labels import in_order_of
@@ -55,7 +55,11 @@ class DataConfig:
         "training file in dir, or split of a data set. Empty: the usual name, such as "
         "train.csv or train.jsonl of a table, or train-v1.1.json of SQuAD",
     )
-    dev: FilePath = setting("", "dev file or split, as for train")
+    dev: FilePath = setting(
+        "",
+        "dev file or split, as for train, or a share of the training rows, such as 0.2, "
+        "which are held out: the same rows for every seed",
+    )
     test: FilePath = setting("", "test file or split. Its labels may be missing")
 
     def __post_init__(self):
@@ -286,9 +290,11 @@ def read_splits(
     Raises UserError for a malformed row and for a file that the config names and that does
     not exist.
     """
-    names, unscored = form.splits, form.unscored
+    names, unscored, share = form.splits, form.unscored, 0.0
     if given is not None:
         names, unscored = SPLITS, ()
+    else:
+        share = held_out_share(config, form)
     rows: dict[str, list[Record]] = {}
     declared: tuple[str, ...] = ()
     for split in names:
@@ -296,7 +302,9 @@ def read_splits(
         data = None
         if given is not None:
             data, place = given.get(split), split
-        elif split not in leave_out:
+        elif share and split == "dev":
+            continue
+        elif split not in leave_out or (share and split == "train"):
             data = _split_or_none(config, form, split)
         if data is None:
             continue
@@ -319,7 +327,45 @@ def read_splits(
         if not any(form.is_labelled(values) for _, values in test):
             scored.remove("test")
     predicted = [split for split in rows if split not in ("train", *scored)]
-    return Splits(rows, declared, tuple(scored), tuple(predicted))
+    splits = Splits(rows, declared, tuple(scored), tuple(predicted))
+    if share and "train" in rows:
+        splits = splits.with_dev(share_of_rows(classes_of(form, rows["train"]), share))
+        if "train" in leave_out:
+            del splits.rows["train"]
+    return splits
+
+
+def held_out_share(config: Any, form: Form) -> float:
+    """The share of the training rows that becomes dev; 0 if ``config.dev`` is not a number.
+
+    Raises UserError for a number that is not a share, and for a task whose dev splits have
+    other names.
+    """
+    dev = getattr(config, "dev", "")
+    try:
+        share = float(dev)
+    except ValueError:
+        return 0.0
+    if not 0 < share < 1:
+        needed = "a share of the training rows above 0 and below 1, or a file"
+        raise UserError(f"data.dev={dev}, expected {needed}")
+    if "dev" not in form.splits:
+        actual = f"data.dev={dev} holds out rows of train"
+        needed = f"leave it out, because the task has its own {listed(form.splits)}"
+        raise UserError(f"{actual}; {needed}")
+    return share
+
+
+def classes_of(form: Form, records: Sequence[Record]) -> list[str | None]:
+    """The class of each training row, which keeps its share in dev; None: no class."""
+    if form.classes != "one":
+        return [None] * len(records)
+    names = form.columns[form.label]
+    classes = []
+    for where, values in records:
+        label = label_name(value_of(where, values, names))
+        classes.append(str(label))
+    return classes
 
 
 # Rows
@@ -491,7 +537,7 @@ def find_split(config: Any, form: Form, split: str) -> Any:
         "set data.dir to the folder, or data.train, data.dev and data.test to its files"
     )
     if split == "dev":
-        needed += "; in Python, finetune(..., dev=0.1) holds out rows of train"
+        needed += "; data.dev=0.1 holds out a tenth of train"
     raise UserError(f"{where} has no {listed(names)} ({there}); {needed}")
 
 
@@ -508,8 +554,13 @@ def _split_or_none(config: Any, form: Form, split: str) -> Any:
 
 
 def check_splits(config: Any, form: Form) -> None:
-    """Raises UserError if the files of train or of the first scored split are missing."""
+    """Raises UserError if the files of train or of the first scored split are missing.
+
+    Rows of train that are held out need no file.
+    """
     find_split(config, form, "train")
+    if held_out_share(config, form):
+        return
     for split in form.splits:
         if split not in ("train", *form.unscored):
             find_split(config, form, split)
@@ -579,7 +630,7 @@ def with_class_names(
 # Rows for dev
 
 
-def share_of_rows(classes: Sequence[Hashable], share: float, seed: int) -> set[int]:
+def share_of_rows(classes: Sequence[Hashable], share: float, seed: int = 0) -> set[int]:
     """Numbers of the rows that become dev, chosen with ``seed``.
 
     Each class keeps its share of the rows (the method of Sainte-Laguë: row i of the n rows

@@ -20,14 +20,15 @@ from bert_jax.data.batching import Features
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted, listed
 from bert_jax.files import write_text
-from bert_jax.settings import label_name
-from bert_jax.tasks.rows import Placed, Record, is_single, value_of
+from bert_jax.tasks.rows import Placed, Record, is_single
 from bert_jax.tasks.splits import (
     ROWS,
     Form,
     Splits,
+    classes_of,
     find_split,
     fold_rows,
+    held_out_share,
     read_records,
     read_splits,
     share_of_rows,
@@ -192,7 +193,7 @@ class Task(abc.ABC):
             given[split] = data
         splits = read_splits(self.config, self.form, given)
         if held_out:
-            classes = _classes(self.form, splits.rows["train"])
+            classes = classes_of(self.form, splits.rows["train"])
             splits = splits.with_dev(share_of_rows(classes, held_out, seed))
         return with_splits(self, splits)
 
@@ -220,7 +221,12 @@ class Task(abc.ABC):
         if not isinstance(count, numbers.Integral) or count < 2:
             raise UserError(f"the number of folds is {count!r}, expected at least 2")
         _check_seed(seed)
-        classes = _classes(self.form, records_of(self, "train"))
+        if held_out_share(self.config, self.form):
+            actual = (
+                f"data.dev={self.config.dev} holds out rows that no fold would have"
+            )
+            raise UserError(f"{actual}; leave it out, because each fold is dev once")
+        classes = classes_of(self.form, records_of(self, "train"))
         folds = [sorted(fold) for fold in fold_rows(classes, count, seed)]
         if not all(folds):
             shared = sum(len(fold) for fold in folds)
@@ -494,18 +500,6 @@ def _check_seed(seed: Any) -> None:
     """Raises UserError if a seed is not a whole number of at least 0."""
     if not isinstance(seed, numbers.Integral) or seed < 0:
         raise UserError(f"seed={seed!r}, expected a whole number, 0 or more")
-
-
-def _classes(form: Form, records: Sequence[Record]) -> list[str | None]:
-    """The class of each training row, which keeps its share in dev; None: no class."""
-    if form.classes != "one":
-        return [None] * len(records)
-    names = form.columns[form.label]
-    classes = []
-    for where, values in records:
-        label = label_name(value_of(where, values, names))
-        classes.append(str(label))
-    return classes
 
 
 def joined_features(

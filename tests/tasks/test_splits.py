@@ -245,6 +245,38 @@ def test_each_class_keeps_its_share_of_dev(share, most):
     assert share_of_rows(["a", "b"], share, 0) == set()
 
 
+def test_a_share_of_the_files_rows_is_held_out(tmp_path):
+    lines = [f"text {i},{'ab'[i % 2]}" for i in range(20)]
+    (tmp_path / "train.csv").write_text("\n".join(["text,label", *lines]), "utf-8")
+    task = bert_jax.tasks.classification(dir=str(tmp_path), dev="0.3")
+    check_splits(task.config, task.form)
+    rows = {name: task.splits.rows[name] for name in ("train", "dev")}
+    texts = {name: {row["text"] for _, row in rows[name]} for name in rows}
+    assert (len(rows["train"]), len(rows["dev"])) == (14, 6)
+    assert texts["train"] | texts["dev"] == {f"text {i}" for i in range(20)}
+    assert sorted(row["label"] for _, row in rows["dev"]) == list("aaabbb")
+    # An evaluation of the finished run scores the same rows, and reads no others.
+    scored = splits.read_splits(task.config, task.form, leave_out=("train",))
+    assert scored.rows == {"dev": rows["dev"]}
+    with pytest.raises(UserError, match=r"0.3 holds out rows that no fold would have"):
+        task.folds(2)
+
+
+@pytest.mark.parametrize("dev", ["0", "1.0", "-0.1", "nan", "20"])
+def test_a_number_that_is_no_share_of_rows_is_refused(dev, tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\na,b\n", "utf-8")
+    task = bert_jax.tasks.classification(dir=str(tmp_path), dev=dev)
+    with pytest.raises(UserError, match=f"data.dev={dev}, expected a share"):
+        check_splits(task.config, task.form)
+
+
+def test_a_share_is_refused_where_dev_has_other_names(tmp_path):
+    (tmp_path / "train.tsv").write_text("")
+    task = bert_jax.tasks.glue("mnli", dir=str(tmp_path), dev="0.2")
+    with pytest.raises(UserError, match="has its own train, dev_matched"):
+        check_splits(task.config, task.form)
+
+
 def test_each_row_is_dev_in_one_fold():
     rows = [(f"text {i}", "abbcccccc"[i % 9]) for i in range(90)] + [("text", "d")]
     task = bert_jax.tasks.classification().with_rows(train=rows, test=rows)
