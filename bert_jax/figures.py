@@ -174,6 +174,8 @@ def curves(
     """
     compared = read_references(references)
     runs = [*read_runs(workdirs), *compared]
+    if not runs:
+        raise UserError("there is no run to draw; give the workdir of a run")
     looks = list(zip(runs, _looks(), strict=False))
     if metrics:
         _check_metrics(metrics, runs)

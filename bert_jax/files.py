@@ -317,9 +317,10 @@ def make_folder(path: Path) -> None:
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Makes a hidden folder beside ``path`` that replaces ``path`` at the end.
 
-    An exception or a kill leaves ``path`` unchanged. If ``path`` is a link, the folder that
-    it points to is replaced. Raises NotADirectoryError for a file, and UserError for a
-    folder that is not empty unless ``overwrite``.
+    An exception leaves ``path`` unchanged. After a kill ``path`` is unchanged, or missing
+    if the kill came between two renames: the next call first restores it. If ``path`` is a
+    link, the folder that it points to is replaced. Raises NotADirectoryError for a file,
+    and UserError for a folder that is not empty unless ``overwrite``.
     """
     path = linked_folder(Path(expanded(path)).absolute())
     if path.exists() and any(path.iterdir()) and not overwrite:
@@ -344,10 +345,18 @@ def replace_folder(source: Path, target: Path) -> None:
         _remove(source)
         return
     old = _hidden(target, ".old")
-    _remove(old)  # left by a killed process
-    if target.exists():
+    if old.exists() and not target.exists():  # a kill between the two renames
+        old.rename(target)
+    _remove(old)
+    replaces = target.exists()
+    if replaces:
         target.rename(old)
-    source.rename(target)
+    try:
+        source.rename(target)
+    except OSError:
+        if replaces:
+            old.rename(target)
+        raise
     _remove(old)
 
 
@@ -382,13 +391,16 @@ def _remove(path: Path) -> None:
 
 def delete_folder(path: Path) -> None:
     """Deletes a folder, if there is one. For a link, deletes what its target contains."""
-    for entry in path.iterdir() if path.is_symlink() and path.is_dir() else ():
+    if not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    if not path.is_dir():
+        return
+    for entry in path.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
             entry.unlink()
-    if not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

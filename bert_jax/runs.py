@@ -19,6 +19,7 @@ from bert_jax.files import expanded, is_remote, open_remote, parse_json
 from bert_jax.progress import aligned
 from bert_jax.schema import check
 from bert_jax.settings import flat
+from bert_jax.tasks.data_sets import ERRORS
 
 METRICS, CURVES, RESULTS = "metrics.jsonl", "curves.png", "results.json"
 _SWEEP = "sweep"  # the folder of a sweep's runs
@@ -98,7 +99,7 @@ class Run:
 
     @property
     def scores(self) -> list[str]:
-        """Metrics where higher is better: metrics of evaluations, and accuracies."""
+        """Metrics of evaluations, and accuracies. Lower is better only for ERRORS."""
         names: dict[str, None] = {}
         for line in self.metrics:
             for name in line:
@@ -229,6 +230,8 @@ def read_references(paths: Iterable[os.PathLike | str]) -> list[Run]:
     runs: list[Run] = []
     for path in paths:
         runs += read_runs([path])
+    if len({run.name for run in runs}) < len(runs):
+        runs = read_runs(paths)  # with more folders in their names
     return [replace(run, name=f"reference {run.name}") for run in runs]
 
 
@@ -314,7 +317,7 @@ def _summaries(run: Run) -> Values:
                 lines.append((value, step))
         if not lines:
             continue
-        if name in run.losses:
+        if name in (*run.losses, *ERRORS):
             best, step = min(lines, key=operator.itemgetter(0))
         else:
             best, step = max(lines, key=operator.itemgetter(0))

@@ -95,7 +95,7 @@ def all_settings(config: Any, name: str = "") -> Iterator[Setting]:
         value = getattr(config, field.name, REQUIRED)
         if value is REQUIRED and field.default_factory is not REQUIRED:
             value = field.default_factory()
-        item = (*typing.get_args(kind), None)[0]
+        item, *_ = typing.get_args(kind) or [None]
         if dataclasses.is_dataclass(value if kind is Any else kind):
             yield from all_settings(kind if value is REQUIRED else value, f"{full}.")
         elif dataclasses.is_dataclass(item):

@@ -125,7 +125,7 @@ for ((attempt = 0; ; attempt++)); do
   before="$(checkpoints)" code=0
   job "$@" || code=$?
   ((code != 0 && code != 2 && !STOPPED)) || exit "$code"
-  [[ "$(checkpoints)" == "$before" ]] || attempt=0
-  ((attempt < RESTARTS)) || exit "$code"
+  [[ "$(checkpoints)" == "$before" ]] || attempt=-1
+  ((RESTARTS > 0 && attempt < RESTARTS)) || exit "$code"
   echo "ended with code $code; starting again"
 done

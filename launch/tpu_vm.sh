@@ -149,6 +149,8 @@ everywhere() {
 
 install() {
   local node archive
+  [[ -z "$(git -C "$REPO" status --porcelain)" ]] ||
+    fail "the checkout has changes that are not committed, but only commits are copied; commit them"
   archive="$(mktemp -d)/bert_jax.tar.gz"
   do_it git -C "$REPO" archive --format=tar.gz --prefix=bert_jax/ -o "$archive" HEAD
   for node in $(nodes); do
@@ -176,7 +178,7 @@ run() {
     everywhere "$command" || code=$?
     ((code != 0)) || return 0
     ((code != 2)) || fail "the run ended with code 2; correct the setting that its line names"
-    [[ "$(checkpoints)" == "$before" ]] || attempt=0
+    [[ "$(checkpoints)" == "$before" ]] || attempt=-1 # this run counts as progress
     ((attempt < RESTARTS)) ||
       fail "the run ended with code $code and without a new checkpoint $((RESTARTS + 1)) times; the machines are still there: --step run resumes, --step delete removes them"
     echo "ended with code $code; starting again"

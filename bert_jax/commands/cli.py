@@ -344,7 +344,9 @@ def print_next(*commands: Sequence[str]) -> None:
 
     commands: the arguments of each command of bert_jax.
     """
-    for command in commands if _leader else ():
+    if not _leader:
+        return
+    for command in commands:
         print_line(f"next: bert_jax {shlex.join(command)}", sys.stderr)
 
 

@@ -29,13 +29,17 @@ import sys
 from pathlib import Path
 
 from bert_jax.commands import cli
+from bert_jax.errors import UserError
 from bert_jax.files import check_output
 from bert_jax.progress import print_line
 from bert_jax.settings import from_settings
 
 
 def _layers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"--layers {text}, expected numbers such as -2,-1") from error
 
 
 _FLAGS = cli.MODEL_FLAGS | {

@@ -39,17 +39,8 @@ def main(argv: list[str]) -> None:
     report = text_functions.prepare(**settings)
     output = settings["output"]
     print_line(f"{output}: {report}")
-    train = "train", "--config", "mini", f"--data.path={output}"
-    source = settings["vocabulary"]
+    source, path = settings["vocabulary"], f"--data.path={output}"
+    config, options = "mini", (path, f"--model.vocab_size={report.info.vocab_size}")
     if Path(source, "config.json").is_file() or hub_name(source):  # a checkpoint
-        start = f"--init_from={source}"
-        train = (
-            "train",
-            "--config",
-            "further_pretraining",
-            start,
-            f"--data.path={output}",
-        )
-        cli.print_next(train)
-        return
-    cli.print_next((*train, f"--model.vocab_size={report.info.vocab_size}"))
+        config, options = "further_pretraining", (f"--init_from={source}", path)
+    cli.print_next(("train", "--config", config, *options))

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from bert_jax.commands import cli
 from bert_jax.commands.config_file import load_file, named_studies
+from bert_jax.errors import UserError
 from bert_jax.files import ending, read_json
 from bert_jax.settings import from_settings
 from bert_jax.training.config import StudyConfig
@@ -44,7 +45,10 @@ def main(argv: list[str]) -> None:
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(",")))
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError as error:
+        raise UserError(f"--seeds {text}, expected numbers such as 0,1") from error
 
 
 def _open(source: str) -> tuple[StudyConfig, Path]:

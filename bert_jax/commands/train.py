@@ -45,7 +45,6 @@ def main(argv: list[str]) -> None:
     pretrain(config, workdir, change_settings=flags["change_settings"])
     predict = "predict", "--checkpoint", workdir, "--text", "The [MASK] is here."
     start = f"--init_from={workdir}"
-    cli.print_next(
-        *[predict] * (config.objective == TrainConfig.objective),
-        ("finetune", "--config", "table", start, "--data.dir=DIR"),
-    )
+    if config.objective == TrainConfig.objective:
+        cli.print_next(predict)
+    cli.print_next(("finetune", "--config", "table", start, "--data.dir=DIR"))

@@ -25,6 +25,7 @@ MULTIPLE = 8  # row lengths are multiples of this number of tokens, for accelera
 # takes as long as a few dozen steps.
 WORTH = 8
 SAMPLE = 128  # number of batches of a length class from which its shape is chosen
+SAMPLE_EPOCHS = 8  # maximum number of epochs that are sorted for this sample
 # The row length at which attention, whose time grows with the square of the length, takes
 # as long as the rest of a step. Measured: 840 and 940 for all-MiniLM-L6-v2 with heads for
 # tokens and sequences on two CPU cores. The value is larger for wider models.
@@ -189,17 +190,20 @@ class EpochBatches:
         The sample of batches does not depend on the seed of the run, so the runs of a sweep
         share their compiled programs.
         """
+        lengths_UC = self.features.lengths_UC
         samples: list[list[np.ndarray]] = [[] for _ in self._classes]
-        for epoch in range(-(-SAMPLE // max(min(self._classes), 1))):
-            batches = self._sorted(0, epoch)
-            for sample, more in zip(samples, batches, strict=False):
-                sample += more
-        shapes = set()
-        for number, sample in enumerate(samples):
-            lengths_UC = self.features.lengths_UC
-            if number > 0:  # the first class must have room for any unit
-                lengths_UC = lengths_UC[np.concatenate(sample)]
-            shapes.add(self._cheapest(sample[:SAMPLE], int(lengths_UC.max())))
+        longest = [0] * len(samples)
+        epochs = math.ceil(SAMPLE / max(min(self._classes), 1))
+        for epoch in range(min(epochs, SAMPLE_EPOCHS)):
+            of_classes = self._sorted(0, epoch)[: len(samples)]
+            for number, batches in enumerate(of_classes):
+                most = int(lengths_UC[np.concatenate(batches)].max())
+                longest[number] = max(longest[number], most)
+                samples[number] += batches[: SAMPLE - len(samples[number])]
+        longest[0] = int(
+            lengths_UC.max()
+        )  # the first class must have room for any unit
+        shapes = {*map(self._cheapest, samples, longest)}
         return tuple(sorted(shapes, key=lambda shape: shape.cost))
 
     def _cheapest(self, sample: list[np.ndarray], longest: int) -> Shape:

@@ -43,6 +43,8 @@ def prepare_with_beam(
     if not is_remote(output):
         return prepare(inputs, tokenizer, Path(output), run=run, **settings)
     remote = open_remote(output)
+    with naming(output):
+        _check_new(remote)
     with tempfile.TemporaryDirectory() as folder, naming(output):
         local = Path(folder) / "store"
         _copy_files(remote, local, UNFINISHED, "index.json", "index/part-*")
@@ -55,6 +57,18 @@ def prepare_with_beam(
         _copy_files(local, remote, "*.*", "index/*.npy")
         _delete_parts(remote)
     return report
+
+
+def _check_new(remote: Any) -> None:
+    """Raises UserError if a folder in a store contains anything but prepared text."""
+    names: list[str] = []
+    if remote.exists():
+        names = [
+            path.name for path in remote.iterdir() if not path.name.startswith(".")
+        ]
+    if names and not {UNFINISHED, "index", "index.json"} & {*names}:
+        expected = "expected the name of a new folder"
+        raise UserError(f"it is not empty, but contains {min(names)}; {expected}")
 
 
 def _delete_parts(remote: Any) -> None:

@@ -35,7 +35,7 @@ from bert_jax.data.corpus_formats import (
     text_sentences,
 )
 from bert_jax.data.sentences import check_language, split_sentences
-from bert_jax.errors import UserError, counted
+from bert_jax.errors import UserError, counted, listed
 from bert_jax.files import LONGEST_LINE, decode, is_remote, open_remote
 from bert_jax.progress import Progress
 
@@ -72,8 +72,8 @@ def read_documents(inputs: Sequence[str], reading: Reading | None = None) -> Doc
     """Yields the documents of all inputs, in a fixed order, one at a time.
 
     A document is a list of its sentences. No sentence is empty or has spaces around it.
-    Shows a progress bar. Raises UserError if an input does not exist, has no text or is not
-    text.
+    Shows a progress bar. Raises UserError if an input does not exist, is empty or is not
+    text. An input of blank lines has no documents.
     """
     reading = reading or Reading()
     sources = find_sources(inputs, reading)
@@ -285,12 +285,17 @@ def _locate(source: Source, offset: int) -> str:
     """The file and the line number, counted from 1, of a byte offset."""
     number = 1
     with open_text(source.name) as file:
-        for line in file:
-            offset -= len(line)
-            if offset < 0:
+        while offset > 0:  # in blocks, because a line may be too long for the memory
+            block = file.read(min(offset, 1 << 20))
+            if not block:
                 break
-            number += 1
+            number += block.count(b"\n")
+            offset -= len(block)
     return f"{source.name}:{number}"
+
+
+class MissingSplitError(UserError):
+    """A data set or a folder lacks a split."""
 
 
 def find_dataset(text: str) -> Sequence[dict[str, Any]]:
@@ -306,7 +311,12 @@ def find_dataset(text: str) -> Sequence[dict[str, Any]]:
         import tensorflow_datasets as tfds
 
         builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
+        known = list(builder.info.splits)
+        if known and split.partition("[")[0] not in ("", *known):
+            raise MissingSplitError(f"{text} has no such split; it has {listed(known)}")
         return builder.as_data_source(split=split or "train")
+    except MissingSplitError:
+        raise
     except Exception as error:  # tensorflow-datasets raises errors of many types
         reason = str(error).strip().partition("\n")[0]
         raise UserError(

@@ -217,8 +217,8 @@ class Writer:
         tokenizer, settings = self.tokenizer, self.settings
         field, language = settings["text_field"], settings["language"]
         reading = Reading(text_field=field, language=language)
-        counts, segmenter = reading.dropped, settings.get("words")
-        counts["text_bytes"] = _text_bytes(parts)
+        counts = Counter(text_bytes=_text_bytes(parts))
+        segmenter = settings.get("words")
         segment = segmenter and open_segmenter(segmenter)
         dtype, bit = store.stored_type(tokenizer.vocab_size, words=bool(segmenter))
         documents = (corpus.read_source(*part, reading) for part in parts)
@@ -232,9 +232,12 @@ class Writer:
                 else:
                     tokens = tokenizer.encode_batch(document)
                 write(tokens)
-                ids = np.concatenate(tokens) | bit
+                ids = np.concatenate(tokens)
+                if bit:  # the mark of a continued word
+                    ids = ids & ~bit
                 counts["tokens"] += len(ids)
-                counts["unknown"] += int((ids == tokenizer.unk_id | bit).sum())
+                counts["unknown"] += int((ids == tokenizer.unk_id).sum())
+        counts.update(reading.dropped)
         return counts
 
     def all(self, missing: Missing, workers: int) -> Iterator[Counter[str]]:

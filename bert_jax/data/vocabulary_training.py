@@ -160,7 +160,8 @@ def count_words(sentences: Iterable[str], splitter: Splitter) -> dict[str, int]:
         while len(rough) > _COUNTED_WORDS:
             rough = Counter({w: n for w, n in rough.items() if n > rarest})
             # The counter must shrink far below the limit, or every word would prune it.
-            rarest += len(rough) > _COUNTED_WORDS // 2
+            if len(rough) > _COUNTED_WORDS // 2:
+                rarest += 1
     words: Counter[str] = Counter()
     for rough_word, count in rough.items():
         for word in splitter.words(rough_word):

@@ -83,7 +83,7 @@ def evaluate(
             done = progress.part(total)
             inputs = trained.params, split.features
             outputs = model.run(trained.program, *inputs, options, done)
-        length = own.config.max_length
+        length = task.config.max_length
         warn_truncated(split.features.truncated, total, "row", length)
         warn_unknown(
             count_unknown(split.features.input_ids, model.tokenizer), model.name

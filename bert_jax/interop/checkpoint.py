@@ -134,7 +134,9 @@ def check_params(
     for name in ("bilstm", "dense"):
         params.pop(name, None)
     shapes = array_shapes(with_scan(params, False))
-    outputs = (0, *shapes.get("classifier/bias", ()))[-1]
+    outputs = 0
+    if "classifier/bias" in shapes:
+        (outputs,) = shapes["classifier/bias"]
     parts = set(map(part_of, shapes))
     needed = {}
     missing = []

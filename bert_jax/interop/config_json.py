@@ -283,7 +283,7 @@ def split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 def with_remat(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings in the form of this version.
 
-    Up to version 0.3.0 compute.remat was True or False.
+    Up to version 0.2.0 compute.remat was True or False.
     """
     settings, compute = dict(settings), settings.get("compute")
     if isinstance(compute, Mapping) and isinstance(compute.get("remat"), bool):

@@ -390,7 +390,8 @@ def _token_ids(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str,
 def _rounded(tensors: Tensors, dtype: str) -> Tensors:
     """The tensors in a dtype.
 
-    Raises UserError for a number that is too large for it, or that is not finite.
+    Raises UserError if the dtype is smaller than a tensor's, and one of its numbers is too
+    large for the dtype or not finite.
     """
     result, limit = {}, float(jnp.finfo(dtype).max)
     for name, array in tensors.items():
@@ -418,7 +419,9 @@ def _with_position_table(params: dict[str, Any], config: BertConfig) -> dict[str
     """The parameters with the position table that BERT in transformers needs."""
     if config.positions in ("learned", "rotary"):
         return params
-    table = sinusoids(config) * (config.positions == "sinusoidal")
+    table = sinusoids(config)
+    if config.positions == "none":
+        table = np.zeros_like(table)
     embeddings = params["bert"]["embeddings"] | {"position": {"embedding": table}}
     return params | {"bert": params["bert"] | {"embeddings": embeddings}}
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 from flax import linen as nn
-from scipy.interpolate import make_interp_spline
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.wordpiece import PREFIX, WordPieceTokenizer
@@ -80,8 +79,11 @@ def stretched(checkpoint: Checkpoint, positions: int, path: object) -> Checkpoin
         rows_PD = embeddings["position"]["embedding"]
         first_PD, old_PD = np.split(rows_PD, [config.position_offset])
         places_P = np.linspace(0, len(old_PD) - 1, positions)[len(old_PD) :]
-        linear = make_interp_spline(np.arange(len(old_PD)), old_PD, k=1)
-        new_PD = linear(places_P).astype(np.float32)
+        low_P = np.floor(places_P).astype(int)
+        high_P = np.minimum(low_P + 1, len(old_PD) - 1)
+        share_P1 = (places_P - low_P)[:, None]
+        new_PD = old_PD[low_P] * (1 - share_P1) + old_PD[high_P] * share_P1
+        new_PD = new_PD.astype(np.float32)
         table_PD = np.concatenate([first_PD, old_PD, new_PD])
         embeddings["position"] = {"embedding": table_PD}
     params = checkpoint.params | {"bert": bert | {"embeddings": embeddings}}

@@ -31,13 +31,16 @@ from bert_jax.parallel.processes import is_leader, lost_peer, on_leader
 from bert_jax.parallel.sharding import array_shapes, arrays_by_path, shape_differences
 from bert_jax.progress import unwatched
 
+# Orbax logs while it is imported, and absl then gives the root logger a handler that keeps
+# the current stderr, even if it is redirected only for a moment. Python's handler of last
+# resort looks up sys.stderr for each record. It is removed after the import, because a root
+# logger with a handler ignores logging.basicConfig.
 if not logging.root.handlers and logging.lastResort is not None:
-    # Orbax logs while it is imported, and absl then gives the root logger a handler that
-    # keeps the current stderr, even if it is redirected only for a moment. Python's handler
-    # of last resort looks up sys.stderr for each record.
     logging.root.addHandler(logging.lastResort)
 
 from orbax.checkpoint import v1 as ocp
+
+logging.root.removeHandler(logging.lastResort)
 
 # Orbax splits a replicated array over the devices if each part has at least this many
 # bytes. Each split of a small array would compile a program of its own.
@@ -71,15 +74,14 @@ class _DamagedError(Exception):
 class CheckpointStore:
     """The checkpoints of one run, saved in the background.
 
-    It keeps the newest ``keep`` checkpoints and, unless ``keep_every`` is 0, the checkpoint
-    of each multiple of ``keep_every`` steps. If the batch of that step was skipped, it
-    keeps the first checkpoint after it that is before the next multiple of ``save_every``
-    steps. Checkpoints after that do not replace it, because a run that started with another
-    ``keep_every`` saved no checkpoints at these multiples. All others are deleted when the
-    next save starts, and at the end of the run. If the run ends with an error, nothing is
-    deleted, because a run that diverged soon after its last save may need the checkpoint
-    before it. Orbax's Checkpointer would delete that checkpoint as soon as the save is
-    complete.
+    It keeps the newest ``keep`` checkpoints and, unless ``keep_every`` is 0, one checkpoint
+    for each multiple of ``keep_every`` steps: the first at the multiple or after it,
+    because a skipped batch delays a save. It must be older than the next multiple of
+    ``save_every`` steps. A later checkpoint is a regular save of a run that had no
+    ``keep_every`` yet. All others are deleted when the next save starts, and at the end of
+    the run. If the run ends with an error, nothing is deleted, because a run that diverged
+    soon after its last save may need the checkpoint before it. Orbax's Checkpointer would
+    delete that checkpoint as soon as the save is complete.
 
     In a job of several processes, all processes call each method. A process whose save
     failed raises at the next save or at the end; JAX then ends the other processes.
@@ -181,7 +183,10 @@ class CheckpointStore:
         """Deletes unfinished saves and deletions of killed processes."""
         self._check_writable()
         complete = _complete(self._directory)
-        for path in self._directory.iterdir() if self._directory.exists() else ():
+        paths = []
+        if self._directory.exists():
+            paths = [*self._directory.iterdir()]
+        for path in paths:
             unfinished = path.name.isdecimal() and path not in complete
             if unfinished or _UNFINISHED in path.name:
                 path.rmtree()

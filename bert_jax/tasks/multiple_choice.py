@@ -155,12 +155,13 @@ class MultipleChoice(Task):
         """A row with the columns of a table, or of SWAG."""
         columns = self.form.columns
         context = text_of(where, values, columns["context"])
-        has_choices = name_in(values, columns["choices"])
+        names = columns.get("choices", ())
+        has_choices = name_in(values, names)
         if self.config.task == "swag" and not has_choices:
             start, *ends = (text_of(where, values, [name]) for name in SWAG)
             choices = [f"{start} {end}".strip() for end in ends]
         else:
-            choices = value_of(where, values, columns["choices"])
+            choices = value_of(where, values, names)
         is_list = isinstance(choices, list | tuple) and len(choices) > 1
         if not is_list or not all(isinstance(text, str) for text in choices):
             raise UserError(f"{where}: 'choices' must be a list of at least two texts")

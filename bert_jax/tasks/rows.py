@@ -220,8 +220,13 @@ def plain(value: Any) -> Any:
 
 
 def ending(path: Path) -> str:
-    """The ending of a file's name in lower case: ".csv" for "Train.CSV.gz"."""
-    if files.ending(path) == ".gz":
+    """The ending of a file's name in lower case: ".csv" for "Train.CSV.gz".
+
+    A suffix of a compression that :func:`files.open_text` reads is left out.
+    """
+    from fsspec.utils import infer_compression
+
+    if infer_compression(str(path).lower()) is not None:
         path = path.with_suffix("")
     return files.ending(path)
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from bert_jax.data.corpus import TFDS, find_dataset
+from bert_jax.data.corpus import TFDS, MissingSplitError, find_dataset
 from bert_jax.errors import UserError, listed
 from bert_jax.files import expanded, reading
 from bert_jax.settings import FilePath, check_ranges, label_name, setting
@@ -132,7 +132,7 @@ class Form:
     def with_columns(self, columns: str | Sequence[str]) -> Self:
         """The form with these names for its texts, in order; (): unchanged.
 
-        Optional columns without a name are left out.
+        Optional texts without a name are left out.
         """
         columns = column_names(columns)
         if not columns:
@@ -141,14 +141,15 @@ class Form:
         if len(columns) > len(texts):
             expected = f"expected at most {', '.join(texts)}"
             raise UserError(f"columns={columns}, {expected}")
-        changed = dict(self.columns)
-        for key in self.optional:
-            del changed[key]
+        changed = {}
         for key, name in zip(texts, columns, strict=False):
             changed[key] = (name,)
-        # The label stays the last column.
-        ordered = {key: changed[key] for key in self.columns if key in changed}
-        return dataclasses.replace(self, columns=ordered, optional=(), usual={})
+        for key in texts[len(columns) :]:
+            if key not in self.optional:
+                changed[key] = self.columns[key]
+        changed[self.label] = self.columns[self.label]  # stays the last column
+        optional = tuple(key for key in self.optional if key == self.label)
+        return dataclasses.replace(self, columns=changed, optional=optional, usual={})
 
     def file_names(self, split: str) -> Sequence[str]:
         """Possible names of the file of a split."""
@@ -210,7 +211,7 @@ class Form:
 
         name: name of its column. values: all values of the row.
         """
-        return any(name in self.columns[key] for key in self.lists)
+        return any(name in self.columns.get(key, ()) for key in self.lists)
 
     def is_labelled(self, values: Mapping[str, Any]) -> bool:
         """Whether a row has a label.
@@ -514,7 +515,7 @@ def find_split(config: Any, form: Form, split: str) -> Any:
     """The Path or the data set of a split. Raises UserError if there is none."""
     if config.dir.startswith(ROWS):
         needed = f"give {split}=rows, or the labels with labels="
-        raise UserError(f"the task has no {split} rows; {needed}")
+        raise MissingSplitError(f"the task has no {split} rows; {needed}")
     if config.dir.startswith(TFDS):
         return find_dataset(f"{config.dir}:{_hub_split(config, split)}")
     if config.dir.startswith(HUB):
@@ -538,7 +539,7 @@ def find_split(config: Any, form: Form, split: str) -> Any:
     )
     if split == "dev":
         needed += "; data.dev=0.1 holds out a tenth of train"
-    raise UserError(f"{where} has no {listed(names)} ({there}); {needed}")
+    raise MissingSplitError(f"{where} has no {listed(names)} ({there}); {needed}")
 
 
 def _split_or_none(config: Any, form: Form, split: str) -> Any:
@@ -547,7 +548,7 @@ def _split_or_none(config: Any, form: Form, split: str) -> Any:
     """
     try:
         return find_split(config, form, split)
-    except UserError:
+    except MissingSplitError:
         if getattr(config, split, ""):
             raise
         return None
@@ -574,13 +575,15 @@ def _hub_split(config: Any, split: str) -> str:
 @functools.cache
 def read_hub(directory: str, split: str) -> Any:
     """A split of the data set hf:NAME or hf:NAME:CONFIG."""
-    with reading(directory, "a data set of the hub"):
-        import datasets
     names = directory.removeprefix(HUB).split(":", 1)
-    known = datasets.get_dataset_split_names(*names)
-    if split.partition("[")[0] not in known:
-        raise UserError(f"{directory} has no split {split}; it has {', '.join(known)}")
-    return datasets.load_dataset(*names, split=split)
+    with reading(directory, "a data set of the Hub, and a network or its cache"):
+        import datasets
+
+        known = datasets.get_dataset_split_names(*names)
+        if split.partition("[")[0] not in known:
+            actual = f"{directory} has no split {split}"
+            raise MissingSplitError(f"{actual}; it has {', '.join(known)}")
+        return datasets.load_dataset(*names, split=split)
 
 
 def declared_classes(data: Any, form: Form) -> tuple[str, tuple[str, ...]]:

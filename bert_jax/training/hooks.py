@@ -19,12 +19,14 @@ import optax
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.objectives.objective import Params
 from bert_jax.parallel.processes import StopRequested, is_leader, on_leader
-from bert_jax.training.metrics import Reporter, RunProgress, check_finite
+from bert_jax.training.metrics import (
+    SKIPPED,
+    Reporter,
+    RunProgress,
+    check_finite,
+)
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import Sums
-
-# A run that ends with this many skipped batches has diverged.
-_SKIPPED = 10
 
 _norm = jax.jit(optax.tree.norm)
 
@@ -51,8 +53,8 @@ class Training:
     saved: bool = False
 
     def __post_init__(self):
-        # 1 for each skipped batch of the last _SKIPPED batches or fewer.
-        self._skipped = collections.deque(maxlen=_SKIPPED)
+        # 1 for each skipped batch of the last SKIPPED batches or fewer.
+        self._skipped = collections.deque(maxlen=SKIPPED)
 
     @property
     def progress(self) -> RunProgress:
@@ -92,7 +94,7 @@ class Training:
         After a skipped batch the parameters may be destroyed, although they are finite.
         They are saved only if an evaluation of this step was finite. Otherwise the save
         waits for a step whose batch is not skipped. The last step cannot wait:
-        DivergenceError is raised if the last _SKIPPED batches were all skipped.
+        DivergenceError is raised if the last SKIPPED batches were all skipped.
         """
         if self.evaluated:
             return True
@@ -100,8 +102,8 @@ class Training:
         if not self.ends:
             return used
         latest = jax.device_get(list(self._skipped))
-        if len(latest) == _SKIPPED and all(latest):
-            raise DivergenceError(f"the last {_SKIPPED} batches were skipped")
+        if len(latest) == SKIPPED and all(latest):
+            raise DivergenceError(f"the last {SKIPPED} batches were skipped")
         return True
 
 

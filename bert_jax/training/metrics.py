@@ -38,9 +38,6 @@ PEAK_FLOPS = {
     "TPU v6": 918e12,
     "TPU v6e": 918e12,
     "TPU7x": 1153.5e12,
-    "Tesla V100": 125e12,
-    "Tesla V100-PCIE": 112e12,
-    "Tesla T4": 65e12,
     "NVIDIA A10": 125e12,  # half of the 250 "with sparsity" of its data sheet
     "NVIDIA A40": 149.7e12,
     "NVIDIA A100": 312e12,
@@ -58,6 +55,7 @@ PEAK_FLOPS = {
 }
 
 TENSORBOARD = "tensorboard"  # the folder of its files and of profiles
+SKIPPED = 10  # a run that skips this many batches in succession has diverged
 _TIMED = 10  # timed steps after which the time left is estimated
 
 
@@ -118,6 +116,7 @@ class Reporter:
 
     def __post_init__(self):
         self._unreported: tuple[int, Sums] | None = None
+        self._skipped = 0  # batches since the last report with a used batch
         self._total = int(self.schedule.total_steps)
         self._estimates = True  # whether the next ten timed steps give an estimate
         self._peak = peak_flops(jax.devices())
@@ -201,6 +200,8 @@ class Reporter:
         self._reset()
         self._estimates = False
         self._check_skipped(step, sums)
+        if not sums["steps"]:
+            return
         self.progress.tokens += sums["tokens"]
         self.progress.computed_tokens += sums["computed_tokens"]
         metrics = self._metrics(step, sums)
@@ -232,15 +233,22 @@ class Reporter:
         return rates
 
     def _check_skipped(self, step: int, sums: dict[str, float]) -> None:
-        """Logs skipped batches. Raises DivergenceError unless the run may skip them."""
+        """Logs skipped batches.
+
+        Raises DivergenceError unless the run may skip them, and if all batches of the last
+        reports were skipped, at least SKIPPED.
+        """
         steps, skipped = sums["steps"], int(sums["skipped"])
+        self._skipped += skipped
+        if steps:
+            self._skipped = 0
         if not skipped:
             return
         line = (
             f"skipped {skipped} of {skipped + steps:.0f} batches before step {step}, "
             "whose loss or gradient norm was not finite or over the spike_norm"
         )
-        if not (self.config.optimizer.skip_spikes and steps):
+        if not self.config.optimizer.skip_spikes or self._skipped >= SKIPPED:
             raise DivergenceError(line)
         self.log(f"warning: {line}")
 

@@ -93,7 +93,7 @@ def _pretrain(
     job = pretraining.job(folder, change_settings)
     with checked(stores, log) as check_data:
         job = replace(job, check_data=check_data)
-        state, _, first = run(job, folder, log)
+        state, progress, first = run(job, folder, log)
     finished = first == config.total_steps
     if finished:
         log(f"already finished ({counted(config.total_steps, 'step')})")
@@ -104,7 +104,7 @@ def _pretrain(
             draw_run(folder, log)
 
     on_leader(draw)
-    return pretraining.evaluations.last
+    return progress.evaluation or None
 
 
 @dataclasses.dataclass(eq=False)
@@ -121,6 +121,9 @@ class _Pretraining:
         config = self.config
         training, held_out = self._texts()
         self.objective = pretraining_objective(config)
+        packing = 0  # not packed
+        if config.data.packing:
+            packing = batch_divisor(self.mesh) * config.accumulation
         self.batches = TrainingBatches(
             training,
             self.tokenizer,
@@ -128,9 +131,7 @@ class _Pretraining:
             config.data.examples,
             seed=config.seed,
             rows=functools.partial(process_rows, self.mesh),
-            packing=batch_divisor(self.mesh)
-            * config.accumulation
-            * config.data.packing,
+            packing=packing,
         )
         mesh, objective, batches = self.mesh, self.objective, self.batches
         self.evaluations = Evaluations(config, mesh, objective, batches, held_out)
@@ -233,6 +234,13 @@ class _Pretraining:
             self.log(f"prompts: {error}")
 
 
+# Members of an objective that a run reads.
+_MEMBERS = (
+    *("init", "weights", "sums", "sum_names", "metrics", "summary"),
+    *("eval_sums", "flops", "rules", "frozen"),
+)
+
+
 def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
     """The objective that a config names, with its model.
 
@@ -252,11 +260,11 @@ def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
         actual = f"objective={name!r}: its function pretraining takes other arguments"
         raise UserError(f"{actual} ({error}); {needed}") from error
     objective = pretraining(*configs, **options)
-    # An objective may be of any class that has the methods.
-    for method in sorted(PretrainingObjective.__abstractmethods__):
-        if not callable(getattr(objective, method, None)):
+    # An objective may be of any class that has the members.
+    for member in _MEMBERS:
+        if not hasattr(objective, member):
             kind = type(objective).__name__
-            actual = f"objective={name!r}: pretraining returned {kind} without {method}"
+            actual = f"objective={name!r}: pretraining returned {kind} without {member}"
             raise UserError(f"{actual}; expected a PretrainingObjective")
     if any(phase.causal for phase in config.phases):
         last = config.phases[-1]

@@ -20,6 +20,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError, naming
+from bert_jax.files import read_json, write_json
 from bert_jax.interop.find import CHECKPOINTS, split_step
 from bert_jax.interop.load import load
 from bert_jax.interop.surgery import stretched, with_new_words
@@ -33,6 +34,7 @@ from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.workdir import RunFolder
 
 # The states of a process's check of its text files.
+_REQUEST = "request.json"  # beside the store of a corpus
 _READING, _UNDAMAGED, _DAMAGED = range(3)
 # Settings of the model that a run may choose. All others must be as in the checkpoint.
 _FREE = (
@@ -92,15 +94,30 @@ def _check_prepared(
 ) -> None:
     """Raises UserError if the text of a workdir was prepared with other settings."""
     settings = store.info.settings
-    inputs, language = tuple(settings.get("inputs", ())), settings.get("language", "en")
-    before = inputs, language, tokenizer.lower_case
-    lower_case = tokenizer.lower_case if init_from else config.lower_case
-    expected = config.corpus, config.language, lower_case
-    if before != expected:
-        raise UserError(
-            f"{store.directory} was prepared with (data.corpus, language, lower_case)="
-            f"{before}, expected {expected}; use another workdir, or delete this folder"
-        )
+    before = {
+        "corpus": [*settings.get("inputs", ())],
+        "language": settings.get("language", "en"),
+        "lower_case": tokenizer.lower_case,
+    }
+    path = store.directory / _REQUEST
+    if path.exists():  # text that version 0.2 prepared lacks this file
+        before |= read_json(path, "the settings of a prepared text")
+    for name, expected in _request(config, init_from).items():
+        actual = before.get(name, expected)
+        if actual != expected:
+            raise UserError(
+                f"{store.directory} was prepared with data.{name}={actual}, expected "
+                f"{expected}; use another workdir, or delete this folder"
+            )
+
+
+def _request(config: DataConfig, init_from: str) -> dict[str, Any]:
+    """The settings from which the vocabulary and the store of a corpus are made."""
+    request = {"corpus": [*config.corpus], "language": config.language}
+    if not init_from:
+        for name in ("vocabulary_size", "lower_case", "keep_accents"):
+            request[name] = getattr(config, name)
+    return request
 
 
 def recorded_text(infos: Sequence[StoreInfo]) -> dict[str, Any]:
@@ -140,6 +157,8 @@ def prepare_corpus(
             keep_accents=config.keep_accents,
         )
     report = prepare(config.corpus, tokenizer, directory, language=config.language)
+    # The store lacks some of these settings, such as the requested number of tokens.
+    write_json(directory / _REQUEST, _request(config, init_from))
     log(f"{directory}: {report}")
 
 

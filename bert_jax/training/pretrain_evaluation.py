@@ -33,7 +33,7 @@ class Evaluations:
     """The evaluations of a run.
 
     objective, batches: of the run. held_out: its texts, with the documents that the run
-    does not learn from. last: metrics of the last evaluation; None before an evaluation.
+    does not learn from.
     """
 
     config: TrainConfig
@@ -41,7 +41,6 @@ class Evaluations:
     objective: PretrainingObjective
     batches: TrainingBatches
     held_out: Sequence[Text]
-    last: dict[str, float] | None = None
 
     def __post_init__(self):
         self._sums = jit_whole(self.mesh, self.objective.eval_sums)
@@ -56,13 +55,12 @@ class Evaluations:
         return bool(every) and (step % every == 0 or step in self._ends)
 
     def evaluate(self, step: int, params: Params, reporter: Reporter) -> None:
-        """Writes and logs the metrics of dev, and keeps them in ``last``.
+        """Writes and logs the metrics of dev.
 
         Raises DivergenceError if the loss is not finite.
         """
-        for metrics in self._evaluated(step, params, reporter, "eval"):
-            self.last = metrics
-        reporter.progress.evaluation = self.last  # for the baselines in reports
+        *_, last = self._evaluated(step, params, reporter, "eval")
+        reporter.progress.evaluation = last  # for the baselines in reports
 
     def evaluate_average(self, step: int, params: Params, reporter: Reporter) -> None:
         """Writes and logs the metrics of the average of the parameters."""

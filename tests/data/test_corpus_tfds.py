@@ -99,7 +99,7 @@ def test_ranges_contain_every_row_once():
     "name, message",
     [
         ("wiki40b/en", "tfds build wiki40b/en --file_format=array_record"),
-        ("tiny_wiki/en:dev", "Unknown split 'dev'. Should be one of ['train'"),
+        ("tiny_wiki/en:dev", "tiny_wiki/en:dev has no such split; it has train, test"),
     ],
 )
 def test_the_error_names_the_missing_part(name, message):

@@ -13,6 +13,7 @@ import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tasks import splits
 from bert_jax.tasks.splits import Splits, check_splits, share_of_rows
+from bert_jax.tasks.task import with_columns
 
 SPLITS = {
     "train": [{"text": "good", "label": 1}, {"text": "bad", "label": 0}],
@@ -275,6 +276,41 @@ def test_a_share_is_refused_where_dev_has_other_names(tmp_path):
     task = bert_jax.tasks.glue("mnli", dir=str(tmp_path), dev="0.2")
     with pytest.raises(UserError, match="has its own train, dev_matched"):
         check_splits(task.config, task.form)
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "columns", "texts"),
+    [
+        (
+            bert_jax.tasks.squad(),
+            {"q": "who?", "c": "a man", "answers": ["a man"]},
+            ("q", "c"),
+            {"question": "who?", "context": "a man"},
+        ),
+        (
+            bert_jax.tasks.multi_label(label=("x", "y")),
+            {"review": "so so", "x": 1, "y": 0},
+            ("review",),
+            {"text_a": "so so"},
+        ),
+        (
+            bert_jax.tasks.sentence_vectors(),
+            {"left": "a man", "right": "a boy", "label": 0.5},
+            ("left", "right"),
+            {"text_a": "a man", "text_b": "a boy"},
+        ),
+        (
+            bert_jax.tasks.choices(task="swag"),
+            {"start": "He", "sent2": "", "label": 1}
+            | {f"ending{i}": f"text {i}" for i in range(4)},
+            ("start",),
+            {"context": "He", "label": 1},
+        ),
+    ],
+)
+def test_columns_of_texts_leave_the_column_of_the_label(task, row, columns, texts):
+    (parsed,) = with_columns(task, columns).with_rows(dev=[row]).read("dev")
+    assert {name: getattr(parsed, name) for name in texts} == texts
 
 
 def test_each_row_is_dev_in_one_fold():

@@ -42,7 +42,13 @@ def test_a_corpus_is_prepared_once(corpus, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("corpus", ("other.txt",)), ("language", "de"), ("lower_case", False)],
+    [
+        ("corpus", ("other.txt",)),
+        ("language", "de"),
+        ("lower_case", False),
+        ("keep_accents", True),
+        ("vocabulary_size", 30_000),  # more tokens than the text yields
+    ],
 )
 def test_text_with_other_settings_is_refused(corpus, tmp_path, name, value):
     """As after a kill between the preparation and the first checkpoint."""
@@ -52,7 +58,7 @@ def test_text_with_other_settings_is_refused(corpus, tmp_path, name, value):
     other = dataclasses.replace(corpus, **{name: value})
     open_text(corpus, RunFolder(tmp_path / "run"), print)
     with pytest.raises(
-        UserError, match=r"prepared with \(data.corpus, .*, expected .*; use another w"
+        UserError, match=rf"prepared with data.{name}=.*, expected .*; use another w"
     ):
         open_text(other, RunFolder(tmp_path / "run"), print)
     shutil.rmtree(tmp_path / "run" / "text")

@@ -525,13 +525,31 @@ def test_a_batch_without_a_finite_loss_is_skipped_on_request(
     assert same(plain.params, guarded.params)
 
 
-def test_a_spike_or_too_many_skipped_batches_stop_the_run(make_job, tmp_path):
+def test_a_spike_or_too_many_skipped_batches_stop_the_run(
+    make_job, tmp_path, monkeypatch
+):
     job = make_job(dict(optimizer=OptimizerConfig(0.1, spike_norm=1e-6)))
     message = "skipped 3 of 3 batches before step 3.*skip_spikes=True"
     with pytest.raises(DivergenceError, match=message):
         run(job, RunFolder(tmp_path / "a"), print)
-    with pytest.raises(DivergenceError, match="skipped 3 of 3 batches"):
-        run(make_job(skipping(spike_norm=1e-6)), RunFolder(tmp_path / "b"), print)
+    # Six batches in succession are too many, in one report or in several.
+    monkeypatch.setattr(metrics, "SKIPPED", 6)
+    for name, every in (("b", 3), ("c", 1), ("d", 100)):
+        settings = skipping(spike_norm=1e-6) | dict(log_every=every)
+        with pytest.raises(DivergenceError, match=r"skipped \d of \d batches"):
+            run(make_job(settings), RunFolder(tmp_path / name), print)
+
+
+def test_a_report_whose_only_batch_is_skipped_does_not_end_a_run(make_job, tmp_path):
+    job = make_job(skipping() | dict(log_every=1), batches=Empty(2, 3, 5))
+    lines = []
+    run(job, RunFolder(tmp_path / "run"), lines.append)
+    assert (
+        sum(line.startswith("warning: skipped 1 of 1 batches") for line in lines) == 3
+    )
+    written = read_metrics(tmp_path / "run/metrics.jsonl")
+    steps = {line["step"] for line in written if line["split"] == "train"}
+    assert {1, 4, 6} <= steps and not {2, 3, 5} & steps
 
 
 class Empty(Batches):
@@ -563,7 +581,7 @@ def test_a_run_that_skips_to_its_end_keeps_the_checkpoints_before(
     make_job, saved_steps, tmp_path, monkeypatch
 ):
     """After an update that destroys the parameters every batch is skipped."""
-    monkeypatch.setattr(hooks, "_SKIPPED", 4)
+    monkeypatch.setattr(hooks, "SKIPPED", 4)
     settings = skipping() | dict(log_every=100)
     batches = Empty(6, 7, 8, 9)
     job = make_job(settings, batches=batches, evaluates=never)
