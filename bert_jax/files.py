@@ -317,8 +317,8 @@ def make_folder(path: Path) -> None:
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Makes a hidden folder beside ``path`` that replaces ``path`` at the end.
 
-    An exception leaves ``path`` unchanged. After a kill ``path`` is unchanged, or missing
-    if the kill came between two renames: the next call first restores it. If ``path`` is a
+    An exception leaves ``path`` unchanged. A kill does so too, or, between two renames,
+    leaves the old folder under a hidden name until the next replacement. If ``path`` is a
     link, the folder that it points to is replaced. Raises NotADirectoryError for a file,
     and UserError for a folder that is not empty unless ``overwrite``.
     """

@@ -349,3 +349,32 @@ def test_a_text_that_is_too_long_for_a_name_is_no_input(tmp_path):
         UserError, match=r"^cannot read 'a a a.*write a text to a file$"
     ):
         files.check_output(tmp_path / "out", "a " * 2000)
+
+
+def test_a_rename_that_fails_leaves_the_old_folder(tmp_path, monkeypatch):
+    target = tmp_path / "best"
+    target.mkdir()
+    (target / "a").write_text("old")
+    rename, fails = Path.rename, []
+
+    def failing(self, place):
+        if place == target and not fails:
+            fails.append(place)
+            raise OSError(errno.EIO, "the disk fails")
+        return rename(self, place)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with (
+        pytest.raises(OSError, match="the disk fails"),
+        new_folder(target, overwrite=True) as folder,
+    ):
+        (folder / "a").write_text("new")
+    assert fails and (target / "a").read_text() == "old"
+    # After a kill between the two renames the old folder has its hidden name.
+    target.rename(tmp_path / ".best.old")
+    with pytest.raises(KeyError), new_folder(target, overwrite=True):
+        raise KeyError
+    with new_folder(target, overwrite=True) as folder:
+        (folder / "a").write_text("new")
+    assert (target / "a").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # imports JAX
 
 def main(argv: list[str]) -> None:
     """Parses the command line, predicts, and writes each answer when it is ready."""
-    parser = cli.text_parser(__doc__, {"top": 0, "next_sentence": False})
+    parser = cli.text_parser(__doc__, {"top": int, "next_sentence": False})
     args = parser.parse_args(argv)
     from bert_jax.inference import lines
     from bert_jax.inference.evaluation import OnDevices
@@ -67,7 +67,7 @@ def _answers(model: "OnDevices", args: argparse.Namespace) -> Iterator["Part"]:
     settings = cli.model_options(args)
     if lines.on_screen(args.output):
         settings["show_progress"] = False
-    if args.top:
+    if args.top is not None:
         settings["top"] = args.top
     if args.next_sentence:
         read = functools.partial(evaluation.rows_of, columns=args.columns)

@@ -66,9 +66,7 @@ def _library(text: str, ids: np.ndarray, tokenizer: Tokenizer) -> _Places:
     encode = tokenizer.library.encode
     encoding = call_library(encode, plain, add_special_tokens=False)
     if encoding.ids == ids.tolist():
-        if not tokenizer.strip_accents:
-            return encoding.offsets
-        return [(start, _past_accents(text, end)) for start, end in encoding.offsets]
+        return _with_marks(text, encoding.offsets)
     words = list(_find_words(text))
     if len(words) == 1:
         return [words[0].span()] * len(ids)
@@ -79,11 +77,26 @@ def _library(text: str, ids: np.ndarray, tokenizer: Tokenizer) -> _Places:
     ]
 
 
-def _past_accents(text: str, end: int) -> int:
-    """The end of a token including the accents after it, which the tokenizer removes."""
-    while end < len(text) and unicodedata.category(text[end]) == "Mn":
-        end += 1
-    return end
+def _with_marks(text: str, places: _Places) -> _Places:
+    """The places with the marks and the Korean vowels and finals after each token.
+
+    A tokenizer removes such a character, or composes it with the character before it.
+    """
+    if text.isascii():
+        return places
+    following = [start for start, _ in places[1:]]
+    following.append(len(text))
+    longer = []
+    for (start, end), stop in zip(places, following, strict=False):
+        while end < stop and _joins(text[end]):
+            end += 1
+        longer.append((start, end))
+    return longer
+
+
+def _joins(char: str) -> bool:
+    """Whether a character can be composed with the character before it."""
+    return unicodedata.category(char)[0] == "M" or "\u1160" <= char <= "\u11ff"
 
 
 def open_segmenter(name: str) -> Segmenter:

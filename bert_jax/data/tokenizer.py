@@ -99,8 +99,10 @@ class Tokenizer:
     kind: "wordpiece", "sentencepiece" or "tokenizers". content: bytes of the vocabulary
       file.
     dtype: type of the ids, uint16, or uint32 for large vocabularies.
-    model_max_length: number of positions of the model that the tokenizer was loaded with.
-      None without a model.
+    model_max_length: maximum number of tokens of a sequence: of tokenizer_config.json, and
+      at most the number of positions of the model that the tokenizer was loaded with. None
+      without both.
+    truncation_side: "left" if a long text loses its first tokens, otherwise "right".
     """
 
     kind: ClassVar[str]
@@ -108,6 +110,7 @@ class Tokenizer:
     strip_accents = False
     continuation_mark = ""
     model_max_length: int | None = None
+    truncation_side = "right"
 
     def __init__(
         self,
@@ -205,7 +208,7 @@ class Tokenizer:
         for row in paired_texts(**columns):
             parts = [self.encode(text, allow_mask=chosen.allow_mask) for text in row]
             if limit is not None and chosen.truncation:
-                parts = fit(parts, limit - least)
+                parts = self._fit(parts, limit - least)
             rows.append(self.build(*parts))
         longest = max((len(ids) for ids, _ in rows), default=0)
         arrays = padded_arrays(rows, chosen.width(longest, limit), self.pad_id)
@@ -232,6 +235,13 @@ class Tokenizer:
             start = self.starts(len(texts[0]), len(texts[1]))[1]
             token_type_ids[start:] = self.template.second_type
         return input_ids, token_type_ids
+
+    def _fit(self, parts: list[np.ndarray], room: int) -> list[np.ndarray]:
+        """The ids of one or two texts, cut to ``room`` tokens at the truncation side."""
+        if self.truncation_side == "right":
+            return fit(parts, room)
+        backwards = fit([part[::-1] for part in parts], room)
+        return [part[::-1] for part in backwards]
 
     def overhead(self, texts: int) -> int:
         """The number of special tokens in a sequence of ``texts`` texts, one or two."""
@@ -315,7 +325,9 @@ class Tokenizer:
 
     def __reduce__(self):
         """Pickles the constructor's arguments, without caches."""
-        return type(self), self._arguments, {"model_max_length": self.model_max_length}
+        names = "model_max_length", "truncation_side", "template"
+        state = {name: getattr(self, name) for name in names}
+        return type(self), self._arguments, state
 
     def config(self) -> dict:
         """The content of tokenizer_config.json, which transformers also reads."""

@@ -59,6 +59,7 @@ _ADDED = (
 _BYTE_LEVEL = ("RobertaTokenizer", "RobertaTokenizerFast", *GENERAL, None)
 # Settings that name a special token if its own setting does not.
 _OTHER_NAMES = {"cls_token": "bos_token", "sep_token": "eos_token"}
+_NO_LIMIT = 1e9  # transformers writes 1e30
 _EXPECTED = f"the {' or '.join(FILES)} of a tokenizer"
 
 logger = logging.getLogger(__name__)
@@ -108,6 +109,9 @@ class _Settings(_SpecialTokens, total=False):
     tokenizer_class: str | None
     max_input_chars_per_word: int
     added_tokens_decoder: dict[str, _AddedToken] | None
+    model_max_length: float | None
+    model_input_names: list[str] | None
+    truncation_side: str | None
 
 
 class _Class(TypedDict, total=False):
@@ -161,8 +165,17 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
     with naming(path), reading(path, _EXPECTED):
         content = _tokenizer_json(path, settings)
         if content is not None:
-            return _read_tokenizer_json(content, path, settings)
-        return _read_own(path, settings)
+            tokenizer = _read_tokenizer_json(content, path, settings)
+        else:
+            tokenizer = _read_own(path, settings)
+    longest = settings.get("model_max_length")
+    if longest and longest < _NO_LIMIT:
+        tokenizer.model_max_length = int(longest)
+    tokenizer.truncation_side = settings.get("truncation_side") or "right"
+    names = settings.get("model_input_names") or ["token_type_ids"]
+    if "token_type_ids" not in names:  # transformers' models then use type 0
+        tokenizer.template = tokenizer.template._replace(second_type=0)
+    return tokenizer
 
 
 def _tokenizer_json(path: Path, settings: dict[str, Any]) -> bytes | None:

@@ -457,11 +457,16 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> N
     tokenizer.save(folder)
     with new_file(folder / "tokenizer.json") as file:
         file.write(tokenizer.to_json())
-    settings = tokenizer.config() | {"model_max_length": config.max_positions}
+    positions = config.max_positions
+    longest = min(tokenizer.model_max_length or positions, positions)
+    settings = tokenizer.config() | {"model_max_length": longest}
+    if tokenizer.truncation_side != "right":
+        settings["truncation_side"] = tokenizer.truncation_side
     if isinstance(tokenizer, WordPieceTokenizer):
         settings |= {"tokenize_chinese_chars": True}
-    if config.type_vocab_size < 2:
-        # transformers' models have no vector for the type 1 of a second text.
+    if config.type_vocab_size < 2 or tokenizer.template.second_type == 0:
+        # transformers' models have no vector for the type 1 of a second text, or they were
+        # trained without it.
         names = list(INPUT_NAMES)
         names.remove("token_type_ids")
         settings["model_input_names"] = names

@@ -50,7 +50,7 @@ from bert_jax.interop.huggingface import check_padding, read_huggingface
 from bert_jax.interop.surgery import stretched
 from bert_jax.interop.tensorflow import read_tensorflow
 from bert_jax.interop.train_state import newest_step, read_step
-from bert_jax.model.config import ComputeConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.parameters import with_scan
 from bert_jax.parallel.processes import on_leader
 from bert_jax.parallel.sharding import array_shapes
@@ -114,7 +114,7 @@ def load(
     compute = dataclasses.replace(checkpoint.compute, **compute_changes)
     tokenizer, config = checkpoint.tokenizer, checkpoint.config
     if tokenizer is not None:
-        tokenizer.model_max_length = config.max_positions
+        _limit_length(tokenizer, config, stretched=positions > 0)
     if tokenizer is not None and tokenizer.vocab_size != config.vocab_size:
         if tokenizer.vocab_size > config.vocab_size:
             raise UserError(
@@ -152,8 +152,21 @@ def tokenizer(path: os.PathLike | str) -> Tokenizer:
         return load_tokenizer(place)
     checkpoint = load(path, weights=False)
     check_vocabulary(checkpoint, path)
-    checkpoint.tokenizer.model_max_length = checkpoint.config.max_positions
+    _limit_length(checkpoint.tokenizer, checkpoint.config)
     return checkpoint.tokenizer
+
+
+def _limit_length(
+    tokenizer: Tokenizer, config: BertConfig, *, stretched: bool = False
+) -> None:
+    """Sets the maximum length of a sequence: of the tokenizer, or all positions.
+
+    stretched: whether the user asked for more positions than the checkpoint has.
+    """
+    longest = tokenizer.model_max_length or config.max_positions
+    if stretched:
+        longest = config.max_positions
+    tokenizer.model_max_length = min(longest, config.max_positions)
 
 
 def _check_type(path: Any) -> None:

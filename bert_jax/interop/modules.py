@@ -91,6 +91,12 @@ def read_modules(
     """
     modules = list_modules(folder)
     if not modules or [kind for kind, _ in modules] == ["Transformer"]:
+        default = _read_optional(folder / _CONFIG, _Vectors).get("default_prompt_name")
+        if default:
+            raise UserError(
+                f"{folder / _CONFIG}: the cross-encoder has the prompt {default!r}, which "
+                "is not put before its texts here; remove default_prompt_name"
+            )
         return {}, {}
     try:
         return _read_modules(folder, modules, config, tokenizer)

@@ -366,18 +366,12 @@ class Encoder(nn.Module):
         Scanned layers are computed at all positions, because they share one program.
         """
         config, compute = self.config, self.compute
-        block = self.block
+        make_layer = self._maker(deterministic)
         # A model may have fewer layers than a period of its pattern.
-        scans = compute.scan_layers and config.scanned[0] < config.num_layers
-        if compute.remat != "none":
-            block = nn.remat(
-                block,
-                prevent_cse=not scans,
-                policy=REMAT_POLICIES[compute.remat],
+        if compute.scan_layers and config.scanned[0] < config.num_layers:
+            return self._scanned(
+                x_BLD, tokens, positions_BQ, hidden_states, deterministic=deterministic
             )
-        make_layer = functools.partial(block, config, compute, deterministic)
-        if scans:
-            return self._scanned(make_layer, x_BLD, tokens, positions_BQ, hidden_states)
         states = [x_BLD]
         last = config.num_layers - 1
         for i in range(last):
@@ -389,17 +383,34 @@ class Encoder(nn.Module):
             return x_BQD, []
         return x_BQD, [*states, x_BQD]
 
+    def _maker(
+        self, deterministic: bool, *, prevent_cse: bool = True
+    ) -> Callable[..., nn.Module]:
+        """A function that makes a layer.
+
+        prevent_cse: whether the compiler must compute a layer again in the gradient, with
+        compute.remat. Within a loop it does so in any case.
+        """
+        block, remat = self.block, self.compute.remat
+        if remat != "none":
+            policy = REMAT_POLICIES[remat]
+            block = nn.remat(block, prevent_cse=prevent_cse, policy=policy)
+        return functools.partial(block, self.config, self.compute, deterministic)
+
     def _scanned(
         self,
-        make_layer: Callable[..., nn.Module],
         x_BLD: jax.Array,
         tokens: Tokens,
         positions_BQ: jax.Array | None,
         hidden_states: bool,
+        *,
+        deterministic: bool,
     ) -> tuple[jax.Array, list[jax.Array]]:
-        """The same with a loop over periods of layers, whose parameters are stacked."""
+        """:meth:`__call__` with a loop over periods of layers, with stacked parameters."""
         config = self.config
         first, period = config.scanned
+        make_layer = self._maker(deterministic)
+        make_repeated = self._maker(deterministic, prevent_cse=False)
         states = [x_BLD]
         for i in range(first):
             layer = make_layer(config.pattern(i), name=f"layer_{i}")
@@ -407,7 +418,7 @@ class Encoder(nn.Module):
         layers = []
         for i in range(first, first + period):
             name = stack_name(i, period)
-            layers.append(make_layer(config.pattern(i), name=name))
+            layers.append(make_repeated(config.pattern(i), name=name))
         scan = nn.scan(
             Period,
             variable_axes={"params": 0, "intermediates": 0, "attention": 0},
@@ -647,7 +658,9 @@ class BertForPreTraining(nn.Module):
         self, tokens: Tokens, positions_BQ: jax.Array, *, deterministic: bool
     ) -> jax.Array:
         """The vectors (B, Q, D) from which :meth:`lm_logits` predicts."""
-        before_BQ = jnp.maximum(positions_BQ - int(self.config.causal), 0)
+        before_BQ = positions_BQ
+        if self.config.causal:
+            before_BQ = jnp.maximum(positions_BQ - 1, 0)
         encoded = self.bert.encode(
             tokens, positions_BQ=before_BQ, pool=False, deterministic=deterministic
         )

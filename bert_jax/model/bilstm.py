@@ -16,7 +16,8 @@ from bert_jax.model.heads import side_by_side
 from bert_jax.model.layers import Dropout
 from bert_jax.model.tokens import Tokens, take_positions
 
-DIRECTIONS = ("forward", "backward")
+FORWARD, BACKWARD = "forward", "backward"
+DIRECTIONS = (FORWARD, BACKWARD)
 
 # Products with float32 sums and results, even for bfloat16 inputs.
 _Dense = functools.partial(
@@ -68,14 +69,15 @@ def lstm(
     width: int,
     projection: int = 0,
     *,
+    reverse: bool,
     dtype: jnp.dtype = jnp.float32,
     forget_bias: float = 0.0,
 ) -> jax.Array:
     """One direction of one layer, in a compact method: float32 (B, L, projection or width).
 
-    name: name of the parameters. If it ends in "backward", the LSTM reads from right to
-    left. segment_ids_BL: see Tokens. projection: width of the output; 0: ``width``. dtype:
-    dtype of the products. forget_bias: initial bias of the forget gates.
+    name: name of the parameters. segment_ids_BL: see Tokens. projection: width of the
+    output; 0: ``width``. reverse: whether the LSTM reads from right to left. dtype: dtype
+    of the products. forget_bias: initial bias of the forget gates.
     """
 
     def bias_init(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype):
@@ -84,7 +86,6 @@ def lstm(
 
     inputs = _Dense(4 * width, dtype=dtype, bias_init=bias_init, name=f"{name}_inputs")
     changes_BL = segment_ids_BL[:, 1:] != segment_ids_BL[:, :-1]
-    reverse = name.endswith(DIRECTIONS[1])
     ends = ((0, 0), (0, 1)) if reverse else ((0, 0), (1, 0))
     first_BL = jnp.pad(changes_BL, ends, constant_values=True)
     steps = nn.scan(
@@ -125,17 +126,24 @@ class BiLstm(nn.Module):
     config: FeatureConfig
     outputs: int
     by_token: bool = True
+    dropout_impl: str = "auto"
 
     @nn.compact
     def __call__(
         self, features_BLF: jax.Array, tokens: Tokens, *, deterministic: bool
     ) -> jax.Array:
-        dropout = Dropout(self.config.dropout)
+        dropout = Dropout(self.config.dropout, self.dropout_impl)
         x_BLF = dropout(jnp.asarray(features_BLF, jnp.float32), deterministic)
         for i in range(self.config.lstm_layers):
             name, width = f"layer_{i}", self.config.width
             states = [
-                lstm(f"{name}_{direction}", x_BLF, tokens.segment_ids, width)
+                lstm(
+                    f"{name}_{direction}",
+                    x_BLF,
+                    tokens.segment_ids,
+                    width,
+                    reverse=direction == BACKWARD,
+                )
                 for direction in DIRECTIONS
             ]
             x_BLF = dropout(jnp.concatenate(states, axis=-1), deterministic)
@@ -165,7 +173,12 @@ class BertWithBiLstm(nn.Module):
 
     def setup(self):
         self.bert = self.encoder(self.config, self.compute)
-        self.bilstm = BiLstm(self.feature_config, self.outputs, self.by_token)
+        self.bilstm = BiLstm(
+            self.feature_config,
+            self.outputs,
+            self.by_token,
+            self.compute.dropout_impl,
+        )
 
     @property
     def width(self) -> int:

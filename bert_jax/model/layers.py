@@ -97,7 +97,7 @@ def dense(
     is_output: bool = False,
     has_bias: bool = True,
 ) -> nn.DenseGeneral:
-    """A kernel and a bias, in the compute dtype.
+    """A dense layer, whose product is computed in the compute dtype.
 
     features: dimensions of the result, which replace the dimensions ``axis`` of the input.
     The kernel has all these dimensions, so a mesh can split attention's kernels by heads.
@@ -169,11 +169,11 @@ def rotated(
 
     The numbers i and i + H / 2 of a vector are a point, which is rotated by the angle
     position / (factor theta^(2i / H)). So the product of a query and a key depends on the
-    distance of their tokens. Angles and products are float32.
+    distance of their tokens. Angles and products are float32. R is H / 2 points.
     """
     rates = rotary_rates(x_BLNH.shape[-1], theta, factor)[None, None, None]
-    angles_BL1H = positions_BL[:, :, None, None].astype(jnp.float32) * rates
-    cos, sin = jnp.cos(angles_BL1H), jnp.sin(angles_BL1H)
+    angles_BL1R = positions_BL[:, :, None, None].astype(jnp.float32) * rates
+    cos, sin = jnp.cos(angles_BL1R), jnp.sin(angles_BL1R)
     first, second = jnp.split(x_BLNH.astype(jnp.float32), 2, axis=-1)
     halves = first * cos - second * sin, second * cos + first * sin
     return jnp.concatenate(halves, axis=-1).astype(x_BLNH.dtype)

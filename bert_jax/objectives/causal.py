@@ -73,8 +73,9 @@ class Causal(PretrainingObjective):
     def prediction_weights(self, batch: Batch) -> jax.Array:
         """float32 (B, L): 1 for each token that is predicted, 0 for all others."""
         ids_BL = Tokens.of_batch(batch).segment_ids
-        follows_BM = (ids_BL[:, 1:] == ids_BL[:, :-1]) & (ids_BL[:, 1:] > 0)
-        return jnp.pad(follows_BM, ((0, 0), (1, 0))).astype(jnp.float32)
+        before_BL = jnp.pad(ids_BL[:, :-1], ((0, 0), (1, 0)))
+        follows_BL = (ids_BL == before_BL) & (ids_BL > 0)
+        return follows_BL.astype(jnp.float32)
 
     def targets(self, batch: Batch) -> jax.Array:
         """The token to which each of the ``prediction_weights`` belongs, int32."""

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.data.examples import ExampleConfig
+from bert_jax.errors import UserError
 from bert_jax.model import flops
 from bert_jax.model.bert import (
     BertForPreTraining,
@@ -24,7 +25,7 @@ from bert_jax.model.bert import (
     MlmHead,
     PreTrainingOutput,
 )
-from bert_jax.model.bilstm import DIRECTIONS, last_states, lstm
+from bert_jax.model.bilstm import BACKWARD, DIRECTIONS, last_states, lstm
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.kernels.device import activation_dtype
 from bert_jax.model.layers import POOLER_ACTIVATIONS, Dropout, dense, unchanged
@@ -65,6 +66,7 @@ class TwoWayLstm(nn.Module):
                     tokens.segment_ids,
                     config.intermediate_size,
                     config.hidden_size,
+                    reverse=direction == BACKWARD,
                     dtype=dtype,
                     forget_bias=1.0,
                 )
@@ -82,10 +84,10 @@ class LayerMix(nn.Module):
 
     @nn.compact
     def __call__(self, states: list[jax.Array]) -> jax.Array:
-        weights_N = self.param("weights", nn.initializers.zeros, (len(states),))
+        weights = self.param("weights", nn.initializers.zeros, (len(states),))
         gamma = self.param("gamma", nn.initializers.ones, ())
-        shares_N = gamma * jax.nn.softmax(weights_N)
-        mixed = sum(share * x for share, x in zip(shares_N, states, strict=True))
+        shares = gamma * jax.nn.softmax(weights)
+        mixed = sum(share * x for share, x in zip(shares, states, strict=True))
         return mixed.astype(states[0].dtype)
 
 
@@ -206,4 +208,9 @@ def pretraining(
 ) -> TwoWay:
     """The objective of a run with these configs."""
     check_model(__name__, model, encoder="lstm", pairs=examples.next_sentence)
+    for name in ("attention_impl", "remat", "scan_layers"):
+        value = getattr(compute, name)
+        if value != getattr(ComputeConfig, name):
+            actual = f"compute.{name}={value} has no effect on LSTMs"
+            raise UserError(f"{actual}; leave it out")
     return TwoWay(TwoWayForPreTraining(model, compute))

@@ -53,9 +53,10 @@ def slices(devices: list[jax.Device]) -> int:
 
 
 def traced_on(mesh: Mesh, function: Callable) -> Callable:
-    """``function``, traced under ``mesh``.
+    """``function``, traced with ``mesh`` and the rules of ACTIVATIONS.
 
-    The compiler cannot partition a kernel, so the attention kernel is partitioned by hand.
+    Within it ``split`` constrains activations, and dropout, products and attention kernels
+    see how many devices share the rows.
     """
 
     def traced(*args, **kwargs):

@@ -100,7 +100,10 @@ def tree_shardings(
     def sharding(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         name = path_name(path)
         spec = partition_spec(name, leaf.shape, split, more)
-        if spec == P() and leaf.ndim - ("encoder/layers" in name) > 1:
+        dimensions = leaf.ndim
+        if "encoder/layers" in name:  # stacked layers
+            dimensions -= 1
+        if spec == P() and dimensions > 1:
             end = "/".join(name.split("/")[-2:])
             nones = ", ".join(["None"] * leaf.ndim)
             raise UserError(

@@ -144,7 +144,7 @@ def with_usual_columns(data: Mapping[str, Any]) -> dict[str, Any]:
 def task_of_head(checkpoint: Any) -> Task:
     """The task for a Checkpoint that was fine-tuned elsewhere, by its head."""
     labels, head = checkpoint.labels, checkpoint.head
-    length = checkpoint.config.max_positions
+    length = _longest(checkpoint)
     if head == "sequence":
         return _texts(checkpoint)
     if head == "token":
@@ -163,10 +163,22 @@ def task_of_head(checkpoint: Any) -> Task:
     )
 
 
+def _longest(checkpoint: Any) -> int:
+    """Maximum number of tokens of a sequence."""
+    if checkpoint.tokenizer is None:
+        return checkpoint.config.max_positions
+    return checkpoint.tokenizer.model_max_length or checkpoint.config.max_positions
+
+
 def _texts(checkpoint: Any) -> Task:
     """The task for texts or pairs. A head without labels means regression."""
     labels, problem = checkpoint.labels, checkpoint.problem_type
-    settings = {"task": TABLE, "max_length": checkpoint.config.max_positions}
+    settings = {"task": TABLE, "max_length": _longest(checkpoint)}
+    if (
+        checkpoint.tokenizer is not None
+        and checkpoint.tokenizer.truncation_side == "left"
+    ):
+        settings["truncation"] = "tail"
     if problem == SEVERAL_LABELS:
         config = MultiLabel.config_class(labels=labels, **settings)
         return text_or_pair(MultiLabel(config))

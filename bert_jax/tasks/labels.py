@@ -170,6 +170,11 @@ def with_labels_of_dev(
             f"no label of dev ({listed(new)}) is a label of train ({listed(labels)}); "
             f"{needed}"
         )
+    numbers = [name for name in new if name.isdecimal()]
+    if has_position and numbers:
+        last = len(labels) - 1
+        expected = f"a number of dev is the position of a label of train, 0 to {last}"
+        raise UserError(f"dev has the label {listed(numbers)}, but {expected}")
     if has_position:
         return labels + in_order(new)
     return in_order(without_decimals([*labels, *new]))

@@ -123,7 +123,7 @@ class SquadForm(Form):
     """SQuAD's files, and tables of questions."""
 
     config: SquadConfig
-    others: tuple[str, ...] = ("id", "is_impossible")
+    others: tuple[str, ...] = ("id", "is_impossible", "answer_start")
     lists: tuple[str, ...] = ("answers",)
 
     def file_names(self, split: str) -> Sequence[str]:
@@ -222,8 +222,10 @@ class Squad(Task):
         """A question. Its answers are read only if ``labelled``.
 
         "answers" is a text of the context, a list of texts, or has the form of SQuAD's JSON
-        or of Hugging Face's data set. In SQuAD 2.0 an empty list, an empty text or a
-        missing value means that the context has no answer.
+        or of Hugging Face's data set. A column "answer_start" has the place of the text, or
+        of each text; without it an answer is at its first place in the context. In SQuAD
+        2.0 an empty list, an empty text or a missing value means that the context has no
+        answer.
         """
         columns = self.form.columns
         question = text_of(where, values, columns["question"])
@@ -242,6 +244,10 @@ class Squad(Task):
         if labelled and not impossible:
             if not has_column:
                 value_of(where, values, [name], "answers")  # raises UserError
+            start = values.get("answer_start")
+            has_start = start not in (None, "")
+            if has_start and (isinstance(value, str) or isinstance(start, list)):
+                value = {"text": value, "answer_start": start}
             right = self._right_answers(where, value or [], context)
         row_id = str(values["id"])
         return Question(row_id, question, context, where, tuple(right), impossible)
@@ -462,6 +468,8 @@ def _answers(value: Any, context: str) -> Iterator[tuple[str, int]]:
     # Hugging Face has a list of texts and a list of starts.
     if isinstance(value, Mapping):
         texts, starts = value["text"], value["answer_start"]
+        if isinstance(texts, str):
+            texts, starts = [texts], [starts]
         if len(texts) != len(starts):
             actual = f"{len(texts)} texts and {len(starts)} values of answer_start"
             raise ValueError(f"{actual}; expected the same number")

@@ -33,6 +33,11 @@ logger = logging.getLogger(__name__)
 STDIN = Path("-")
 FORMATS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 _ROW = "expected a text, a tuple or a dictionary"
+# Columns of texts and labels, by which a row of a data frame is recognised.
+_USUAL_COLUMNS = (
+    *("text", "text_a", "text_b", "label", "labels", "words", "tags"),
+    *("question", "context", "answers", "choices"),
+)
 _ESCAPES = str.maketrans({c: ascii(c)[1:-1] for c in "\t\n\r\v\f\x85\u2028\u2029"})
 
 Row = str | tuple[Any, ...] | dict[str, Any]
@@ -156,6 +161,11 @@ def _rows(data: Any, name: str) -> Iterable[Any]:
         )
     if is_columns(data):
         return column_rows(data)
+    if _record_names(data):  # a record array of numpy
+        return [
+            dict(zip(_record_names(data), row, strict=True)) for row in data.tolist()
+        ]
+    _check_no_frame_row(data, name)
     if hasattr(data, "with_format") and hasattr(data, "features"):
         data = data.with_format(None)  # another format has frames or arrays as rows
     if hasattr(data, "iter_rows"):  # polars
@@ -173,9 +183,28 @@ def _rows(data: Any, name: str) -> Iterable[Any]:
     raise UserError(f"{actual}; {_ROW}, a list of rows, a data frame or a Path")
 
 
+def _record_names(data: Any) -> tuple[str, ...]:
+    """The names of the columns of a record array of numpy, or of one of its records."""
+    return getattr(getattr(data, "dtype", None), "names", None) or ()
+
+
+def _check_no_frame_row(data: Any, name: str) -> None:
+    """Raises UserError for a row of a data frame, whose cells would be read as rows."""
+    if not (hasattr(data, "to_dict") and hasattr(data, "index")):
+        return
+    if hasattr(data, "columns"):
+        return
+    names = {*map(str, data.index[:20])} & {*_USUAL_COLUMNS}
+    if names:
+        actual = f"{name} is one row of a data frame, with {listed(sorted(names))}"
+        raise UserError(f"{actual}; put it into a list: [row]")
+
+
 def _numbered(rows: Iterable[Any], name: str) -> Iterator[Placed]:
     """Converts each value to a row, and yields it with its place. The first place is 0."""
     for number, row in enumerate(rows):
+        if _record_names(row):
+            row = dict(zip(_record_names(row), row.tolist(), strict=True))
         if hasattr(row, "_asdict"):  # a named tuple
             row = row._asdict()
         if hasattr(row, "to_dict"):

@@ -524,9 +524,12 @@ def find_split(config: Any, form: Form, split: str) -> Any:
     names = form.file_names(split)
     if name:
         names = [name]
-    for possible in names:
-        if (folder / possible).is_file():
-            return folder / possible
+    existing = [name for name in names if (folder / name).is_file()]
+    if len(existing) > 1:
+        needed = f"set data.{split} to one of them"
+        raise UserError(f"{folder} has {listed(existing)}; {needed}")
+    if existing:
+        return folder / existing[0]
     there = "it is empty or does not exist"
     if folder.is_file():
         there = "it is a file"

@@ -486,7 +486,9 @@ def _shown(label: Any, config: TableConfig) -> str:
         return label
     if isinstance(label, list | tuple):
         return config.separator.join(label)
-    return f"{label:.3f}"
+    if config.task == "stsb":  # GLUE's server
+        return f"{label:.3f}"
+    return f"{label:.7g}"
 
 
 def declared_labels(task: Classification) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ closer to the first text than every negative.
 """
 
 import dataclasses
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, listed
 from bert_jax.settings import setting
 from bert_jax.tasks.cells import looks_like_list, parse_list
 from bert_jax.tasks.data_sets import DATA_SETS, TABLE
@@ -41,6 +42,8 @@ from bert_jax.tasks.text_classification import (
     TextForm,
     text_form,
 )
+
+logger = logging.getLogger(__name__)
 
 _NEGATIVES = re.compile(r"negatives?(_\d+)?")  # names of the columns of negatives
 
@@ -219,6 +222,8 @@ class SentenceVectors(Classification):
             return rows
         if not self.cosine:
             least = self.config.positive_from
+            if not least:
+                self._warn_of_labels()
             return [row for row in rows if row.label is None or row.label >= least]
         if len({row.label for row in rows}) < 2:
             actual = f"{self.config.dir}: all training pairs have the same label"
@@ -226,6 +231,17 @@ class SentenceVectors(Classification):
                 f"{actual}; expected two different labels, or data.loss=contrastive"
             )
         return rows
+
+    def _warn_of_labels(self) -> None:
+        """Warns if pairs of train have different labels, which are not read."""
+        (name, *_) = self.form.columns["label"]
+        records = records_of(self, "train")
+        labels = {str(values[name]) for _, values in records if name in values}
+        if len(labels) > 1:
+            logger.warning(
+                f"train: the labels ({listed(sorted(labels))}) are not read: all pairs "
+                "count as pairs of the same meaning; positive_from leaves out low labels"
+            )
 
     def encode(self, rows: list[Row], tokenizer: Tokenizer) -> Features:
         """One sequence for each text of a row: its two texts and its negatives."""

@@ -96,6 +96,9 @@ class OptimizerConfig:
             if value and self.schedule == "linear":
                 needed = "optimizer.schedule=wsd_linear or wsd_sqrt"
                 raise UserError(f"optimizer.{name}={value} needs {needed}")
+        if self.final_rate and not self.decay_steps:
+            actual = f"optimizer.final_rate={self.final_rate}"
+            raise UserError(f"{actual} needs optimizer.decay_steps above 0")
 
     @property
     def largest_norm(self) -> float | None:
@@ -525,8 +528,10 @@ def with_architecture(
     if not isinstance(model, Mapping) or not _is_pretraining(settings):
         return settings
     missing = [f"model.{name}" for name in _SIZES if name not in model]
-    if not path and missing[1:]:
-        raise UserError(f"{', '.join(missing)} are missing; set them, or init_from")
+    # The text can define the size of the vocabulary.
+    needed = [name for name in missing if name != "model.vocab_size"]
+    if not path and needed:
+        raise UserError(f"missing: {', '.join(needed)}; set each of them, or init_from")
     if not path or not missing:
         return settings
     try:

@@ -201,8 +201,8 @@ def abstract_batch(
     config: TrainConfig, phase: Phase, mesh: Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """The largest batch of a run, sharded over ``mesh``; see :func:`largest_batch`."""
-    packs = config.data.packing > 0
-    batch = largest_batch(phase, config.data.examples, packs=packs)
+    packs, examples = config.data.packing, config.data.examples
+    batch = largest_batch(phase, examples, packs=packs)
     return {
         name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=batch_sharding(mesh))
         for name, x in batch.items()

@@ -35,6 +35,7 @@ from bert_jax.settings import from_settings, to_dict
 from bert_jax.tasks.data_sets import CORRELATIONS, ERRORS
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.labels import spelling
+from bert_jax.tasks.splits import ROWS
 from bert_jax.tasks.task import (
     Task,
     fitted,
@@ -213,7 +214,10 @@ def _read_split(
 ) -> Split:
     rows: Any = task.read(name)
     if not rows:
-        raise UserError(f"{task.config.dir}: the {name} split has no rows")
+        where = task.config.dir
+        if where.startswith(ROWS):
+            where = "the given data"
+        raise UserError(f"{where}: the {name} split has no rows")
     if name == "train" and config.train_rows:
         rows = rows[: config.train_rows]
     features = task.encode(rows, tokenizer)

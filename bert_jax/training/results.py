@@ -40,10 +40,15 @@ class _FineTuned(TypedDict):
     scores: dict[str, dict[str, float | None]]
 
 
-class _Part(TypedDict, total=False):
+class _Part(TypedDict):
     """The form of a part.json: the keys that are read."""
 
     scores: dict[str, float]
+
+
+class _PretrainedPart(_Part):
+    """The form of the part.json of a pretraining."""
+
     tokens: float
     flops: float
     seconds: float
@@ -81,7 +86,10 @@ def _check_results(results: Results, name: str) -> None:
     if DIVERGED in results:
         check(results, _Diverged)
     elif name != RESULTS:
-        check(results, _Part)
+        form = _Part
+        if "flops" in results:
+            form = _PretrainedPart
+        check(results, form)
     else:
         check(results, _FineTuned)
         metric = results["main_metric"]

@@ -136,7 +136,13 @@ def _copies(params: Params) -> Params:
 def new_parameters(abstract: TrainState, initial_params: Params) -> list[str]:
     """The parts of the model, such as bert/pooler, that ``initial_params`` lacks."""
     missing = flatten_dict(abstract.params).keys() - flatten_dict(initial_params).keys()
-    return sorted({"/".join(name[: 1 + (name[0] == "bert")]) for name in missing})
+    parts = set()
+    for first, *rest in missing:
+        part = first
+        if first == "bert":
+            part = f"bert/{rest[0]}"
+        parts.add(part)
+    return sorted(parts)
 
 
 def _make_state(

@@ -108,6 +108,17 @@ def test_a_pipeline_between_buckets_resumes_after_an_interruption(
     assert new == old
 
 
+def test_a_model_in_a_bucket_is_not_overwritten(text, bucket):
+    beam()
+    folder, tokenizer = text
+    place = epath.Path(bucket) / "model"
+    place.mkdir()
+    (place / "vocab.txt").write_text("[PAD]")
+    with pytest.raises(UserError, match=r"model: it is not empty, but contains vocab"):
+        prepare_with_beam([str(folder)], tokenizer, f"{bucket}/model", [])
+    assert (place / "vocab.txt").read_text() == "[PAD]"
+
+
 def test_the_file_that_finishes_a_store_is_copied_last(tmp_path):
     source, target = tmp_path / "a", tmp_path / "b"
     source.mkdir()

@@ -275,3 +275,13 @@ def test_chinese_words_of_byte_level_bpe_are_masked_whole(byte_level, array_stor
         shares.append(masked.mean())
     assert found >= {"爱", "学", " model"}
     assert min(shares) > 0.1 and max(shares) < 0.4
+
+
+@pytest.mark.parametrize("text", ["zoe\u0301", "\u1112\u1161\u11ab"])
+def test_a_composed_character_keeps_all_of_its_parts(text, uncased):
+    """The tokenizer composes them, or removes the accent."""
+    lines = ["the whale swam in the sea, and the sea was the whale's zo\u00e9 \ud55c"]
+    composing = train_vocabulary(lines * 20, 45, kind="sentencepiece")
+    for tokenizer in (composing, uncased):
+        (tokens,) = encode_with_offsets([f"{text} {text}"], tokenizer)
+        assert len(text) in tokens.ends and tokens.ends[-1] == 2 * len(text) + 1

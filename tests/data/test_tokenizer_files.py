@@ -13,6 +13,8 @@ from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import write_tokenizer
+from bert_jax.model.config import BertConfig
 
 SPECIAL = list(BERT_TOKENS)
 TOKENS = [*SPECIAL, "the", "a", "##b", "##ab", ".", "[", "]"]
@@ -487,3 +489,35 @@ def test_a_token_with_a_line_feed_is_kept(folder, tmp_path):
     change(folder, "model", "vocab", value=settings["model"]["vocab"] | {"a\nb": 61})
     load_tokenizer(folder).save(tmp_path / "saved")
     assert load_tokenizer(tmp_path / "saved").tokens[61] == "a\nb"
+
+
+def test_length_types_and_side_of_the_settings_are_read_as_in_transformers(
+    folder, tmp_path
+):
+    path = folder / "tokenizer_config.json"
+    settings = {}
+    if path.is_file():
+        settings = json.loads(path.read_text())
+    names = ["input_ids", "attention_mask"]
+    changes = {"model_max_length": 6, "model_input_names": names}
+    write_json(path, settings | changes | {"truncation_side": "left"})
+    tokenizer = load_tokenizer(folder)
+    for read in (tokenizer, pickle.loads(pickle.dumps(tokenizer))):
+        arrays = read("the sea", "the sea the sea the sea")
+        assert not arrays["token_type_ids"].any()
+        ids = arrays["input_ids"]
+        assert len(ids) == 6
+        end = tokenizer.encode("the sea")[-1]
+        assert (ids[-2], ids[-1]) == (end, tokenizer.sep_id)
+        one = read("the sea the sea the sea")["input_ids"]
+        expected = tokenizer.encode("sea the sea the sea")[-4:]
+        assert one.tolist() == [tokenizer.cls_id, *expected, tokenizer.sep_id]
+    config = BertConfig(64, 8, 1, 2, 8, max_positions=16)
+    (tmp_path / "saved").mkdir()
+    write_tokenizer(tmp_path / "saved", tokenizer, config)
+    saved = json.loads((tmp_path / "saved/tokenizer_config.json").read_text())
+    for name, value in (changes | {"truncation_side": "left"}).items():
+        assert saved[name] == value
+    write_json(path, settings | {"model_max_length": 1e30})
+    usual = load_tokenizer(folder)
+    assert usual.model_max_length is None and usual.template.second_type == 1

@@ -23,6 +23,7 @@ from bert_jax.model.heads import BertForSequence
 from bert_jax.model.parameters import stack_layers
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
+from bert_jax.tasks.families import task_of_head
 from bert_jax.training.optimizer import OptimizerConfig, bert_optimizer
 from bert_jax.training.state import abstract_state, init_state
 
@@ -638,3 +639,15 @@ def test_a_fine_tuning_without_a_best_model_is_named(tmp_path):
     message = f"20 is a checkpoint of a fine-tuning run, .*; load {tmp_path}, which"
     with pytest.raises(UserError, match=message):
         bert_jax.load(step)
+
+
+def test_a_shorter_length_of_the_tokenizer_is_the_limit_of_a_head(folders, tmp_path):
+    folder = shutil.copytree(folders / "sequence", tmp_path / "sequence")
+    for path in (folders / "tokenizer").iterdir():
+        shutil.copy(path, folder)
+    settings = {"model_max_length": 7, "truncation_side": "left"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    model = bert_jax.load(folder)
+    task = task_of_head(model)
+    assert (task.config.max_length, task.config.truncation) == (7, "tail")
+    assert bert_jax.load(folder, max_positions=50).tokenizer.model_max_length == 50

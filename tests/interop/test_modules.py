@@ -399,6 +399,18 @@ def test_other_modules_are_refused_with_their_names(folder, kinds):
     assert bert_jax.load(path).head == "none"
 
 
+def test_a_cross_encoder_with_a_prompt_is_refused(golden, tmp_path):
+    folder = shutil.copytree(golden / "huggingface/sequence", tmp_path / "folder")
+    modules = [{"path": "", "type": "x.models.Transformer"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    bert_jax.load(folder)
+    settings = {"prompts": {"q": "find: "}, "default_prompt_name": "q"}
+    path = folder / "config_sentence_transformers.json"
+    path.write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=r"has the prompt 'q', which is not put before"):
+        bert_jax.load(folder)
+
+
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
 
 

@@ -212,6 +212,26 @@ def test_recomputed_layers_keep_little_for_the_backward_pass(scan_layers):
     assert kept("none") - kept("dots") > layers * 4 * 2 * 16 * 16  # the softmax
 
 
+@pytest.mark.parametrize(("layers", "outside"), [(2, 0), (3, 1)])
+def test_layers_outside_a_loop_are_also_computed_again(layers, outside):
+    """Only in a loop the compiler cannot share a layer's two computations."""
+    changes = dict(num_layers=layers, window=2, global_every=2)
+    config = dataclasses.replace(SIZES, **changes)
+    assert config.scanned == (outside, 2)
+    compute = ComputeConfig(scan_layers=True, remat="full")
+    model = BertModel(config, compute)
+    inputs = make_batch()[:3]
+    init = partial(model.init, deterministic=True)
+    params = jax.eval_shape(init, jax.random.key(0), *inputs)
+
+    def total(params):
+        output = model.apply(params, *inputs, deterministic=True)
+        return output.sequence_BLD.sum()
+
+    jaxpr = str(jax.make_jaxpr(jax.grad(total))(params))
+    assert ("prevent_cse=True" in jaxpr) == (outside > 0)
+
+
 def test_padding_changes_nothing_at_real_positions():
     """Its amount, ids, token types and embeddings do not matter."""
     ids, segments, mask, positions = make_batch()

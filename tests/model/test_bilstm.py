@@ -189,6 +189,18 @@ def test_tagging_features_equals_tagging_tokens(tagger):
     np.testing.assert_allclose(stacked, from_tokens, atol=1e-5)
 
 
+def test_the_form_of_dropout_masks_is_the_setting_of_the_run(tagger):
+    """The frozen encoder has no dropout, so only the masks of the BiLSTM differ."""
+    _, params, tokens = tagger
+    logits = []
+    for name in ("plain", "bytes"):
+        model = BertWithBiLstm(BERT, LABELS, SMALL, ComputeConfig(dropout_impl=name))
+        apply = jax.jit(partial(model.apply, deterministic=False))
+        rngs = {"dropout": jax.random.key(1)}
+        logits.append(apply({"params": params}, tokens, rngs=rngs))
+    assert not np.allclose(*logits)
+
+
 @pytest.mark.parametrize("frozen", [True, False])
 def test_an_encoder_is_frozen_and_has_no_dropout_or_is_fine_tuned(tagger, frozen):
     model, params, tokens = tagger

@@ -2,6 +2,7 @@
 
 import pytest
 
+import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.tasks.labels import (
     class_of,
@@ -49,3 +50,9 @@ def test_a_class_finds_its_label_by_name(caplog):
     for outputs in (("x", "yes"), ("LABEL_0",), ("Yes", "YES")):
         with pytest.raises(UserError, match=r"the classes are .*, the labels"):
             in_order_of(outputs, ("no", "yes"))
+
+
+def test_a_number_of_dev_without_a_label_is_named():
+    given = dict(train=[("a", "x"), ("b", "y")], dev=[("c", 1), ("d", 2)])
+    with pytest.raises(UserError, match="dev has the label 2, but a number of dev is"):
+        bert_jax.tasks.classification().with_rows(**given).read("dev")

@@ -1,9 +1,11 @@
 """Rows of every form of data, and errors that name the row."""
 
+import bz2
 import datetime
 import gzip
 import json
 import logging
+import lzma
 import os
 import re
 import threading
@@ -11,6 +13,7 @@ from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 import bert_jax
@@ -351,3 +354,29 @@ def test_the_message_for_a_missing_column_names_the_argument_of_the_task(
     )
     with pytest.raises(UserError, match=message):
         getattr(bert_jax.tasks, name)().with_rows(train=[row])
+
+
+def test_records_of_numpy_have_the_names_of_their_fields():
+    """By position the texts and labels would be swapped."""
+    frame = pandas.DataFrame({"label": ["good", "bad"], "text": ["a film", "a bore"]})
+    records = frame.to_records(index=False)
+    expected = frame.to_dict("records")
+    for rows in (records, list(records)):
+        assert [row for _, row in placed_rows(rows)] == expected
+
+
+def test_a_row_of_a_frame_is_refused_because_its_cells_would_be_rows():
+    frame = pandas.DataFrame({"text_a": ["a"], "text_b": ["b"]})
+    with pytest.raises(UserError, match="one row of a data frame, with text_a, text_b"):
+        list(placed_rows(frame.iloc[0]))
+    (first,) = placed_rows([frame.iloc[0]])
+    assert first[1] == {"text_a": "a", "text_b": "b"}
+    assert [row for _, row in placed_rows(frame["text_a"])] == ["a"]
+
+
+@pytest.mark.parametrize("module", [bz2, gzip, lzma])
+def test_a_compressed_table_has_columns(tmp_path, module):
+    suffix = {bz2: "bz2", gzip: "gz", lzma: "xz"}[module]
+    path = tmp_path / f"rows.csv.{suffix}"
+    path.write_bytes(module.compress(b"text,label\nhello,1\n"))
+    assert [row for _, row in placed_rows(path)] == [{"text": "hello", "label": "1"}]

@@ -313,6 +313,15 @@ def test_columns_of_texts_leave_the_column_of_the_label(task, row, columns, text
     assert {name: getattr(parsed, name) for name in texts} == texts
 
 
+def test_two_files_of_a_split_are_refused(tmp_path):
+    for name in ("train.csv", "train.jsonl", "dev.csv"):
+        (tmp_path / name).write_text("text,label\na,b\n", "utf-8")
+    task = bert_jax.tasks.classification(dir=str(tmp_path))
+    with pytest.raises(UserError, match=r"has train.csv, train.jsonl; set data.train"):
+        check_splits(task.config, task.form)
+    check_splits(task.changed(train="train.csv").config, task.form)
+
+
 def test_each_row_is_dev_in_one_fold():
     rows = [(f"text {i}", "abbcccccc"[i % 9]) for i in range(90)] + [("text", "d")]
     task = bert_jax.tasks.classification().with_rows(train=rows, test=rows)

@@ -301,3 +301,15 @@ def test_a_message_names_the_column_of_the_answers(row, shown):
     task = bert_jax.tasks.squad(version_2=True).with_rows(train=[row])
     with pytest.raises(UserError, match=shown):
         task.read("train")
+
+
+@pytest.mark.parametrize("start", [9, "9", 9.0])
+def test_a_column_has_the_start_of_an_answer_that_occurs_twice(start):
+    row = {"question": "where?", "context": "the sea, the sea", "answer": "the sea"}
+    task = Squad(SquadConfig(answers="answer"))
+    for changes, expected in (({}, 0), ({"answer_start": start}, 9)):
+        (question,) = task.with_rows(train=[row | changes]).read("train")
+        assert question.answers == (("the sea", expected),)
+    one = row | {"answers": {"text": "the sea", "answer_start": 9}}
+    (question,) = Squad(SquadConfig()).with_rows(train=[one]).read("train")
+    assert question.answers == (("the sea", 9),)

@@ -439,3 +439,13 @@ def test_an_explicit_pooling_is_kept():
     changed = fitted(unnamed, 64, "cls")
     assert (changed.head, changed.config.pooling) == ("cls", "cls")
     assert (changed.config.max_length, unnamed.config.max_length) == (64, 128)
+
+
+def test_low_labels_that_count_as_the_same_meaning_give_a_warning(caplog):
+    rows = [("a man eats", "he has a meal", 1), ("a man eats", "a rocket", 0)]
+    for settings, lines in (({}, 1), ({"positive_from": 0.5}, 0)):
+        caplog.clear()
+        task(loss="contrastive", **settings).with_rows(train=rows).read("train")
+        assert len(caplog.records) == lines
+    task(loss="contrastive").with_rows(train=rows[:1]).read("train")
+    assert not caplog.records

@@ -207,6 +207,10 @@ def test_a_finished_pretraining_is_compared_by_the_content_of_its_text(
     for text in (other, plain):
         with pytest.raises(UserError, match=r"other settings \(.*data\.path: "):
             study_of(text).missing()
+    write_json(run / "part.json", {"scores": {}, "flops": 1.0})
+    with pytest.raises(UserError, match=r"part.json.*tokens"):
+        first.result(name)
+    write_json(run / "part.json", results)
     # The text at the same place was prepared again.
     shutil.rmtree(moved)
     shutil.copytree(other, moved)
@@ -418,7 +422,7 @@ def test_equal_compute_is_refused_if_the_rows_are_unknown(study, tmp_path):
 def test_a_wrong_study_is_a_one_line_error(study, change, message, tmp_path):
     with pytest.raises(UserError, match=message):
         Study(from_settings(StudyConfig, vars(study) | change, ""), tmp_path)
-    with pytest.raises(UserError, match="--seeds: invalid"):
+    with pytest.raises(UserError, match="--seeds a, expected numbers such as 0,1"):
         command.main(["x.py", "--seeds", "a"])
 
 
