@@ -296,6 +296,12 @@ def _users_line(error: Exception) -> str | None:
         line = " ".join(f"{type(error).__name__}: {error}".split())
         again = "fix the cause, or wait, and run the same command again"
         return f"error: the object store failed ({line[:300]}); {again}"
+    if "RESOURCE_EXHAUSTED" in str(error):  # of XLA
+        reason = " ".join(str(error).split())
+        return (
+            f"error: the device has too little memory ({reason[:200]}); use a smaller "
+            "--batch_size, or in training --accumulation=2 or more, which keeps the update"
+        )
     # A missing file is a bug here: if a user named the file, its reader raises UserError.
     if not isinstance(error, OSError) or error.errno == errno.ENOENT:
         return None

@@ -29,8 +29,8 @@ import numpy as np
 
 from bert_jax.data import corpus, store
 from bert_jax.data.corpus_formats import Reading
+from bert_jax.data.segmenter import encode_words, open_segmenter
 from bert_jax.data.sentences import RULES
-from bert_jax.data.token_offsets import encode_words, open_segmenter
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted
 from bert_jax.files import check_output, locked, read_json, write_json

@@ -22,11 +22,11 @@ from bert_jax.interop import checkpoint as checks
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.model.bilstm import BertWithBiLstm
 from bert_jax.model.config import DTYPES
-from bert_jax.model.kernels.device import activation_dtype
+from bert_jax.model.device import activation_dtype
 from bert_jax.model.parameters import is_encoder_kernel
 from bert_jax.model.tokens import Tokens
-from bert_jax.objectives.heads import jit_whole
 from bert_jax.parallel import mesh as meshes
+from bert_jax.parallel.programs import jit_whole
 from bert_jax.parallel.sharding import tree_shardings
 from bert_jax.progress import Progress
 from bert_jax.settings import check_ranges, setting

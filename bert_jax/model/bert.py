@@ -31,8 +31,8 @@ from bert_jax.model.config import (
     ComputeConfig,
     LayerPattern,
 )
+from bert_jax.model.device import activation_dtype, is_plain
 from bert_jax.model.kernels import attention as kernels
-from bert_jax.model.kernels.device import activation_dtype, is_plain
 from bert_jax.model.layers import (
     POOLER_ACTIVATIONS,
     Dropout,

@@ -11,14 +11,14 @@ from flax import linen as nn
 from jax.nn.initializers import Initializer
 
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.kernels import dropout as byte_masks
-from bert_jax.model.kernels import products
-from bert_jax.model.kernels.device import (
+from bert_jax.model.device import (
     activation_dtype,
     drawn_by_rows,
     is_plain,
     on_one_cpu,
 )
+from bert_jax.model.kernels import dropout as byte_masks
+from bert_jax.model.kernels import products
 
 # Vaswani et al. scale word vectors to the size of the sinusoids, whereas here the sinusoids
 # are scaled to the size of new word vectors.

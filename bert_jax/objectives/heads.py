@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from bert_jax.errors import UserError
 from bert_jax.model import flops
@@ -16,17 +16,12 @@ from bert_jax.model.bilstm import BertWithBiLstm
 from bert_jax.model.heads import normalized
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.objective import Batch, Objective, Params, new_params, rngs
-from bert_jax.parallel.mesh import traced_on
+from bert_jax.parallel.programs import jit_whole
 from bert_jax.tasks.task import IGNORED
 
 ENCODER = "^bert/(embeddings|encoder)/"  # parameters that ``freeze`` freezes
 CONTRAST = 20.0  # factor of the cosines before their softmax
 PADDED_SCORE = -1e30  # score of padding and of missing choices
-# XLA computes products on CPUs with YNNPACK. For fewer float32 tokens than this Eigen is
-# faster, by a tenth on two cores. For more tokens it is faster on some processors and
-# slower on others (benchmarks/LOG.md).
-FEW_TOKENS = 32
-EIGEN = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,24 +291,3 @@ def jit_forward(mesh: Mesh, model: nn.Module) -> Callable:
     Calls with equal arguments share their programs.
     """
     return jit_whole(mesh, functools.partial(forward, model))
-
-
-def jit_whole(mesh: Mesh, function: Callable) -> Callable:
-    """Compiles a function of (params, batch) whose result is whole on every device.
-
-    On CPUs the program of a batch of few tokens uses other products; see FEW_TOKENS.
-    """
-    traced, whole = traced_on(mesh, function), NamedSharding(mesh, PartitionSpec())
-    many = jax.jit(traced, out_shardings=whole)
-    if mesh.devices.flat[0].platform != "cpu":
-        return many
-    few = jax.jit(traced, out_shardings=whole, compiler_options=EIGEN)
-
-    @functools.wraps(traced)
-    def run(params: Params, batch: Batch) -> Any:
-        is_float32 = all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
-        if is_float32 and batch["input_ids"].size < FEW_TOKENS:
-            return few(params, batch)
-        return many(params, batch)
-
-    return run

@@ -27,7 +27,7 @@ from bert_jax.model.bert import (
 )
 from bert_jax.model.bilstm import BACKWARD, DIRECTIONS, last_states, lstm
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.kernels.device import activation_dtype
+from bert_jax.model.device import activation_dtype
 from bert_jax.model.layers import POOLER_ACTIVATIONS, Dropout, dense, unchanged
 from bert_jax.model.tokens import Tokens, take_positions
 from bert_jax.objectives.causal import Causal

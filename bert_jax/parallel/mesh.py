@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError, counted
 from bert_jax.model.config import MeshConfig
-from bert_jax.model.kernels.device import ROW_AXES
+from bert_jax.model.device import ROW_AXES
 from bert_jax.parallel.sharding import ACTIVATIONS, WITHOUT_ROWS
 from bert_jax.unstable import mesh_utils
 
@@ -50,6 +50,12 @@ def slices(devices: list[jax.Device]) -> int:
     if devices[0].platform != "tpu":
         return 1
     return len({getattr(device, "slice_index", 0) for device in devices})
+
+
+def device_names() -> str:
+    """The number of devices of the job, and the kind of the first, such as "1 x cpu"."""
+    devices = jax.devices()
+    return f"{len(devices)} x {devices[0].device_kind}"
 
 
 def traced_on(mesh: Mesh, function: Callable) -> Callable:

@@ -8,7 +8,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
-from bert_jax.model.kernels.device import ROW_AXES
+from bert_jax.model.device import ROW_AXES
 
 Rules = tuple[tuple[str, P], ...]
 

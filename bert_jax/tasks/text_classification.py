@@ -28,7 +28,6 @@ from bert_jax.tasks.data_sets import (
     NUMBERS,
     TABLE,
     DataSet,
-    scores,
 )
 from bert_jax.tasks.labels import (
     class_name,
@@ -49,6 +48,7 @@ from bert_jax.tasks.rows import (
     read_rows,
     value_of,
 )
+from bert_jax.tasks.scores import scores
 from bert_jax.tasks.splits import DataConfig, Form, named_columns
 from bert_jax.tasks.task import (
     Answer,

@@ -31,10 +31,10 @@ from bert_jax.files import is_remote
 from bert_jax.interop.train_state import CheckpointStore
 from bert_jax.model.bert import attend_plain
 from bert_jax.model.config import BertConfig, ComputeConfig, MeshConfig
+from bert_jax.model.device import activation_dtype, is_plain
+from bert_jax.model.device import platform as kernel_platform
 from bert_jax.model.kernels.attention import attend
 from bert_jax.model.kernels.attention_fused import choose_attention
-from bert_jax.model.kernels.device import activation_dtype, is_plain
-from bert_jax.model.kernels.device import platform as kernel_platform
 from bert_jax.model.layers import mask_function
 from bert_jax.model.tokens import Tokens
 from bert_jax.model.window import attend_in_blocks

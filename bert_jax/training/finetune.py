@@ -132,9 +132,11 @@ class _FineTuning:
         )
 
     def _evaluate(self, step: int, params: Params, reporter: Reporter) -> bool:
-        """Scores dev, and saves the parameters if they are the best so far.
+        """Scores dev, and saves the parameters if no earlier score is higher.
 
-        Returns whether the run ends. Step 0 is scored, but never the best.
+        Of equal scores the last is kept, because a small dev set has few different scores,
+        and the learning rate falls. Returns whether the run ends. Step 0 is scored, but
+        never the best.
         """
         progress = reporter.progress
         dev, metric = self.prepared.splits[0], self.main_metric
@@ -154,23 +156,24 @@ class _FineTuning:
         if metric not in scores:
             known = ", ".join(scores)
             raise UserError(f"main_metric={metric!r}, expected one of {known}")
+        highest = self._highest(progress.best)
         progress.evaluations_since_best += 1
-        if step and self._is_better(scores, progress.best):
+        if step and scores[metric] > highest:
+            progress.evaluations_since_best = 0
+        if step and scores[metric] >= highest:
             whole = on_every_host(params)
             run = self.config, self.prepared, task
             on_leader(
                 lambda: save_best(*run, jax.device_get(whole), scores, self.folder)
             )
             progress.best = {"epoch": epoch, "scores": scores}
-            progress.evaluations_since_best = 0
         return step > 0 and self._ends(step, scores, progress.evaluations_since_best)
 
-    def _is_better(self, scores: Scores, best: dict[str, Any] | None) -> bool:
-        """Whether the main metric is better than in ``best``."""
-        if best is None:
-            return True
-        highest = best["scores"][self.main_metric]
-        return math.isnan(highest) or scores[self.main_metric] > highest
+    def _highest(self, best: dict[str, Any] | None) -> float:
+        """The main metric of ``best``; minus infinity without one."""
+        if best is None or math.isnan(best["scores"][self.main_metric]):
+            return -math.inf
+        return best["scores"][self.main_metric]
 
     def _ends(self, step: int, scores: Scores, since: int) -> bool:
         """Whether the callback or the patience ends the run after an evaluation.

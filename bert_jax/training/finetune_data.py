@@ -28,7 +28,7 @@ from bert_jax.interop.surgery import head_params
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.objectives.networks import make_model
 from bert_jax.objectives.objective import Params
-from bert_jax.parallel.mesh import make_mesh
+from bert_jax.parallel.mesh import device_names, make_mesh
 from bert_jax.parallel.processes import from_leader
 from bert_jax.progress import Log, unwatched
 from bert_jax.settings import from_settings, to_dict
@@ -121,6 +121,7 @@ def prepare(
     with naming(config.init_from):
         for line in vector_modules.unused_prompts(checkpoint.extra, task.prompts):
             log(line)
+    log(f"devices: {device_names()}")
     mesh, sizes = make_mesh(config.mesh), (task.head, task.outputs, config.features)
     model = make_model(checkpoint.config, *sizes, checkpoint.compute)
     splits = []

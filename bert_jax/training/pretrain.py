@@ -32,6 +32,7 @@ from bert_jax.objectives.objective import (
 from bert_jax.parallel.mesh import (
     batch_divisor,
     check_batch_size,
+    device_names,
     make_mesh,
     process_rows,
 )
@@ -309,7 +310,6 @@ def _description(
         phases.append(text)
     params = jax.eval_shape(objective.init, jax.random.key(0))
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    devices = jax.devices()
     tokens = sum(store.info.tokens for store in stores)
     layers = counted(config.model.num_layers, "layer")
     documents = sum(store.info.documents for store in stores)
@@ -318,5 +318,4 @@ def _description(
         f"{count:,} parameters"
     )
     text = f"{tokens:,} tokens in {counted(documents, 'document')}"
-    hardware = f"{len(devices)} x {devices[0].device_kind}"
-    return "; ".join([model, ", ".join(phases), text, hardware])
+    return "; ".join([model, ", ".join(phases), text, device_names()])

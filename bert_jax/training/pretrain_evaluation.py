@@ -15,7 +15,6 @@ from bert_jax.data.mixture import Text
 from bert_jax.data.phases import Phase
 from bert_jax.data.pipeline import TrainingBatches, drawn_ahead, eval_batches
 from bert_jax.errors import DivergenceError
-from bert_jax.objectives.heads import jit_whole
 from bert_jax.objectives.objective import (
     Params,
     PretrainingObjective,
@@ -23,6 +22,7 @@ from bert_jax.objectives.objective import (
     eval_summary,
 )
 from bert_jax.parallel.mesh import put_batch, steps_ahead
+from bert_jax.parallel.programs import jit_whole
 from bert_jax.progress import Progress
 from bert_jax.training.config import TrainConfig
 from bert_jax.training.metrics import Reporter

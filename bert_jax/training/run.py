@@ -26,7 +26,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.files import write_json
 from bert_jax.interop.train_state import CheckpointStore
-from bert_jax.model.kernels.device import activation_dtype
+from bert_jax.model.device import activation_dtype
 from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.processes import (

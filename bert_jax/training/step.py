@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.model.config import ComputeConfig
-from bert_jax.model.kernels.device import platform
+from bert_jax.model.device import platform
 from bert_jax.model.layers import for_product
 from bert_jax.model.parameters import is_encoder_kernel
 from bert_jax.objectives.objective import (

@@ -475,3 +475,11 @@ def test_a_flag_without_effect_is_an_error(command, flag, monkeypatch):
     main = importlib.import_module(f"bert_jax.commands.{name}").main
     with pytest.raises(UserError, match=rf"^--{flag} has no effect"):
         main(["--checkpoint", str(MODEL), *words])
+
+
+def test_an_error_of_a_full_device_is_one_line():
+    message = "RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.\nDetails: ..."
+    line = cli._users_line(jax.errors.JaxRuntimeError(message))
+    assert line.startswith("error: the device has too little memory (RESOURCE_EXHAUST")
+    assert "--accumulation=2" in line and "\n" not in line
+    assert cli._users_line(jax.errors.JaxRuntimeError("INTERNAL: a bug")) is None

@@ -10,6 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.evaluation import row_texts, rows_of, run_model
 from bert_jax.objectives import heads
 from bert_jax.objectives.heads import jit_forward
+from bert_jax.parallel import programs
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
 from bert_jax.parallel.sharding import tree_shardings
 
@@ -108,7 +109,7 @@ def test_labels_cause_no_new_compilation(setting):
         traced.append(batch["input_ids"].shape)
         return jnp.zeros(batch["input_ids"].shape)
 
-    program = heads.jit_whole(mesh, forward)
+    program = programs.jit_whole(mesh, forward)
     features = make_features(BATCH)
     counts = []
     for targets in ({}, {"start": np.zeros(BATCH, np.int32)}):
@@ -131,12 +132,12 @@ def test_products_of_few_float32_tokens_have_a_program_of_their_own(
     many = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": 0 * ids + 1}
     few = {name: rows[:4] for name, rows in many.items()}
     forward = functools.partial(heads.forward, model)
-    program = heads.jit_whole(mesh, forward)
+    program = programs.jit_whole(mesh, forward)
     np.testing.assert_allclose(
         program(params, few), program(params, many)[:4], atol=2e-6, rtol=0
     )
-    monkeypatch.setattr(heads, "EIGEN", {"no_such_option": ""})
-    program = heads.jit_whole(mesh, forward)
+    monkeypatch.setattr(programs, "EIGEN", {"no_such_option": ""})
+    program = programs.jit_whole(mesh, forward)
     program(params, many)
     program(half, few)
     with pytest.raises(Exception, match="no_such_option"):

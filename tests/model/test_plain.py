@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bert_jax.data.examples import ExampleConfig
+from bert_jax.model import device
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.kernels import device
 from bert_jax.objectives.mlm_nsp import pretraining
 
 CONFIG = BertConfig(96, 32, 2, 4, 64, max_positions=16)

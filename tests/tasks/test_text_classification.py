@@ -9,8 +9,9 @@ import pytest
 
 import bert_jax
 from bert_jax.errors import UserError
-from bert_jax.tasks.data_sets import CORRELATIONS, scores
+from bert_jax.tasks.data_sets import CORRELATIONS
 from bert_jax.tasks.families import saved_task, task_of_head
+from bert_jax.tasks.scores import scores
 from bert_jax.tasks.task import found, objects_of, warnings, write_answers
 from bert_jax.tasks.text_classification import (
     Classification,

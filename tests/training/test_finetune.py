@@ -196,11 +196,11 @@ def short_config(settings, **changes):
     )
 
 
-def test_the_best_model_is_kept_if_a_later_one_is_worse(
+def test_the_last_of_the_best_models_is_kept_if_a_later_one_is_worse(
     settings, monkeypatch, tmp_path
 ):
-    """Dev scores of 50, 90, 70 and 90: the model of the second epoch."""
-    scores, params_of_epochs = iter((50.0, 90.0, 70.0, 90.0)), []
+    """Dev scores of 50, 90, 90 and 70: the model of the third epoch."""
+    scores, params_of_epochs = iter((50.0, 90.0, 90.0, 70.0)), []
     evaluate_tuned, evaluates = finetune.evaluate_tuned, finetune._FineTuning._evaluate
 
     def scored(task, split, outputs):
@@ -216,11 +216,11 @@ def test_the_best_model_is_kept_if_a_later_one_is_worse(
     monkeypatch.setattr(finetune._FineTuning, "_evaluate", recorded)
     results = run_one(short_config(settings, epochs=4), tmp_path, [].append)
     assert len(params_of_epochs) == 4
-    assert results["best_epoch"] == 2
+    assert results["best_epoch"] == 3
     kernels = [params["classifier"]["kernel"] for params in params_of_epochs]
     kept = load(tmp_path).params["classifier"]["kernel"]
     assert [np.array_equal(kept, kernel) for kernel in kernels] == [
-        *(False, True, False, False)
+        *(False, False, True, False)
     ]
 
 
@@ -250,7 +250,10 @@ def given_scores(monkeypatch):
 def test_a_run_stops_without_better_scores_and_stays_stopped(
     settings, given_scores, tmp_path
 ):
-    """The run is killed between the best score and the stop, and after it. NaN loses."""
+    """The run is killed between the best score and the stop, and after it. NaN loses.
+
+    An equal score is no better score, but its model is kept.
+    """
     given_scores([np.nan, 90.0, 70.0, 90.0, 95.0, 95.0])
     patient = dict(epochs=6, patience=2, log_every=5, checkpoint_every=5)
     config = short_config(settings, **patient)
@@ -259,7 +262,7 @@ def test_a_run_stops_without_better_scores_and_stays_stopped(
         undisturbed["stopped_at"],
         undisturbed["steps"],
         undisturbed["best_epoch"],
-    ) == (12, 18, 2)
+    ) == (12, 18, 4)
     # The tokens of all steps are reported, and the schedule has 18 steps.
     lines = metrics(tmp_path / "whole")
     assert [line["step"] for line in lines] == [5, 10, 12]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
-from bert_jax.model.kernels.device import (
+from bert_jax.model.device import (
     ROW_AXES,
     capability,
     has_own_rows,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.config import MASKED_SCORE
-from bert_jax.model.kernels.device import platform
+from bert_jax.model.device import platform
 from bert_jax.model.kernels.products import einsum, swapaxes
 from bert_jax.model.layers import mask_function
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.model.kernels.device import drawn_by_rows, drawn_for_all_rows
+from bert_jax.model.device import drawn_by_rows, drawn_for_all_rows
 
 _LEVELS = 256
 

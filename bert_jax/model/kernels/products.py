@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bert_jax.model.kernels.device import on_one_cpu
+from bert_jax.model.device import on_one_cpu
 
 Axes = tuple[tuple[int, ...], tuple[int, ...]]
 

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model import layers
+from bert_jax.model import device, layers
 from bert_jax.model.config import MeshConfig
-from bert_jax.model.kernels import device
 from bert_jax.model.kernels.dropout import (
     keep_mask,
     mask_from_generator,

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from bert_jax.model import device
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.kernels import device
 from bert_jax.model.layers import dense
 
 
