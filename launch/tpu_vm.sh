@@ -149,7 +149,7 @@ everywhere() {
 
 install() {
   local node archive
-  [[ -z "$(git -C "$REPO" status --porcelain)" ]] ||
+  ((DRY_RUN)) || [[ -z "$(git -C "$REPO" status --porcelain)" ]] ||
     fail "the checkout has changes that are not committed, but only commits are copied; commit them"
   archive="$(mktemp -d)/bert_jax.tar.gz"
   do_it git -C "$REPO" archive --format=tar.gz --prefix=bert_jax/ -o "$archive" HEAD

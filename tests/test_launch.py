@@ -151,8 +151,8 @@ def test_a_job_is_started_again_three_times_without_a_newer_checkpoint(tmp_path)
     )
     done = start_again(tmp_path, stand_in, "--processes", "1")
     assert done.returncode == 134, done.stderr
-    assert done.stdout.count("starting again") == 2 + 2
-    assert (tmp_path / "n").read_text() == "5\n"
+    assert done.stdout.count("starting again") == 2 + 3
+    assert (tmp_path / "n").read_text() == "6\n"
 
 
 @pytest.mark.parametrize(

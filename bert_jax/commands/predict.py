@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # imports JAX
 
 def main(argv: list[str]) -> None:
     """Parses the command line, predicts, and writes each answer when it is ready."""
-    parser = cli.text_parser(__doc__, {"top": int, "next_sentence": False})
+    parser = cli.text_parser(__doc__, {"top": {"type": int}, "next_sentence": False})
     args = parser.parse_args(argv)
     from bert_jax.inference import lines
     from bert_jax.inference.evaluation import OnDevices

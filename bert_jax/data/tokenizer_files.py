@@ -14,6 +14,7 @@ from bert_jax.data import tokenizer_json
 from bert_jax.data.class_rules import BERT, GENERAL, unused_rules, with_class_rules
 from bert_jax.data.library import LibraryTokenizer
 from bert_jax.data.spiece import SentencePieceTokenizer, fairseq_json
+from bert_jax.data.text_arrays import INPUT_NAMES
 from bert_jax.data.tokenizer import (
     BERT_TOKENS,
     FAIRSEQ_TOKENS,
@@ -172,8 +173,8 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
     if longest and longest < _NO_LIMIT:
         tokenizer.model_max_length = int(longest)
     tokenizer.truncation_side = settings.get("truncation_side") or "right"
-    names = settings.get("model_input_names") or ["token_type_ids"]
-    if "token_type_ids" not in names:  # transformers' models then use type 0
+    names = settings.get("model_input_names") or INPUT_NAMES
+    if INPUT_NAMES[1] not in names:  # the types: transformers' models then use type 0
         tokenizer.template = tokenizer.template._replace(second_type=0)
     return tokenizer
 

@@ -208,7 +208,7 @@ def pretraining(
 ) -> TwoWay:
     """The objective of a run with these configs."""
     check_model(__name__, model, encoder="lstm", pairs=examples.next_sentence)
-    for name in ("attention_impl", "remat", "scan_layers"):
+    for name in ("attention_impl", "remat"):
         value = getattr(compute, name)
         if value != getattr(ComputeConfig, name):
             actual = f"compute.{name}={value} has no effect on LSTMs"

@@ -52,12 +52,6 @@ def slices(devices: list[jax.Device]) -> int:
     return len({getattr(device, "slice_index", 0) for device in devices})
 
 
-def device_names() -> str:
-    """The number of devices of the job, and the kind of the first, such as "1 x cpu"."""
-    devices = jax.devices()
-    return f"{len(devices)} x {devices[0].device_kind}"
-
-
 def traced_on(mesh: Mesh, function: Callable) -> Callable:
     """``function``, traced with ``mesh`` and the rules of ACTIVATIONS.
 

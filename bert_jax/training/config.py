@@ -96,9 +96,6 @@ class OptimizerConfig:
             if value and self.schedule == "linear":
                 needed = "optimizer.schedule=wsd_linear or wsd_sqrt"
                 raise UserError(f"optimizer.{name}={value} needs {needed}")
-        if self.final_rate and not self.decay_steps:
-            actual = f"optimizer.final_rate={self.final_rate}"
-            raise UserError(f"{actual} needs optimizer.decay_steps above 0")
 
     @property
     def largest_norm(self) -> float | None:
@@ -528,9 +525,11 @@ def with_architecture(
     if not isinstance(model, Mapping) or not _is_pretraining(settings):
         return settings
     missing = [f"model.{name}" for name in _SIZES if name not in model]
-    # The text can define the size of the vocabulary.
-    needed = [name for name in missing if name != "model.vocab_size"]
-    if not path and needed:
+    data, needed = settings.get("data"), list(missing)
+    if isinstance(data, Mapping) and data.get("corpus"):
+        # The text defines the size of the vocabulary.
+        needed = [name for name in missing if name != "model.vocab_size"]
+    if not path and needed not in ([], ["model.vocab_size"]):
         raise UserError(f"missing: {', '.join(needed)}; set each of them, or init_from")
     if not path or not missing:
         return settings

@@ -61,6 +61,8 @@ def finetune(
     callback: see ``bert_jax.finetune``. Only process 0 calls it. keep_answers: whether
     predictions/dev.answers.json gets a list with the answer to each row.
     """
+    devices = jax.devices()
+    log(f"devices: {len(devices)} x {devices[0].device_kind}")
     fine_tuning = _FineTuning(config, prepared, folder, log, callback, keep_answers)
     _, progress, _ = run(fine_tuning.job(change_settings), folder, log)
     results = fine_tuning.results(progress)

@@ -28,14 +28,13 @@ from bert_jax.interop.surgery import head_params
 from bert_jax.objectives.heads import jit_forward
 from bert_jax.objectives.networks import make_model
 from bert_jax.objectives.objective import Params
-from bert_jax.parallel.mesh import device_names, make_mesh
+from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.processes import from_leader
 from bert_jax.progress import Log, unwatched
 from bert_jax.settings import from_settings, to_dict
 from bert_jax.tasks.data_sets import CORRELATIONS, ERRORS
 from bert_jax.tasks.families import FAMILIES
 from bert_jax.tasks.labels import spelling
-from bert_jax.tasks.splits import ROWS
 from bert_jax.tasks.task import (
     Task,
     fitted,
@@ -121,7 +120,6 @@ def prepare(
     with naming(config.init_from):
         for line in vector_modules.unused_prompts(checkpoint.extra, task.prompts):
             log(line)
-    log(f"devices: {device_names()}")
     mesh, sizes = make_mesh(config.mesh), (task.head, task.outputs, config.features)
     model = make_model(checkpoint.config, *sizes, checkpoint.compute)
     splits = []
@@ -215,10 +213,8 @@ def _read_split(
 ) -> Split:
     rows: Any = task.read(name)
     if not rows:
-        where = task.config.dir
-        if where.startswith(ROWS):
-            where = "the given data"
-        raise UserError(f"{where}: the {name} split has no rows")
+        needed = "give it rows, or, if it is dev or test, leave it out"
+        raise UserError(f"the {name} split has no rows; {needed}")
     if name == "train" and config.train_rows:
         rows = rows[: config.train_rows]
     features = task.encode(rows, tokenizer)

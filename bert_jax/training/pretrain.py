@@ -32,7 +32,6 @@ from bert_jax.objectives.objective import (
 from bert_jax.parallel.mesh import (
     batch_divisor,
     check_batch_size,
-    device_names,
     make_mesh,
     process_rows,
 )
@@ -318,4 +317,6 @@ def _description(
         f"{count:,} parameters"
     )
     text = f"{tokens:,} tokens in {counted(documents, 'document')}"
-    return "; ".join([model, ", ".join(phases), text, device_names()])
+    devices = jax.devices()
+    hardware = f"{len(devices)} x {devices[0].device_kind}"
+    return "; ".join([model, ", ".join(phases), text, hardware])

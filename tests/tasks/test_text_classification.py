@@ -430,7 +430,7 @@ def test_swapped_columns_are_refused():
 def test_a_head_of_another_tool_reads_texts_or_pairs():
     config = SimpleNamespace(max_positions=64)
     head = SimpleNamespace(head="sequence", labels=("x", "y"), config=config)
-    head.problem_type = None
+    head.problem_type = head.tokenizer = None
     task = task_of_head(head)
     assert type(task) is Classification
     for rows in ([("a", "x"), ("b", "y")], [("a", "b", "x")]):
