@@ -303,7 +303,7 @@ def test_sizes_missing_in_a_config_come_from_the_checkpoint(
     assert phase.sequence_length == 19  # all positions, which are fewer than 128
     with pytest.raises(
         UserError,
-        match=r"^missing: model\.hidden_size, .*; set each of them, or init_from",
+        match=r"^missing: model\.vocab_size, .*; set each of them, or init_from",
     ):
         parse(line[:2], USAGE, read)
     with pytest.raises(UserError, match=r"did you mean --model\.hidden_size"):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.model import device
 from bert_jax.model.bert import BertForPreTraining, attend_plain
 from bert_jax.model.config import BertConfig, ComputeConfig
-from bert_jax.model.kernels import attention_fused, device
+from bert_jax.model.kernels import attention_fused
 from bert_jax.model.kernels.attention_xla import attend_xla
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.mlm_nsp import MlmNsp

@@ -957,7 +957,7 @@ def test_a_small_text_has_a_small_vocabulary(tmp_path):
     [
         (
             dict(steps=2),
-            r"^missing: model\.vocab_size, model\.hidden_size, .*init_from",
+            r"^missing: model\.hidden_size, model\.num_layers, .*init_from",
         ),
         # The unknown name is the cause of the missing sizes.
         (
