@@ -184,6 +184,8 @@ def from_settings(kind: type[T], value: Any, name: str) -> T:
         kind, value = str, label_name(value)
     if kind is FilePath:
         kind, value = str, expanded(value)
+        if isinstance(value, float):  # data.dev may be a share of the rows
+            value = str(value)
     if kind is Any or (dataclasses.is_dataclass(kind) and isinstance(value, kind)):
         return value  # checked by the caller
     if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):

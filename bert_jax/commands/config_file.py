@@ -93,9 +93,7 @@ def parse(
     if "data.corpus" in args and known["data.corpus"].value and "prompts" not in args:
         settings["prompts"] = ()  # the prompts of the file are about its own text
     file, _, argument = given.partition(":")
-    # An argument may be a path, such as the data folder of speedrun:/mnt/texts.
-    words = (Path(file).stem, argument.strip("/~").replace("/", "-"))
-    name = "-".join(filter(None, words))
+    name = "-".join(filter(None, (Path(file).stem, argument)))
     workdir = args["workdir"] or f"runs/{name}"
     if Path(workdir).is_file():
         raise UserError(f"--workdir={workdir} must be a folder, but is a file")

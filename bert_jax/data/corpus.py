@@ -312,7 +312,8 @@ def find_dataset(text: str) -> Sequence[dict[str, Any]]:
 
         builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
         known = list(builder.info.splits)
-        if known and split.partition("[")[0] not in ("", *known):
+        parts = {part.partition("[")[0].strip() for part in split.split("+")}
+        if known and parts - {"", "all", *known}:
             raise MissingSplitError(f"{text} has no such split; it has {listed(known)}")
         return builder.as_data_source(split=split or "train")
     except MissingSplitError:

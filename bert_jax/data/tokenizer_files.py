@@ -170,9 +170,10 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
         else:
             tokenizer = _read_own(path, settings)
     longest = settings.get("model_max_length")
-    if longest and longest < _NO_LIMIT:
+    if longest and 1 <= longest < _NO_LIMIT:
         tokenizer.model_max_length = int(longest)
-    tokenizer.truncation_side = settings.get("truncation_side") or "right"
+    if settings.get("truncation_side") == "left":
+        tokenizer.truncation_side = "left"
     names = settings.get("model_input_names") or INPUT_NAMES
     if INPUT_NAMES[1] not in names:  # the types: transformers' models then use type 0
         tokenizer.template = tokenizer.template._replace(second_type=0)

@@ -19,7 +19,7 @@ from bert_jax.inference.evaluation import (
 from bert_jax.inference.predict import fine_tuned
 from bert_jax.progress import Progress
 from bert_jax.tasks.labels import in_order_of
-from bert_jax.tasks.splits import ROWS, read_splits
+from bert_jax.tasks.splits import ROWS, held_out_share, read_splits
 from bert_jax.tasks.task import Metrics, Task, fitted, found, with_columns
 
 
@@ -61,7 +61,10 @@ def evaluate(
         task = _matched(own, task)
     task = task or own
     if directory:
-        task = task.changed(dir=directory)
+        changes = {"dir": directory}
+        if held_out_share(task.config, task.form):
+            changes["dev"] = ""  # rows of the training file were held out
+        task = task.changed(**changes)
     task = with_columns(task, columns)
     # The message for a missing column names the argument columns, not a setting.
     task.form = dataclasses.replace(task.form, usual={})
@@ -104,6 +107,8 @@ def _matched(own: Task, task: Task) -> Task:
         actual += f"but the task needs a {task.head} head with {task.outputs}"
         raise UserError(f"{actual}; give the task that it was trained for")
     changes: dict[str, Any] = {"max_length": min(task.config.max_length, longest)}
+    if getattr(own.config, "truncation", "head") != "head":
+        changes["truncation"] = own.config.truncation
     if task.labels:
         changes["labels"] = in_order_of(own.labels, task.labels)
     return type(task)(task.changed(**changes).config)

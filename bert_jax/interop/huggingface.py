@@ -38,6 +38,7 @@ from bert_jax.interop.families.tensors import join_tensors, split_tensors, with_
 from bert_jax.interop.find import BILSTM, SAFETENSORS
 from bert_jax.interop.modules import (
     EXTRA,
+    check_prompt,
     read_activation_fn,
     read_modules,
     vector_settings,
@@ -107,6 +108,8 @@ def read_huggingface(folder: Path | str, **changes: Any) -> Checkpoint:
     modules, dense = read_modules(folder, config, tokenizer)
     if modules:
         extra = extra | {EXTRA: modules}
+    elif head == "sequence":
+        check_prompt(folder)
     if len(params) == 1:  # only the encoder
         if modules:
             head = modules["pooling"]

@@ -91,12 +91,6 @@ def read_modules(
     """
     modules = list_modules(folder)
     if not modules or [kind for kind, _ in modules] == ["Transformer"]:
-        default = _read_optional(folder / _CONFIG, _Vectors).get("default_prompt_name")
-        if default:
-            raise UserError(
-                f"{folder / _CONFIG}: the cross-encoder has the prompt {default!r}, which "
-                "is not put before its texts here; remove default_prompt_name"
-            )
         return {}, {}
     try:
         return _read_modules(folder, modules, config, tokenizer)
@@ -149,6 +143,16 @@ def _read_modules(
         settings["activations"].append(activation)
         width = params[str(i)]["kernel"].shape[1]
     return settings, params
+
+
+def check_prompt(folder: Path) -> None:
+    """Raises UserError for a cross-encoder with a prompt, which is not put before texts."""
+    default = _read_optional(folder / _CONFIG, _Vectors).get("default_prompt_name")
+    if default:
+        raise UserError(
+            f"{folder / _CONFIG}: the cross-encoder has the prompt {default!r}, which is "
+            "not put before its texts here; remove default_prompt_name"
+        )
 
 
 def read_activation_fn(folder: Path, config: Mapping[str, Any]) -> str:

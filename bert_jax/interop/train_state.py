@@ -31,16 +31,13 @@ from bert_jax.parallel.processes import is_leader, lost_peer, on_leader
 from bert_jax.parallel.sharding import array_shapes, arrays_by_path, shape_differences
 from bert_jax.progress import unwatched
 
-# Orbax logs while it is imported, and absl then gives the root logger a handler that keeps
-# the current stderr, even if it is redirected only for a moment. Python's handler of last
-# resort looks up sys.stderr for each record. It is removed after the import, because a root
-# logger with a handler ignores logging.basicConfig.
 if not logging.root.handlers and logging.lastResort is not None:
+    # Orbax logs while it is imported and in each save, and absl then gives the root logger
+    # a handler that keeps the current stderr, even if it is redirected only for a moment.
+    # Python's handler of last resort looks up sys.stderr for each record.
     logging.root.addHandler(logging.lastResort)
 
 from orbax.checkpoint import v1 as ocp
-
-logging.root.removeHandler(logging.lastResort)
 
 # Orbax splits a replicated array over the devices if each part has at least this many
 # bytes. Each split of a small array would compile a program of its own.

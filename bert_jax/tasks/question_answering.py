@@ -20,6 +20,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json, reading
 from bert_jax.settings import setting
+from bert_jax.tasks import cells
 from bert_jax.tasks.cells import looks_like_list
 from bert_jax.tasks.rows import (
     Record,
@@ -244,10 +245,7 @@ class Squad(Task):
         if labelled and not impossible:
             if not has_column:
                 value_of(where, values, [name], "answers")  # raises UserError
-            start = values.get("answer_start")
-            has_start = start not in (None, "")
-            if has_start and (isinstance(value, str) or isinstance(start, list)):
-                value = {"text": value, "answer_start": start}
+            value = _with_start(value, values.get("answer_start"))
             right = self._right_answers(where, value or [], context)
         row_id = str(values["id"])
         return Question(row_id, question, context, where, tuple(right), impossible)
@@ -463,6 +461,25 @@ def _answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int]:
     return int(first), int(stop) - 1
 
 
+def _with_start(value: Any, start: Any) -> Any:
+    """The value with the value of a column "answer_start", for a text or a list of texts.
+
+    Other forms of answers have their own starts.
+    """
+    if isinstance(start, str) and cells.opens_list(start):
+        start = cells.parse_list(start)
+    texts = value
+    if isinstance(value, str):
+        texts = [value]
+    if start in (None, "", []) or not texts or not isinstance(texts, list):
+        return value
+    if not all(isinstance(text, str) for text in texts):
+        return value
+    if not isinstance(start, list):
+        start = [start]
+    return {"text": texts, "answer_start": start}
+
+
 def _answers(value: Any, context: str) -> Iterator[tuple[str, int]]:
     """Yields the answers in any of their forms, with their starts."""
     # Hugging Face has a list of texts and a list of starts.
@@ -481,7 +498,7 @@ def _answers(value: Any, context: str) -> Iterator[tuple[str, int]]:
         if isinstance(answer, str):
             yield answer, context.find(answer)
         else:
-            yield str(answer["text"]), int(answer["answer_start"])
+            yield str(answer["text"]), int(float(answer["answer_start"]))
 
 
 def read_squad(path: Path, articles: str = "") -> Iterator[Record]:

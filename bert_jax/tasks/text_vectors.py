@@ -9,6 +9,7 @@ and any table of pairs with a number. Without labels: the share of rows whose se
 closer to the first text than every negative.
 """
 
+import contextlib
 import dataclasses
 import logging
 import re
@@ -23,7 +24,7 @@ from bert_jax.settings import setting
 from bert_jax.tasks.cells import looks_like_list, parse_list
 from bert_jax.tasks.data_sets import DATA_SETS, TABLE
 from bert_jax.tasks.labels import has_number
-from bert_jax.tasks.rows import text_of, value_of
+from bert_jax.tasks.rows import name_in, text_of, value_of
 from bert_jax.tasks.task import (
     POOLINGS,
     Answers,
@@ -234,12 +235,15 @@ class SentenceVectors(Classification):
 
     def _warn_of_labels(self) -> None:
         """Warns if pairs of train have different labels, which are not read."""
-        (name, *_) = self.form.columns["label"]
-        records = records_of(self, "train")
-        labels = {str(values[name]) for _, values in records if name in values}
+        labels: set[float] = set()
+        for _, values in records_of(self, "train"):
+            label = values.get(name_in(values, self.form.columns["label"]))
+            with contextlib.suppress(TypeError, ValueError):  # no number
+                labels.add(float(label))
         if len(labels) > 1:
+            shown = listed([f"{label:g}" for label in sorted(labels)])
             logger.warning(
-                f"train: the labels ({listed(sorted(labels))}) are not read: all pairs "
+                f"train: the labels ({shown}) are not read: all pairs "
                 "count as pairs of the same meaning; positive_from leaves out low labels"
             )
 

@@ -162,7 +162,7 @@ class _FineTuning:
         progress.evaluations_since_best += 1
         if step and scores[metric] > highest:
             progress.evaluations_since_best = 0
-        if step and scores[metric] >= highest:
+        if step and (progress.best is None or scores[metric] >= highest):
             whole = on_every_host(params)
             run = self.config, self.prepared, task
             on_leader(

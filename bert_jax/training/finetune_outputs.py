@@ -1,6 +1,7 @@
 """The output of a fine-tuning in its workdir: the best model and the predictions."""
 
 import collections
+import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -75,6 +76,12 @@ def save_best(
     outputs = {"labels": task.labels, "problem_type": task.problem_type}
     outputs["activation_fn"] = ""  # the head learned values without one
     parts = {"params": params, "head": head, "extra": extra}
+    # Other libraries cut texts as in training, not as the checkpoint of init_from does.
+    tokenizer = copy.copy(checkpoint.tokenizer)
+    tokenizer.model_max_length, tokenizer.truncation_side = None, "right"
+    if getattr(task.config, "truncation", "") == "tail":
+        tokenizer.truncation_side = "left"
+    parts["tokenizer"] = tokenizer
     best = dataclasses.replace(checkpoint, **parts, **outputs)
     save_huggingface(folder.local / BEST, best, overwrite=True, own=True)
 

@@ -248,7 +248,8 @@ class Reporter:
             f"skipped {skipped} of {skipped + steps:.0f} batches before step {step}, "
             "whose loss or gradient norm was not finite or over the spike_norm"
         )
-        if not self.config.optimizer.skip_spikes or self._skipped >= SKIPPED:
+        too_many = min(SKIPPED, self._total - self.first)  # of a shorter run: all
+        if not self.config.optimizer.skip_spikes or self._skipped >= too_many:
             raise DivergenceError(line)
         self.log(f"warning: {line}")
 

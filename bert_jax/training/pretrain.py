@@ -262,7 +262,8 @@ def pretraining_objective(config: TrainConfig) -> PretrainingObjective:
     objective = pretraining(*configs, **options)
     # An objective may be of any class that has the members.
     for member in _MEMBERS:
-        if not hasattr(objective, member):
+        # Statically, because a property such as sum_names traces the objective.
+        if inspect.getattr_static(objective, member, None) is None:
             kind = type(objective).__name__
             actual = f"objective={name!r}: pretraining returned {kind} without {member}"
             raise UserError(f"{actual}; expected a PretrainingObjective")

@@ -33,8 +33,8 @@ from bert_jax.remote import local_copy
 from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.workdir import RunFolder
 
-# The states of a process's check of its text files.
 _REQUEST = "request.json"  # beside the store of a corpus
+# The states of a process's check of its text files.
 _READING, _UNDAMAGED, _DAMAGED = range(3)
 # Settings of the model that a run may choose. All others must be as in the checkpoint.
 _FREE = (
@@ -94,7 +94,8 @@ def _check_prepared(
 ) -> None:
     """Raises UserError if the text of a workdir was prepared with other settings."""
     settings = store.info.settings
-    before = {
+    request = _request(config, init_from)
+    before: dict[str, Any] = {
         "corpus": [*settings.get("inputs", ())],
         "language": settings.get("language", "en"),
         "lower_case": tokenizer.lower_case,
@@ -102,7 +103,7 @@ def _check_prepared(
     path = store.directory / _REQUEST
     if path.exists():  # text that version 0.2 prepared lacks this file
         before |= read_json(path, "the settings of a prepared text")
-    for name, expected in _request(config, init_from).items():
+    for name, expected in request.items():
         actual = before.get(name, expected)
         if actual != expected:
             raise UserError(
@@ -113,8 +114,10 @@ def _check_prepared(
 
 def _request(config: DataConfig, init_from: str) -> dict[str, Any]:
     """The settings from which the vocabulary and the store of a corpus are made."""
-    request = {"corpus": [*config.corpus], "language": config.language}
+    request: dict[str, Any] = {"corpus": [*config.corpus], "language": config.language}
+    request["init_from"] = "a checkpoint"  # it may move
     if not init_from:
+        request["init_from"] = ""
         for name in ("vocabulary_size", "lower_case", "keep_accents"):
             request[name] = getattr(config, name)
     return request

@@ -404,11 +404,14 @@ def test_a_cross_encoder_with_a_prompt_is_refused(golden, tmp_path):
     modules = [{"path": "", "type": "x.models.Transformer"}]
     (folder / "modules.json").write_text(json.dumps(modules))
     bert_jax.load(folder)
+    encoder = shutil.copytree(golden / "huggingface/pretraining", tmp_path / "encoder")
     settings = {"prompts": {"q": "find: "}, "default_prompt_name": "q"}
     path = folder / "config_sentence_transformers.json"
     path.write_text(json.dumps(settings))
     with pytest.raises(UserError, match=r"has the prompt 'q', which is not put before"):
         bert_jax.load(folder)
+    shutil.copy(path, encoder)
+    bert_jax.load(encoder)  # without a head for scores
 
 
 SIGMOID = "torch.nn.modules.activation.Sigmoid"

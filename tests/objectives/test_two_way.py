@@ -267,7 +267,8 @@ def test_a_run_resumes_scores_and_is_saved_in_our_form(
     metrics = pretrain(config, tmp_path / "run", [].append)
     assert metrics["perplexity"] < 0.6 * config.model.vocab_size
     before = (tmp_path / "run" / "metrics.jsonl").read_text()
-    assert pretrain(config, tmp_path / "run", [].append) is None  # the run is finished
+    again = pretrain(config, tmp_path / "run", [].append)  # the run is finished
+    assert again == pytest.approx(metrics)
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
     checkpoint = load(tmp_path / "run")
     ids = checkpoint.tokenizer.encode("the cat")

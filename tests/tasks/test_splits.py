@@ -249,7 +249,7 @@ def test_each_class_keeps_its_share_of_dev(share, most):
 def test_a_share_of_the_files_rows_is_held_out(tmp_path):
     lines = [f"text {i},{'ab'[i % 2]}" for i in range(20)]
     (tmp_path / "train.csv").write_text("\n".join(["text,label", *lines]), "utf-8")
-    task = bert_jax.tasks.classification(dir=str(tmp_path), dev="0.3")
+    task = bert_jax.tasks.classification(dir=str(tmp_path), dev=0.3)
     check_splits(task.config, task.form)
     rows = {name: task.splits.rows[name] for name in ("train", "dev")}
     texts = {name: {row["text"] for _, row in rows[name]} for name in rows}

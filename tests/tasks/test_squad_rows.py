@@ -303,13 +303,18 @@ def test_a_message_names_the_column_of_the_answers(row, shown):
         task.read("train")
 
 
-@pytest.mark.parametrize("start", [9, "9", 9.0])
+@pytest.mark.parametrize("start", [9, "9", 9.0, "9.0", "[9]"])
 def test_a_column_has_the_start_of_an_answer_that_occurs_twice(start):
     row = {"question": "where?", "context": "the sea, the sea", "answer": "the sea"}
     task = Squad(SquadConfig(answers="answer"))
     for changes, expected in (({}, 0), ({"answer_start": start}, 9)):
         (question,) = task.with_rows(train=[row | changes]).read("train")
         assert question.answers == (("the sea", expected),)
+    own = {"text": ["the sea"], "answer_start": [9]}  # its own place is read
+    (question,) = task.with_rows(train=[row | {"answer": own, "answer_start": 0}]).read(
+        "train"
+    )
+    assert question.answers == (("the sea", 9),)
     one = row | {"answers": {"text": "the sea", "answer_start": 9}}
     (question,) = Squad(SquadConfig()).with_rows(train=[one]).read("train")
     assert question.answers == (("the sea", 9),)

@@ -224,6 +224,12 @@ def test_the_last_of_the_best_models_is_kept_if_a_later_one_is_worse(
     ]
 
 
+def test_a_run_whose_scores_are_all_nan_keeps_a_model(settings, given_scores, tmp_path):
+    given_scores([np.nan, np.nan])
+    results = run_one(short_config(settings, epochs=2), tmp_path, [].append)
+    assert results["best_epoch"] == 1
+
+
 @pytest.fixture
 def given_scores(monkeypatch):
     """A function that sets the dev scores of a run, one for each evaluation."""
@@ -684,3 +690,21 @@ def test_the_main_score_is_shown_first():
     shown = show(scores, "f1")
     assert shown == "f1 75.12  exact 50.00  HasAns_f1 62.50"
     assert show(scores).startswith("exact 50.00  HasAns")
+
+
+def test_a_saved_model_cuts_texts_as_in_training_not_as_its_start(settings, tmp_path):
+    start = short_config(settings).init_from
+    folder = Path(shutil.copytree(start, tmp_path / "start"))
+    path = folder / "tokenizer_config.json"
+    given = json.loads(path.read_text())
+    changes = {"model_max_length": 8, "truncation_side": "left"}
+    path.write_text(json.dumps(given | changes))
+    positions = load(folder).config.max_positions
+    config = short_config(settings, epochs=1, init_from=str(folder))
+    for truncation, side in (("head", None), ("tail", "left")):
+        data = dataclasses.replace(config.data, truncation=truncation)
+        workdir = tmp_path / truncation
+        run_one(dataclasses.replace(config, data=data), workdir, [].append)
+        saved = json.loads((workdir / "best/tokenizer_config.json").read_text())
+        assert saved["model_max_length"] == positions
+        assert saved.get("truncation_side") == side

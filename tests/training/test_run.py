@@ -532,6 +532,10 @@ def test_a_spike_or_too_many_skipped_batches_stop_the_run(
     message = "skipped 3 of 3 batches before step 3.*skip_spikes=True"
     with pytest.raises(DivergenceError, match=message):
         run(job, RunFolder(tmp_path / "a"), print)
+    # A run shorter than SKIPPED steps cannot skip all of them.
+    job = make_job(skipping(spike_norm=1e-6) | dict(log_every=2))
+    with pytest.raises(DivergenceError, match=r"skipped \d of \d batches"):
+        run(job, RunFolder(tmp_path / "short"), print)
     # Six batches in succession are too many, in one report or in several.
     monkeypatch.setattr(metrics, "SKIPPED", 6)
     for name, every in (("b", 3), ("c", 1), ("d", 100)):
