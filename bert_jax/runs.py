@@ -228,6 +228,7 @@ def read_runs(paths: Iterable[os.PathLike | str]) -> list[Run]:
 def read_references(paths: Iterable[os.PathLike | str]) -> list[Run]:
     """Runs to compare others with; their names start with "reference"."""
     runs: list[Run] = []
+    paths = list(paths)
     for path in paths:
         runs += read_runs([path])
     if len({run.name for run in runs}) < len(runs):

@@ -6,10 +6,16 @@ import re
 import pytest
 from etils import epath
 
-from bert_jax import figures
+from bert_jax import figures, runs
 from bert_jax.commands import plot as command
 from bert_jax.errors import UserError
-from bert_jax.runs import compare, read_metrics, read_runs, table
+from bert_jax.runs import (
+    compare,
+    read_metrics,
+    read_references,
+    read_runs,
+    table,
+)
 
 LINE = {"step": 1, "split": "dev"}
 
@@ -54,6 +60,20 @@ def two(tmp_path):
         write_run(tmp_path / "a" / "tiny", *pretraining(1e-3, 0.25)),
         write_run(tmp_path / "b" / "tiny", *pretraining(2e-3, 0.4)),
     ]
+
+
+def test_the_best_error_of_a_regression_is_the_smallest(tmp_path):
+    values = enumerate([2.0, 1.0, 1.2], 1)
+    lines = [{"step": i, "split": "dev", "rmse": x, "pearson": x} for i, x in values]
+    folder = write_run(tmp_path / "run", {"family": "classification"}, lines)
+    values = runs._summaries(read_runs([folder])[0])
+    assert (values["dev rmse"]["best"], values["dev rmse"]["step"]) == (1.0, 2)
+    assert (values["dev pearson"]["best"], values["dev pearson"]["step"]) == (2.0, 1)
+
+
+def test_references_with_one_name_have_more_folders_in_it(two):
+    names = [run.name for run in read_references(iter(two))]
+    assert names == ["reference a/tiny", "reference b/tiny"]
 
 
 def test_the_length_of_an_evaluation_is_not_a_score(two):

@@ -200,9 +200,8 @@ class EpochBatches:
                 most = int(lengths_UC[np.concatenate(batches)].max())
                 longest[number] = max(longest[number], most)
                 samples[number] += batches[: SAMPLE - len(samples[number])]
-        longest[0] = int(
-            lengths_UC.max()
-        )  # the first class must have room for any unit
+        # The first class must have room for any unit.
+        longest[0] = int(lengths_UC.max())
         shapes = {*map(self._cheapest, samples, longest)}
         return tuple(sorted(shapes, key=lambda shape: shape.cost))
 

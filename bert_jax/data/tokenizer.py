@@ -102,7 +102,7 @@ class Tokenizer:
     model_max_length: maximum number of tokens of a sequence: of tokenizer_config.json, and
       at most the number of positions of the model that the tokenizer was loaded with. None
       without both.
-    truncation_side: "left" if a long text loses its first tokens, otherwise "right".
+    truncation: the part of a long text that is kept, "head" or "tail".
     """
 
     kind: ClassVar[str]
@@ -110,7 +110,7 @@ class Tokenizer:
     strip_accents = False
     continuation_mark = ""
     model_max_length: int | None = None
-    truncation_side = "right"
+    truncation = "head"
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Tokenizer:
         for row in paired_texts(**columns):
             parts = [self.encode(text, allow_mask=chosen.allow_mask) for text in row]
             if limit is not None and chosen.truncation:
-                parts = self._fit(parts, limit - least)
+                parts = fit(parts, limit - least, self.truncation)
             rows.append(self.build(*parts))
         longest = max((len(ids) for ids, _ in rows), default=0)
         arrays = padded_arrays(rows, chosen.width(longest, limit), self.pad_id)
@@ -235,13 +235,6 @@ class Tokenizer:
             start = self.starts(len(texts[0]), len(texts[1]))[1]
             token_type_ids[start:] = self.template.second_type
         return input_ids, token_type_ids
-
-    def _fit(self, parts: list[np.ndarray], room: int) -> list[np.ndarray]:
-        """The ids of one or two texts, cut to ``room`` tokens at the truncation side."""
-        if self.truncation_side == "right":
-            return fit(parts, room)
-        backwards = fit([part[::-1] for part in parts], room)
-        return [part[::-1] for part in backwards]
 
     def overhead(self, texts: int) -> int:
         """The number of special tokens in a sequence of ``texts`` texts, one or two."""
@@ -325,7 +318,7 @@ class Tokenizer:
 
     def __reduce__(self):
         """Pickles the constructor's arguments, without caches."""
-        names = "model_max_length", "truncation_side", "template"
+        names = "model_max_length", "truncation", "template"
         state = {name: getattr(self, name) for name in names}
         return type(self), self._arguments, state
 

@@ -173,7 +173,7 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
     if longest and 1 <= longest < _NO_LIMIT:
         tokenizer.model_max_length = int(longest)
     if settings.get("truncation_side") == "left":
-        tokenizer.truncation_side = "left"
+        tokenizer.truncation = "tail"
     names = settings.get("model_input_names") or INPUT_NAMES
     if INPUT_NAMES[1] not in names:  # the types: transformers' models then use type 0
         tokenizer.template = tokenizer.template._replace(second_type=0)

@@ -388,7 +388,7 @@ def text_features(
 ) -> Features:
     """Sequences [CLS] A [SEP] or [CLS] A [SEP] B [SEP] for rows of one text or two.
 
-    A text that is too long is cut at its end; in a pair, the longer text is cut.
+    A text that is too long is cut as the tokenizer does; in a pair, the longer text is cut.
     """
     texts = itertools.chain.from_iterable(rows)
     tokens = iter(tokenizer.encode_batch([*texts]))
@@ -397,7 +397,8 @@ def text_features(
         parts = [*itertools.islice(tokens, len(row))]
         room = max_length - tokenizer.overhead(len(parts))
         truncated += sum(map(len, parts)) > room
-        joined.append(tokenizer.build(*sequences.fit(parts, room)))
+        parts = sequences.fit(parts, room, tokenizer.truncation)
+        joined.append(tokenizer.build(*parts))
     return joined_features(joined, np.arange(len(rows)), {}, truncated=truncated)
 
 

@@ -463,8 +463,8 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> N
     positions = config.max_positions
     longest = min(tokenizer.model_max_length or positions, positions)
     settings = tokenizer.config() | {"model_max_length": longest}
-    if tokenizer.truncation_side != "right":
-        settings["truncation_side"] = tokenizer.truncation_side
+    if tokenizer.truncation == "tail":
+        settings["truncation_side"] = "left"
     if isinstance(tokenizer, WordPieceTokenizer):
         settings |= {"tokenize_chinese_chars": True}
     if config.type_vocab_size < 2 or tokenizer.template.second_type == 0:

@@ -148,8 +148,8 @@ def from_leader(action: Callable[[], T]) -> T:
     """Returns in every process what ``action`` returns in process 0.
 
     The other processes receive it as JSON, in which a tuple becomes a list. Only process 0
-    calls ``action``; all processes must call this function. If ``action``
-    raises, process 0 raises its exception, and the others raise UserError.
+    calls ``action``; all processes must call this function. If ``action`` raises, process 0
+    raises its exception, and the others raise UserError.
     """
     if jax.process_count() == 1:
         return action()

@@ -174,11 +174,8 @@ def _texts(checkpoint: Any) -> Task:
     """The task for texts or pairs. A head without labels means regression."""
     labels, problem = checkpoint.labels, checkpoint.problem_type
     settings = {"task": TABLE, "max_length": _longest(checkpoint)}
-    if (
-        checkpoint.tokenizer is not None
-        and checkpoint.tokenizer.truncation_side == "left"
-    ):
-        settings["truncation"] = "tail"
+    if checkpoint.tokenizer is not None:
+        settings["truncation"] = checkpoint.tokenizer.truncation
     if problem == SEVERAL_LABELS:
         config = MultiLabel.config_class(labels=labels, **settings)
         return text_or_pair(MultiLabel(config))

@@ -78,9 +78,9 @@ def save_best(
     parts = {"params": params, "head": head, "extra": extra}
     # Other libraries cut texts as in training, not as the checkpoint of init_from does.
     tokenizer = copy.copy(checkpoint.tokenizer)
-    tokenizer.model_max_length, tokenizer.truncation_side = None, "right"
+    tokenizer.model_max_length, tokenizer.truncation = None, "head"
     if getattr(task.config, "truncation", "") == "tail":
-        tokenizer.truncation_side = "left"
+        tokenizer.truncation = "tail"
     parts["tokenizer"] = tokenizer
     best = dataclasses.replace(checkpoint, **parts, **outputs)
     save_huggingface(folder.local / BEST, best, overwrite=True, own=True)

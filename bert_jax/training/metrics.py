@@ -235,8 +235,8 @@ class Reporter:
     def _check_skipped(self, step: int, sums: dict[str, float]) -> None:
         """Logs skipped batches.
 
-        Raises DivergenceError unless the run may skip them, and if all batches of the last
-        reports were skipped, at least SKIPPED.
+        Raises DivergenceError unless the run may skip them, and if the last reports skipped
+        all of their batches: at least SKIPPED, or all batches of a shorter run.
         """
         steps, skipped = sums["steps"], int(sums["skipped"])
         self._skipped += skipped

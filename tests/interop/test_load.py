@@ -13,6 +13,7 @@ import bert_jax
 from bert_jax.data.library import LibraryTokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.inference.evaluation import text_features
 from bert_jax.interop import tensorflow
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.interop.huggingface import read_huggingface, save_huggingface
@@ -650,4 +651,7 @@ def test_a_shorter_length_of_the_tokenizer_is_the_limit_of_a_head(folders, tmp_p
     model = bert_jax.load(folder)
     task = task_of_head(model)
     assert (task.config.max_length, task.config.truncation) == (7, "tail")
+    features = text_features(model.tokenizer, [("the sea the whale",)], 4)
+    kept = model.tokenizer.encode("the sea the whale")[-2:]
+    assert features.input_ids[0][1:-1].tolist() == kept.tolist()
     assert bert_jax.load(folder, max_positions=50).tokenizer.model_max_length == 50

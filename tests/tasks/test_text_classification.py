@@ -715,3 +715,10 @@ def test_a_number_beyond_float32_is_refused():
         bert_jax.tasks.classification(regression=True).with_rows(train=rows).read(
             "train"
         )
+
+
+def test_predicted_numbers_keep_their_digits():
+    rows = [("a", 1e-4), ("b", 2e-4)]
+    task = bert_jax.tasks.classification(regression=True).with_rows(dev=rows)
+    files = task.export(task.read("dev"), [{"value": 0.00012345}] * 2, "test")
+    assert all("0.00012345" in text for text in files.values()) and files
