@@ -521,7 +521,7 @@ def keeps(seen, tail, head=0):
 def starts_every(seen, tokens, room):
     """Whether the windows of texts start this many tokens apart."""
     rows, features = split_of(seen, "train").rows, features_of(seen)
-    windows = np.bincount(features.row)
+    windows = np.bincount(features.example)
     expected = [
         1 + max(0, -(-(len(ids_of(seen, row.text_a)) - room) // tokens)) for row in rows
     ]

@@ -47,7 +47,7 @@ class Features:
     """Tokenised sequences of examples. An example may have several (windows, choices).
 
     input_ids, token_type_ids: int32 (L_i,) of each sequence i, with [CLS] and [SEP].
-    row: int32 (n,), the number of each sequence's example, ascending.
+    example: int32 (n,), the number of each sequence's example, ascending.
     targets: arrays for the loss, with one entry for each of n sequences. Empty without
       labels.
       head "sequence": "label" int32 (n,) of class ids, or float32 (n,) for regression.
@@ -65,7 +65,7 @@ class Features:
 
     input_ids: list[np.ndarray]
     token_type_ids: list[np.ndarray]
-    row: np.ndarray
+    example: np.ndarray
     targets: dict[str, Any] = dataclasses.field(default_factory=dict)
     choices: int = 1
     extra: list[Any] = dataclasses.field(default_factory=list)
@@ -133,7 +133,7 @@ class EpochBatches:
         # Divides the rows of a part. All parts of a step have the same number of rows.
         parts = self.accumulation
         self._multiple = math.lcm(self.multiple, parts) // parts
-        weights = np.ones(len(self.features.row), np.float32)
+        weights = np.ones(len(self.features.example), np.float32)
         targets = {"weights": weights} | self.features.targets
         self._weighted = dataclasses.replace(self.features, targets=targets)
         self._sizes_U = self.features.lengths_UC.sum(axis=1)

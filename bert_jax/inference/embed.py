@@ -27,7 +27,7 @@ from bert_jax.inference.evaluation import (
     rows_of,
     text_features,
 )
-from bert_jax.interop.modules import ACTIVATIONS, vector_settings
+from bert_jax.interop.modules import DENSE_ACTIVATIONS, vector_settings
 from bert_jax.model.bert import BertModel
 from bert_jax.model.heads import normalized, pool_tokens, side_by_side
 from bert_jax.model.tokens import Tokens
@@ -242,7 +242,7 @@ def _vectors(chosen: _Vectors, params: Any, batch: dict[str, jax.Array]) -> jax.
         layer = params["dense"][str(i)]
         vectors = jnp.matmul(vectors, layer["kernel"], precision="highest")
         bias = jnp.broadcast_to(layer.get("bias", 0), vectors.shape)
-        vectors = ACTIVATIONS[activation](vectors + bias)
+        vectors = DENSE_ACTIVATIONS[activation](vectors + bias)
     width = vectors.shape[-1]
     if chosen.dimensions > width:
         actual = f"dimensions={chosen.dimensions}, expected at most {width}"

@@ -191,7 +191,7 @@ def logits(model: OnDevices, rows: Rows, options: Options) -> Iterator[Part]:
         raise UserError("a model for sentence embeddings has no logits; use encode")
 
     def decode(part: list, features: Features, outputs: Outputs) -> Sequence:
-        edges = np.searchsorted(features.row, np.arange(len(part) + 1))
+        edges = np.searchsorted(features.example, np.arange(len(part) + 1))
         values = []
         for row, (start, end) in zip(part, itertools.pairwise(edges), strict=True):
             windows = outputs[start:end]

@@ -152,7 +152,7 @@ def fill_mask(model: OnDevices, rows: Rows, options: FillMaskOptions) -> Iterato
         features = _at_masks(part, tokenizer.mask_id)
         outputs = model.run(program, head.params, features, options, done)
         answers = [with_id(row, {"text": row.text, "blanks": []}) for row in part]
-        for i, (probabilities, ids) in zip(features.row, outputs, strict=True):
+        for i, (probabilities, ids) in zip(features.example, outputs, strict=True):
             blank = []
             for token, share in zip(ids.astype(int), probabilities, strict=True):
                 name = tokenizer.decode([token])
@@ -379,7 +379,7 @@ def score(model: OnDevices, rows: Rows, options: ScoreOptions) -> Iterator[Part]
                 places = _text_places(row.input_ids, tokenizer)
                 sums.append(logs[places].sum(dtype=np.float64))
         else:
-            sums = np.bincount(features.row, np.array(outputs), len(part))
+            sums = np.bincount(features.example, np.array(outputs), len(part))
         answers = []
         for row, log in zip(part, sums, strict=True):
             values = {"text": row.text, "log_probability": float(log)}

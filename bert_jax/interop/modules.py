@@ -31,7 +31,7 @@ EXTRA = "modules"  # the key of Checkpoint.extra
 _CONFIG = "config_sentence_transformers.json"
 # Keys of sentence-transformers before version 5.4.
 _OLD = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
-ACTIVATIONS = {"Identity": lambda x: x, "Tanh": jnp.tanh}
+DENSE_ACTIVATIONS = {"Identity": lambda x: x, "Tanh": jnp.tanh}
 _TYPES = "sentence_transformers.models"  # the package of the modules
 # The names that models give to their prompts, by option of a search.
 _PROMPT_NAMES = {

@@ -382,13 +382,6 @@ def _parts(names: set[str]) -> str:
     return ", ".join(sorted(parts))
 
 
-def read_params(
-    directory: os.PathLike, step: int | None = None, average: str | int = ""
-) -> dict[str, Any]:
-    """The parameters of a checkpoint; see :func:`read_step`."""
-    return read_step(directory, step, average)[1]
-
-
 def read_step(
     directory: os.PathLike, step: int | None = None, average: str | int = ""
 ) -> tuple[int, dict[str, Any]]:

@@ -29,6 +29,7 @@ from bert_jax.tasks.rows import (
     read_lines,
     slice_of,
     text_of,
+    truth_of,
     value_of,
 )
 from bert_jax.tasks.splits import DataConfig, Form, named_columns
@@ -231,7 +232,11 @@ class Squad(Task):
         columns = self.form.columns
         question = text_of(where, values, columns["question"])
         context = text_of(where, values, columns["context"])
-        impossible = _truth(where, values.get("is_impossible"))
+        impossible = values.get("is_impossible")
+        if impossible == "":
+            impossible = None
+        if impossible is not None:
+            impossible = truth_of(where, "is_impossible", impossible)
         (name,) = columns["answers"]
         value, has_column = values.get(name), name in values
         if impossible is None and isinstance(value, Mapping):
@@ -324,7 +329,7 @@ class Squad(Task):
           "end_logit", the best first.
         "null_odds", with version_2: the score of the empty answer minus the best span's.
         """
-        edges = np.searchsorted(features.row, np.arange(len(rows) + 1)).tolist()
+        edges = np.searchsorted(features.example, np.arange(len(rows) + 1)).tolist()
         return [
             self._answer(row, features.extra[start:stop], outputs[start:stop])
             for row, start, stop in zip(rows, edges, edges[1:], strict=False)
@@ -437,17 +442,6 @@ def _skip(config: SquadConfig, problem: str) -> None:
         needed = "leave such answers out with data.bad_answers=skip"
         raise UserError(f"{problem}; correct it, or {needed}")
     logger.warning(f"skipped: {problem}")
-
-
-def _truth(where: str, value: Any) -> bool | None:
-    """The value of is_impossible: a boolean, 0 or 1, or their texts in a table."""
-    if value is None or value == "":
-        return None
-    truths = {"true": True, "1": True, "false": False, "0": False}
-    truth = truths.get(str(value).lower().removesuffix(".0"))
-    if truth is None:
-        raise UserError(f"{where}: is_impossible must be true or false")
-    return truth
 
 
 def _answer_tokens(tokens: Tokens, text: str, start: int) -> tuple[int, int]:

@@ -524,6 +524,16 @@ def check_texts(where: str, texts: Iterable[str], *, gaps: bool = False) -> None
         raise UserError(f"{where}: the text is empty; fill it in or drop the row")
 
 
+def truth_of(where: str, name: str, value: Any) -> bool:
+    """A value of a column as a boolean. Tables write it as 0 or 1, or as false or true."""
+    truths = {"true": True, "1": True, "false": False, "0": False}
+    truth = truths.get(str(value).lower().removesuffix(".0"))
+    if truth is None:
+        needed = "expected 0 or 1, or false or true"
+        raise UserError(f"{where}: {name!r} is {value!r}, {needed}")
+    return truth
+
+
 def named_values(
     where: str, row: Row, names: Sequence[str], *, fewer: bool = False
 ) -> dict[str, Any]:

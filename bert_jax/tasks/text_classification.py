@@ -46,6 +46,7 @@ from bert_jax.tasks.rows import (
     escaped,
     name_in,
     read_rows,
+    truth_of,
     value_of,
 )
 from bert_jax.tasks.scores import scores
@@ -373,8 +374,8 @@ class Classification(Task):
     def decode(self, rows: Rows, features: Features, outputs: Outputs) -> Answers:
         logits = np.zeros((len(rows), self.outputs))
         values = np.asarray(outputs, np.float64).reshape(-1, self.outputs)
-        np.add.at(logits, features.row, values)
-        logits /= np.bincount(features.row, minlength=len(rows))[:, None]
+        np.add.at(logits, features.example, values)
+        logits /= np.bincount(features.example, minlength=len(rows))[:, None]
         answers = map(self._answer, logits)
         return [with_id(*pair) for pair in zip(rows, answers, strict=True)]
 
@@ -546,23 +547,14 @@ def _labels(
     columns, one_hot = task.form.columns["label"], task.form.one_hot
     name = name_in(values, columns)
     if name_in(values, one_hot) or (one_hot and not name):
-        return tuple(label for label in one_hot if _is_one(where, values, label))
+        cells = {label: value_of(where, values, [label]) for label in one_hot}
+        return tuple(k for k, cell in cells.items() if truth_of(where, k, cell))
     if name and values[name] is None:
         return ()  # a missing value means no labels
     value = value_of(where, values, columns, "label")
     known, separator = declared_labels(task), task.config.separator
     names = _several(where, value, known, separator)
     return tuple(class_name(where, name) for name in names)
-
-
-def _is_one(where: str, values: Mapping[str, Any], name: str) -> bool:
-    """Whether the column of a label has a 1. Raises UserError unless it has a 0 or 1."""
-    value = value_of(where, values, [name])
-    if str(value).lower() in ("1", "1.0", "true"):
-        return True
-    if str(value).lower() in ("0", "0.0", "false"):
-        return False
-    raise UserError(f"{where}: {name!r} is {value!r}, expected 0 or 1")
 
 
 def _names(task: Classification, split: str) -> list[str]:

@@ -338,7 +338,9 @@ class Tagging(Task):
         """
         p_of_rows = [np.zeros((len(row.words), self.outputs)) for row in rows]
         pairs = zip(features.extra, outputs, strict=True)
-        for i, ((words, positions), logits) in zip(features.row, pairs, strict=True):
+        for i, ((words, positions), logits) in zip(
+            features.example, pairs, strict=True
+        ):
             logits = np.float64(logits[positions])
             p_of_rows[i][words] = scipy.special.softmax(logits, axis=-1)
         pairs = zip(rows, p_of_rows, strict=True)

@@ -76,7 +76,7 @@ def first(features, units):
     return Features(
         features.input_ids[:n],
         features.token_type_ids[:n],
-        features.row[:n],
+        features.example[:n],
         choices=features.choices,
     )
 
@@ -145,7 +145,7 @@ def test_products_of_few_float32_tokens_have_a_program_of_their_own(
 
 
 def features_parts(features):
-    return features.input_ids, features.token_type_ids, features.row
+    return features.input_ids, features.token_type_ids, features.example
 
 
 def texts(data, *columns, most=2):

@@ -15,7 +15,7 @@ from etils import epath
 from bert_jax import progress
 from bert_jax.errors import UserError
 from bert_jax.interop import train_state
-from bert_jax.interop.train_state import CheckpointStore, read_params
+from bert_jax.interop.train_state import CheckpointStore, read_step
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.parallel.mesh import MeshConfig, make_mesh
@@ -229,7 +229,7 @@ def test_parameters_are_read_from_the_last_complete_checkpoint(saved, tmp_path, 
     shutil.copytree(source, tmp_path / "run")
     data = max((tmp_path / "run" / "2").rglob("*"), key=lambda p: p.stat().st_size)
     data.write_bytes(bytes(data.stat().st_size))
-    params = read_params(tmp_path / "run")
+    _, params = read_step(tmp_path / "run")
     assert jax.tree.all(jax.tree.map(np.array_equal, params, state["params"]))
     (record,) = caplog.records
     assert "run/2 is damaged: " in record.message
@@ -237,7 +237,7 @@ def test_parameters_are_read_from_the_last_complete_checkpoint(saved, tmp_path, 
     with pytest.raises(
         UserError, match=r"run/2 is damaged.*all 1 checkpoints are damaged"
     ):
-        read_params(tmp_path / "run")
+        read_step(tmp_path / "run")
     (tmp_path / "run" / "9999").mkdir()
     with pytest.raises(
         UserError, match=r"run/2 is damaged.*all 1 checkpoints are damaged"
@@ -266,7 +266,7 @@ def test_files_of_another_save_and_changed_notes_are_detected(saved, tmp_path):
     shutil.rmtree(tmp_path / "0/0/state")
     shutil.copytree(tmp_path / "1/0/state", tmp_path / "0/0/state")
     with pytest.raises(UserError, match="the checksum of params/kernel differs"):
-        read_params(tmp_path / "0")
+        read_step(tmp_path / "0")
 
 
 class WrappedError(KeyError):
@@ -300,7 +300,7 @@ def test_an_error_of_the_machine_is_not_taken_for_damage(
         with pytest.raises(WrappedError if wrapped else type(fault)):
             restored(tmp_path / "run", state)
         with pytest.raises(WrappedError if wrapped else type(fault)):
-            read_params(tmp_path / "run")
+            read_step(tmp_path / "run")
     checkpoint, lines = restored(tmp_path / "run", state)
     assert int(checkpoint[0]["step"]) == 2 and not lines
 
@@ -315,7 +315,7 @@ def test_the_deadline_pauses_while_a_checkpoint_is_loaded(saved, monkeypatch):
 
     monkeypatch.setattr(train_state.ocp, "load_checkpointables", counted_load)
     restored(source, state)
-    read_params(source)
+    read_step(source)
     assert waits == [1, 1] and progress._waits == 0
 
 

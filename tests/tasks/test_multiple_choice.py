@@ -96,7 +96,7 @@ def test_rows_may_have_different_numbers_of_choices(tmp_path, tokenizer):
     expected = ["<a>b>", "<a>c>", "<>", "<d>e>", "<d>f>", "<d>gh>"]
     assert letters(tokenizer, features) == expected
     assert features.choices == 3
-    np.testing.assert_array_equal(features.row, [0, 0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(features.example, [0, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(features.targets["label"], [1, 2])
     mask = features.targets["choice_mask"]
     np.testing.assert_array_equal(mask, [[1, 1, 0], [1, 1, 1]])

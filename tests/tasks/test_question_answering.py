@@ -71,7 +71,7 @@ def test_right_logits_give_right_answers(folder, uncased, version_2):
     assert [row.id for row in task.read("train")] == ["q0", "q1", "q2", "q3"]
     rows = task.read("dev")
     features = task.encode(rows, uncased)
-    assert len(features.row) > 2 * len(rows) and features.truncated == 0
+    assert len(features.example) > 2 * len(rows) and features.truncated == 0
     predictions = task.decode(rows, features, one_hot(features))
     for row, prediction in zip(rows, predictions, strict=True):
         assert prediction["id"] == row.id

@@ -175,7 +175,7 @@ def test_is_impossible_may_be_a_number_or_a_cell():
         ({"data": [article("A", entry(answers=[(" ", 3)]))]}, "the answer ' ' is not"),
         (
             {"data": [article("A", entry(is_impossible="no"))]},
-            "is_impossible must be true",
+            "is_impossible. is .*, expected 0 or 1",
         ),
     ],
 )

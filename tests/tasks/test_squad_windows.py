@@ -55,7 +55,9 @@ def test_answers_are_recovered_from_their_labels(uncased, words, seed):
     features = windows(rows, uncased)
     start, end = features.targets["start"], features.targets["end"]
     answered = set()
-    for i, (row, window) in enumerate(zip(features.row, features.extra, strict=True)):
+    for i, (row, window) in enumerate(
+        zip(features.example, features.extra, strict=True)
+    ):
         ids = features.input_ids[i]
         assert len(ids) == window.offset + window.stop - window.first + 1 <= 40
         types = np.arange(len(ids)) >= window.offset
@@ -86,7 +88,7 @@ def test_answers_are_recovered_under_another_template(golden):
     features = windows(rows, bpe)
     start, end = features.targets["start"], features.targets["end"]
     found = set()
-    places = zip(features.row, features.extra, features.input_ids, strict=True)
+    places = zip(features.example, features.extra, features.input_ids, strict=True)
     for i, (row, window, ids) in enumerate(places):
         before = bpe.build(bpe.encode("Who?"), bpe.encode(""))[0][:-1]
         assert ids[: window.offset].tolist() == before.tolist()

@@ -61,7 +61,7 @@ def test_table_reads_splits_labels_and_targets(make, tokenizer):
     np.testing.assert_array_equal(features.targets["label"], [1, 0, 1])
     assert features.targets["label"].dtype == np.int32
     assert {ids.dtype for ids in features.input_ids} == {np.dtype(np.int32)}
-    np.testing.assert_array_equal(features.row, [0, 1, 2])
+    np.testing.assert_array_equal(features.example, [0, 1, 2])
     assert task.read("dev")[0].id == "7"
 
 
@@ -201,7 +201,7 @@ def test_single_texts_are_truncated_by_the_setting(
     rows = parse(task, [TEXT, "x"], "input")
     features = task.encode(rows, tokenizer)
     assert letters(tokenizer, features) == [*expected, "<x>"]
-    np.testing.assert_array_equal(features.row, [0] * len(expected) + [1])
+    np.testing.assert_array_equal(features.example, [0] * len(expected) + [1])
     assert features.truncated == truncated
     assert features.targets == {}
 
@@ -247,7 +247,7 @@ def test_windows_train_with_the_label_of_their_row_and_predict_its_mean(
     )
     rows = task.read("train")
     features = task.encode(rows, tokenizer)
-    np.testing.assert_array_equal(features.row, [0, 1, 1, 2])
+    np.testing.assert_array_equal(features.example, [0, 1, 1, 2])
     np.testing.assert_array_equal(features.targets["label"], [1, 0, 0, 1])
     outputs = [np.float32(x) for x in ([0, 0], [4, 0], [0, 2], [0, 1])]
     answers = task.decode(rows, features, outputs)

@@ -105,7 +105,7 @@ def test_negatives_are_further_texts_of_a_row(rows, vocabulary):
     assert [row.negatives for row in read] == [(n, n) for _, _, n in TRIPLETS]
     features = triplets.encode(read, vocabulary)
     assert features.choices == 4 and features.targets == {}
-    assert features.row.tolist() == [0] * 4 + [1] * 4
+    assert features.example.tolist() == [0] * 4 + [1] * 4
     for ids, text in zip(features.input_ids, [*TRIPLETS[0], "bad"], strict=False):
         assert ids.tolist()[1:-1] == vocabulary.encode(text).tolist()
     # Without labels, the dev score counts rows whose second text is the closest.
@@ -191,7 +191,7 @@ def test_a_pair_is_two_sequences(vocabulary):
     rows = pairs.read("train")
     features = pairs.encode(rows, vocabulary)
     assert features.choices == 2 and len(features.input_ids) == 6
-    assert features.row.tolist() == [0, 0, 1, 1, 2, 2]
+    assert features.example.tolist() == [0, 0, 1, 1, 2, 2]
     np.testing.assert_allclose(features.targets["label"], [1, 0, 0.25])
     assert not any(types.any() for types in features.token_type_ids)
     outputs = np.eye(6, 4)[[0, 0, 0, 1, 2, 2]]

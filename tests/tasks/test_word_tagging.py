@@ -39,7 +39,7 @@ def logits_for(features, labels, tags):
     """Logits with the maximum at tags[row][word] for each word that a sequence predicts."""
     outputs = []
     for row, ids, (words, positions) in zip(
-        features.row, features.input_ids, features.extra, strict=True
+        features.example, features.input_ids, features.extra, strict=True
     ):
         logits = np.zeros((len(ids), len(labels)), np.float32)
         logits[positions, [labels.index(tags[row][w]) for w in words]] = 3
@@ -63,7 +63,7 @@ def test_first_tokens_of_words_have_the_labels(uncased):
     assert features.token_type_ids[0].tolist() == [0] * 6
     for array in (features.input_ids[0], features.token_type_ids[0], labels):
         assert array.dtype == np.int32
-    assert features.row.tolist() == [0] and features.row.dtype == np.int32
+    assert features.example.tolist() == [0] and features.example.dtype == np.int32
     assert features.truncated == 0
     assert task.outputs == 5
     unlabelled = task.encode([make_row("a b")], uncased)
@@ -123,14 +123,14 @@ def test_every_word_counts_and_is_predicted_once(uncased, context):
     ]
     task = make_task(max_length=24, stride=7, document_context=context)
     features = task.encode(rows, uncased)
-    assert (np.diff(features.row) >= 0).all()
+    assert (np.diff(features.example) >= 0).all()
     assert max(map(len, features.input_ids)) <= 24
-    assert max(np.bincount(features.row)) > 3
+    assert max(np.bincount(features.example)) > 3
     longer = make_task(max_length=24, stride=22, document_context=context)
-    assert len(longer.encode(rows, uncased).row) < len(features.row)
+    assert len(longer.encode(rows, uncased).example) < len(features.example)
     predicted = [[] for _ in rows]
     for row, labels, (words, positions) in zip(
-        features.row, features.targets["labels"], features.extra, strict=True
+        features.example, features.targets["labels"], features.extra, strict=True
     ):
         assert np.flatnonzero(labels != IGNORED).tolist() == positions.tolist()
         assert [task.labels[i] for i in labels[positions]] == [

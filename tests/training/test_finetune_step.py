@@ -125,7 +125,7 @@ def pack(head, arrays, accumulation, multiple=1):
         if name in arrays:
             targets[name] = arrays[name] if choices > 1 else arrays[name][:, 0]
     rows = np.arange(len(ids), dtype=np.int32)
-    features = Features(**cut, row=rows, targets=targets, choices=choices)
+    features = Features(**cut, example=rows, targets=targets, choices=choices)
     batches = EpochBatches(
         features,
         batch_size=len(ids),
