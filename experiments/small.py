@@ -7,7 +7,7 @@ What: MLM and NSP with a vocabulary of 8,192 tokens and 4 layers of width 256 (M
 On: two CPU cores for 90 minutes, in bfloat16 if it is fast there (dtype "auto").
 Result: MLM accuracy 39.0% (perplexity 28.5) and NSP accuracy 88.2% on held-out text, and
   58.8% of BLiMP with seed 1; see docs/results.md.
-Before: python experiments/data/download.py DATA, which downloads 46 MB of text.
+Before: python experiments/data/download.py DATA, which downloads 76 MB (46 MB of it text).
 Run:
   bert_jax train --config small:DATA --workdir runs/small
 """

@@ -25,7 +25,7 @@ class CallOptions:
     )
     truncation: bool | str = setting(
         True,
-        "whether a row with more than max_length tokens is cut at its end. In a pair the "
+        "whether a row with more than max_length tokens is cut. In a pair the "
         "longer text loses one token at a time, or the second text if both have the same "
         'length, as in predict and in Google\'s code. True means "longest_first"',
         one_of=(True, False, "longest_first"),

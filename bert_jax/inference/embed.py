@@ -122,8 +122,8 @@ def encode(model: OnDevices, rows: Rows, options: EncodeOptions) -> Iterator[Par
     If a sentence embedding model keeps its own pooling, its Dense modules are applied, and
     its default prompt is put before each text. In a pair a prompt is put before the first
     text. A text becomes [CLS] A [SEP], a tuple of two texts [CLS] A [SEP] B [SEP], and an
-    empty text [CLS] [SEP]. A text that is too long is cut at its end; in a pair, the longer
-    text is cut.
+    empty text [CLS] [SEP]. A text that is too long is cut at the end that the tokenizer's
+    ``truncation`` names; in a pair, the longer text is cut.
     """
     vectors, reading = _settings(model, options)
     params = model.checkpoint(options).params

@@ -29,7 +29,7 @@ settings of a run.
 
 Some meanings start with a value and a colon. Such a setting is only used with this value
 of `data.task`, `data.loss` or `data.truncation`. For example, `table:` means
-`data.task=table`.
+`data.task=table`, and `version_2:` means `data.version_2=True`.
 """
 _COMMANDS = """# Commands
 
@@ -43,7 +43,8 @@ name with an optional argument, such as `base:lamb`:
 Each [setting](settings.md) is a flag, such as `--optimizer.learning_rate=1e-4`. A dash
 in a flag means an underscore. A wrong flag, name or file ends the command with one line and
 exit code 2. An output file replaces an existing file when it is complete. An output folder
-must be new or empty. A file or a folder may start with `~`, even after `=`.
+must be new or empty, except to resume `prepare` or with `--overwrite`. A file or a folder
+may start with `~`, even after `=`.
 """
 
 
