@@ -21,7 +21,7 @@ flags:
   --process_id I             other systems: number of this process, from 0
   --join_timeout S           seconds until all processes are connected (300)
   --heartbeat_timeout S      a process is lost after S seconds of silence (30)
-  --step_timeout S           several processes: exit after S idle seconds (600; 0: no)
+  --step_timeout S           several processes: exit after S idle seconds (600)
 """
 
 from pathlib import Path
