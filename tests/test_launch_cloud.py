@@ -141,7 +141,7 @@ def test_the_line_of_gcluster_makes_the_same_job():
     minutes = int(by_flag["--grace-period"].removesuffix("m"))
     assert 60 * minutes == POD["terminationGracePeriodSeconds"]
     again = {int(code) for code in by_flag["--restart-on-exit-codes"].split(",")}
-    assert again >= {1, PREEMPTED, 134, 137}
+    assert again >= {1, PREEMPTED, 134, 135, 137}
     assert 2 not in again
 
 
