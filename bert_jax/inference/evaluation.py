@@ -160,7 +160,7 @@ class OnDevices:
     ):
         self.loaded = checkpoint
         self.name = name
-        self.mesh = mesh or meshes.make_mesh(meshes.MeshConfig())
+        self.mesh = mesh or meshes.whole_mesh()
         self._kept: dict[Hashable, Any] = {}
 
     @property

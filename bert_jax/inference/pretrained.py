@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from scipy.special import softmax
 
 from bert_jax.data.batching import Features
@@ -172,12 +173,13 @@ def fill_mask(model: OnDevices, rows: Rows, options: FillMaskOptions) -> Iterato
 
 
 def filled_prompts(
-    checkpoint: Checkpoint, prompts: Sequence[str], max_length: int
+    checkpoint: Checkpoint, prompts: Sequence[str], max_length: int, mesh: Mesh
 ) -> Iterator[str]:
     """Yields a line for each prompt: the text, and three tokens for each [MASK]."""
+    model = OnDevices(checkpoint, mesh=mesh)
     options = FillMaskOptions(max_length=max_length, top=3, show_progress=False)
     rows = rows_of([*prompts], tabs=False)
-    for answer in collected(fill_mask(OnDevices(checkpoint), rows, options)):
+    for answer in collected(fill_mask(model, rows, options)):
         blanks = []
         for blank in answer["blanks"]:
             guesses = [f"{x['token'].strip()} {x['probability']:.0%}" for x in blank]

@@ -123,6 +123,40 @@ def attend_plain(
     return jnp.einsum("BNQL,BLNH->BQNH", probs_BNQL.astype(v_BLNH.dtype), v_BLNH)
 
 
+def attend_in_rows(
+    q_BQNH: jax.Array,
+    k_BLNH: jax.Array,
+    v_BLNH: jax.Array,
+    tokens: Tokens,
+    positions_BQ: jax.Array | None,
+    *,
+    causal: bool,
+    window: int,
+    **dropout: Any,
+) -> jax.Array:
+    """:func:`attend_plain` for the queries at ``positions_BQ`` of rows: (B, Q, N, H)."""
+    attends_BQL = tokens.attends(positions_BQ, causal, window)
+    return attend_plain(q_BQNH, k_BLNH, v_BLNH, attends_BQL, **dropout)
+
+
+def attend_in_window(
+    q_BLNH: jax.Array,
+    k_BLNH: jax.Array,
+    v_BLNH: jax.Array,
+    tokens: Tokens,
+    positions_BQ: None,
+    *,
+    causal: bool,
+    window: int,
+    **dropout: Any,
+) -> jax.Array:
+    """:func:`attend_plain` in blocks of rows, for the queries at all positions."""
+    attend = functools.partial(attend_plain, **dropout)
+    return attend_in_blocks(
+        attend, q_BLNH, k_BLNH, v_BLNH, tokens, window=window, causal=causal
+    )
+
+
 def probabilities(
     q_BQNH: jax.Array, k_BLNH: jax.Array, attends_BQL: jax.Array
 ) -> jax.Array:
@@ -164,16 +198,33 @@ class SelfAttention(nn.Module):
 
     config: BertConfig
     compute: ComputeConfig
+    deterministic: bool
     pattern: LayerPattern = LayerPattern()
 
     def setup(self):
+        config, compute, pattern = self.config, self.compute, self.pattern
         self.with_positions = without_rotation
-        if self.config.positions == "rotary":
+        if config.positions == "rotary":
             self.with_positions = functools.partial(
-                with_rotation,
-                theta=self.pattern.rope_theta,
-                factor=self.config.rope_factor,
+                with_rotation, theta=pattern.rope_theta, factor=config.rope_factor
             )
+        form = attend_in_rows
+        if pattern.window:
+            form = attend_in_window
+        if not is_plain(compute.attention_impl):
+            # If a kernel does not fit, training fails and inference replaces it.
+            form = functools.partial(
+                kernels.attend,
+                implementation=compute.attention_impl,
+                required=not self.deterministic,
+            )
+        self.attend = functools.partial(
+            form,
+            causal=config.causal,
+            window=pattern.window,
+            dropout_rate=config.attention_dropout,
+            dropout_impl=compute.dropout_impl,
+        )
 
     @nn.compact
     def __call__(
@@ -181,56 +232,32 @@ class SelfAttention(nn.Module):
         x_BLD: jax.Array,
         tokens: Tokens,
         positions_BQ: jax.Array | None = None,
-        *,
-        deterministic: bool,
     ) -> jax.Array:
         """Attention of the tokens at ``positions_BQ``, None for all tokens: (B, Q, D).
 
-        ``apply(..., mutable=["attention"])`` also returns the probabilities before dropout,
-        (B, N, Q, L).
+        With a window, positions_BQ must be None. ``apply(..., mutable=["attention"])`` also
+        returns the probabilities before dropout, (B, N, Q, L).
         """
-        config, compute, window = self.config, self.compute, self.pattern.window
-        queries_BQ, kept_BQ = positions_BQ, None
-        if window:  # its blocks contain the queries at all positions
-            queries_BQ, kept_BQ = None, positions_BQ
+        config, compute = self.config, self.compute
         heads = (config.num_heads, config.head_size)
         part = functools.partial(dense, config, compute, has_bias=config.attention_bias)
-        x_BQD = take_positions(x_BLD, queries_BQ)
+        x_BQD = take_positions(x_BLD, positions_BQ)
         q_BQNH = part(heads, name="query")(x_BQD)
         k_BLNH = part(heads, name="key")(x_BLD)
         v_BLNH = part(heads, name="value")(x_BLD)
-        q_BQNH, k_BLNH = self.with_positions(q_BQNH, k_BLNH, tokens, queries_BQ)
-        dropout = {
-            "dropout_rate": config.attention_dropout,
-            "dropout_key": None,
-            "dropout_impl": compute.dropout_impl,
-        }
-        if config.attention_dropout and not deterministic:
-            dropout["dropout_key"] = self.make_rng("dropout")
-        reach = {"causal": config.causal, "window": window}
+        q_BQNH, k_BLNH = self.with_positions(q_BQNH, k_BLNH, tokens, positions_BQ)
         if self.is_mutable_collection("attention") and not self.is_initializing():
-            attends_BQL = tokens.attends(positions_BQ, **reach)
-            kept_BQNH = take_positions(q_BQNH, kept_BQ)
-            probs_BNQL = probabilities(kept_BQNH, k_BLNH, attends_BQL)
+            attends_BQL = tokens.attends(
+                positions_BQ, config.causal, self.pattern.window
+            )
+            probs_BNQL = probabilities(q_BQNH, k_BLNH, attends_BQL)
             self.sow("attention", "probabilities", probs_BNQL)
-        if not is_plain(compute.attention_impl):
-            context_BQNH = kernels.attend(
-                *(q_BQNH, k_BLNH, v_BLNH, tokens, queries_BQ),
-                implementation=compute.attention_impl,
-                # If a kernel does not fit, training fails and inference replaces it.
-                required=not deterministic,
-                **reach,
-                **dropout,
-            )
-        elif window:
-            attend = functools.partial(attend_plain, **dropout)
-            context_BQNH = attend_in_blocks(
-                attend, q_BQNH, k_BLNH, v_BLNH, tokens, **reach
-            )
-        else:
-            attends_BQL = tokens.attends(positions_BQ, **reach)
-            context_BQNH = attend_plain(q_BQNH, k_BLNH, v_BLNH, attends_BQL, **dropout)
-        context_BQNH = take_positions(context_BQNH, kept_BQ)
+        dropout_key = None
+        if config.attention_dropout and not self.deterministic:
+            dropout_key = self.make_rng("dropout")
+        context_BQNH = self.attend(
+            q_BQNH, k_BLNH, v_BLNH, tokens, positions_BQ, dropout_key=dropout_key
+        )
         D = config.hidden_size
         return part(D, axis=(-2, -1), name="output", is_output=True)(context_BQNH)
 
@@ -245,7 +272,9 @@ class Block(nn.Module):
 
     def setup(self):
         config, compute = self.config, self.compute
-        self.attention = SelfAttention(config, compute, self.pattern)
+        self.attention = SelfAttention(
+            config, compute, self.deterministic, self.pattern
+        )
         self.attention_norm = layer_norm(config, compute)
         if not self.pattern.attention_norm:
             self.attention_norm = unchanged
@@ -267,9 +296,7 @@ class Block(nn.Module):
         self, x_BLD: jax.Array, tokens: Tokens, positions_BQ: jax.Array | None
     ) -> jax.Array:
         """Attention and dropout: (B, Q, D)."""
-        attn_BQD = self.attention(
-            x_BLD, tokens, positions_BQ, deterministic=self.deterministic
-        )
+        attn_BQD = self.attention(x_BLD, tokens, positions_BQ)
         return self.dropout(attn_BQD, self.deterministic)
 
     def feed_forward(self, x_BQD: jax.Array) -> jax.Array:
@@ -362,7 +389,7 @@ class Encoder(nn.Module):
         """Returns the output of the last layer, and the hidden states or [].
 
         The hidden states are ``x_BLD`` and the output of every layer.
-        positions_BQ: positions of the returned output of the last layer, (B, Q, D).
+        positions_BQ: positions of the output of the last layer, (B, Q, D).
         Scanned layers are computed at all positions, because they share one program.
         """
         config, compute = self.config, self.compute
@@ -377,8 +404,13 @@ class Encoder(nn.Module):
         for i in range(last):
             layer = make_layer(config.pattern(i), name=f"layer_{i}")
             states.append(layer(states[-1], tokens))
-        layer = make_layer(config.pattern(last), name=f"layer_{last}")
-        x_BQD = self.final_norm(layer(states[-1], tokens, positions_BQ))
+        pattern = config.pattern(last)
+        layer = make_layer(pattern, name=f"layer_{last}")
+        if pattern.window:  # its blocks contain the queries at all positions
+            x_BQD = take_positions(layer(states[-1], tokens), positions_BQ)
+        else:
+            x_BQD = layer(states[-1], tokens, positions_BQ)
+        x_BQD = self.final_norm(x_BQD)
         if not hidden_states:
             return x_BQD, []
         return x_BQD, [*states, x_BQD]
@@ -431,7 +463,7 @@ class Encoder(nn.Module):
         if not hidden_states:
             return x_BQD, []
         outputs = outputs.reshape(-1, *x_BLD.shape)
-        return x_BQD, [*states, *outputs[:-1], self.final_norm(outputs[-1])]
+        return x_BQD, [*states, *outputs[:-1], x_BQD]
 
 
 @flax.struct.dataclass

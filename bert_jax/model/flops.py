@@ -25,8 +25,8 @@ def step(
     Counts the layers, the MLM head at ``predictions`` positions of a row, and the pooler
     and the NSP head of its ``sequences``. The last layer of a Transformer is computed and
     counted only at these positions and at [CLS], but at all positions if ``whole`` or with
-    compute.scan_layers. Attention with a window is computed at all positions. XLA's cost
-    analysis would count the body of a scan only once.
+    compute.scan_layers or if the layer has a window. XLA's cost analysis would count the
+    body of a scan only once.
     """
     D, V, width = config.hidden_size, config.vocab_size, config.hidden_size
     if config.encoder == "lstm":
@@ -54,16 +54,13 @@ def _layers(config: BertConfig, length: int, last: int) -> int:
         products = 3
     total = 0
     for i in range(config.num_layers):
-        outputs, keys, window = length, length, config.pattern(i).window
-        if i == config.num_layers - 1:
-            outputs = last
-        queries = outputs
+        queries, keys, window = length, length, config.pattern(i).window
         if window:
-            queries = length
             keys = min(length, 2 * window + 1)
+        elif i == config.num_layers - 1:
+            queries = last
         total += length * 2 * D * D
-        total += queries * (D * D + 2 * keys * D)
-        total += outputs * (D * D + products * D * F)
+        total += queries * (2 * D * D + 2 * keys * D + products * D * F)
     return total
 
 

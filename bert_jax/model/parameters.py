@@ -29,11 +29,12 @@ def is_encoder_kernel(path: tuple[Any, ...]) -> bool:
 
 
 def encoder_names(params: Mapping[str, Any]) -> list[str]:
-    """The parts of a model that have an encoder: "bert", and "generator" of ELECTRA.
-
-    The order is fixed, so that all processes trace the same program.
-    """
-    return [name for name in ("bert", "generator") if name in params]
+    """The parts of a model that have an encoder: "bert", and "generator" of ELECTRA."""
+    names = []
+    for name, part in sorted(params.items()):
+        if isinstance(part, Mapping) and "encoder" in part:
+            names.append(name)
+    return names
 
 
 def with_scan(

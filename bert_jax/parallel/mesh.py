@@ -44,6 +44,11 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
+def whole_mesh() -> Mesh:
+    """All devices, each of which computes a part of a batch."""
+    return make_mesh(MeshConfig(replica=slices(jax.devices())))
+
+
 def slices(devices: list[jax.Device]) -> int:
     """Number of TPU slices; 1 for other devices."""
     # XLA gives the GPUs of each host a slice_index of their own. Hosts are not slices.

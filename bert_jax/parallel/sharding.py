@@ -1,5 +1,6 @@
 """Sharding of each tensor of the train state: a table of rules, the first match wins."""
 
+import math
 import re
 from typing import Any
 
@@ -111,15 +112,28 @@ def tree_shardings(
                 f'to the objective, such as (r"{end}$", PartitionSpec({nones}))'
             )
         for size, axis in zip(leaf.shape, spec, strict=False):
-            if axis is not None and size % mesh.shape[axis]:
+            axes = _axes(axis)
+            parts = math.prod(mesh.shape[axis] for axis in axes)
+            if size % parts:
+                shown = " x ".join(f"mesh.{axis}={mesh.shape[axis]}" for axis in axes)
+                names = " x ".join(f"mesh.{axis}" for axis in axes)
                 raise UserError(
-                    f"mesh.{axis}={mesh.shape[axis]} does not divide the {size} of {name}; "
-                    f"set mesh.{axis} to a common divisor of the number of heads, the "
-                    "feed-forward width and the rows of the word table"
+                    f"{shown} does not divide the {size} of {name}; set {names} to a "
+                    "common divisor of the number of heads, the feed-forward width and "
+                    "the rows of the word table"
                 )
         return NamedSharding(mesh, spec)
 
     return jax.tree_util.tree_map_with_path(sharding, tree)
+
+
+def _axes(axis: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The mesh axes that split a dimension, from an entry of a PartitionSpec."""
+    if axis is None:
+        return ()
+    if isinstance(axis, str):
+        return (axis,)
+    return axis
 
 
 def arrays_by_path(tree: Any) -> dict[str, Any]:

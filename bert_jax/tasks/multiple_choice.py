@@ -193,7 +193,7 @@ class MultipleChoice(Task):
         for count in counts:
             context, *choices = itertools.islice(tokens, 1 + count)
             for choice in choices:
-                parts = fit([context, choice], room)
+                parts = fit([context, choice], room, tokenizer.truncation)
                 joined.append(tokenizer.build(*parts))
             joined += [padding] * (most - len(choices))
             truncated += len(context) + max(map(len, choices)) > room

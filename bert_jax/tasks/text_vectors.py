@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bert_jax.data.sequences import fit
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, listed
 from bert_jax.settings import setting
@@ -265,7 +266,8 @@ class SentenceVectors(Classification):
                     "number in all rows"
                 )
         parts = tokenizer.encode_batch(texts)
-        joined = [tokenizer.build(part[:room]) for part in parts]
+        fitting = [fit([part], room, tokenizer.truncation) for part in parts]
+        joined = [tokenizer.build(*part) for part in fitting]
         lengths = np.array([*map(len, parts)]).reshape(-1, count)
         truncated = (lengths > room).any(axis=1).sum()
         labels, targets = [row.label for row in rows], {}

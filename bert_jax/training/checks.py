@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.data.examples import ExampleConfig
 from bert_jax.data.phases import Phase
@@ -30,7 +30,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import is_remote
 from bert_jax.interop.train_state import CheckpointStore
 from bert_jax.model.bert import attend_plain
-from bert_jax.model.config import BertConfig, ComputeConfig, MeshConfig
+from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.device import activation_dtype, is_plain
 from bert_jax.model.device import platform as kernel_platform
 from bert_jax.model.kernels.attention import attend
@@ -39,7 +39,7 @@ from bert_jax.model.layers import mask_function
 from bert_jax.model.tokens import Tokens
 from bert_jax.model.window import attend_in_blocks
 from bert_jax.objectives.mlm_nsp import pretraining
-from bert_jax.parallel.mesh import AXES, make_mesh, process_rows, put_batch, slices
+from bert_jax.parallel.mesh import AXES, process_rows, put_batch, whole_mesh
 from bert_jax.parallel.processes import check_same, on_leader
 from bert_jax.progress import print_line
 from bert_jax.training.config import OptimizerConfig
@@ -261,7 +261,7 @@ def tiny_step(dtype: str) -> tuple[float, float]:
 
     Every device has the same rows, so the numbers do not depend on the number of devices.
     """
-    mesh, settings = _mesh(), OptimizerConfig(learning_rate=1e-3)
+    mesh, settings = whole_mesh(), OptimizerConfig(learning_rate=1e-3)
     config = BertConfig(96, 128, 2, 2, 64, hidden_dropout=0, attention_dropout=0)
     objective = pretraining(config, ComputeConfig(dtype), ExampleConfig())
     optimizer = bert_optimizer(settings)
@@ -333,13 +333,9 @@ def _compare(facts: str, numbers: Any, expected: Any, dtype: str) -> str:
     return facts
 
 
-def _mesh() -> Mesh:
-    return make_mesh(MeshConfig(replica=slices(jax.devices())))
-
-
 def _numbers() -> jax.Array:
     """int32 (devices, 65536): a row of ones, a row of twos and so on, for each device."""
-    mesh = _mesh()
+    mesh = whole_mesh()
     rows = np.repeat(np.arange(1, mesh.size + 1, dtype=np.int32)[:, None], 1 << 16, 1)
     place = NamedSharding(mesh, PartitionSpec(AXES))
     return jax.make_array_from_callback(rows.shape, place, rows.__getitem__)

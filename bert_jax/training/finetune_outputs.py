@@ -76,11 +76,14 @@ def save_best(
     outputs = {"labels": task.labels, "problem_type": task.problem_type}
     outputs["activation_fn"] = ""  # the head learned values without one
     parts = {"params": params, "head": head, "extra": extra}
-    # Other libraries cut texts as in training, not as the checkpoint of init_from does.
+    # Other libraries cut texts as in training. Tasks without the setting ``truncation`` cut
+    # them as the checkpoint of init_from does.
     tokenizer = copy.copy(checkpoint.tokenizer)
-    tokenizer.model_max_length, tokenizer.truncation = None, "head"
-    if getattr(task.config, "truncation", "") == "tail":
-        tokenizer.truncation = "tail"
+    tokenizer.model_max_length = None
+    if hasattr(task.config, "truncation"):
+        tokenizer.truncation = "head"
+        if task.config.truncation == "tail":
+            tokenizer.truncation = "tail"
     parts["tokenizer"] = tokenizer
     best = dataclasses.replace(checkpoint, **parts, **outputs)
     save_huggingface(folder.local / BEST, best, overwrite=True, own=True)

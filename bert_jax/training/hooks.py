@@ -24,6 +24,7 @@ from bert_jax.training.metrics import (
     Reporter,
     RunProgress,
     check_finite,
+    skipped_batches,
 )
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import Sums
@@ -80,12 +81,16 @@ class Training:
     def check(self) -> bool:
         """Whether the batch of this step was used, not skipped.
 
-        Raises DivergenceError if a number is not finite. The sums are computed with the
-        parameters before this step, so this method also checks the new parameters.
+        Raises DivergenceError if a number is not finite, or if a batch since the last
+        report was skipped although the run stops at spikes: a state after a spike is not
+        saved. The sums are computed with the parameters before this step, so this method
+        also checks the new parameters.
         """
         norm = {"norm of the parameters": _norm(self.state.params)}
         values = jax.device_get(self.sums | norm)
         check_finite(self.step, values)
+        if values["skipped"] and not self.reporter.config.optimizer.skip_spikes:
+            raise DivergenceError(skipped_batches(self.step, values))
         return not values["last_skipped"]
 
     def may_be_saved(self) -> bool:

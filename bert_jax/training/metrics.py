@@ -8,7 +8,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -75,6 +75,7 @@ class RunProgress:
     evaluations_since_best: number of evaluations after the best.
     stopped_at: last step of a run that ended early, otherwise None.
     tracker_id: id of the run for its experiment tracker.
+    reported: step of the last report.
     """
 
     shapes: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -90,6 +91,7 @@ class RunProgress:
     evaluations_since_best: int = 0
     stopped_at: int | None = None
     tracker_id: str = ""
+    reported: int = 0
 
 
 @dataclasses.dataclass(eq=False)
@@ -196,6 +198,7 @@ class Reporter:
         self._unreported = None
         sums = {k: float(v) for k, v in jax.device_get(device_sums).items()}
         check_finite(step, sums)
+        self.progress.reported = step
         rates = self._rates(step)
         self._reset()
         self._estimates = False
@@ -244,11 +247,8 @@ class Reporter:
             self._skipped = 0
         if not skipped:
             return
-        line = (
-            f"skipped {skipped} of {skipped + steps:.0f} batches before step {step}, "
-            "whose loss or gradient norm was not finite or over the spike_norm"
-        )
-        too_many = min(SKIPPED, self._total - self.first)  # of a shorter run: all
+        line = skipped_batches(step, sums)
+        too_many = min(SKIPPED, self._total)  # of a shorter run: all
         if not self.config.optimizer.skip_spikes or self._skipped >= too_many:
             raise DivergenceError(line)
         self.log(f"warning: {line}")
@@ -270,6 +270,15 @@ class Reporter:
         """Writes metrics of a split, in process 0; see MetricWriter."""
         if self.writer is not None:
             self.writer.write(step, split, metrics)
+
+
+def skipped_batches(step: int, sums: Mapping[str, Any]) -> str:
+    """A line about the skipped batches in the sums of a window that ends at ``step``."""
+    skipped = int(sums["skipped"])
+    return (
+        f"skipped {skipped} of {skipped + sums['steps']:.0f} batches before step {step}, "
+        "whose loss or gradient norm was not finite or over the spike_norm"
+    )
 
 
 def check_finite(step: int, values: dict[str, Any]) -> None:

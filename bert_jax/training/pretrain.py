@@ -228,7 +228,9 @@ class _Pretraining:
         checkpoint = Checkpoint(model.config, *parts, compute=model.compute)
         length = self.config.phases[-1].sequence_length
         try:
-            for line in filled_prompts(checkpoint, self.config.prompts, length):
+            for line in filled_prompts(
+                checkpoint, self.config.prompts, length, self.mesh
+            ):
                 self.log(line)
         except UserError as error:  # the training is finished and saved
             self.log(f"prompts: {error}")

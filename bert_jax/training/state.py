@@ -59,6 +59,14 @@ class TrainState:
             average = jax.jit(_copies, out_shardings=places)(self.params)
         return self.replace(sums=sums, average=average)
 
+    def after_report(self) -> "TrainState":
+        """The state with all sums 0, as the step that follows a report needs it."""
+        zero = np.zeros((), np.float32)
+        sums = {}
+        for name, total in self.sums.items():
+            sums[name] = jax.device_put(zero, total.sharding)
+        return self.replace(sums=sums)
+
 
 @cached_by_objective
 def abstract_state(

@@ -26,8 +26,10 @@ from bert_jax.inference.pretrained import (
     score,
 )
 from bert_jax.model.bert import BertForPreTraining
+from bert_jax.model.config import MeshConfig
 from bert_jax.objectives.causal import Causal
 from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.parallel.mesh import make_mesh
 from tests.word_tokenizer import PARTS_CONFIG as CONFIG
 from tests.word_tokenizer import PARTS_TOKENIZER as TOKENIZER
 
@@ -153,7 +155,9 @@ def test_answers_are_the_text_of_their_tokens(byte_level, pretrained):
     assert "\u0120the" not in found
     assert found.count("\ufffd") > 100  # a byte that is not a character
     assert bpe.tokenize(" the \u00e9")[0] == "\u0120the"
-    (line,) = filled_prompts(byte_level, ["the <mask> sat"], 48)
+    (line,) = filled_prompts(
+        byte_level, ["the <mask> sat"], 48, make_mesh(MeshConfig())
+    )
     assert "  " not in line.split("->")[1].strip()
     (blank,) = pretrained.fill_mask("the [MASK] sail", top=100)
     assert sorted(token for token, _ in blank) == sorted(TOKENIZER.tokens)

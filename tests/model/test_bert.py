@@ -10,6 +10,7 @@ from flax import traverse_util
 from bert_jax.model.bert import BertForPreTraining, BertModel
 from bert_jax.model.config import BertConfig, ComputeConfig
 from bert_jax.model.parameters import stack_layers
+from bert_jax.model.tokens import Tokens
 
 SIZES = BertConfig(
     vocab_size=200,
@@ -380,10 +381,13 @@ def test_initial_values(scan_layers):
     assert random_leaves == 3 + 6 * (1 if scan_layers else 2) + 3
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_selected_positions_equal_the_same_positions_of_all(scan_layers):
-    """Values and gradients are equal, and separate layers do less work."""
-    config = replace(scan_layers=scan_layers)
+@pytest.mark.parametrize(
+    "changes", [{}, {"scan_layers": True}, {"window": 2, "global_every": 0}]
+)
+def test_selected_positions_equal_the_same_positions_of_all(changes):
+    """Values and gradients are equal. A separate last layer without window does less."""
+    config = replace(**changes)
+    scan_layers = "scan_layers" in changes
     params = dict(init()["bert"])
     if scan_layers:
         params["encoder"] = stack_layers(params["encoder"])
@@ -414,4 +418,31 @@ def test_selected_positions_equal_the_same_positions_of_all(scan_layers):
         alone: run.lower(params, alone).compile().cost_analysis()["flops"]
         for alone in (True, False)
     }
-    assert (flops[True] < 0.8 * flops[False]) == (not scan_layers)
+    assert (flops[True] < 0.8 * flops[False]) == (not changes)
+
+
+@pytest.mark.parametrize("changes", [{}, {"window": 2, "global_every": 0}])
+def test_the_last_hidden_state_has_the_selected_positions(changes):
+    """With and without scanned layers."""
+    params, batch = init()["bert"], Tokens.of_mask(*make_batch()[:3])
+    stacked = params | {"encoder": stack_layers(params["encoder"])}
+    chosen_BQ = np.array([[0, 5], [1, 2], [3, 15], [0, 7]])
+    found = []
+    for scan_layers, given in ((False, params), (True, stacked)):
+        model = BertModel(*replace(**changes, scan_layers=scan_layers))
+        output = model.apply(
+            {"params": given},
+            batch,
+            deterministic=True,
+            pool=False,
+            hidden_states=True,
+            positions_BQ=chosen_BQ,
+            method="encode",
+        )
+        *_, last = output.hidden_states
+        np.testing.assert_array_equal(last, output.sequence_BLD)
+        found.append(output.hidden_states)
+    loop, scan = found
+    assert [x.shape for x in loop] == [x.shape for x in scan]
+    for one, other in zip(loop, scan, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)

@@ -24,7 +24,7 @@ def params():
 def test_the_order_of_encoders_is_fixed(params):
     """All processes of a job must trace the same program. Sets have a random order."""
     assert encoder_names(params) == ["bert", "generator"]
-    assert encoder_names({"bert": params["bert"]}) == ["bert"]
+    assert encoder_names({"mine": params["bert"], "mlm": params["mlm"]}) == ["mine"]
 
 
 def test_layers_are_stacked_and_unstacked_without_a_change(params):

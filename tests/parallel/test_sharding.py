@@ -109,6 +109,19 @@ def test_an_axis_that_does_not_divide_a_dimension_is_a_one_line_error(
     assert "set mesh.model" in message and "\n" not in message
 
 
+def test_a_rule_may_split_a_dimension_over_several_axes():
+    mesh = make_mesh(MeshConfig(data=4, model=2))
+    rules = (("extra/kernel$", P(("data", "model"), None)),)
+    tree = {"extra/kernel": jax.ShapeDtypeStruct((16, 3), jnp.float32)}
+    (place,) = tree_shardings(tree, mesh, more=rules).values()
+    assert place.shard_shape((16, 3)) == (2, 3)
+    tree = {"extra/kernel": jax.ShapeDtypeStruct((12, 3), jnp.float32)}
+    with pytest.raises(
+        UserError, match=r"^mesh.data=4 x mesh.model=2 does not divide the 12"
+    ):
+        tree_shardings(tree, mesh, more=rules)
+
+
 @pytest.mark.parametrize(
     ("letters", "shard"),
     [("BLD", (2, 8, 8)), ("BLF", (2, 8, 4)), ("BLNH", (2, 8, 4, 8))],

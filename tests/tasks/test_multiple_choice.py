@@ -1,3 +1,4 @@
+import copy
 import json
 
 import numpy as np
@@ -126,6 +127,10 @@ def test_truncation_cuts_the_longer_text_and_counts_rows(parse, tmp_path, tokeni
     ]
     assert features.truncated == 2
     assert features.targets == {}
+    from_left = copy.copy(tokenizer)
+    from_left.truncation = "tail"
+    features = task.encode(parse(task, lines, "in"), from_left)
+    assert letters(tokenizer, features)[:2] == ["<bcd>gh>", "<abcd>x>"]
 
 
 def test_lines_are_parsed_and_predictions_are_written(parse, tmp_path):

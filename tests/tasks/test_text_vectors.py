@@ -1,5 +1,6 @@
 """Text embeddings, trained on pairs: losses, rows, and runs."""
 
+import copy
 import csv
 import dataclasses
 import json
@@ -82,6 +83,18 @@ def test_losses_with_negatives_equal_a_computation_by_hand(theirs):
         Vectors(None, loss="triplet").losses(vectors[:, :2], batch)
     with pytest.raises(UserError, match=r"matryoshka=\(9,\), expected at most 8"):
         Vectors(None, matryoshka=(9,)).losses(vectors[:, :2], batch)
+
+
+def test_a_long_text_loses_the_end_that_the_tokenizer_names(vocabulary):
+    pairs = [("red it is good", "good", 5.0), ("it is", "bad", 1.0)]
+    cosine = task(max_length=5).with_rows(train=pairs, dev=pairs)
+    for truncation, kept in (("head", "red it is"), ("tail", "it is good")):
+        tokenizer = copy.copy(vocabulary)
+        tokenizer.truncation = truncation
+        features = cosine.encode(cosine.read("train"), tokenizer)
+        ids = features.input_ids[0].tolist()
+        assert ids[1:-1] == vocabulary.encode(kept).tolist()
+        assert features.truncated == 1
 
 
 TRIPLETS = [("it is good", "good", "bad"), ("it is", "red", "a good ship")]
@@ -316,11 +329,13 @@ def test_a_run_keeps_the_modules_of_its_checkpoint(settings, tmp_path):
     params = {"bert": encoder.params["bert"]}
     extra = {"modules": modules}
     checkpoint = dataclasses.replace(encoder, head="cls", params=params, extra=extra)
+    checkpoint.tokenizer.truncation = "tail"
     save_huggingface(tmp_path / "given", checkpoint)
     config = finetune_config(values | {"init_from": str(tmp_path / "given")})
     run_one(config, tmp_path / "run", [].append)
     trained = load(tmp_path / "run")
     assert (trained.head, trained.extra["data"]["pooling"]) == ("cls", "cls")
+    assert trained.tokenizer.truncation == "tail"
     changed = {"max_length": config.data.max_length}
     assert modules | changed == {n: trained.extra["modules"][n] for n in modules}
     best = tmp_path / "run/best"

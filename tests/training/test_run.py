@@ -529,7 +529,7 @@ def test_a_spike_or_too_many_skipped_batches_stop_the_run(
     make_job, tmp_path, monkeypatch
 ):
     job = make_job(dict(optimizer=OptimizerConfig(0.1, spike_norm=1e-6)))
-    message = "skipped 3 of 3 batches before step 3.*skip_spikes=True"
+    message = "skipped 2 of 2 batches before step 2.*skip_spikes=True"
     with pytest.raises(DivergenceError, match=message):
         run(job, RunFolder(tmp_path / "a"), print)
     # A run shorter than SKIPPED steps cannot skip all of them.
@@ -542,6 +542,47 @@ def test_a_spike_or_too_many_skipped_batches_stop_the_run(
         settings = skipping(spike_norm=1e-6) | dict(log_every=every)
         with pytest.raises(DivergenceError, match=r"skipped \d of \d batches"):
             run(make_job(settings), RunFolder(tmp_path / name), print)
+
+
+def test_a_state_after_a_spike_is_not_saved(make_job, tmp_path):
+    """The run stops before the save, so it can resume without the skipped batch."""
+    settings = dict(log_every=100, checkpoint_every=1)
+    spikes = OptimizerConfig(learning_rate=0.1, warmup_steps=2, spike_norm=1e6)
+    job = make_job(settings | dict(optimizer=spikes), evaluates=never, batches=Empty(4))
+    folder = RunFolder(tmp_path / "run")
+    message = "skipped 1 of 4 batches before step 4,"
+    with pytest.raises(DivergenceError, match=message):
+        run(job, folder, print)
+    assert newest_step(folder.checkpoints) == 3
+    job = make_job(settings, evaluates=never, change_settings=True)
+    state, *_ = run(job, folder, print)
+    expected, *_ = run(job, RunFolder(tmp_path / "whole"), print)
+    assert same(state.params, expected.params)
+
+
+class Fewer(Batches):
+    def __len__(self):
+        return 5
+
+
+def test_a_finished_run_with_more_steps_reports_each_step_once(make_job, tmp_path):
+    """The last report of the first run is not at a multiple of log_every."""
+    folder = RunFolder(tmp_path / "run")
+    run(make_job(evaluates=never, batches=Fewer()), folder, print)
+    run(make_job(evaluates=never, change_settings=True), folder, print)
+    lines = read_metrics(tmp_path / "run/metrics.jsonl")
+    computed = {line["step"]: line["computed_tokens"] for line in lines}
+    assert computed == {step: 48 * step for step in (3, 5, 6, 9)}
+
+
+def test_a_warmup_longer_than_the_run_is_logged(make_job, tmp_path):
+    optimizer = OptimizerConfig(learning_rate=0.1, warmup_steps=90)
+    lines = []
+    run(make_job(dict(optimizer=optimizer)), RunFolder(tmp_path), lines.append)
+    assert lines[0] == (
+        "warning: the warmup of 90 steps is longer than the run of 9 steps, so the "
+        "learning rate only rises to 0.01; set optimizer.warmup_steps"
+    )
 
 
 def test_a_report_whose_only_batch_is_skipped_does_not_end_a_run(make_job, tmp_path):
