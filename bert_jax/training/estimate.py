@@ -16,7 +16,7 @@ from bert_jax.parallel.mesh import batch_sharding, check_batch_size, make_mesh
 from bert_jax.training import step as training_step
 from bert_jax.training.config import TrainConfig
 from bert_jax.training.metrics import peak_flops
-from bert_jax.training.optimizer import make_schedule
+from bert_jax.training.optimizer import bert_optimizer, make_schedule
 from bert_jax.training.pretrain import pretraining_objective
 from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.unstable import topologies
@@ -183,7 +183,7 @@ def lower_step(
 ) -> tuple[jax.stages.Lowered, TrainState, dict[str, jax.ShapeDtypeStruct]]:
     """The lowered train step of ``phase``, and the shapes of its state and batch."""
     objective = pretraining_objective(config)
-    optimizer = training_step.objective_optimizer(objective, config.optimizer)
+    optimizer = bert_optimizer(config.optimizer, objective.frozen)
     has_average = config.average > 0
     state = abstract_state(
         objective, optimizer, mesh, fsdp=config.mesh.fsdp, average=has_average

@@ -21,7 +21,7 @@ from bert_jax.tasks.families import with_usual_columns
 from bert_jax.training.config import finetune_config, train_config
 from bert_jax.training.workdir import RunFolder
 
-# Settings of a finished run that do not change its scores, by the start of their names.
+# Settings, or groups of settings, of a finished run that do not change its scores.
 NO_EFFECT = (
     "mesh",
     "accumulation",
@@ -33,6 +33,7 @@ NO_EFFECT = (
     "data_timeout",
     "eval_batch_size",
     "keep_checkpoints",
+    "keep_checkpoints_every",
     "prompts",
     "data.threads",
     "data.prefetch",
@@ -173,8 +174,8 @@ def changed_settings(
     A setting that ``old`` does not have gets its default. "rows" and each value of "text",
     which describe the data, count if both have them. Two names of a place are equal if the
     place or its content is the same. The weights of ``init_from`` count if both have their
-    checksum. checkpoint_every and prompts do not count. free: settings that may differ, by
-    the start of their names. Raises UserError if ``old`` has a setting that no longer
+    checksum. checkpoint_every and prompts do not count. free: settings, or groups of
+    settings, that may differ. Raises UserError if ``old`` has a setting that no longer
     exists.
     """
     if "data" in old and "family" in old and "labels" not in old:  # written by 0.2
@@ -196,7 +197,8 @@ def changed_settings(
     for change in differences(old | same, new | same):
         name, before, after = change
         is_place = name in (*PLACES, *_CORPUS)
-        if name.startswith(free) or _is_unknown(*change):
+        is_free = any(name == one or name.startswith(f"{one}.") for one in free)
+        if is_free or _is_unknown(*change):
             continue
         if is_place and _path(before) == _path(after):
             continue

@@ -40,7 +40,12 @@ from bert_jax.training import hooks, metrics
 from bert_jax.training.config import RunConfig
 from bert_jax.training.hooks import Hook, Profile, Saver, Training, call_hooks
 from bert_jax.training.metrics import MetricWriter, Reporter, RunProgress
-from bert_jax.training.optimizer import Schedule, learning_rate, make_schedule
+from bert_jax.training.optimizer import (
+    Schedule,
+    bert_optimizer,
+    learning_rate,
+    make_schedule,
+)
 from bert_jax.training.owner import check_folder, with_changes
 from bert_jax.training.state import (
     TrainState,
@@ -48,7 +53,7 @@ from bert_jax.training.state import (
     init_state,
     new_parameters,
 )
-from bert_jax.training.step import Sums, compile_step, objective_optimizer
+from bert_jax.training.step import Sums, compile_step
 from bert_jax.training.workdir import RunFolder
 
 HostBatch = dict[str, np.ndarray]
@@ -118,7 +123,7 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress,
         )
     check_same(job.identity, "config or data; start all with the same command")
     on_leader(lambda: check_folder(folder, job.identity, job.change_settings))
-    optimizer = objective_optimizer(job.objective, config.optimizer)
+    optimizer = bert_optimizer(config.optimizer, job.objective.frozen)
     abstract = abstract_state(
         job.objective,
         optimizer,

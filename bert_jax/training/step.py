@@ -152,13 +152,6 @@ def apply_gradients(
     return new_state, sums | {"last_skipped": last_skipped}
 
 
-def objective_optimizer(
-    objective: Objective, config: OptimizerConfig
-) -> optax.GradientTransformation:
-    """:func:`bert_optimizer` without updates of the objective's frozen parameters."""
-    return bert_optimizer(config, objective.frozen)
-
-
 def compile_step(
     objective: Objective,
     optimizer: OptimizerConfig,
@@ -194,7 +187,7 @@ def _compiled(
     log_every: int,
     average: float,
 ) -> Callable[[TrainState, Batch, Schedule], tuple[TrainState, Sums]]:
-    transformation = objective_optimizer(objective, optimizer)
+    transformation = bert_optimizer(optimizer, objective.frozen)
     shardings = jax.tree.unflatten(tree, leaves)
     by_rows = _sums_by_rows(objective, shardings)
 
