@@ -24,7 +24,7 @@ from flax import traverse_util
 
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.inference import pretrained as pretrained_model
-from bert_jax.interop.train_state import read_params
+from bert_jax.interop.train_state import read_step
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.settings import all_settings
@@ -367,7 +367,7 @@ class Seen:
     def params(self) -> dict[str, np.ndarray]:
         """The parameters of the newest checkpoint."""
         return traverse_util.flatten_dict(
-            jax.device_get(read_params(self.workdir / "checkpoints")), sep="/"
+            jax.device_get(read_step(self.workdir / "checkpoints")[1]), sep="/"
         )
 
     def lines(self, split: str) -> list[dict[str, Any]]:
@@ -384,7 +384,7 @@ class Seen:
     def averages_as(self, average: float) -> bool:
         """Whether the run kept the average with this decay rate."""
         try:
-            means = read_params(self.workdir / "checkpoints", average="ema")
+            _, means = read_step(self.workdir / "checkpoints", average="ema")
         except UserError:  # the run has no average
             return False
         expected = trained_by_hand(self.config.optimizer, self.batches, average)

@@ -301,23 +301,25 @@ def test_attention_that_is_drawn_is_0_outside_the_window(impl, params, queries):
     queries(8)
     tokens = rows(40)
     positions = np.int32([[39, 2, 20]] * 4)
-    apply = functools.partial(
-        BertModel(MODEL, ComputeConfig(attention_impl=impl)).apply,
-        *({"params": params}, tokens),
-        method="encode",
-        deterministic=True,
-        pool=False,
-        mutable=["attention"],
-    )
-    _, kept = jax.jit(apply)()
-    _, few = jax.jit(lambda: apply(positions_BQ=positions))()
-    for i in range(5):
-        (probs,) = kept["attention"]["encoder"][f"layer_{i}"]["attention"].values()
-        probs = np.asarray(probs[0])
+
+    def drawn(config, positions_BQ=None):
+        model = BertModel(config, ComputeConfig(attention_impl=impl))
+        apply = functools.partial(model.apply, method="encode", mutable=["attention"])
+        options = dict(deterministic=True, pool=False, positions_BQ=positions_BQ)
+        _, kept = jax.jit(lambda: apply({"params": params}, tokens, **options))()
+        layers = kept["attention"]["encoder"]
+        return [
+            np.asarray(*layers[f"layer_{i}"]["attention"].values())[0] for i in range(5)
+        ]
+
+    for i, probs in enumerate(drawn(MODEL)):
         assert probs.shape == (4, 2, 40, 40)
         np.testing.assert_allclose(probs.sum(axis=-1), 1, rtol=1e-5)
         attends = square(tokens, MODEL.pattern(i).window or 40, causal=False)
         assert (probs[0, 0] > 0).sum() == attends[0].sum()
-    (last,) = few["attention"]["encoder"]["layer_4"]["attention"].values()
-    expected = np.take_along_axis(probs, positions[:, None, :, None], axis=2)
-    np.testing.assert_allclose(last[0], expected, rtol=0, atol=1e-6)
+    # A last layer with a window computes all positions.
+    for config in (MODEL, dataclasses.replace(MODEL, global_every=4)):
+        last, few = drawn(config)[4], drawn(config, positions)[4]
+        if not config.pattern(4).window:
+            last = np.take_along_axis(last, positions[:, None, :, None], axis=2)
+        np.testing.assert_allclose(few, last, rtol=0, atol=1e-6)

@@ -28,7 +28,7 @@ from bert_jax.data.wordpiece import WordPieceTokenizer
 from bert_jax.errors import DivergenceError, StalledError, UserError
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.interop.huggingface import save_huggingface
-from bert_jax.interop.train_state import read_params
+from bert_jax.interop.train_state import read_step
 from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.mlm_nsp import MlmNsp
@@ -421,7 +421,7 @@ def test_a_config_can_name_a_users_objective(configure, monkeypatch, tmp_path):
     phase = dataclasses.replace(config.phases[0], steps=14)
     config = dataclasses.replace(config, phases=(phase,))
     metrics = pretrain(config, tmp_path, lines.append)
-    params = read_params(tmp_path / "checkpoints")
+    _, params = read_step(tmp_path / "checkpoints")
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     assert f" {count:,} parameters" in lines[0] and "mlm" not in params
     assert set(metrics) == {"loss", "side_loss", "side_accuracy"}
@@ -523,7 +523,7 @@ def test_a_decay_starts_from_a_checkpoint_of_the_stable_part(one_phase_of, tmp_p
     assert change["settings"]["optimizer.decay_steps"] == {"from": 0, "to": 3}
     for average in ("", "ema"):
         params, expected = (
-            read_params(run / "checkpoints", average=average)
+            read_step(run / "checkpoints", average=average)[1]
             for run in (decayed, whole)
         )
         jax.tree.map(np.testing.assert_array_equal, params, expected)
@@ -565,7 +565,7 @@ def test_a_decay_may_start_and_stop_the_average_and_the_z_loss(
         pretrain(config(6, *after), stable, lines.append, change_settings=True)
         assert f"{stable}/checkpoints/3: {event}: {names}" in lines
         ends[event] = [
-            read_params(run / "checkpoints", average="ema" if after else "")
+            read_step(run / "checkpoints", average="ema" if after else "")[1]
             for run in (decayed, stable)
         ]
         jax.tree.map(np.testing.assert_array_equal, *ends[event])
@@ -573,11 +573,11 @@ def test_a_decay_may_start_and_stop_the_average_and_the_z_loss(
         start = f"--init_from={stable}/checkpoints/3"
         pretrain(config(3, start, "--init_state=True"), tmp_path / "short", print)
     with pytest.raises(UserError, match="has no moving average"):
-        read_params(tmp_path / "left out/checkpoints", average="ema")
+        read_step(tmp_path / "left out/checkpoints", average="ema")
     run = tmp_path / "new after this checkpoint"
-    average = read_params(tmp_path / "new after this checkpoint stable/checkpoints", 3)
+    _, average = read_step(tmp_path / "new after this checkpoint stable/checkpoints", 3)
     for step in (4, 5, 6):
-        params = read_params(run / "checkpoints", step)
+        _, params = read_step(run / "checkpoints", step)
         average = jax.tree.map(lambda a, x: 0.7 * a + 0.3 * x, average, params)
     jax.tree.map(
         functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7),
@@ -826,7 +826,7 @@ def test_a_run_needs_only_text_and_a_checkpoint(start, small_store, tmp_path, ca
     metrics = pretrain(named, tmp_path / "named", lambda line: None)
     assert model.scores == metrics
     for name in ("bert", "mlm", "nsp"):
-        expected = read_params(tmp_path / "named/checkpoints")[name]
+        expected = read_step(tmp_path / "named/checkpoints")[1][name]
         jax.tree.map(np.testing.assert_array_equal, model.params[name], expected)
     assert capsys.readouterr() == ("", "")
     # A setting that only the run has is a change, and is not taken over without a message.
