@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from bert_jax.errors import StalledError, UserError
 from bert_jax.files import STORE_LIBRARIES, is_remote
 from bert_jax.parallel.processes import is_leader, lost_peer, on_leader
 from bert_jax.parallel.sharding import array_shapes, arrays_by_path, shape_differences
-from bert_jax.progress import unwatched
+from bert_jax.progress import Log, unwatched
 
 if not logging.root.handlers and logging.lastResort is not None:
     # Orbax logs while it is imported and in each save, and absl then gives the root logger
@@ -50,8 +50,6 @@ _FAULT = re.compile(
     r"\b(RESOURCE_EXHAUSTED|UNAVAILABLE|DEADLINE_EXCEEDED|CANCELLED|ABORTED|"
     r"PERMISSION_DENIED|UNAUTHENTICATED)\b"
 )
-
-Log = Callable[[str], None]
 
 
 def _keep_record(record: logging.LogRecord) -> bool:

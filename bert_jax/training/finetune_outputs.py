@@ -17,6 +17,7 @@ from bert_jax.inference.mistakes import (
     mean_baseline,
     write_mistakes,
 )
+from bert_jax.interop.find import BEST
 from bert_jax.interop.huggingface import save_huggingface
 from bert_jax.interop.load import load
 from bert_jax.interop.modules import EXTRA as MODULES
@@ -41,7 +42,6 @@ from bert_jax.training.finetune_data import Prepared
 from bert_jax.training.workdir import RunFolder
 from bert_jax.unstable import multihost_utils
 
-BEST = "best"  # the folder of the best model, which bert_jax.load finds
 PREDICTIONS = "predictions"  # the folder of answers in the task's official form
 ANSWERS = "{}.answers.json"  # the answer to each row of a split, in PREDICTIONS
 

@@ -126,6 +126,7 @@ class Reporter:
         self.bar = Progress(
             "training", total=self._total, initial=self.first, unit="steps"
         )
+        self._check_warmup()
         self.start_window()
 
     @property
@@ -234,6 +235,17 @@ class Reporter:
         rates["seconds"] = self.seconds
         rates["lost_seconds"] = self.progress.lost_seconds
         return rates
+
+    def _check_warmup(self) -> None:
+        """Warns if the learning rate does not reach its peak."""
+        warmup = int(self.schedule.warmup_steps)
+        if warmup > self._total:
+            largest = float(learning_rate(self.schedule, self._total))
+            self.log(
+                f"warning: the warmup of {warmup:,} steps is longer than the run of "
+                f"{self._total:,} steps, so the learning rate only rises to {largest:.2g}; "
+                "set optimizer.warmup_steps"
+            )
 
     def _check_skipped(self, step: int, sums: dict[str, float]) -> None:
         """Logs skipped batches.

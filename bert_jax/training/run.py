@@ -40,12 +40,7 @@ from bert_jax.training import hooks, metrics
 from bert_jax.training.config import RunConfig
 from bert_jax.training.hooks import Hook, Profile, Saver, Training, call_hooks
 from bert_jax.training.metrics import MetricWriter, Reporter, RunProgress
-from bert_jax.training.optimizer import (
-    Schedule,
-    bert_optimizer,
-    learning_rate,
-    make_schedule,
-)
+from bert_jax.training.optimizer import Schedule, bert_optimizer, make_schedule
 from bert_jax.training.owner import check_folder, with_changes
 from bert_jax.training.state import (
     TrainState,
@@ -114,13 +109,6 @@ def run(job: Job, folder: RunFolder, log: Log) -> tuple[TrainState, RunProgress,
     began = time.perf_counter()
     config, total = job.config, len(job.batches)
     schedule = make_schedule(config.optimizer, total)
-    if schedule.warmup_steps > total:
-        largest = learning_rate(schedule, total)
-        log(
-            f"warning: the warmup of {schedule.warmup_steps:,.0f} steps is longer than the "
-            f"run of {total:,} steps, so the learning rate only rises to {largest:.2g}; "
-            "set optimizer.warmup_steps"
-        )
     check_same(job.identity, "config or data; start all with the same command")
     on_leader(lambda: check_folder(folder, job.identity, job.change_settings))
     optimizer = bert_optimizer(config.optimizer, job.objective.frozen)

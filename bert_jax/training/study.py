@@ -26,6 +26,7 @@ from bert_jax.inference.pretrained import (
     log_probabilities,
     read_sets,
 )
+from bert_jax.interop.find import BEST, CHECKPOINTS
 from bert_jax.interop.load import load
 from bert_jax.progress import Log, Progress, print_line
 from bert_jax.runs import read_runs
@@ -39,7 +40,6 @@ from bert_jax.training.config import (
     finetune_config,
     train_config,
 )
-from bert_jax.training.finetune_outputs import BEST
 from bert_jax.training.pretrain import pretrain, pretraining_objective
 from bert_jax.training.pretrain_data import text_of
 from bert_jax.training.results import (
@@ -51,7 +51,6 @@ from bert_jax.training.results import (
     write_table,
 )
 from bert_jax.training.sweep import check_files, is_moved, run_one
-from bert_jax.training.workdir import CHECKPOINTS
 
 
 class Study:

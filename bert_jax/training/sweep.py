@@ -22,6 +22,7 @@ from bert_jax.files import (
     new_folder,
     replace_folder,
 )
+from bert_jax.interop.find import BEST
 from bert_jax.parallel.processes import from_leader, on_leader
 from bert_jax.progress import Log, Progress, print_line
 from bert_jax.runs import RESULTS
@@ -32,7 +33,7 @@ from bert_jax.tasks.task import Task
 from bert_jax.training import finetune as tuning
 from bert_jax.training import finetune_data as data
 from bert_jax.training.config import FineTuneConfig
-from bert_jax.training.finetune_outputs import BEST, PREDICTIONS, show
+from bert_jax.training.finetune_outputs import PREDICTIONS, show
 from bert_jax.training.owner import (
     NO_EFFECT,
     PLACES,

@@ -14,12 +14,12 @@ from etils import epath
 from bert_jax import files, remote
 from bert_jax.errors import UserError
 from bert_jax.files import LOCK, PROGRAMS
+from bert_jax.interop.find import CHECKPOINTS
 from bert_jax.interop.train_state import newest_step
 from bert_jax.parallel.processes import check_same, is_leader, on_leader
 from bert_jax.progress import Log, unwatched
 from bert_jax.runs import CURVES, METRICS, RESULTS
 
-CHECKPOINTS = "checkpoints"
 # Folders that are not copied with the small files of a workdir. Orbax writes checkpoints,
 # JAX writes programs, prepared() copies text, and features are needed during a run only.
 _APART = {CHECKPOINTS, PROGRAMS, "text", "features"}
