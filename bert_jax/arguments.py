@@ -100,6 +100,9 @@ def in_groups(function: Callable, settings: Mapping[str, Any]) -> dict[str, Any]
         if name not in known:
             actual = f"{name} is not an argument of {function.__name__}"
             near = hint(name, sorted(known)) or f"expected one of {', '.join(known)}"
+            for group, config in function.configs.items():
+                if example := _in_group(name, config):
+                    near = f"it is a setting of a group: {group}=dict({example})"
             raise UserError(f"{actual}; {near}")
         if known[name].annotation is dict and not isinstance(value, Mapping):
             raise UserError(f"{name}={value!r:.60}, expected a dictionary of settings")
@@ -118,6 +121,19 @@ def in_groups(function: Callable, settings: Mapping[str, Any]) -> dict[str, Any]
         if changed:
             grouped[group] = changed
     return grouped
+
+
+def _in_group(name: str, config: type) -> str:
+    """How a dictionary of a config gives a setting, "" if the config does not have it."""
+    for field, annotation in typing.get_type_hints(config).items():
+        if field == name:
+            return f"{name}=..."
+        example = ""
+        if dataclasses.is_dataclass(annotation):
+            example = _in_group(name, annotation)
+        if example:
+            return f"{field}=dict({example})"
+    return ""
 
 
 def _arguments(kind: type, flat: str = "", group: str = "") -> Iterator[_Argument]:

@@ -13,7 +13,7 @@ flags:
   --text T [T ...]     one row: a text, or two; may be repeated
   --input FILE         table (.csv, .tsv, .jsonl, .json, .parquet), lines, or -
   --columns C [C ...]  columns of a table with the texts (as trained, or text)
-  --output FILE        a .csv file, or another for JSON lines (stdout)
+  --output FILE        a .csv or .jsonl file (stdout)
   --json               print JSON lines instead of readable lines
   --top K              likeliest tokens of a [MASK] (5), labels or spans (all)
   --next_sentence      probability that the second text follows the first

@@ -13,7 +13,7 @@ flags:
   --text T [T ...]       one row: a text, or two; may be repeated
   --input FILE           table (.csv, .tsv, .jsonl, .json, .parquet), lines, -
   --columns C [C ...]    columns of a table with the texts (as trained, or text)
-  --output FILE          a .csv file, or another for JSON lines (stdout)
+  --output FILE          a .csv or .jsonl file (stdout)
   --json                 print JSON lines instead of readable lines
   --pairs F [F ...]      files or folders of pairs: a good and a bad sentence
   --pairs_range A:B      slice of the pairs of each file, such as 500:1000 (all)

@@ -216,8 +216,7 @@ class Squad(Task):
                 needed = "set version_2=True for SQuAD 2.0"
                 raise UserError(f"{row.where} has no answer; {needed}")
             else:
-                problem = "has no answer and is_impossible is not true"
-                _skip(self.config, f"{row.where} {problem}")
+                _skip(self.config, f"{row.where} has no answer")
         return rows
 
     def row(self, where: str, values: Mapping[str, Any], labelled: bool) -> Question:
@@ -439,7 +438,10 @@ class Squad(Task):
 def _skip(config: SquadConfig, problem: str) -> None:
     """Raises UserError, or logs the problem if bad_answers is "skip"."""
     if config.bad_answers == "refuse":
-        needed = "leave such answers out with data.bad_answers=skip"
+        needed = (
+            "set version_2=True if the text has no answer, or leave such rows out with "
+            "data.bad_answers=skip"
+        )
         raise UserError(f"{problem}; correct it, or {needed}")
     logger.warning(f"skipped: {problem}")
 

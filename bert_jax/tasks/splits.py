@@ -257,10 +257,10 @@ class Splits:
         """The splits with these rows of train, by number, as dev."""
         train = self.rows["train"]
         if train and not dev:
-            needed = "check which column is the label, or give dev=rows"
             raise UserError(
                 "train has too few rows to hold some out for dev, because each class "
-                f"needs two; {needed}"
+                "needs two; check which column is the label, set regression=True if the "
+                "labels are numbers, or give dev=rows"
             )
         chosen: dict[str, list[Record]] = {"train": [], "dev": []}
         for number, record in enumerate(train):

@@ -76,7 +76,7 @@ def cross_validate(
     """Fine-tunes a checkpoint once for each fold of the rows, and scores it on the fold.
 
     >>> result = bert_jax.cross_validate(
-    ...     bert_jax.tasks.classification(), init_from="all-MiniLM-L6-v2", train=rows
+    ...     bert_jax.tasks.classification(), init_from="models/english", train=rows
     ... )
     >>> result.mean["accuracy"], result.deviation["accuracy"]
     (90.4, 1.7)
@@ -89,7 +89,8 @@ def cross_validate(
     folds: number of folds. Each class of a classification keeps its share in every fold.
       The folds depend on ``seed``.
     workdir: folder of the runs, which are in sweep/. The same call runs the unfinished
-      folds. best/ is the model of the best fold. None: a new temporary folder.
+      folds. best/ is the model of the best fold. None: a new temporary
+      folder, which is not deleted.
     change_settings: resume an unfinished fold with other settings than before.
     settings: see below.
 

@@ -46,6 +46,7 @@ from bert_jax.tasks.task import (
 )
 from bert_jax.tasks.text_classification import REGRESSION
 from bert_jax.training.config import FineTuneConfig
+from bert_jax.training.metrics import tracker_library
 from bert_jax.training.workdir import RunFolder
 
 FEATURES = "features"  # the folder of a frozen encoder's vectors, deleted after the run
@@ -103,6 +104,8 @@ def prepare(
     (``config.features.layers``) its vectors are written to ``workdir``/features.
     """
     check_checkpoint(config.init_from, "init_from")
+    if config.tracker:
+        tracker_library(config.tracker)
     compute = dataclasses.asdict(config.compute)
     checkpoint = load(config.init_from, **config.model.changes(), **compute)
     checks.check_vocabulary(checkpoint, config.init_from)
@@ -130,6 +133,9 @@ def prepare(
             hidden = workdir / FEATURES
             split = with_hidden(split, model, checkpoint, hidden, **settings)
         splits.append(split)
+    for split in splits[1:]:
+        for line in _shared_rows(splits[0], split):
+            log(f"warning: {split.name}: {line}")
     only_dev = found(task, ("dev",)) - found(task, ("train",))
     if only_dev:
         log(f"warning: dev: labels that train lacks: {listed(sorted(only_dev))}")
@@ -241,6 +247,19 @@ def _read_split(
         for warning in warnings(task, rows, features):
             log(f"warning: {name}: {warning}")
     return Split(name, rows, features)
+
+
+def _shared_rows(train: Split, other: Split) -> list[str]:
+    """A line if at least half of the rows of a split have the tokens of a row of train."""
+    known = {ids.tobytes() for ids in train.features.input_ids}
+    is_shared = np.ones(len(other.rows), bool)
+    for row, ids in zip(other.features.example, other.features.input_ids, strict=True):
+        is_shared[row] &= ids.tobytes() in known
+    count = is_shared.sum()
+    if not count or 2 * count < len(is_shared):
+        return []
+    actual = f"{count:,} of {len(is_shared):,} rows are also in train"
+    return [f"{actual}, so their score shows how well the model remembers"]
 
 
 def identity(config: FineTuneConfig, prepared: Prepared) -> dict[str, Any]:

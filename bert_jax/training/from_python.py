@@ -107,7 +107,7 @@ def pretrain(
     """Pretrains a new BERT, or continues a checkpoint, on text. Returns the model.
 
     >>> model = bert_jax.pretrain(
-    ...     text="notes/*.txt", init_from="all-MiniLM-L6-v2", steps=200
+    ...     text="notes/*.txt", init_from="google-bert/bert-base-uncased", steps=200
     ... )
     >>> model.fill_mask("The [MASK] is closed on Mondays.")
     [[('museum', 0.12), ...]]
@@ -117,7 +117,7 @@ def pretrain(
       ``text`` also removes the ``prompts`` of a config with a text of its own. If
       it has a group "optimizer", this group needs a learning_rate.
     workdir: folder of the run. The same call resumes an interrupted run. None: a new
-      temporary folder.
+      temporary folder, which is not deleted.
     text: a file, a folder or a pattern such as "notes/*.txt"; several in a list, an array
       or a column; or the output folder of ``bert_jax prepare``. To mix several output
       folders give data=dict(mixture=FOLDERS, weights=NUMBERS).
@@ -284,7 +284,7 @@ def finetune(
 
     >>> rows = [("a gripping film", "good"), ("two lost hours", "bad"), ...]
     >>> model = bert_jax.finetune(
-    ...     bert_jax.tasks.classification(), init_from="all-MiniLM-L6-v2", train=rows
+    ...     bert_jax.tasks.classification(), init_from="models/english", train=rows
     ... )
     >>> model.scores["dev"]["accuracy"]
     91.3
@@ -300,7 +300,8 @@ def finetune(
       share of the training rows that becomes dev (default 0.1). A ``test`` without labels
       only gets predictions.
     workdir: folder of the run. The same call resumes an interrupted run, and does not
-      repeat a finished run. None: a new temporary folder.
+      repeat a finished run. None: a new temporary
+      folder, which is not deleted.
     log: function that receives each line of the log, in process 0.
     verbose: 0 shows no lines, no warnings and no progress bars.
     change_settings: resume an unfinished run of ``workdir`` with other settings than

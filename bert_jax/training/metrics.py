@@ -302,6 +302,12 @@ def check_finite(step: int, values: dict[str, Any]) -> None:
             raise DivergenceError(f"the {change} in the steps before step {step}")
 
 
+def tracker_library(name: str) -> ModuleType:
+    """The library of the setting tracker. Raises UserError if it is not installed."""
+    with reading(f"tracker={name!r}", "its library"):
+        return importlib.import_module(name)
+
+
 def open_tracker(
     name: str, run: str, run_id: str, config: dict[str, Any]
 ) -> ModuleType:
@@ -310,8 +316,7 @@ def open_tracker(
     name: name of the library. run: name of the workdir. run_id: id of the run, which wandb
     resumes by. trackio resumes by name, so its names contain the id.
     """
-    with reading(f"tracker={name!r}", "its library"):
-        library = importlib.import_module(name)
+    library = tracker_library(name)
     names = {"name": f"{run}-{run_id}"}
     if name == "wandb":
         names = {"name": run, "id": run_id}

@@ -357,6 +357,22 @@ def test_the_default_length_fits_the_position_table(checkpoint_dir, tmp_path):
     assert saved["max_length"] == 32
 
 
+def test_rows_of_dev_that_are_also_in_train_give_a_warning(checkpoint_dir, tmp_path):
+    rows, lines = [(" ".join(words), label) for words, label in texts()], []
+    dev = [*rows[:3], ("bad bad bad bad bad", 0)]
+    bert_jax.finetune(
+        bert_jax.tasks.classification(max_length=32),
+        init_from=checkpoint_dir,
+        train=rows,
+        dev=dev,
+        workdir=tmp_path,
+        log=lines.append,
+        epochs=1,
+    )
+    warning = "warning: dev: 3 of 4 rows are also in train, so their score"
+    assert sum(line.startswith(warning) for line in lines) == 1
+
+
 def test_pairs_without_labels_need_dev(checkpoint_dir, tmp_path):
     task = bert_jax.tasks.sentence_vectors(loss="contrastive", max_length=24)
     pairs = [
@@ -448,7 +464,10 @@ def test_a_string_is_not_read_as_a_file():
         ({"eval_dataset": []}, r"finetune; did you mean dev\?"),
         ({"metrics": "f1"}, "^metrics='f1', expected a function of labels and answers"),
         ({"callback": "f1"}, "^callback='f1', expected a function of the step and"),
-        ({"dtype": "auto"}, "^dtype is not an argument of finetune; expected one of"),
+        (
+            {"dtype": "auto"},
+            r"^dtype is not .* of a group: compute=dict\(dtype=\.\.\.\)",
+        ),
         ({"train": [("good", "a")] * 9}, "rows with 1 label .a.;"),
         (
             {"train": [("a", "b")], "workdir": 3},

@@ -967,6 +967,10 @@ def test_a_small_text_has_a_small_vocabulary(tmp_path):
         (dict(phases=[]), "steps is missing; give the number of steps"),
         (dict(phases=[], batch_size=8), "steps is missing; give the number of steps"),
         (dict(stepz=3), r"^stepz is not an argument of pretrain; did you mean steps\?"),
+        (
+            dict(mask_rate=0.3),
+            r"^mask_rate is not .*: data=dict\(examples=dict\(mask_rate=\.\.\.\)\)",
+        ),
         (dict(config="notes.txt"), "^config='notes.txt', .*; pass files as text="),
         (dict(lr=1), "did you mean learning_rate"),
     ],
@@ -978,6 +982,20 @@ def test_the_error_names_missing_settings_of_pretraining(
         settings = settings | {"init_from": start[2]}
     with pytest.raises(UserError, match=message):
         bert_jax.pretrain(text="notes.txt", workdir=tmp_path, **settings)
+
+
+def test_a_missing_tracker_is_an_error_before_the_text_is_prepared(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    (tmp_path / "notes.txt").write_text("One sentence.\nAnother sentence.\n")
+    sizes = dict(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
+    settings = dict(model=sizes, steps=2, tracker="trackio")
+    with pytest.raises(UserError, match="tracker='trackio' needs"):
+        bert_jax.pretrain(
+            text=tmp_path / "notes.txt", workdir=tmp_path / "run", **settings
+        )
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
