@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 64 << 20  # bytes
 _LONGEST_NAME = 200  # bytes; hidden files replace a longer name by its checksum
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:/")
 LOCK = ".lock"  # the file that names the process that uses a folder
 PROGRAMS = "programs"  # the folder of a workdir with JAX's compiled programs
 # Libraries whose exceptions mean that an object store does not answer, or refuses access.
@@ -49,6 +50,13 @@ def expanded(path: Any) -> Any:
 def is_remote(path: str | os.PathLike) -> bool:
     """Whether ``path`` is the URL of an object store, such as gs://bucket/folder."""
     return "://" in os.fspath(path)
+
+
+def check_local(path: str | os.PathLike) -> None:
+    """Raises UserError for a URL. ``Path`` would make a local folder "gs:" of it."""
+    if _URL.match(os.fspath(path)):
+        advice = "write to a local path, and copy the files to the bucket"
+        raise UserError(f"{path} is a URL; {advice}")
 
 
 def ending(path: str | os.PathLike) -> str:
@@ -227,7 +235,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_output(output: Path | str, *inputs: str | None) -> None:
-    """Raises UserError for an output that is an input file, or is in an input folder."""
+    """Raises UserError for an output that is an input file, or is in an input folder.
+
+    It must be a local path.
+    """
+    check_local(output)
     for path in map(Path, filter(None, inputs)):
         with reading(
             repr(str(path)[:80]), "the name of a file; write a text to a file"
@@ -244,8 +256,9 @@ def new_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Opens a temporary file that replaces ``path`` at the end.
 
     An exception or a kill leaves ``path`` unchanged. Text is UTF-8. A pipe or a device is
-    written directly. Raises UserError if ``path`` is a folder.
+    written directly. Raises UserError if ``path`` is a folder or a URL.
     """
+    check_local(path)
     path = Path(expanded(path))
     if path.is_dir():
         raise UserError(f"{path} is a folder; expected the name of a file")
@@ -309,7 +322,8 @@ def linked_folder(path: Path) -> Path:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder and its parents, if they do not exist."""
+    """Makes a folder and its parents, if they do not exist. Raises UserError for a URL."""
+    check_local(path)
     linked_folder(path).mkdir(parents=True, exist_ok=True)
 
 
@@ -320,8 +334,9 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     An exception leaves ``path`` unchanged. A kill does so too, or, between two renames,
     leaves the old folder under a hidden name until the next replacement. If ``path`` is a
     link, the folder that it points to is replaced. Raises NotADirectoryError for a file,
-    and UserError for a folder that is not empty unless ``overwrite``.
+    and UserError for a folder that is not empty unless ``overwrite``, and for a URL.
     """
+    check_local(path)
     path = linked_folder(Path(expanded(path)).absolute())
     if path.exists() and any(path.iterdir()) and not overwrite:
         raise UserError(f"{path} is not empty; expected the name of a new folder")

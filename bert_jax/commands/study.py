@@ -21,7 +21,7 @@ from pathlib import Path
 from bert_jax.commands import cli
 from bert_jax.commands.config_file import load_file, named_studies
 from bert_jax.errors import UserError
-from bert_jax.files import ending, read_json
+from bert_jax.files import check_local, ending, read_json
 from bert_jax.settings import from_settings
 from bert_jax.training.config import StudyConfig
 
@@ -37,7 +37,9 @@ def main(argv: list[str]) -> None:
     # Imported late, so that --help and a wrong command line answer quickly.
     from bert_jax.training.study import Study
 
-    study = Study(config, Path(args.workdir or folder), seeds=args.seeds)
+    workdir = args.workdir or folder
+    check_local(workdir)
+    study = Study(config, Path(workdir), seeds=args.seeds)
     if not args.table:
         cli.start()
         study.run()

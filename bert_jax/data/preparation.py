@@ -32,7 +32,7 @@ from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.segmenter import encode_words, open_segmenter
 from bert_jax.data.sentences import RULES
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError, counted
+from bert_jax.errors import UserError, counted, listed
 from bert_jax.files import check_output, locked, read_json, write_json
 from bert_jax.progress import Progress
 from bert_jax.settings import differences
@@ -171,6 +171,33 @@ def _identity(sources: Sequence[corpus.Source]) -> dict[str, Any]:
         text.update(line.encode())
     fingerprint = text.hexdigest()[:16]
     return {"files": len(sources), "bytes": total, "fingerprint": fingerprint}
+
+
+def check_sources(
+    directory: Path, inputs: Sequence[str], text: dict[str, Any], language: str
+) -> None:
+    """Raises UserError if files changed after the text in ``directory`` was prepared.
+
+    Reads only files that are newer than the text. The files may have been deleted. text:
+    the setting "text" of the store. Only local files are compared.
+    """
+    try:
+        sources = corpus.find_sources(inputs, Reading(language=language))
+    except UserError:  # a file was deleted
+        return
+    paths = [Path(source.name) for source in sources]
+    if not all(path.is_file() for path in paths):
+        return
+    sizes = len(sources), sum(source.size for source in sources)
+    is_other = sizes != (text["files"], text["bytes"])
+    prepared = (directory / "index.json").stat().st_mtime
+    if not is_other and max(path.stat().st_mtime for path in paths) > prepared:
+        is_other = _identity(sources) != text
+    if is_other:
+        raise UserError(
+            f"{listed(list(inputs))} changed after {directory} was prepared; put the files "
+            "back, use another workdir, or delete this folder"
+        )
 
 
 def shard_count(size: int) -> int:

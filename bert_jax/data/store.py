@@ -45,6 +45,7 @@ class Settings(TypedDict, total=False):
 
     inputs: list[str]
     language: str
+    text: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from etils import epath
 from tqdm import tqdm
 
 from bert_jax.errors import UserError, listed, naming
-from bert_jax.files import expanded, is_remote, read_json
+from bert_jax.files import check_local, expanded, is_remote, open_remote, read_json
 from bert_jax.interop.config_json import config_file, read_config
 
 CHECKPOINTS = "checkpoints"  # folder of a run's training states
@@ -99,7 +99,11 @@ def split_step(path: os.PathLike | str) -> tuple[str, int | None]:
 
     The step of any other path is None.
     """
-    place = epath.Path(path)
+    place = epath.PurePath(path)
+    if is_remote(path):
+        place = open_remote(path)
+    elif (Path(path) / "config.json").is_file():  # a model, not a training state
+        return os.fspath(path), None
     if place.parent.name == CHECKPOINTS and place.name.isdecimal():
         return os.fspath(place.parent.parent), int(place.name)
     return os.fspath(path), None
@@ -116,10 +120,11 @@ def find_files(
     checkpoint.
     """
     finished = (path / BEST / "config.json").is_file()
-    if not finished and ((run or path) / CHECKPOINTS).is_dir():
+    if not (finished or find_weights(path)) and ((run or path) / CHECKPOINTS).is_dir():
         return "bert_jax", path
     _check_adapter(path)
-    for folder in (path / BEST, path, *_trainer_folders(path)):
+    # A workdir has its model in best/, and no weights of its own.
+    for folder in (path, path / BEST, *_trainer_folders(path)):
         if find_weights(folder):
             return "huggingface", folder
     prefix = find_prefix(path)
@@ -234,6 +239,7 @@ def check_save(folder: os.PathLike | str, *, overwrite: bool, argument: str) -> 
     if not isinstance(folder, str | os.PathLike):
         actual = f"the folder is of type {type(folder).__name__}"
         raise UserError(f"{actual}; expected a path, such as 'my_model'")
+    check_local(folder)
     folder = Path(expanded(folder))
     for place in (folder, *folder.parents):
         if place.is_file():
@@ -256,12 +262,21 @@ def check_save(folder: os.PathLike | str, *, overwrite: bool, argument: str) -> 
 
 
 def list_modules(folder: Path) -> list[tuple[str, str]]:
-    """Kind and folder of each module in modules.json. Empty without the file."""
+    """Kind and folder of each module in modules.json. Empty without the file.
+
+    The kind of a module of another package than sentence-transformers has its package.
+    """
     path = folder / MODULES
     if not path.is_file():
         return []
     modules = read_json(path, "a list of modules", list[_Module])
-    return [(m["type"].rpartition(".")[2], m["path"]) for m in modules]
+    found = []
+    for module in modules:
+        package, _, kind = module["type"].rpartition(".")
+        if not package.startswith("sentence_transformers"):
+            kind = module["type"]  # code of the folder, which is not run
+        found.append((kind, module["path"]))
+    return found
 
 
 def hub_name(path: os.PathLike | str) -> tuple[str, str | None] | None:

@@ -50,11 +50,14 @@ class _Vectors(TypedDict, total=False):
 
 
 class _Length(TypedDict, total=False):
-    """The form of a file of LENGTHS."""
+    """The form of a file of LENGTHS. Lengths of its own for queries are refused."""
 
     max_seq_length: int | None
     do_lower_case: bool | None
     module_output_name: Literal["token_embeddings"] | None
+    query_length: None
+    document_length: None
+    processing_kwargs: dict[str, None] | None
 
 
 class _Tokenizer(TypedDict, total=False):

@@ -132,6 +132,9 @@ def head_params(
     trained = checkpoint.labels
     if bilstm:
         trained = tuple(checkpoint.extra.get("data", {}).get("labels", ()))
+    has_labels = head in ("sequence", "token")
+    if has_labels and not bilstm and bool(labels) != bool(trained):
+        return params, [*new, name]  # a head for a number, and a task with labels
     if labels and {*labels} == {*trained} and tuple(labels) != trained:
         actual = f"the head has the labels {', '.join(trained)}, the task has them in"
         needed = "leave data.labels out to keep the order of the head"

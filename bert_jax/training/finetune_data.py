@@ -106,8 +106,7 @@ def prepare(
     check_checkpoint(config.init_from, "init_from")
     if config.tracker:
         tracker_library(config.tracker)
-    compute = dataclasses.asdict(config.compute)
-    checkpoint = load(config.init_from, **config.model.changes(), **compute)
+    checkpoint = load_start(config)
     checks.check_vocabulary(checkpoint, config.init_from)
     positions = checkpoint.config.max_positions
     modules = (
@@ -141,6 +140,12 @@ def prepare(
         log(f"warning: dev: labels that train lacks: {listed(sorted(only_dev))}")
     forward, (train, *others) = jit_forward(mesh, model), splits
     return Prepared(checkpoint, task, mesh, model, forward, train, tuple(others))
+
+
+def load_start(config: FineTuneConfig) -> Checkpoint:
+    """The checkpoint ``config.init_from`` with the changes of the config."""
+    compute = dataclasses.asdict(config.compute)
+    return load(config.init_from, **config.model.changes(), **compute)
 
 
 def check_accumulation(config: FineTuneConfig, task: Task) -> None:

@@ -117,6 +117,19 @@ def check_rows(workdir: Path, content: str) -> None:
         raise UserError(f"{actual}; {advice}")
 
 
+def check_start(workdir: Path, start: int) -> None:
+    """Raises UserError if a finished run in ``workdir`` started from other parameters.
+
+    start: their checksum. A run of 0.2 has none.
+    """
+    path = workdir / "config.json"
+    before = read_json(path, "the config of a run").get("start")
+    if before is not None and before != start:
+        advice = "put the old weights back, or use another workdir"
+        actual = f"the weights of init_from changed after the run in {workdir}"
+        raise UserError(f"{actual}; {advice}")
+
+
 def owner_changes(
     workdir: Path, identity: dict[str, Any], free: tuple[str, ...] = ()
 ) -> list[Change]:

@@ -14,7 +14,7 @@ from etils import epath
 from bert_jax.data.checksums import Check
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.corpus_formats import Reading
-from bert_jax.data.preparation import prepare
+from bert_jax.data.preparation import check_sources, prepare
 from bert_jax.data.store import StoreInfo, TokenStore, read_info
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import load_tokenizer
@@ -100,6 +100,8 @@ def _check_prepared(
         "language": settings.get("language", "en"),
         "lower_case": tokenizer.lower_case,
     }
+    if text := settings.get("text"):
+        check_sources(store.directory, config.corpus, text, config.language)
     path = store.directory / _REQUEST
     if path.exists():  # text that version 0.2 prepared lacks this file
         before |= read_json(path, "the settings of a prepared text")

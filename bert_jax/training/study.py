@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.data.pipeline import largest_batch
-from bert_jax.errors import DivergenceError, naming
+from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.files import LOCK, delete_folder, locked, write_json
 from bert_jax.inference.evaluation import OnDevices
 from bert_jax.inference.pretrained import (
@@ -146,10 +146,21 @@ class Study:
                 lock = locked(self.folder, name=name, file_name=f"{LOCK}-seed{seed}")
                 stack.enter_context(lock)
             missing = self.missing()
+            self._check_starts(missing)
             self._check_rows(missing)
             self._check_files(missing)
             write_json(self.folder / "study.json", to_dict(self.config))
             self.run_all(missing)
+
+    def _check_starts(self, missing: Sequence[str]) -> None:
+        """Raises UserError if the pretraining of a finished run is missing."""
+        for name in self.configs:
+            pretraining = self.pretraining.get(name)
+            if name not in missing and pretraining in missing:
+                raise UserError(
+                    f"{self.folder / name} is finished, but {pretraining}, from which it "
+                    "started, is missing; delete this folder to run both again"
+                )
 
     def _check_rows(self, missing: Sequence[str]) -> None:
         """Raises UserError if the files of finished fine-tunings were changed in place."""

@@ -39,6 +39,7 @@ from bert_jax.training.owner import (
     PLACES,
     check_owner,
     check_rows,
+    check_start,
     owner_changes,
 )
 from bert_jax.training.results import (
@@ -93,6 +94,7 @@ def run_one(
             on_leader(lambda: check_owner(place, identity, NO_EFFECT))
         elif results is not None:
             on_leader(lambda: check_files([place], config, task))
+            on_leader(lambda: check_starts([place], config))
         if results is None:
             run = prepared, folder, log
             results = tuning.finetune(config, *run, change_settings, callback)
@@ -132,6 +134,18 @@ def check_files(
         return
     for workdir in workdirs:
         check_rows(workdir, task.splits.checksum)
+
+
+def check_starts(workdirs: Iterable[Path], config: FineTuneConfig) -> None:
+    """Raises UserError if ``init_from`` has other weights than at the start of the runs.
+
+    Reads only a local checkpoint, which may have been deleted after the runs.
+    """
+    if not Path(config.init_from).exists():
+        return
+    start = data.params_checksum(data.load_start(config).params)
+    for workdir in workdirs:
+        check_start(workdir, start)
 
 
 class _Run(NamedTuple):
@@ -180,6 +194,7 @@ def run_sweep(
             elif not config.sweep.folds:  # the name of a fold's rows is their checksum
                 finished_runs = _finished_folders(folder.local)
                 on_leader(lambda: check_files(finished_runs, config))
+                on_leader(lambda: check_starts(finished_runs, config))
         prepared, shared = None, None  # runs on the same rows share what is prepared
         for run in Progress("runs", left, unit="runs"):
             log(f"== {run.name}")

@@ -187,7 +187,11 @@ def test_a_prompt_may_have_the_length_of_the_last_phase(start):
     objective = pretraining.pretraining_objective(config)
     lines = []
     run = types.SimpleNamespace(
-        config=config, objective=objective, tokenizer=tokenizer, log=lines.append
+        config=config,
+        objective=objective,
+        tokenizer=tokenizer,
+        mesh=make_mesh(config.mesh),
+        log=lines.append,
     )
     pretraining._Pretraining.fill_prompts(run, params)
     (line,) = lines
