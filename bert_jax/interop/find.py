@@ -99,11 +99,12 @@ def split_step(path: os.PathLike | str) -> tuple[str, int | None]:
 
     The step of any other path is None.
     """
-    place = epath.PurePath(path)
     if is_remote(path):
         place = open_remote(path)
-    elif (Path(path) / "config.json").is_file():  # a model, not a training state
-        return os.fspath(path), None
+    else:
+        place = epath.Path(path)
+        if (place / "config.json").is_file():  # a model, not a training state
+            return os.fspath(path), None
     if place.parent.name == CHECKPOINTS and place.name.isdecimal():
         return os.fspath(place.parent.parent), int(place.name)
     return os.fspath(path), None
