@@ -378,3 +378,17 @@ def test_a_rename_that_fails_leaves_the_old_folder(tmp_path, monkeypatch):
         (folder / "a").write_text("new")
     assert (target / "a").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+@pytest.mark.parametrize("url", ["gs://bucket/out.csv", "gs:/bucket/out", "memory://a"])
+def test_a_url_is_not_a_local_output(url, tmp_path, monkeypatch):
+    """``Path("gs://bucket")`` is the local folder gs:/bucket."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=f"^{url} is a URL; write to a local path"):
+        files.check_output(url)
+    for make in (files.new_file, files.new_folder):
+        with pytest.raises(UserError, match="is a URL"), make(Path(url)):
+            pass
+    with pytest.raises(UserError, match="is a URL"):
+        files.make_folder(Path(url))
+    assert not any(tmp_path.iterdir())

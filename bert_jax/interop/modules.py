@@ -50,14 +50,11 @@ class _Vectors(TypedDict, total=False):
 
 
 class _Length(TypedDict, total=False):
-    """The form of a file of LENGTHS. Lengths of its own for queries are refused."""
+    """The form of a file of LENGTHS."""
 
     max_seq_length: int | None
     do_lower_case: bool | None
     module_output_name: Literal["token_embeddings"] | None
-    query_length: None
-    document_length: None
-    processing_kwargs: dict[str, None] | None
 
 
 class _Tokenizer(TypedDict, total=False):
@@ -210,6 +207,9 @@ def _length(folder: Path, positions: int, tokenizer: Tokenizer | None) -> int:
             path = folder / name
             break
     settings = _read_optional(path, _Length)
+    for name in ("query_length", "document_length", "processing_kwargs"):
+        if settings.get(name):
+            raise UserError(f"{path}: {name} is not implemented; remove it")
     cased = tokenizer is not None and not tokenizer.lower_case
     if cased and settings.get("do_lower_case"):
         raise UserError(

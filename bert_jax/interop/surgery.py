@@ -132,9 +132,6 @@ def head_params(
     trained = checkpoint.labels
     if bilstm:
         trained = tuple(checkpoint.extra.get("data", {}).get("labels", ()))
-    has_labels = head in ("sequence", "token")
-    if has_labels and not bilstm and bool(labels) != bool(trained):
-        return params, [*new, name]  # a head for a number, and a task with labels
     if labels and {*labels} == {*trained} and tuple(labels) != trained:
         actual = f"the head has the labels {', '.join(trained)}, the task has them in"
         needed = "leave data.labels out to keep the order of the head"
@@ -154,5 +151,13 @@ def head_params(
     if wrong:
         raise UserError(
             f"the checkpoint's head does not fit the task: {listed(wrong)}; {_NEW_HEAD}"
+        )
+    if head == "sequence" and bool(labels) != bool(trained):
+        learned, needed = (
+            ", ".join(names) or "a number" for names in (trained, labels)
+        )
+        raise UserError(
+            f"the checkpoint's head was trained for {learned}, the task has {needed}; "
+            f"{_NEW_HEAD}"
         )
     return params, new

@@ -19,7 +19,7 @@ import bert_jax
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop import load
-from bert_jax.interop.find import check_checkpoint, hub_name
+from bert_jax.interop.find import check_checkpoint, find_files, hub_name, split_step
 
 COMMIT = {"main": "a" * 40, "old": "b" * 40}
 
@@ -396,3 +396,24 @@ def test_a_similar_folder_is_suggested(name, hub, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=message) as caught:
         bert_jax.load(name)
     assert len(str(caught.value)) < 220
+
+
+def test_weights_of_a_folder_take_precedence_over_its_subfolders(tmp_path):
+    """A fine-tuning's workdir has best/, and no weights beside it."""
+    for folder in ("model", "model/best", "model/checkpoints/500"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "config.json").write_text("{}")
+        (tmp_path / folder / "model.safetensors").write_bytes(b"")
+    model = tmp_path / "model"
+    assert find_files(model) == ("huggingface", model)
+    step = model / "checkpoints/500"
+    assert split_step(step) == (str(step), None)
+    assert find_files(step) == ("huggingface", step)
+    (model / "model.safetensors").unlink()
+    assert find_files(model) == ("huggingface", model / "best")
+
+
+@pytest.mark.parametrize("url", ["memory://bucket/model", "file:///model", "xy://a/b"])
+def test_a_url_of_an_unknown_store_is_refused(url):
+    with pytest.raises(UserError, match=f"^{url} needs a library"):
+        bert_jax.load(url)

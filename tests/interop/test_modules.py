@@ -237,6 +237,31 @@ def test_old_names_of_the_settings_are_read(folder, name):
     assert bert_jax.load(path).extra["modules"]["max_length"] == 11
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"query_length": 8},
+        {"document_length": 12},
+        {"processing_kwargs": {"text": {"max_length": 8}}},
+    ],
+)
+def test_lengths_that_are_not_implemented_are_refused(folder, settings):
+    path = folder("cls")
+    change(path / LENGTH, **settings)
+    (name,) = settings
+    with pytest.raises(UserError, match=f"{LENGTH}: {name}"):
+        bert_jax.load(path)
+
+
+def test_a_module_of_another_package_is_refused(folder):
+    path = folder("cls")
+    modules = json.loads((path / "modules.json").read_text())
+    modules[0]["type"] = "custom_st.Transformer"
+    (path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(UserError, match=r"the modules are custom_st\.Transformer,"):
+        bert_jax.load(path)
+
+
 @pytest.mark.parametrize(("length", "expected"), [(9, 9), (1e30, 19)])
 def test_a_missing_length_comes_from_the_tokenizer(folder, length, expected):
     """transformers writes 1e30 for no limit. The model has 19 positions."""
@@ -388,7 +413,10 @@ def test_old_settings_of_other_poolings_are_refused(folder, settings, message):
 def test_other_modules_are_refused_with_their_names(folder, kinds):
     path = folder("mean")
     modules = json.loads((path / "modules.json").read_text())
-    modules += [{"path": f"2_{kind}", "type": f"x.models.{kind}"} for kind in kinds]
+    modules += [
+        {"path": f"2_{kind}", "type": f"sentence_transformers.models.{kind}"}
+        for kind in kinds
+    ]
     (path / "modules.json").write_text(json.dumps(modules))
     message = (
         f"modules are Transformer, Pooling, {', '.join(kinds)}; expected .*remove modul"
@@ -401,7 +429,7 @@ def test_other_modules_are_refused_with_their_names(folder, kinds):
 
 def test_a_cross_encoder_with_a_prompt_is_refused(golden, tmp_path):
     folder = shutil.copytree(golden / "huggingface/sequence", tmp_path / "folder")
-    modules = [{"path": "", "type": "x.models.Transformer"}]
+    modules = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
     (folder / "modules.json").write_text(json.dumps(modules))
     bert_jax.load(folder)
     encoder = shutil.copytree(golden / "huggingface/pretraining", tmp_path / "encoder")

@@ -114,6 +114,19 @@ def test_a_head_of_another_kind_is_dropped(make_checkpoint):
     assert set(params) == {"bert", "qa_outputs"}
 
 
+def test_a_head_for_a_number_is_refused_for_a_task_with_labels(make_checkpoint):
+    """Even for one label of multi_label, whose head has the same shape."""
+    for found, labels, kinds in (
+        ((), ("x",), "a number, the task has x"),
+        (("x",), (), "x, the task has a number"),
+    ):
+        checkpoint = make_checkpoint("sequence", found, 1)
+        with pytest.raises(UserError, match=f"head was trained for {kinds}; "):
+            initial(checkpoint, "sequence", labels, 1)
+        _, fresh = initial(checkpoint, "sequence", labels, 1, fresh_head=True)
+        assert fresh == ["classifier"]
+
+
 def test_a_missing_pooler_is_initialised_if_needed(make_checkpoint):
     checkpoint = make_checkpoint("token", LABELS)
     assert "pooler" not in checkpoint.params["bert"]

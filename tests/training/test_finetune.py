@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 from sklearn.utils.class_weight import compute_class_weight
 
 from bert_jax import progress, tasks
@@ -363,6 +364,26 @@ def test_a_finished_run_notices_files_that_were_changed_in_place(
     path.unlink()  # the results do not need the files
     assert run_one(config, workdir, [].append) == results
     shutil.rmtree(folder)
+    assert run_one(config, workdir, [].append) == results
+
+
+def test_a_finished_run_notices_that_its_start_changed(short, settings, tmp_path):
+    made, results = short
+    workdir, config = tmp_path / "run", short_config(settings)
+    shutil.copytree(made, workdir)
+    start = Path(shutil.copytree(config.init_from, tmp_path / "start"))
+    place = workdir / "config.json"
+    written = json.loads(place.read_text())
+    place.write_text(json.dumps(written | {"init_from": str(start)}))
+    config = dataclasses.replace(config, init_from=str(start))
+    assert run_one(config, workdir, [].append) == results
+    tensors = safetensors.numpy.load_file(start / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("query.weight"))
+    changed = tensors | {name: tensors[name] + 1}
+    safetensors.numpy.save_file(changed, start / "model.safetensors")
+    with pytest.raises(UserError, match="weights of init_from changed after the run"):
+        run_one(config, workdir, [].append)
+    shutil.rmtree(start)  # the results do not need it
     assert run_one(config, workdir, [].append) == results
 
 

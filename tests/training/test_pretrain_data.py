@@ -265,3 +265,21 @@ def test_the_files_of_all_texts_are_checked(two, tmp_path):
     ):
         check(wait=True)
     assert str(copies[1]) in str(error.value)
+
+
+def test_text_that_changed_after_its_preparation_is_refused(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("The sea is here.\n\nThe ship is there.\n" * 9)
+    config = DataConfig(corpus=(str(path),), vocabulary_size=60)
+    workdir = RunFolder(tmp_path / "run")
+    open_text(config, workdir, print)
+    text = path.read_text()
+    message = "text.txt changed after .*run/text was prepared; put the files back"
+    for changed in (f"{text}More.\n", text.replace("ship", "shop")):
+        path.write_text(changed)
+        with pytest.raises(UserError, match=message):
+            open_text(config, workdir, print)
+    path.write_text(text)  # a newer file with the same content
+    open_text(config, workdir, print)
+    path.unlink()  # a run does not need it
+    open_text(config, workdir, print)

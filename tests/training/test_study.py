@@ -178,6 +178,15 @@ def test_a_study_notices_task_files_that_were_changed_in_place(study, resumed):
         place.write_text(written)
 
 
+def test_a_finished_run_needs_its_pretraining(study, done, tmp_path):
+    folder = tmp_path / "study"
+    shutil.copytree(done[0], folder)
+    shutil.rmtree(folder / "pretrain")
+    message = "is finished, but pretrain/.*, from which it started, is missing"
+    with pytest.raises(UserError, match=message):
+        Study(study, folder).run()
+
+
 def test_a_finished_pretraining_is_compared_by_the_content_of_its_text(
     study, small_store, tmp_path
 ):
