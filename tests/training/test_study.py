@@ -180,7 +180,7 @@ def test_a_study_notices_task_files_that_were_changed_in_place(study, resumed):
 
 def test_a_finished_run_needs_its_pretraining(study, done, tmp_path):
     folder = tmp_path / "study"
-    shutil.copytree(done[0], folder)
+    shutil.copytree(done[0].folder, folder)
     shutil.rmtree(folder / "pretrain")
     message = "is finished, but pretrain/.*, from which it started, is missing"
     with pytest.raises(UserError, match=message):
