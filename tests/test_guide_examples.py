@@ -11,7 +11,7 @@ import bert_jax
 from bert_jax.commands import convert
 from bert_jax.commands.config_file import parse
 from bert_jax.data.packing import Packing
-from bert_jax.interop.train_state import read_params
+from bert_jax.interop.train_state import read_step
 from bert_jax.model.config import ComputeConfig
 from bert_jax.runs import read_metrics
 from bert_jax.training.config import train_config
@@ -65,7 +65,8 @@ def test_the_guide_of_modernbert_kills_resumes_and_exports(small_store, tmp_path
     assert "resuming at step 3" in lines
     for average in ("", "ema"):
         params, expected = (
-            read_params(run / "checkpoints", average=average) for run in (killed, whole)
+            read_step(run / "checkpoints", average=average)[1]
+            for run in (killed, whole)
         )
         jax.tree.map(np.testing.assert_array_equal, params, expected)
 

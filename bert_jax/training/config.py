@@ -2,11 +2,13 @@
 
 import ast
 import dataclasses
+import importlib
 import math
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 from bert_jax.data.examples import ExampleConfig
@@ -14,7 +16,7 @@ from bert_jax.data.mixture import BLOCK
 from bert_jax.data.phases import Phase
 from bert_jax.data.store import read_info
 from bert_jax.errors import UserError, counted
-from bert_jax.files import expanded, is_remote, open_remote, parse_json
+from bert_jax.files import expanded, is_remote, open_remote, parse_json, reading
 from bert_jax.interop.config_json import RunJson, learns_from_pairs, with_remat
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.find import check_checkpoint
@@ -156,6 +158,13 @@ class RunConfig:
             raise UserError(
                 f"profile_steps={self.profile_steps!r}, expected {expected}"
             )
+
+    def tracker_library(self) -> ModuleType | None:
+        """The library of ``tracker``. Raises UserError if it is not installed."""
+        if not self.tracker:
+            return None
+        with reading(f"tracker={self.tracker!r}", "its library"):
+            return importlib.import_module(self.tracker)
 
     def steps_between_saves(self, total_steps: int) -> int:
         """``checkpoint_every``, or its default for a run of ``total_steps``."""

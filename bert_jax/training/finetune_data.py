@@ -46,7 +46,6 @@ from bert_jax.tasks.task import (
 )
 from bert_jax.tasks.text_classification import REGRESSION
 from bert_jax.training.config import FineTuneConfig
-from bert_jax.training.metrics import tracker_library
 from bert_jax.training.workdir import RunFolder
 
 FEATURES = "features"  # the folder of a frozen encoder's vectors, deleted after the run
@@ -104,8 +103,7 @@ def prepare(
     (``config.features.layers``) its vectors are written to ``workdir``/features.
     """
     check_checkpoint(config.init_from, "init_from")
-    if config.tracker:
-        tracker_library(config.tracker)
+    config.tracker_library()
     checkpoint = load_start(config)
     checks.check_vocabulary(checkpoint, config.init_from)
     positions = checkpoint.config.max_positions

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import importlib
 import json
 import math
 import os
@@ -17,7 +16,7 @@ import jax
 from tensorboardX import SummaryWriter
 
 from bert_jax.errors import DivergenceError, UserError
-from bert_jax.files import reading, write_text
+from bert_jax.files import write_text
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.progress import Progress
 from bert_jax.runs import METRICS, read_metrics
@@ -302,26 +301,18 @@ def check_finite(step: int, values: dict[str, Any]) -> None:
             raise DivergenceError(f"the {change} in the steps before step {step}")
 
 
-def tracker_library(name: str) -> ModuleType:
-    """The library of the setting tracker. Raises UserError if it is not installed."""
-    with reading(f"tracker={name!r}", "its library"):
-        return importlib.import_module(name)
-
-
 def open_tracker(
-    name: str, run: str, run_id: str, config: dict[str, Any]
-) -> ModuleType:
-    """Starts or resumes a run of wandb or trackio, and returns the library.
+    library: ModuleType, run: str, run_id: str, config: dict[str, Any]
+) -> None:
+    """Starts or resumes a run of wandb or trackio.
 
-    name: name of the library. run: name of the workdir. run_id: id of the run, which wandb
+    run: name of the workdir. run_id: id of the run, which wandb
     resumes by. trackio resumes by name, so its names contain the id.
     """
-    library = tracker_library(name)
     names = {"name": f"{run}-{run_id}"}
-    if name == "wandb":
+    if library.__name__ == "wandb":
         names = {"name": run, "id": run_id}
     library.init(project="bert_jax", config=config, resume="allow", **names)
-    return library
 
 
 class MetricWriter:

@@ -92,7 +92,7 @@ def check_owner(
             f"checksums differ from this version's; {advice}"
         )
     if changes:
-        change = "change_settings=True (--change_settings) to change the run"
+        change = "change_settings=True to change the run"
         advice = f"use its settings, another workdir, or {change}"
         if (workdir / RESULTS).exists():
             advice = (

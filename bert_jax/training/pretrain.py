@@ -40,7 +40,6 @@ from bert_jax.progress import Log, print_line
 from bert_jax.settings import to_dict
 from bert_jax.training.config import TrainConfig
 from bert_jax.training.hooks import evaluation
-from bert_jax.training.metrics import tracker_library
 from bert_jax.training.pretrain_data import (
     check_start,
     checked,
@@ -78,8 +77,7 @@ def pretrain(
         check_batch_size(phase.batch_size, mesh, setting, config.accumulation)
     # Checked here, so that a wrong name is an error before the text is prepared.
     pretraining_objective(config)
-    if config.tracker:
-        tracker_library(config.tracker)
+    config.tracker_library()
     with open_workdir(workdir, log) as (folder, log):
         return _pretrain(config, mesh, folder, log, change_settings)
 

@@ -232,11 +232,11 @@ def _open_writer(
     # Written before the first step, so that the same command resumes without
     # change_settings even if no step with changed settings is saved.
     write_json(folder.local / "config.json", identity)
-    tracker = None
-    if name := job.config.tracker:
+    tracker = job.config.tracker_library()
+    if tracker is not None:
         progress.tracker_id = progress.tracker_id or secrets.token_hex(8)
         place = folder.local.name, progress.tracker_id
-        tracker = metrics.open_tracker(name, *place, identity)
+        metrics.open_tracker(tracker, *place, identity)
     return MetricWriter(folder.local, first, tracker)
 
 

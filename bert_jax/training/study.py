@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bert_jax import errors
 from bert_jax.data.pipeline import largest_batch
-from bert_jax.errors import DivergenceError, UserError, naming
 from bert_jax.files import LOCK, delete_folder, locked, write_json
 from bert_jax.inference.evaluation import OnDevices
 from bert_jax.inference.pretrained import (
@@ -97,7 +97,7 @@ class Study:
             changed = merged(settings, self.config.variants[variant].finetune)
             changed |= {"init_from": str(self.folder / pretraining), "seed": seed}
             run = f"finetune/{variant}-{task}-seed{seed}"
-            with naming(f"{variant}, {task}"):
+            with errors.naming(f"{variant}, {task}"):
                 self.configs[run] = finetune_config(changed)
             runs.append((task, run))
             self.pretraining[run] = pretraining
@@ -157,7 +157,7 @@ class Study:
         for name in self.configs:
             pretraining = self.pretraining.get(name)
             if name not in missing and pretraining in missing:
-                raise UserError(
+                raise errors.UserError(
                     f"{self.folder / name} is finished, but {pretraining}, from which it "
                     "started, is missing; delete this folder to run both again"
                 )
@@ -196,7 +196,7 @@ class Study:
         config, folder = self.configs[name], self.folder / name
         pretraining = self.pretraining.get(name)
         if pretraining and DIVERGED in self.result(pretraining):
-            raise DivergenceError(f"{pretraining} diverged")
+            raise errors.DivergenceError(f"{pretraining} diverged")
         if isinstance(config, FineTuneConfig):
             return run_one(config, folder, self.log)
         if isinstance(config, TrainConfig):
@@ -223,7 +223,7 @@ def _pretrainings(study: StudyConfig) -> dict[str, TrainConfig]:
     """
     configs: dict[str, TrainConfig] = {}
     for name, variant in study.variants.items():
-        with naming(name):
+        with errors.naming(name):
             config = train_config(variant.pretrain)
             config.data.check_text()
             if study.equal_compute:

@@ -177,6 +177,7 @@ def run(config, monkeypatch):
         return types.SimpleNamespace(fold=fold, content=content)
 
     monkeypatch.setattr(finetune_data, "prepare", prepare)
+    monkeypatch.setattr(finetune_data, "params_checksum", lambda params: 1)
 
     def run(workdir, diverges=lambda config: False, **changes):
         def finetune(config, prepared, folder, log, change_settings, *, keep_answers):
