@@ -101,7 +101,8 @@ def in_groups(function: Callable, settings: Mapping[str, Any]) -> dict[str, Any]
             actual = f"{name} is not an argument of {function.__name__}"
             near = hint(name, sorted(known)) or f"expected one of {', '.join(known)}"
             for group, config in function.configs.items():
-                if example := _in_group(name, config):
+                example = _in_group(name, config)
+                if example and group in known and not isinstance(value, Mapping):
                     near = f"it is a setting of a group: {group}=dict({example})"
             raise UserError(f"{actual}; {near}")
         if known[name].annotation is dict and not isinstance(value, Mapping):

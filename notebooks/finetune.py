@@ -178,7 +178,7 @@ figures.confusion_matrix(found["labels"], found["counts"], "test rows")
 #
 # ## 5. The worst errors
 #
-# The folder of the run has all errors on dev and test in `predictions/`, as JSONL and as
+# The folder of the run has the worst errors of a split in `predictions/`, as JSONL and as
 # an HTML page. These are the test errors about which the model is most certain. Read them
 # before you try anything else: often the label is wrong, or the text does not contain the
 # answer.

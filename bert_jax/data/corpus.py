@@ -98,14 +98,20 @@ def find_sources(inputs: Sequence[str], reading: Reading) -> list[Source]:
     Skips empty and hidden files in folders and globs. Logs the formats of the files.
     """
     check_language(reading.language)
-    sources = []
-    for text in inputs:
-        sources += _expand(text, reading)
+    sources = list_sources(inputs, reading)
     formats = collections.Counter(source.format for source in sources)
     chosen = ", ".join(f"{counted(n, 'file')} as {name}" for name, n in formats.items())
     logger.info("reading %s (input_format=%s)", chosen, reading.format)
     if reading.format == "auto":
         _warn_of_markup(sources)
+    return sources
+
+
+def list_sources(inputs: Sequence[str], reading: Reading) -> list[Source]:
+    """The sources of :func:`find_sources`, without a log."""
+    sources = []
+    for text in inputs:
+        sources += _expand(text, reading)
     return sources
 
 

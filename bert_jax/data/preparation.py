@@ -33,7 +33,7 @@ from bert_jax.data.segmenter import encode_words, open_segmenter
 from bert_jax.data.sentences import RULES
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError, counted, listed
-from bert_jax.files import check_output, locked, read_json, write_json
+from bert_jax.files import check_output, is_remote, locked, read_json, write_json
 from bert_jax.progress import Progress
 from bert_jax.settings import differences
 
@@ -178,15 +178,17 @@ def check_sources(
 ) -> None:
     """Raises UserError if files changed after the text in ``directory`` was prepared.
 
-    Reads only files that are newer than the text. The files may have been deleted. text:
-    the setting "text" of the store. Only local files are compared.
+    Reads only files that are newer than the text. The files may have been deleted. Only
+    local files are compared. text: the setting "text" of the store.
     """
+    if any(is_remote(name) or name.startswith(corpus.TFDS) for name in inputs):
+        return
     try:
-        sources = corpus.find_sources(inputs, Reading(language=language))
+        sources = corpus.list_sources(inputs, Reading(language=language))
     except UserError:  # a file was deleted
         return
     paths = [Path(source.name) for source in sources]
-    if not all(path.is_file() for path in paths):
+    if not all(path.is_file() for path in paths):  # the documentation inside Python
         return
     sizes = len(sources), sum(source.size for source in sources)
     is_other = sizes != (text["files"], text["bytes"])

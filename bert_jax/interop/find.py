@@ -274,7 +274,7 @@ def list_modules(folder: Path) -> list[tuple[str, str]]:
     found = []
     for module in modules:
         package, _, kind = module["type"].rpartition(".")
-        if not package.startswith("sentence_transformers"):
+        if package.partition(".")[0] != "sentence_transformers":
             kind = module["type"]  # code of the folder, which is not run
         found.append((kind, module["path"]))
     return found

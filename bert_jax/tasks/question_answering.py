@@ -438,10 +438,10 @@ class Squad(Task):
 def _skip(config: SquadConfig, problem: str) -> None:
     """Raises UserError, or logs the problem if bad_answers is "skip"."""
     if config.bad_answers == "refuse":
-        needed = (
-            "set version_2=True if the text has no answer, or leave such rows out with "
-            "data.bad_answers=skip"
-        )
+        truth = "set version_2=True if the text has no answer"
+        if config.version_2:
+            truth = "set is_impossible to true if the text has no answer"
+        needed = f"{truth}, or leave such rows out with data.bad_answers=skip"
         raise UserError(f"{problem}; correct it, or {needed}")
     logger.warning(f"skipped: {problem}")
 

@@ -259,8 +259,8 @@ class Splits:
         if train and not dev:
             raise UserError(
                 "train has too few rows to hold some out for dev, because each class "
-                "needs two; check which column is the label, set regression=True if the "
-                "labels are numbers, or give dev=rows"
+                "needs two; give dev=rows, or check which column is the label (for numbers "
+                "set regression=True)"
             )
         chosen: dict[str, list[Record]] = {"train": [], "dev": []}
         for number, record in enumerate(train):

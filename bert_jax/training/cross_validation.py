@@ -89,8 +89,8 @@ def cross_validate(
     folds: number of folds. Each class of a classification keeps its share in every fold.
       The folds depend on ``seed``.
     workdir: folder of the runs, which are in sweep/. The same call runs the unfinished
-      folds. best/ is the model of the best fold. None: a new temporary
-      folder, which is not deleted.
+      folds. best/ is the model of the best fold. None: a new temporary folder, which is
+      not deleted.
     change_settings: resume an unfinished fold with other settings than before.
     settings: see below.
 

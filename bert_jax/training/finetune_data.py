@@ -103,7 +103,6 @@ def prepare(
     (``config.features.layers``) its vectors are written to ``workdir``/features.
     """
     check_checkpoint(config.init_from, "init_from")
-    config.tracker_library()
     checkpoint = load_start(config)
     checks.check_vocabulary(checkpoint, config.init_from)
     positions = checkpoint.config.max_positions
@@ -131,8 +130,9 @@ def prepare(
             split = with_hidden(split, model, checkpoint, hidden, **settings)
         splits.append(split)
     for split in splits[1:]:
-        for line in _shared_rows(splits[0], split):
-            log(f"warning: {split.name}: {line}")
+        if split.name in task.splits.scored:
+            for line in _shared_rows(splits[0], split):
+                log(f"warning: {split.name}: {line}")
     only_dev = found(task, ("dev",)) - found(task, ("train",))
     if only_dev:
         log(f"warning: dev: labels that train lacks: {listed(sorted(only_dev))}")
@@ -254,15 +254,23 @@ def _read_split(
 
 def _shared_rows(train: Split, other: Split) -> list[str]:
     """A line if at least half of the rows of a split have the tokens of a row of train."""
-    known = {ids.tobytes() for ids in train.features.input_ids}
-    is_shared = np.ones(len(other.rows), bool)
-    for row, ids in zip(other.features.example, other.features.input_ids, strict=True):
-        is_shared[row] &= ids.tobytes() in known
-    count = is_shared.sum()
-    if not count or 2 * count < len(is_shared):
+    known = {*_tokens(train)}
+    count = sum(tokens in known for tokens in _tokens(other))
+    if not count or 2 * count < len(other.rows):
         return []
-    actual = f"{count:,} of {len(is_shared):,} rows are also in train"
-    return [f"{actual}, so their score shows how well the model remembers"]
+    actual = (
+        f"{count:,} of {len(other.rows):,} rows have the same tokens as a row of train"
+    )
+    return [f"{actual}, so the score shows how well the model remembers"]
+
+
+def _tokens(split: Split) -> list[tuple[bytes, ...]]:
+    """The tokens of all sequences of each row."""
+    rows: list[list[bytes]] = [[] for _ in split.rows]
+    features = split.features
+    for row, ids in zip(features.example, features.input_ids, strict=True):
+        rows[row].append(ids.tobytes())
+    return [*map(tuple, rows)]
 
 
 def identity(config: FineTuneConfig, prepared: Prepared) -> dict[str, Any]:

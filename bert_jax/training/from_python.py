@@ -300,8 +300,7 @@ def finetune(
       share of the training rows that becomes dev (default 0.1). A ``test`` without labels
       only gets predictions.
     workdir: folder of the run. The same call resumes an interrupted run, and does not
-      repeat a finished run. None: a new temporary
-      folder, which is not deleted.
+      repeat a finished run. None: a new temporary folder, which is not deleted.
     log: function that receives each line of the log, in process 0.
     verbose: 0 shows no lines, no warnings and no progress bars.
     change_settings: resume an unfinished run of ``workdir`` with other settings than

@@ -306,8 +306,8 @@ def open_tracker(
 ) -> None:
     """Starts or resumes a run of wandb or trackio.
 
-    run: name of the workdir. run_id: id of the run, which wandb
-    resumes by. trackio resumes by name, so its names contain the id.
+    run: name of the workdir. run_id: id of the run, which wandb resumes by. trackio resumes
+    by name, so its names contain the id.
     """
     names = {"name": f"{run}-{run_id}"}
     if library.__name__ == "wandb":

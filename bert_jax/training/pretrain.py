@@ -77,7 +77,6 @@ def pretrain(
         check_batch_size(phase.batch_size, mesh, setting, config.accumulation)
     # Checked here, so that a wrong name is an error before the text is prepared.
     pretraining_objective(config)
-    config.tracker_library()
     with open_workdir(workdir, log) as (folder, log):
         return _pretrain(config, mesh, folder, log, change_settings)
 
@@ -85,9 +84,12 @@ def pretrain(
 def _pretrain(
     config: TrainConfig, mesh: Mesh, folder: RunFolder, log: Log, change_settings: bool
 ) -> dict[str, float] | None:
+    done = newest_step(folder.checkpoints)
     # A resumed run has its own parameters.
-    if config.init_from and not newest_step(folder.checkpoints):
+    if config.init_from and not done:
         check_start(config)
+    if done != config.total_steps:
+        on_leader(config.tracker_library)
     stores, tokenizer = open_text(config.data, folder, log, config.init_from)
     config = fitted(config, tokenizer.vocab_size, log)
     pretraining = _Pretraining(config, mesh, stores, tokenizer, log)

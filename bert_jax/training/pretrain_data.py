@@ -27,8 +27,8 @@ from bert_jax.interop.surgery import stretched, with_new_words
 from bert_jax.interop.train_state import newest_step
 from bert_jax.model.config import BertConfig
 from bert_jax.objectives.objective import Params
-from bert_jax.parallel.processes import from_all
-from bert_jax.progress import Log
+from bert_jax.parallel.processes import from_all, on_leader
+from bert_jax.progress import Log, unwatched
 from bert_jax.remote import local_copy
 from bert_jax.training.config import DataConfig, TrainConfig
 from bert_jax.training.workdir import RunFolder
@@ -65,6 +65,8 @@ def open_text(
         )
         store, tokenizer = _open_store(directory)
         _check_prepared(config, store, tokenizer, init_from)
+        if not newest_step(folder.checkpoints):  # a run that has begun keeps its text
+            on_leader(lambda: _check_corpus(config, store))
         return [store], tokenizer
     opened = [_open_store(local_copy(path)) for path in config.prepared]
     stores, tokenizers = map(list, zip(*opened, strict=True))
@@ -100,8 +102,6 @@ def _check_prepared(
         "language": settings.get("language", "en"),
         "lower_case": tokenizer.lower_case,
     }
-    if text := settings.get("text"):
-        check_sources(store.directory, config.corpus, text, config.language)
     path = store.directory / _REQUEST
     if path.exists():  # text that version 0.2 prepared lacks this file
         before |= read_json(path, "the settings of a prepared text")
@@ -112,6 +112,14 @@ def _check_prepared(
                 f"{store.directory} was prepared with data.{name}={actual}, expected "
                 f"{expected}; use another workdir, or delete this folder"
             )
+
+
+def _check_corpus(config: DataConfig, store: TokenStore) -> None:
+    """Raises UserError if the files of the corpus changed after their preparation."""
+    text = store.info.settings.get("text")
+    if text:
+        with unwatched():
+            check_sources(store.directory, config.corpus, text, config.language)
 
 
 def _request(config: DataConfig, init_from: str) -> dict[str, Any]:

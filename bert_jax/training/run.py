@@ -191,7 +191,9 @@ def _first_state(
         state = state.completed(abstract)
         if notes["progress"].get("reported") == int(state.step):
             # The last step of a run is reported even if it is not a multiple of log_every.
-            state = state.after_report()
+            state = state.without_sums(state.sums)
+        if not job.config.optimizer.skip_spikes:  # an earlier setting allowed them
+            state = state.without_sums(["skipped"])
         if is_new:  # the state of another run
             _check_steps_left(job, int(state.step))
             notes["progress"]["tracker_id"] = ""  # the other run keeps its tracker

@@ -1,7 +1,7 @@
 """The train state: everything that a run needs to resume exactly."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import flax.struct
@@ -59,12 +59,12 @@ class TrainState:
             average = jax.jit(_copies, out_shardings=places)(self.params)
         return self.replace(sums=sums, average=average)
 
-    def after_report(self) -> "TrainState":
-        """The state with all sums 0, as the step that follows a report needs it."""
+    def without_sums(self, names: Iterable[str]) -> "TrainState":
+        """The state in which the sums ``names`` are 0."""
         zero = np.zeros((), np.float32)
-        sums = {}
-        for name, total in self.sums.items():
-            sums[name] = jax.device_put(zero, total.sharding)
+        sums = dict(self.sums)
+        for name in names:
+            sums[name] = jax.device_put(zero, sums[name].sharding)
         return self.replace(sums=sums)
 
 

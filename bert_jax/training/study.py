@@ -154,13 +154,14 @@ class Study:
 
     def _check_starts(self, missing: Sequence[str]) -> None:
         """Raises UserError if the pretraining of a finished run is missing."""
-        for name in self.configs:
-            pretraining = self.pretraining.get(name)
-            if name not in missing and pretraining in missing:
-                raise errors.UserError(
-                    f"{self.folder / name} is finished, but {pretraining}, from which it "
-                    "started, is missing; delete this folder to run both again"
-                )
+        done = [name for name in self.configs if name not in missing]
+        alone = [name for name in done if self.pretraining.get(name) in missing]
+        if alone:
+            folders = [str(self.folder / name) for name in alone]
+            raise errors.UserError(
+                f"the pretraining of {errors.listed(folders)} is missing; put it back, or "
+                "delete these folders to run all of them again"
+            )
 
     def _check_rows(self, missing: Sequence[str]) -> None:
         """Raises UserError if the files of finished fine-tunings were changed in place."""

@@ -87,6 +87,7 @@ def run_one(
                 config, task or FAMILIES[config.family](config.data)
             )
             on_leader(lambda: check_link(place / BEST))
+            on_leader(config.tracker_library)
         if results is None or moved:
             prepared = data.prepare(config, place, log, task, folder)
         if moved:
@@ -143,7 +144,10 @@ def check_starts(workdirs: Iterable[Path], config: FineTuneConfig) -> None:
     """
     if not Path(config.init_from).exists():
         return
-    start = data.params_checksum(data.load_start(config).params)
+    try:
+        start = data.params_checksum(data.load_start(config).params)
+    except UserError:  # its weights were deleted
+        return
     for workdir in workdirs:
         check_start(workdir, start)
 
@@ -195,6 +199,8 @@ def run_sweep(
                 finished_runs = _finished_folders(folder.local)
                 on_leader(lambda: check_files(finished_runs, config))
                 on_leader(lambda: check_starts(finished_runs, config))
+        if left:
+            on_leader(config.tracker_library)
         prepared, shared = None, None  # runs on the same rows share what is prepared
         for run in Progress("runs", left, unit="runs"):
             log(f"== {run.name}")

@@ -25,6 +25,9 @@ def test_the_order_of_encoders_is_fixed(params):
     """All processes of a job must trace the same program. Sets have a random order."""
     assert encoder_names(params) == ["bert", "generator"]
     assert encoder_names({"mine": params["bert"], "mlm": params["mlm"]}) == ["mine"]
+    array = np.ones(3)
+    others = {"head": {"encoder": array}, "more": {"encoder": {"kernel": array}}}
+    assert encoder_names(others) == []
 
 
 def test_layers_are_stacked_and_unstacked_without_a_change(params):

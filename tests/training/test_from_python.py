@@ -369,8 +369,23 @@ def test_rows_of_dev_that_are_also_in_train_give_a_warning(checkpoint_dir, tmp_p
         log=lines.append,
         epochs=1,
     )
-    warning = "warning: dev: 3 of 4 rows are also in train, so their score"
+    warning = "warning: dev: 3 of 4 rows have the same tokens as a row of train, so"
     assert sum(line.startswith(warning) for line in lines) == 1
+
+
+def test_recombined_sentences_are_other_rows(checkpoint_dir, tmp_path):
+    words = ["sea bad", "sea good", "bad sea", "good sea"]
+    lines: list[str] = []
+    bert_jax.finetune(
+        bert_jax.tasks.sentence_vectors(max_length=24),
+        init_from=checkpoint_dir,
+        train=[(words[0], words[1], 1.0), (words[2], words[3], 0.0)],
+        dev=[(words[0], words[2], 1.0), (words[1], words[3], 0.0)],
+        workdir=tmp_path,
+        log=lines.append,
+        epochs=1,
+    )
+    assert not any("same tokens" in line for line in lines)
 
 
 def test_pairs_without_labels_need_dev(checkpoint_dir, tmp_path):
@@ -467,6 +482,11 @@ def test_a_string_is_not_read_as_a_file():
         (
             {"dtype": "auto"},
             r"^dtype is not .* of a group: compute=dict\(dtype=\.\.\.\)",
+        ),
+        ({"folds": 3}, "^folds is not an argument of finetune; expected one of"),
+        (
+            {"data": {"max_length": 8}},
+            "^data is not an argument of finetune; expected one of",
         ),
         ({"train": [("good", "a")] * 9}, "rows with 1 label .a.;"),
         (

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from etils import epath
 
@@ -14,6 +15,7 @@ from bert_jax.data.store import TokenStore
 from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError
+from bert_jax.interop.train_state import CheckpointStore
 from bert_jax.training import pretrain_data
 from bert_jax.training.config import DataConfig
 from bert_jax.training.pretrain_data import open_text
@@ -283,3 +285,7 @@ def test_text_that_changed_after_its_preparation_is_refused(tmp_path):
     open_text(config, workdir, print)
     path.unlink()  # a run does not need it
     open_text(config, workdir, print)
+    path.write_text(f"{text}More.\n")
+    with CheckpointStore(workdir.checkpoints, keep=1) as store:
+        store.save(2, {"params": {"kernel": np.ones(3, np.float32)}}, {})
+    open_text(config, workdir, print)  # a run that has begun keeps its text

@@ -947,3 +947,15 @@ def test_a_tracker_resumes_its_run(make_job, tmp_path, monkeypatch, name):
 def test_steps_to_profile_are_a_first_and_a_last_step(make_job, steps):
     with pytest.raises(UserError, match=r"profile_steps='.*', expected the first and"):
         make_job(dict(profile_steps=steps))
+
+
+def test_skipped_batches_of_an_earlier_setting_do_not_stop_a_run(make_job, tmp_path):
+    """The checkpoint of step 5 counts the batch that was skipped at step 4."""
+    folder = RunFolder(tmp_path)
+    settings = skipping() | dict(log_every=100, checkpoint_every=1)
+    with pytest.raises(KeyboardInterrupt):
+        run(make_job(settings, batches=Empty(4), **stops_at(6)), folder, print)
+    assert newest_step(folder.checkpoints) == 5
+    plain = dict(log_every=100, checkpoint_every=1)
+    state, *_ = run(make_job(plain, change_settings=True), folder, print)
+    assert int(state.step) == STEPS

@@ -182,7 +182,7 @@ def test_a_finished_run_needs_its_pretraining(study, done, tmp_path):
     folder = tmp_path / "study"
     shutil.copytree(done[0].folder, folder)
     shutil.rmtree(folder / "pretrain")
-    message = "is finished, but pretrain/.*, from which it started, is missing"
+    message = "^the pretraining of .*/finetune/.* is missing; put it back, or delete"
     with pytest.raises(UserError, match=message):
         Study(study, folder).run()
 
