@@ -250,6 +250,8 @@ for name in ["data=8"] if SHORT else MESHES:
 # The TPU compiler is a Python package, `libtpu`. Its input is the name of a slice, such as
 # `v5e:2x4` for eight chips, and the training step of a run. Its report lists what a chip
 # must store: arguments (the state and the batch) and temporaries (activations, gradients).
+# If the kernel dies here, start Jupyter after `ulimit -s unlimited`, because the compiler
+# needs a large stack.
 
 # %%
 TOPOLOGY = "v5e:2x4"  # "v5e:16x16" is a whole pod, "v4:2x2x2", "v6e:2x4", ...
