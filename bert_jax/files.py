@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 64 << 20  # bytes
 _LONGEST_NAME = 200  # bytes; hidden files replace a longer name by its checksum
+# The start of a URL. ``Path`` joins its two slashes.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 LOCK = ".lock"  # the file that names the process that uses a folder
 PROGRAMS = "programs"  # the folder of a workdir with JAX's compiled programs

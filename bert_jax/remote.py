@@ -31,6 +31,7 @@ set_up_stores()
 # sentence-transformers, such as 1_Pooling.
 _OF_MODEL = re.compile(r"(best/)?(\d+_\w+/)?[^/]+")
 _DOWNLOADS = 8  # files at a time
+# Names of the time of a change in gcsfs, s3fs and adlfs.
 _TIMES = ("mtime", "updated", "LastModified", "last_modified")
 VERSIONS = ".files"  # the file with sizes and times of a copy's files
 
@@ -75,9 +76,8 @@ def list_files(folder: epath.Path) -> dict[str, list]:
     for path, about in store.find(root, detail=True).items():
         name = path.removeprefix(root).lstrip("/")  # empty if the folder is a file
         if name not in ("", LOCK) and not name.endswith("/"):
-            # The names of the time in gcsfs, s3fs and adlfs.
-            times = [about.get(name) for name in _TIMES]
-            files[name] = [about["size"], *map(str, filter(None, times))]
+            times = [str(about[key]) for key in _TIMES if about.get(key)]
+            files[name] = [about["size"], *times]
     return files
 
 

@@ -261,7 +261,9 @@ def probabilities(model: OnDevices, rows: Rows, options: Options) -> Arrays:
     """Probabilities (rows, labels) or (rows, choices); see ``Bert.predict_proba``."""
     task = fine_tuned(model, options).task
     if task.head != "choice" and not (task.head == "sequence" and task.labels):
-        kind = "regression" if task.problem_type == "regression" else task.family
+        kind = task.family
+        if task.problem_type == "regression":
+            kind = "regression"
         actual = f"a model for {kind} has no probability for each label"
         raise UserError(f"{actual}; use predict or logits")
     every = PredictOptions(**vars(options))

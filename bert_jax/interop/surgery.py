@@ -153,9 +153,8 @@ def head_params(
             f"the checkpoint's head does not fit the task: {listed(wrong)}; {_NEW_HEAD}"
         )
     if head == "sequence" and bool(labels) != bool(trained):
-        learned, needed = (
-            ", ".join(names) or "a number" for names in (trained, labels)
-        )
+        learned = ", ".join(trained) or "a number"
+        needed = ", ".join(labels) or "a number"
         raise UserError(
             f"the checkpoint's head was trained for {learned}, the task has {needed}; "
             f"{_NEW_HEAD}"

@@ -32,7 +32,9 @@ def encoder_names(params: Mapping[str, Any]) -> list[str]:
     """The parts of a model that have an encoder: "bert", and "generator" of ELECTRA."""
     names = []
     for name, part in sorted(params.items()):
-        encoder = part.get("encoder") if isinstance(part, Mapping) else None
+        if not isinstance(part, Mapping):
+            continue
+        encoder = part.get("encoder")
         if not isinstance(encoder, Mapping):
             continue
         if any(key == "layer_0" or _STACK.fullmatch(key) for key in encoder):

@@ -438,11 +438,12 @@ class Squad(Task):
 def _skip(config: SquadConfig, problem: str) -> None:
     """Raises UserError, or logs the problem if bad_answers is "skip"."""
     if config.bad_answers == "refuse":
-        truth = "set version_2=True if the text has no answer"
+        change = "version_2=True"
         if config.version_2:
-            truth = "set is_impossible to true if the text has no answer"
-        needed = f"{truth}, or leave such rows out with data.bad_answers=skip"
-        raise UserError(f"{problem}; correct it, or {needed}")
+            change = "is_impossible to true"
+        needed = f"set {change} if the text has no answer"
+        skip = "leave such rows out with data.bad_answers=skip"
+        raise UserError(f"{problem}; correct it, {needed}, or {skip}")
     logger.warning(f"skipped: {problem}")
 
 

@@ -548,7 +548,8 @@ def _labels(
     name = name_in(values, columns)
     if name_in(values, one_hot) or (one_hot and not name):
         cells = {label: value_of(where, values, [label]) for label in one_hot}
-        return tuple(k for k, cell in cells.items() if truth_of(where, k, cell))
+        truths = {name: truth_of(where, name, cell) for name, cell in cells.items()}
+        return tuple(label for label in one_hot if truths[label])
     if name and values[name] is None:
         return ()  # a missing value means no labels
     value = value_of(where, values, columns, "label")

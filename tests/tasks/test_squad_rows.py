@@ -149,7 +149,7 @@ def test_an_empty_list_of_answers_means_no_answer(form, tmp_path):
     assert (first.answers, first.impossible) == ((("sea", 4),), None)
     assert (second.answers, second.impossible) == ((), True)
     with pytest.raises(
-        UserError, match="has no answer; correct it, or set version_2=True"
+        UserError, match="has no answer; correct it, set version_2=True"
     ):
         Squad(SquadConfig()).with_rows(train=data).read("train")
 

@@ -501,6 +501,11 @@ def test_a_function_works_with_a_family(function, column, folders, tmp_path, cap
             CHECKS[function](folder, tmp_path, column, capsys)
 
 
+def test_the_page_names_the_exceptions():
+    assert "`next_sentence` works with BERT and MegatronBert only" in page()
+    assert "`fill_mask` and `score` do not work with ELECTRA" in page()
+
+
 def test_the_table_has_every_family():
     families, kinds = {row[0] for row in table("Families")[1:]}, set()
     for row in table("Families")[1:]:
