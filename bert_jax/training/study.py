@@ -11,6 +11,7 @@ folder contains
 import contextlib
 import functools
 import itertools
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -128,7 +129,24 @@ class Study:
                 free = ("model.vocab_size",)
             else:
                 content = {"text": text_of(config.data)}
+        else:
+            content = self._pairs
         return finished(folder, config, free, content)
+
+    @functools.cached_property
+    def _pairs(self) -> dict[str, str]:
+        """A checksum of the minimal pairs, by its name in config.json.
+
+        Empty if a file is missing, so that a finished study can be read without its pairs.
+        """
+        files = self.config.pairs
+        if not all(Path(file).exists() for file in files):
+            return {}
+        most = self.config.pairs_per_set or None
+        checksum = 0
+        for _, pairs in read_sets(files):
+            checksum = zlib.crc32(repr(pairs[:most]).encode(), checksum)
+        return {"rows": f"{checksum:08x}"}
 
     def missing(self) -> list[str]:
         """The names of the runs that are not finished."""
@@ -204,7 +222,7 @@ class Study:
             pretrain(config, folder, self.log)
             return _pretrained(config, folder)
         results = _scored_pairs(config, self.folder / pretraining, self.log)
-        write_json(folder / "config.json", config)
+        write_json(folder / "config.json", config | self._pairs)
         return results
 
     def table(self) -> Results:

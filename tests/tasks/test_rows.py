@@ -132,14 +132,15 @@ def test_a_text_that_names_a_file_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     Path("new.csv").write_text("text\nship\n")
-    for name in ("new.csv", "~/new.csv"):
+    for name in ("new.csv", "~/new.csv", "missing.csv", "missing.JSONL.gz"):
         advice = f"Path('{name}') from pathlib reads its rows, and ['{name}'] is a text"
         message = f"'{name}' is the name of a file; {advice}"
         with pytest.raises(UserError, match=re.escape(message)):
             rows(name)
         assert rows([name]) == [name]
+    for name in ("new.csv", "~/new.csv"):
         assert rows(Path(name)) == [{"text": "ship"}]
-    for text in ("old.csv", "a" * 5000, ".", "", "a\0b"):
+    for text in ("in old.csv", "csv", "a" * 5000, ".", "", "a\0b"):
         assert rows(text) == [text]
 
 

@@ -354,6 +354,21 @@ def test_a_seed_may_be_added_but_other_pairs_are_refused(study, done):
         Study(dataclasses.replace(study, pairs_per_set=1), folder).run()
 
 
+def test_changed_minimal_pairs_are_refused(study, resumed):
+    """The scores are about these pairs. The table of a study needs no pairs."""
+    folder, path, one = resumed[0], Path(study.pairs[0]), one_variant(study)
+    before = path.read_text()
+    try:
+        path.write_text(before.replace("is here", "was here"))
+        with pytest.raises(UserError, match="other settings .*rows: "):
+            Study(one, folder).missing()
+        path.unlink()
+        assert Study(one, folder).table()["finished"] == 3
+    finally:
+        path.write_text(before)
+    assert not Study(one, folder).missing()
+
+
 def test_a_study_locks_its_seeds(study, tmp_path):
     """Other seeds may run at the same time, in another process."""
     one = one_variant(study)  # with the seed 3
