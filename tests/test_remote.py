@@ -1,5 +1,6 @@
 """Folders of an object store on a local server."""
 
+import datetime
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,6 +108,16 @@ def test_a_google_checkpoint_is_copied_by_its_prefix(folder):
     assert names(copy.parent) == [".files", "bert_config.json", "bert_model.ckpt.index"]
     with pytest.raises(UserError, match="nothing does not exist"):
         local_copy(folder / "nothing", model=True)
+
+
+@pytest.mark.parametrize("key", ["mtime", "updated", "LastModified", "last_modified"])
+def test_each_library_of_a_store_has_its_own_name_for_the_time(monkeypatch, key):
+    """gcsfs, s3fs and adlfs. A file that keeps its size may have changed."""
+    time = datetime.datetime(2026, 1, 2, 3)
+    found = {"root/a": {"size": 3, key: time, "ETag": "x"}, "root/b/": {"size": 0}}
+    store = SimpleNamespace(find=lambda root, detail: found)
+    monkeypatch.setattr(remote.fsspec.core, "url_to_fs", lambda _: (store, "root"))
+    assert remote.list_files("gs://bucket") == {"a": [3, "2026-01-02 03:00:00"]}
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import types
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from bert_jax.errors import DivergenceError, UserError
 from bert_jax.files import locked, write_json
@@ -468,3 +469,21 @@ def test_two_runs_of_one_name_are_refused_before_a_run(config, changes):
         UserError, match="two runs of the sweep have the name batch8-rate"
     ):
         run_names(dataclasses.replace(config, sweep=sweep))
+
+
+def test_a_finished_sweep_refuses_a_checkpoint_whose_weights_changed(
+    uninterrupted, config, tmp_path
+):
+    """The second call trains nothing, and would report scores of the old weights."""
+    start = tmp_path / "start"
+    shutil.copytree(uninterrupted[0] / "best", start)
+    sweep = SweepConfig(**GRID | {"learning_rate": (1e-5,), "seeds": (0,)})
+    again = dataclasses.replace(config, init_from=str(start), sweep=sweep)
+    run_sweep(again, tmp_path / "runs", [].append)
+    run_sweep(again, tmp_path / "runs", [].append)
+    weights = start / "model.safetensors"
+    tensors = load_file(weights)
+    name = next(iter(tensors))
+    save_file(tensors | {name: tensors[name] + 1}, weights, {"format": "pt"})
+    with pytest.raises(UserError, match="weights of init_from changed after the run"):
+        run_sweep(again, tmp_path / "runs", [].append)
