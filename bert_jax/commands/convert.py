@@ -12,7 +12,7 @@ flags:
   --output DIR        new folder
   --overwrite         replace a saved model in the folder
   --to {hf,bert_jax}  form of the folder (hf: transformers loads it)
-  --activation A      gelu, gelu_tanh, relu (as in the file)
+  --activation A      gelu, gelu_tanh, relu, silu (as in the file)
   --average A         ema, or a number of checkpoints of the run (none)
   --dtype D           dtype of the file: float32, float16 or bfloat16 (float32)
 

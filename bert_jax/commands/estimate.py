@@ -10,11 +10,11 @@ usage:
 
 flags:
   --config NAME    a file, or a name such as tiny or base:lamb
-  --workdir DIR    folder of a run that has its sizes (runs/NAME)
+  --workdir DIR    run with the sizes of the model, if init_from was deleted
   --print_config   print all settings of this run, and exit
   --help_settings  list the settings with their meaning, and exit
   --topology T     TPU slice; several are separated by commas
-  --num_slices N   number of slices; mesh.replica must be the same (1)
+  --num_slices N   number of slices; mesh.replica of several slices (1)
   --json           print a JSON object for each topology and phase
 
 Bytes, FLOPs and seconds are per device. argument_bytes is the train state and a batch.

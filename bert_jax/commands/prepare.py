@@ -8,7 +8,7 @@ usage:
   bert_jax prepare --input tfds:NAME --vocabulary vocab.txt --output data/text
 
 flags:
-  --vocabulary FILE  vocab.txt, spiece.model, tokenizer.json, or their folder
+  --vocabulary FILE  vocab.txt, spiece.model, tokenizer.json, or a checkpoint
   --output DIR       folder of the store
   --workers N        processes (one for each core, at most 4)
   --shards N         files in the store (depends on the size of the text)

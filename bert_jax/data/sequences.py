@@ -15,7 +15,8 @@ def fit(
 ) -> list[np.ndarray]:
     """One text or two texts, cut to ``room`` tokens together.
 
-    In a pair the longer text loses tokens first; see pair_lengths. kind, head: see cut.
+    In a pair the longer text loses tokens first; see pair_lengths. kind, head: see cut. In
+    a pair each text gets the share of ``head`` that it gets of ``room``, at least a token.
     """
     lengths = [len(text) for text in texts]
     if sum(lengths) <= room:
@@ -23,7 +24,11 @@ def fit(
     kept = [room]
     if len(texts) == 2:
         kept = [int(length) for length in pair_lengths(*lengths, room)]
-    return [cut(text, n, kind, head) for text, n in zip(texts, kept, strict=True)]
+    parts = []
+    for text, length in zip(texts, kept, strict=True):
+        own_head = max(head * length // room, 1)
+        parts.append(cut(text, length, kind, own_head))
+    return parts
 
 
 def pair_lengths(
@@ -50,7 +55,7 @@ def cut(ids: np.ndarray, length: int, kind: str, head: int) -> np.ndarray:
     """
     if len(ids) <= length:
         return ids
-    start = {"head": length, "tail": 0, "head_tail": min(head, length)}[kind]
+    start = {"head": length, "tail": 0, "head_tail": head}[kind]
     return np.concatenate([ids[:start], ids[len(ids) - (length - start) :]])
 
 

@@ -316,7 +316,9 @@ class MeshConfig:
     rest.
     """
 
-    replica: int = setting(1, "number of TPU slices, which split the batch")
+    replica: int = setting(
+        1, "groups of devices that split the batch: TPU slices, or parts of one slice"
+    )
     data: int = setting(-1, "devices that split the batch (data parallelism)")
     model: int = setting(1, "devices that split each layer (tensor parallelism)")
     fsdp: bool = setting(

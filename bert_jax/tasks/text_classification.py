@@ -120,7 +120,8 @@ class TextConfig(TableConfig):
     )
     head_tokens: int = setting(
         128,
-        "head_tail: tokens of the head. If 128 leaves no tail, the head is a quarter",
+        "head_tail: tokens of the head, which the texts of a pair share. If 128 leaves no "
+        "tail, the head is a quarter",
         least=1,
     )
     stride: int = setting(

@@ -200,7 +200,7 @@ class DataConfig:
     keep_accents: bool = setting(
         False, "keep accents and vowel signs in a lower-case vocabulary"
     )
-    holdout: float = setting(0.01, "share of the text for evaluation", least=0, below=1)
+    holdout: float = setting(0.01, "share of the documents for evaluation", least=0, below=1)
     examples: ExampleConfig = setting(factory=ExampleConfig)
     packing: bool = setting(False, "put several pairs into a row: less padding")
     threads: int = setting(2, "threads that make batches, on each host", least=1)
@@ -417,7 +417,7 @@ class FineTuneOptimizer(OptimizerConfig):
 
 @dataclasses.dataclass(frozen=True)
 class SweepConfig:
-    """The grid of ``--sweep`` (paper, A.3). Each point runs with each seed."""
+    """The grid of ``--sweep`` (paper, A.3, without 2 epochs). Each point runs with each seed."""
 
     batch_size: tuple[int, ...] = setting((16, 32), "batch sizes to try", least=1)
     learning_rate: tuple[float, ...] = setting(

@@ -3,8 +3,8 @@
 What: MLM and NSP with 15%, 30% and 40% of the tokens masked (Wettig et al., 2022), with
   whole words, with runs of words (ALBERT, section 4.2), and with 15% in packed rows. The
   study table5 has the same model and tasks. Each variant sees 8 million tokens. Evaluations
-  mask single tokens at a rate of 15%. The variants of whole words and of runs of words are
-  evaluated with their own masks, so their held-out accuracies are not comparable.
+  mask 15% of the tokens. The variants of whole words and of runs of words are evaluated
+  with their own masks, so their held-out accuracies are not comparable.
 On: two CPU cores, two seeds at a time.
 Result: see docs/results.md. Packed and unpacked rows should be equal within the error,
   because both learn from the same examples. In the literature whole words (the paper's

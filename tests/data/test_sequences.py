@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.data.sequences import owners, pair_lengths, token_windows, windows
+from bert_jax.data.sequences import fit, owners, pair_lengths, token_windows, windows
 
 
 def test_pair_lengths_equal_run_classifiers():
@@ -45,6 +45,14 @@ def best_span_of_run_squad(spans, position):
         if best_score is None or score > best_score:
             best_score, best = score, i
     return best
+
+
+def test_each_text_of_a_pair_keeps_its_end_with_head_tail():
+    """The texts share the head of 128 tokens. With 128 each, none would keep its end."""
+    texts = [np.arange(600), np.arange(600, 1000)]
+    first, second = fit(texts, 253, "head_tail", 128)
+    np.testing.assert_array_equal(first, [*range(64), *range(537, 600)])
+    np.testing.assert_array_equal(second, [*range(600, 663), *range(937, 1000)])
 
 
 @pytest.mark.parametrize(

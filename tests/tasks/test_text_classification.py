@@ -215,6 +215,7 @@ def test_single_texts_are_truncated_by_the_setting(
         ("a b", "c d e f g h", "tail", "<ab>fgh>"),
         ("a b c d e f", "g h i j k l", "tail", "<def>kl>"),
         ("a b c d e f", "g h i j k l", "head_tail", "<aef>gl>"),
+        ("a", "g h i j k l", "head_tail", "<a>gjkl>"),
         ("a b", "c d e", "head", "<ab>cde>"),
     ],
 )
