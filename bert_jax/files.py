@@ -53,10 +53,12 @@ def is_remote(path: str | os.PathLike) -> bool:
     return "://" in os.fspath(path)
 
 
-def check_local(path: str | os.PathLike) -> None:
+def check_local(
+    path: str | os.PathLike,
+    advice: str = "write to a local path, and copy the files to the bucket",
+) -> None:
     """Raises UserError for a URL. ``Path`` would make a local folder "gs:" of it."""
     if _URL.match(os.fspath(path)):
-        advice = "write to a local path, and copy the files to the bucket"
         raise UserError(f"{path} is a URL; {advice}")
 
 
@@ -118,6 +120,17 @@ def decode_lines(file: IO[bytes], name: object) -> Iterator[tuple[int, str]]:
     """
     for number, raw in enumerate(file, 1):
         yield number, decode(raw, f"{name}:{number}")
+
+
+def check_line_end(first_line: str) -> None:
+    """Raises UserError for a file whose lines end in a carriage return, as on old Macs.
+
+    first_line: the first line of the file, with its end.
+    """
+    # Only the last line has no line feed.
+    if not first_line.endswith("\n") and "\r" in first_line.rstrip("\r"):
+        actual = "lines end in CR, as on old Macs; expected LF or CR LF"
+        raise UserError(f"{actual}: convert them with tr '\\r' '\\n'")
 
 
 def cache_folder() -> Path:

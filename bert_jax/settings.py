@@ -22,6 +22,7 @@ T = TypeVar("T")
 # label_name. A path may start with ~.
 Label = typing.NewType("Label", str)
 FilePath = typing.NewType("FilePath", str)
+Sentence = typing.NewType("Sentence", str)  # may contain commas
 REQUIRED = dataclasses.MISSING
 
 
@@ -182,6 +183,8 @@ def from_settings(kind: type[T], value: Any, name: str) -> T:
     value = python_value(value)
     if kind is Label:
         kind, value = str, label_name(value)
+    if kind is Sentence:
+        kind = str
     if kind is FilePath:
         kind, value = str, expanded(value)
         if isinstance(value, float):  # data.dev may be a share of the rows

@@ -4,7 +4,10 @@ They may change in any release of JAX. A comment or docstring gives the reason w
 needs each part.
 """
 
+import functools
 import types
+
+import jax
 
 # wait_at_barrier of its client needs no device and has its own timeout. The barriers of
 # multihost_utils run a collective on the devices.
@@ -17,12 +20,30 @@ from jax._src.distributed import global_state
 from jax.experimental import mesh_utils, multihost_utils, topologies
 
 __all__ = [
+    "eigen_options",
     "global_state",
     "mesh_utils",
     "multihost_utils",
     "splash_attention",
     "topologies",
 ]
+
+
+# The option of XLA's compiler for CPUs that turns off products with YNNPACK.
+_NO_YNNPACK = {"xla_cpu_experimental_ynn_fusion_type": ""}
+
+
+@functools.cache
+def eigen_options() -> dict[str, str]:
+    """Options of XLA's compiler for CPUs with which Eigen computes the products.
+
+    Empty if this version of XLA does not know the option, which changes only the speed.
+    """
+    try:
+        jax.jit(lambda x: x, compiler_options=_NO_YNNPACK).lower(0).compile()
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return _NO_YNNPACK
 
 
 def splash_attention() -> types.ModuleType:

@@ -571,5 +571,7 @@ def test_the_citation_has_the_version_of_the_package():
 
 def test_the_picture_of_the_flow_names_folders_that_exist():
     text = (DOCS / "pictures" / "flow.svg").read_text()
-    for folder in re.findall(r"(\w+)/(?=[,<])", text):
+    folders = re.findall(r"(\w+)/(?=[,<])", text)
+    assert len(folders) == 7
+    for folder in folders:
         assert (ROOT / "bert_jax" / folder).is_dir(), folder

@@ -312,7 +312,9 @@ def test_functions_show_their_settings_with_types_defaults_and_meanings():
     assert sorted(order, key=names.index) == order
     assert [*names[-5:]] == ["optimizer", "model", "features", "compute", "mesh"]
     head = "mesh: a MeshConfig, or a dictionary with some of its settings:"
-    first = "replica = 1  # number of TPU slices, which split the batch"
+    first = (
+        "replica = 1  # groups of devices, such as TPU slices, which split the batch"
+    )
     assert f"\n{head}\n  {first}\n" in page
     assert max(map(len, page.partition("Settings:")[2].splitlines())) <= 80
     pretrain = inspect.signature(bert_jax.pretrain).parameters

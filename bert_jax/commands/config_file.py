@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 from bert_jax.commands.cli import Flags, argument_parser
 from bert_jax.errors import UserError, hint
 from bert_jax.progress import print_line
-from bert_jax.settings import Setting, all_settings, describe, plain
+from bert_jax.settings import Sentence, Setting, all_settings, describe, plain
 from bert_jax.tasks.data_sets import DATA_SETS
 from bert_jax.training.config import with_any_sizes, with_architecture
 
@@ -141,9 +141,11 @@ def _items(texts: Sequence[str], known: Setting) -> Sequence[Any]:
             return value
         if value != texts[0]:
             return [value]
+    kind, *_ = typing.get_args(typing.get_type_hints(known.group)[known.field.name])
+    if kind is Sentence:
+        return texts
     parts = [part.strip() for text in texts for part in text.split(",")]
     items = [part for part in parts if part]
-    kind, *_ = typing.get_args(typing.get_type_hints(known.group)[known.field.name])
     if getattr(kind, "__supertype__", kind) is str:
         return items
     return [_value(item, None) for item in items]

@@ -71,6 +71,8 @@ def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         parser.error(
             "--search cannot be combined with --input, --data.dir or --columns"
         )
+    if args.input and vars(args)["data.dir"]:
+        parser.error("--input cannot be combined with --data.dir")
     if not args.search and (args.query_prompt, args.document_prompt) != (None, None):
         parser.error("--query_prompt and --document_prompt need --search")
 
@@ -80,8 +82,9 @@ def _search_scores(args: argparse.Namespace) -> dict[str, float]:
     from bert_jax.inference.model import load
     from bert_jax.inference.search_files import read_search
 
-    queries, corpus, relevant = read_search(Path(args.search))
+    queries, corpus, relevant, excluded = read_search(Path(args.search))
     options = cli.model_options(args)
+    options["excluded"] = excluded
     options["query_prompt"] = args.query_prompt
     options["document_prompt"] = args.document_prompt
     return load(args.checkpoint).evaluate_search(queries, corpus, relevant, **options)

@@ -37,10 +37,12 @@ def main(argv: list[str]) -> None:
     text["checksums"] = False
     parser = cli.argument_parser(__doc__, {"json": False, **text})
     parser.add_argument("path", metavar="PATH")
-    options = vars(parser.parse_args(argv))
+    args = parser.parse_args(argv)
+    options = dict(vars(args))
     as_json = options.pop("json")
     path = options.pop("path")
     if not Path(path, "index.json").is_file():  # prepared text needs no JAX
+        cli.check_unused(parser, args, *text)
         check_checkpoint(path)
         startup.quiet_libtpu()
     summary = inspect(path, **options)

@@ -34,7 +34,7 @@ EVEN_LENGTH = 1200
 # Row lengths for inference. In shorter rows attention wastes less time on pairs of
 # sequences that do not attend to each other. SHORT is used if one row of this length has
 # room for all sequences.
-LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
+LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144)
 SHORT = 16
 SLOT = 4  # a row has one slot for this many tokens. The shortest sequence has three
 

@@ -36,7 +36,13 @@ from bert_jax.data.corpus_formats import (
 )
 from bert_jax.data.sentences import check_language, split_sentences
 from bert_jax.errors import UserError, counted, listed
-from bert_jax.files import LONGEST_LINE, decode, is_remote, open_remote
+from bert_jax.files import (
+    LONGEST_LINE,
+    check_line_end,
+    decode,
+    is_remote,
+    open_remote,
+)
 from bert_jax.progress import Progress
 
 PYTHON_DOCS = "python-docs"
@@ -258,7 +264,10 @@ class _Lines:
                     raise UserError(
                         f"the line is over {LONGEST_LINE >> 20} MiB long; break it up"
                     )
-                line = decode(raw, "the line").rstrip("\r\n")
+                line = decode(raw, "the line")
+                if self.offset == 0 and line.count("\r") > 1:  # one may be in a text
+                    check_line_end(line)
+                line = line.rstrip("\r\n")
                 ended = self.offset >= self._stop and self._source.splittable
                 if ended and boundary.match(line):
                     return

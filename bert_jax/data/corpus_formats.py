@@ -318,8 +318,8 @@ class TextFormat(NamedTuple):
     read(lines, reading): yields documents, raises UserError for a bad line and counts what
     it leaves out. boundary: pattern of lines at which a reader can start, so several
     processes can read one file. None if a file must be read completely. suffixes: suffixes
-    of file names of this format, in lower case. start: text with which only files of this
-    format start.
+    of file names of this format, in lower case. start: pattern of the
+    text with which only files of this format start.
     """
 
     read: Callable[[Lines, Reading], Documents]
@@ -333,7 +333,9 @@ FORMATS: dict[str, TextFormat] = {
     "paragraphs": TextFormat(read_paragraphs_format, _BLANK),
     "lines": TextFormat(read_lines_format, _BLANK),
     "markdown": TextFormat(read_markdown_format, suffixes=(".md", ".markdown")),
-    "jsonl": TextFormat(read_jsonl_format, "", (".jsonl", ".ndjson", ".json"), '{"'),
+    "jsonl": TextFormat(
+        read_jsonl_format, "", (".jsonl", ".ndjson", ".json"), r'\{\s*"'
+    ),
     "wikiextractor": TextFormat(read_wikiextractor_format, "<doc ", start="<doc "),
 }
 
@@ -342,7 +344,7 @@ def detect_format(name: str, head: str, language: str = "en") -> str:
     """The format of a file from the suffix of its name, or from the start of its text."""
     head = head.lstrip()
     for format, how in FORMATS.items():
-        starts = how.start and head.startswith(how.start)
+        starts = how.start and re.match(how.start, head)
         if starts or file_suffixes(name).intersection(how.suffixes):
             return format
     if _has_sentence_lines(head, language):

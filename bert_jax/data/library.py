@@ -172,10 +172,8 @@ class LibraryTokenizer(Tokenizer):
         """Settings with which transformers' AutoTokenizer reads all of tokenizer.json."""
         settings = super().config() | self.special.settings()
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-        names = list(INPUT_NAMES)
-        if self.template.second_type == 0:  # transformers fills in zeros
-            names.remove("token_type_ids")
-        settings["model_input_names"] = names
+        # This class has no types unless its settings name them.
+        settings.setdefault("model_input_names", INPUT_NAMES)
         return settings
 
 

@@ -26,7 +26,7 @@ def fit(
         kept = [int(length) for length in pair_lengths(*lengths, room)]
     parts = []
     for text, length in zip(texts, kept, strict=True):
-        own_head = max(head * length // room, 1)
+        own_head = max(head * length // max(room, 1), 1)
         parts.append(cut(text, length, kind, own_head))
     return parts
 

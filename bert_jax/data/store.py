@@ -26,7 +26,8 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 
-from bert_jax.data.tokenizer import FILES, token_dtype
+from bert_jax.data.tokenizer import FILES, Tokenizer, token_dtype
+from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError, naming
 from bert_jax.files import new_file, read_json, reading, write_json
 from bert_jax.schema import check
@@ -355,3 +356,15 @@ def _check_ascending(path: Path, numbers: np.ndarray, last: int) -> None:
             block = numbers[start : start + _BLOCK + 1]
             if not (block[:-1] < block[1:]).all():
                 raise ValueError("a number is not above the number before it")
+
+
+def open_store(directory: Path) -> tuple[TokenStore, Tokenizer]:
+    """A prepared text and its tokenizer. Raises UserError if they do not match."""
+    store = TokenStore(directory)
+    tokenizer = load_tokenizer(directory)
+    if not tokenizer.has_fingerprint(store.info.vocabulary_fingerprint):
+        raise UserError(
+            f"{directory} was prepared with another vocabulary than the one in it; prepare "
+            "the text again"
+        )
+    return store, tokenizer

@@ -11,6 +11,7 @@ from bert_jax.settings import check_ranges, setting
 
 # The arrays of a batch, by their names in transformers.
 INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]
+NAMES_WITHOUT_TYPES = ["input_ids", "attention_mask"]
 _PADDING = 'True, "longest", a number, or "max_length" with a max_length'
 
 

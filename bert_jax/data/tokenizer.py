@@ -10,7 +10,12 @@ import numpy as np
 
 from bert_jax.arguments import accepts
 from bert_jax.data.sequences import fit
-from bert_jax.data.text_arrays import CallOptions, padded_arrays, paired_texts
+from bert_jax.data.text_arrays import (
+    NAMES_WITHOUT_TYPES,
+    CallOptions,
+    padded_arrays,
+    paired_texts,
+)
 from bert_jax.errors import UserError
 from bert_jax.files import new_file, write_json
 from bert_jax.settings import from_settings
@@ -324,7 +329,15 @@ class Tokenizer:
 
     def config(self) -> dict:
         """The content of tokenizer_config.json, which transformers also reads."""
-        return {"kind": self.kind, "do_lower_case": self.lower_case}
+        settings: dict[str, Any] = {
+            "kind": self.kind,
+            "do_lower_case": self.lower_case,
+        }
+        if self.truncation == "tail":
+            settings["truncation_side"] = "left"
+        if self.template.second_type == 0:  # transformers fills in zeros
+            settings["model_input_names"] = NAMES_WITHOUT_TYPES
+        return settings
 
     def save(self, directory: str | os.PathLike) -> None:
         """Writes the vocabulary and tokenizer_config.json, as transformers reads them."""

@@ -218,4 +218,9 @@ class WordPieceTokenizer(Tokenizer):
 
     def with_tokens(self, tokens: Sequence[str]) -> "WordPieceTokenizer":
         """A tokenizer with other tokens and the same rules."""
-        return WordPieceTokenizer(tokens, *self._rules)
+        tokenizer = WordPieceTokenizer(tokens, *self._rules)
+        second_type = self.template.second_type
+        tokenizer.template = tokenizer.template._replace(second_type=second_type)
+        tokenizer.truncation = self.truncation
+        tokenizer.model_max_length = self.model_max_length
+        return tokenizer

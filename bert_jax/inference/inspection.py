@@ -16,9 +16,8 @@ import numpy as np
 
 from bert_jax.data.checksums import check_now
 from bert_jax.data.examples import ExampleConfig, ExampleSource
-from bert_jax.data.store import TokenStore
+from bert_jax.data.store import open_store
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.interop.find import check_checkpoint
 from bert_jax.progress import aligned
 from bert_jax.settings import flat
@@ -49,13 +48,13 @@ def inspect(
     """
     if not Path(path, "index.json").is_file():
         return {"path": str(path), "what": "checkpoint"} | _checkpoint(path)
-    store = TokenStore(path)
+    store, tokenizer = open_store(Path(path))
     if checksums:
         check_now(store)
     config = ExampleConfig(masking=masking)
     source = ExampleSource(
         store,
-        load_tokenizer(path),
+        tokenizer,
         config,
         sequence_length=sequence_length,
         max_predictions=math.ceil(config.mask_rate * sequence_length),

@@ -225,6 +225,8 @@ def flat(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _short(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer without its long list "nbest"."""
-    long = ("nbest", f"{PREFIX}nbest")
-    return {name: value for name, value in answer.items() if name not in long}
+    """An answer without its long list "nbest", which is not a column of the row."""
+    long = f"{PREFIX}nbest"
+    if "answer" in answer and isinstance(answer.get("nbest"), list):
+        long = "nbest"
+    return {name: value for name, value in answer.items() if name != long}

@@ -226,6 +226,7 @@ class Bert(Checkpoint):
         corpus: Any,
         relevant: Any,
         *,
+        excluded: Any = (),
         columns: Columns = (),
         **options: Any,
     ) -> dict[str, float]:
@@ -240,12 +241,15 @@ class Bert(Checkpoint):
 
         queries, corpus: several texts as for ``encode``, or vectors from ``encode``.
         relevant: pairs (row of the query, row of a relevant text), from 0, int (N, 2).
+        excluded: pairs (row of the query, row of a text that the query must not find), such
+          as the query itself.
         columns: name of the column of the text in a frame; (): "text".
         """
         from_settings(retrieval.RetrievalOptions, options, "")
         encode = functools.partial(self.encode, columns=columns)
         functions = retrieval.encoders(encode, self.extra, options, queries, corpus)
-        return retrieval.evaluate_search(functions, queries, corpus, relevant)
+        texts = queries, corpus
+        return retrieval.evaluate_search(functions, *texts, relevant, excluded)
 
     @accepts(DuplicateOptions)
     def duplicates(

@@ -165,9 +165,10 @@ def predict(model: OnDevices, rows: Rows, options: PredictOptions) -> Iterator[P
     task = trained.task
     ranked = {"sequence": bool(task.labels), "choice": True, "span": True}
     if options.top is not None and not ranked.get(task.head):
-        actual = (
-            f"top={options.top}, but a model for {task.family} does not rank answers"
-        )
+        kind = task.family
+        if task.head == "sequence":
+            kind = "numbers"
+        actual = f"top={options.top}, but a model for {kind} does not rank answers"
         raise UserError(f"{actual}; leave top out")
 
     def decode(part: list, features: Features, outputs: Outputs) -> Sequence[Answer]:

@@ -248,28 +248,47 @@ def search(
 
 
 def evaluate_search(
-    encoders: Encoders, queries: Any, corpus: Any, relevant: Any
+    encoders: Encoders, queries: Any, corpus: Any, relevant: Any, excluded: Any = ()
 ) -> dict[str, float]:
     """How well a search finds relevant texts; see ``Bert.evaluate_search``."""
     encode_query, encode_text = encoders
     vectors = _vectors(queries, encode_query, least=2)
     searched = _vectors(corpus, encode_text, least=2)
-    pairs = _checked_pairs(relevant, len(vectors), len(searched))
-    rows_QK, _ = nearest(vectors, searched, max(_CUTOFFS))
+    sizes = len(vectors), len(searched)
+    pairs, most = _checked_pairs("relevant", relevant, *sizes), max(_CUTOFFS)
+    if not len(excluded):
+        rows_QK, _ = nearest(vectors, searched, most)
+        return retrieval_scores(rows_QK, pairs, len(searched))
+    left_out = _checked_pairs("excluded", excluded, *sizes)
+    more = int(np.bincount(left_out[:, 0]).max())
+    rows_QK, _ = nearest(vectors, searched, min(most + more, len(searched)))
+    is_out_QK = _contains(left_out, rows_QK, len(searched))
+    order_QK = np.argsort(is_out_QK, axis=1, kind="stable")  # excluded texts are last
+    rows_QK = np.take_along_axis(rows_QK, order_QK, axis=1)[:, :most]
     return retrieval_scores(rows_QK, pairs, len(searched))
 
 
-def _checked_pairs(relevant: Any, queries: int, texts: int) -> np.ndarray:
-    """Pairs of rows without repeats, int (N, 2). Raises UserError for other values."""
+def _contains(pairs: np.ndarray, rows_QK: np.ndarray, texts: int) -> np.ndarray:
+    """Whether (query, row) is one of the ``pairs``, bool (Q, K)."""
+    # A pair of rows as one number.
+    numbers_QK = np.arange(len(rows_QK))[:, None] * texts + rows_QK
+    return np.isin(numbers_QK, pairs[:, 0] * texts + pairs[:, 1])
+
+
+def _checked_pairs(name: str, values: Any, queries: int, texts: int) -> np.ndarray:
+    """Pairs of rows without repeats, int (N, 2). Raises UserError for other values.
+
+    name: the argument, for the message.
+    """
     try:
-        pairs = np.asarray(relevant)
+        pairs = np.asarray(values)
     except ValueError:  # lists of different lengths
         pairs = np.empty(0)
     is_pairs = pairs.dtype.kind in "iu" and pairs.shape[1:] == (2,) and pairs.size
     if not is_pairs or (pairs < 0).any() or (pairs >= (queries, texts)).any():
         needed = "expected pairs (row of the query, row of the text), counted from 0"
         raise UserError(
-            f"relevant={relevant!r:.60}, {needed}, of {queries} queries and {texts} texts"
+            f"{name}={values!r:.60}, {needed}, of {queries} queries and {texts} texts"
         )
     return np.unique(pairs.astype(np.int64), axis=0)
 
@@ -284,9 +303,7 @@ def retrieval_scores(
     The formulas are from InformationRetrievalEvaluator of sentence-transformers.
     """
     relevant_Q = np.bincount(pairs[:, 0], minlength=len(rows_QK))
-    # A pair of rows as one number.
-    numbers_QK = np.arange(len(rows_QK))[:, None] * texts + rows_QK
-    hits_QK = np.isin(numbers_QK, pairs[:, 0] * texts + pairs[:, 1])
+    hits_QK = _contains(pairs, rows_QK, texts)
     is_scored_Q = relevant_Q > 0
     hits_QK, relevant_Q = hits_QK[is_scored_Q], relevant_Q[is_scored_Q]
     scores, most = {}, max(_CUTOFFS)

@@ -4,21 +4,28 @@ queries.jsonl and corpus.jsonl have "_id" and "text". A text of the corpus may h
 "title", which is put before it. qrels/test.tsv has query-id, corpus-id and score.
 """
 
+import logging
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, counted
 from bert_jax.tasks.rows import placed_rows, text_of
 
+_logger = logging.getLogger(__name__)
 _RELEVANT = "qrels/test.tsv"
 
 
 class SearchFiles(NamedTuple):
-    """Texts, and pairs (row of a query, row of a relevant text)."""
+    """Texts, and pairs (row of a query, row of a text).
+
+    relevant: the pairs of a query and a relevant text. excluded: the pairs of a query and
+    the text with the same _id, which BEIR's evaluation leaves out of what was found.
+    """
 
     queries: list[str]
     corpus: list[str]
     relevant: list[tuple[int, int]]
+    excluded: list[tuple[int, int]]
 
 
 def read_search(folder: Path) -> SearchFiles:
@@ -48,9 +55,18 @@ def read_search(folder: Path) -> SearchFiles:
         raise UserError(
             f"{folder / _RELEVANT}: no score is above 0, expected at least one"
         )
-    return SearchFiles(
-        [queries[name] for name in query_rows], [*corpus.values()], relevant
-    )
+    excluded = []
+    for name, row in query_rows.items():
+        if name in corpus_rows:
+            excluded.append((row, corpus_rows[name]))
+    if excluded:
+        texts = counted(len(excluded), "text")
+        _logger.warning(
+            f"{texts} of the corpus with the _id of a query: this query does not find the "
+            "text, as in BEIR"
+        )
+    used = [queries[name] for name in query_rows]
+    return SearchFiles(used, [*corpus.values()], relevant, excluded)
 
 
 def _texts(path: Path) -> dict[str, str]:

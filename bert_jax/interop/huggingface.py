@@ -12,7 +12,7 @@ import numpy as np
 from flax import traverse_util
 
 from bert_jax.data.library import LibraryTokenizer
-from bert_jax.data.text_arrays import INPUT_NAMES
+from bert_jax.data.text_arrays import NAMES_WITHOUT_TYPES
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import config_token_ids, find_tokenizer
 from bert_jax.data.wordpiece import WordPieceTokenizer
@@ -463,14 +463,9 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> N
     positions = config.max_positions
     longest = min(tokenizer.model_max_length or positions, positions)
     settings = tokenizer.config() | {"model_max_length": longest}
-    if tokenizer.truncation == "tail":
-        settings["truncation_side"] = "left"
     if isinstance(tokenizer, WordPieceTokenizer):
         settings |= {"tokenize_chinese_chars": True}
-    if config.type_vocab_size < 2 or tokenizer.template.second_type == 0:
-        # transformers' models have no vector for the type 1 of a second text, or they were
-        # trained without it.
-        names = list(INPUT_NAMES)
-        names.remove("token_type_ids")
-        settings["model_input_names"] = names
+    if config.type_vocab_size < 2:
+        # transformers' models have no vector for the type 1 of a second text.
+        settings["model_input_names"] = NAMES_WITHOUT_TYPES
     write_json(folder / "tokenizer_config.json", settings)

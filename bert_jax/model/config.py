@@ -317,7 +317,7 @@ class MeshConfig:
     """
 
     replica: int = setting(
-        1, "groups of devices that split the batch: TPU slices, or parts of one slice"
+        1, "groups of devices, such as TPU slices, which split the batch"
     )
     data: int = setting(-1, "devices that split the batch (data parallelism)")
     model: int = setting(1, "devices that split each layer (tensor parallelism)")
@@ -374,6 +374,16 @@ class ComputeConfig:
     def __post_init__(self):
         check_ranges(self, "compute.")
 
+    def check_lstm(self) -> None:
+        """Raises UserError for settings of layers that an LSTM does not have."""
+        usual = ComputeConfig()
+        for name in ("remat", "scan_layers"):
+            value = getattr(self, name)
+            if value != getattr(usual, name):
+                raise UserError(
+                    f"compute.{name}={value} has no effect on LSTMs; leave it out"
+                )
+
 
 @dataclasses.dataclass(frozen=True)
 class FeatureConfig:
@@ -397,3 +407,10 @@ class FeatureConfig:
 
     def __post_init__(self):
         check_ranges(self, "features.")
+        if self.layers or self.bilstm:
+            return
+        for name in ("lstm_layers", "width", "dropout"):
+            value = getattr(self, name)
+            if value != getattr(type(self), name):
+                needed = "features.bilstm=True or features.layers"
+                raise UserError(f"features.{name}={value} needs {needed}")

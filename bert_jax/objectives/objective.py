@@ -318,6 +318,19 @@ def summed(function: Callable[[Any], Any], parts: Any) -> Any:
     return jax.lax.scan(add_part, zero, parts)[0]
 
 
+def microbatches(batch: Any, parts: int) -> Any:
+    """The arrays (B, ...) of a batch as (parts, B/parts, ...).
+
+    Part i has the rows i, i + parts, ... A device has consecutive rows of the batch, and so
+    a few rows of every part: no row moves to another device.
+    """
+
+    def split(x_B: jax.Array) -> jax.Array:
+        return jnp.moveaxis(x_B.reshape(-1, parts, *x_B.shape[1:]), 1, 0)
+
+    return jax.tree.map(split, batch)
+
+
 def summed_over_positions(function: Callable[..., Any], *arrays: jax.Array) -> Any:
     """``function(*arrays)``, which returns sums over the positions P of (B, P, ...).
 

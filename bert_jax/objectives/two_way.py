@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bert_jax.data.examples import ExampleConfig
-from bert_jax.errors import UserError
 from bert_jax.model import flops
 from bert_jax.model.bert import (
     BertForPreTraining,
@@ -208,7 +207,5 @@ def pretraining(
 ) -> TwoWay:
     """The objective of a run with these configs."""
     check_model(__name__, model, encoder="lstm", pairs=examples.next_sentence)
-    if compute.remat != "none":
-        actual = f"compute.remat={compute.remat} has no effect on LSTMs"
-        raise UserError(f"{actual}; leave it out")
+    compute.check_lstm()
     return TwoWay(TwoWayForPreTraining(model, compute))

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.parallel.mesh import traced_on
+from bert_jax.unstable import eigen_options
 
 # XLA computes products on CPUs with YNNPACK. For fewer float32 tokens than this Eigen is
 # faster, by a tenth on two cores. For more tokens it is faster on some processors and
 # slower on others (benchmarks/LOG.md).
 FEW_TOKENS = 32
-EIGEN = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
 def jit_whole(mesh: Mesh, function: Callable) -> Callable:
@@ -26,7 +26,7 @@ def jit_whole(mesh: Mesh, function: Callable) -> Callable:
     many = jax.jit(traced, out_shardings=whole)
     if mesh.devices.flat[0].platform != "cpu":
         return many
-    few = jax.jit(traced, out_shardings=whole, compiler_options=EIGEN)
+    few = jax.jit(traced, out_shardings=whole, compiler_options=eigen_options())
 
     @functools.wraps(traced)
     def run(params: Any, batch: Mapping[str, Any]) -> Any:

@@ -143,10 +143,14 @@ class SquadForm(Form):
 
     def read_file(self, path: Path, split: str) -> Iterator[Record]:
         """The rows of a table, or of SQuAD's JSON with the user's names of columns."""
+        articles = getattr(self.config, f"{split}_articles", "")
         if not self.is_own(path):
+            if articles:
+                raise UserError(
+                    f"{path}: data.{split}_articles={articles} needs {FORM}; leave it out"
+                )
             yield from super().read_file(path, split)
             return
-        articles = getattr(self.config, f"{split}_articles", "")
         for where, question in read_squad(path, articles):
             values = dict(question)
             for key, (name, *_) in self.columns.items():
@@ -340,8 +344,7 @@ class Squad(Task):
         right = [[text for text, _ in row.answers] for row in rows]
         if not self.config.version_2:
             return scores_v1(texts, right)
-        spans = ((entry["text"] for entry in answer["nbest"]) for answer in answers)
-        best = [next(filter(None, texts), "") for texts in spans]
+        best = [_best_span(answer) for answer in answers]
         odds = [answer["null_odds"] for answer in answers]
         return scores_v2(texts, best, odds, right)
 
@@ -351,8 +354,7 @@ class Squad(Task):
         predicted, exact = answer["answer"], bool(exact_match(answer["answer"], right))
         classes = None
         if self.config.version_2:
-            kinds = {True: "answer", False: "no answer"}
-            classes = kinds[bool(row.answers)], kinds[bool(predicted)]
+            classes = _kind_of_answer(row.answers), _kind_of_answer(predicted)
         text = f"{row.question} \u2016 {row.context}"
         gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
         shown, p = predicted or "(no answer)", answer["probability"]
@@ -496,6 +498,21 @@ def _answers(value: Any, context: str) -> Iterator[tuple[str, int]]:
             yield answer, context.find(answer)
         else:
             yield str(answer["text"]), int(float(answer["answer_start"]))
+
+
+def _best_span(answer: Answer) -> str:
+    """The most likely answer that is not empty; "" if all are."""
+    for entry in answer["nbest"]:
+        if entry["text"]:
+            return entry["text"]
+    return ""
+
+
+def _kind_of_answer(answer: Any) -> str:
+    """The class of an answer of SQuAD 2.0, which may be empty."""
+    if answer:
+        return "answer"
+    return "no answer"
 
 
 def read_squad(path: Path, articles: str = "") -> Iterator[Record]:

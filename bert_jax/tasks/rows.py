@@ -24,7 +24,7 @@ from typing import Any
 
 from bert_jax import files
 from bert_jax.data.corpus import open_text
-from bert_jax.errors import UserError, counted, listed
+from bert_jax.errors import UserError, counted, listed, naming
 from bert_jax.files import decode_lines, parse_json, reading, valid_text
 from bert_jax.settings import python_value
 
@@ -113,6 +113,7 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
         yield from _numbered(rows, place)
         return
     data = Path(files.expanded(data))
+    files.check_local(data, "copy the file to this machine")
     if is_table(data):
         yield from read_rows(data)
     else:
@@ -425,15 +426,13 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
 
     Raises UserError for a file whose lines end in a carriage return, as on old Macs.
     """
+    name = path
+    if path == STDIN:
+        name = "stdin"
     for number, line in read_lines(path):
-        # Only the last line has no line feed.
-        is_whole = number == 1 and not line.endswith("\n")
-        if is_whole and "\r" in line.rstrip("\r"):
-            name = str(path)
-            if path == STDIN:
-                name = "stdin"
-            actual = f"{name}: lines end in CR, as on old Macs; expected LF or CR LF"
-            raise UserError(f"{actual}: convert them with tr '\\r' '\\n'")
+        if number == 1:
+            with naming(name):
+                files.check_line_end(line)
         yield number, line
 
 

@@ -25,7 +25,7 @@ from bert_jax.settings import setting
 from bert_jax.tasks.cells import looks_like_list, parse_list
 from bert_jax.tasks.data_sets import DATA_SETS, TABLE
 from bert_jax.tasks.labels import has_number
-from bert_jax.tasks.rows import name_in, text_of, value_of
+from bert_jax.tasks.rows import check_texts, name_in, text_of, value_of
 from bert_jax.tasks.task import (
     POOLINGS,
     Answers,
@@ -220,6 +220,9 @@ class SentenceVectors(Classification):
 
     def read(self, split: str) -> list[Row]:
         rows = super().read(split)
+        if split == "train" or split in self.splits.scored:
+            for row in rows:
+                check_texts(row.where, [*row.texts, *row.negatives])
         if split != "train":
             return rows
         if not self.cosine:

@@ -29,6 +29,7 @@ from bert_jax.model.config import (
 )
 from bert_jax.settings import (
     FilePath,
+    Sentence,
     check_names,
     check_ranges,
     from_settings,
@@ -98,6 +99,9 @@ class OptimizerConfig:
             if value and self.schedule == "linear":
                 needed = "optimizer.schedule=wsd_linear or wsd_sqrt"
                 raise UserError(f"optimizer.{name}={value} needs {needed}")
+        if self.final_rate and not self.decay_steps:
+            actual = f"optimizer.final_rate={self.final_rate}"
+            raise UserError(f"{actual} needs optimizer.decay_steps, or has no effect")
 
     @property
     def largest_norm(self) -> float | None:
@@ -200,7 +204,9 @@ class DataConfig:
     keep_accents: bool = setting(
         False, "keep accents and vowel signs in a lower-case vocabulary"
     )
-    holdout: float = setting(0.01, "share of the documents for evaluation", least=0, below=1)
+    holdout: float = setting(
+        0.01, "share of the documents for evaluation", least=0, below=1
+    )
     examples: ExampleConfig = setting(factory=ExampleConfig)
     packing: bool = setting(False, "put several pairs into a row: less padding")
     threads: int = setting(2, "threads that make batches, on each host", least=1)
@@ -313,7 +319,7 @@ class TrainConfig(RunConfig):
         "loss, such as 1e-4",
         least=0,
     )
-    prompts: tuple[str, ...] = setting(
+    prompts: tuple[Sentence, ...] = setting(
         (), "sentences with [MASK] that the model fills in at the end of the run"
     )
 
@@ -417,7 +423,10 @@ class FineTuneOptimizer(OptimizerConfig):
 
 @dataclasses.dataclass(frozen=True)
 class SweepConfig:
-    """The grid of ``--sweep`` (paper, A.3, without 2 epochs). Each point runs with each seed."""
+    """The grid of ``--sweep``: the paper's (A.3), without 2 epochs.
+
+    Each point runs with each seed.
+    """
 
     batch_size: tuple[int, ...] = setting((16, 32), "batch sizes to try", least=1)
     learning_rate: tuple[float, ...] = setting(
@@ -639,16 +648,17 @@ def train_config(
 def finetune_config(settings: Mapping[str, Any]) -> FineTuneConfig:
     """Builds a FineTuneConfig from nested mappings, checking every name and type."""
     # Imported late: pretraining has no tasks.
-    from bert_jax.tasks.families import FAMILIES
+    from bert_jax.tasks.families import FAMILIES as TASK_FAMILIES
 
     settings = with_remat(settings)
     family = settings.get("family")
     if "phases" in settings and "family" not in settings:
         needed = "expected a fine-tuning config, such as table or sst2"
         raise UserError(f"phases is a setting of pretraining; {needed}")
-    if family not in FAMILIES:
-        raise UserError(f"family={family!r}, expected one of {', '.join(FAMILIES)}")
-    kind = FAMILIES[family].config_class
+    if family not in TASK_FAMILIES:
+        expected = ", ".join(TASK_FAMILIES)
+        raise UserError(f"family={family!r}, expected one of {expected}")
+    kind = TASK_FAMILIES[family].config_class
     data = from_settings(kind, settings.get("data", {}), "data")
     weights = _class_weights(settings.get("class_weights", {}))
     changes = {"data": data, "class_weights": weights}

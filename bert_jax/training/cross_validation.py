@@ -15,19 +15,20 @@ from bert_jax.errors import UserError, counted
 from bert_jax.interop.checkpoint import Checkpoint
 from bert_jax.progress import Log, print_line
 from bert_jax.runs import RESULTS, spread
+from bert_jax.tasks.splits import from_hub
 from bert_jax.tasks.task import Metrics, Task, with_own_scores
 from bert_jax.training.config import FineTuneConfig, SweepConfig, finetune_config
-from bert_jax.training.finetune_outputs import ANSWERS, PREDICTIONS
+from bert_jax.training.finetune_outputs import ANSWERS
 from bert_jax.training.from_python import (
     check_call,
     check_options,
-    from_hub,
     path_of,
     shown_output,
     workdir_of,
 )
 from bert_jax.training.results import DIVERGED
 from bert_jax.training.sweep import SWEEP, run_names, run_sweep
+from bert_jax.training.workdir import PREDICTIONS
 
 
 class CrossValidation(NamedTuple):

@@ -168,6 +168,14 @@ def _check_settings(config: FineTuneConfig, task: Task, checkpoint: Checkpoint) 
     if config.freeze and (config.freeze_layers >= 0 or decay < 1):
         useless = "freeze_layers and layer_decay have no effect with freeze=True"
         raise UserError(f"{useless}; leave them out")
+    if checkpoint.config.encoder == "lstm":
+        config.compute.check_lstm()
+    features = config.features
+    if features.layers and (config.freeze or config.freeze_layers >= 0 or decay < 1):
+        useless = (
+            "freeze, freeze_layers and layer_decay have no effect with features.layers"
+        )
+        raise UserError(f"{useless}; leave them out")
     has_classes = task.head in ("sequence", "token") and not task.problem_type
     if (config.class_weights or config.label_smoothing) and not has_classes:
         tasks = "tasks with one class for each text or word"

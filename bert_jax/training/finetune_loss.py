@@ -37,7 +37,9 @@ def class_weights(
         by_label = dict(zip(labels, balance.tolist(), strict=True))
         shown = [f"{label!r} {weight:.4g}" for label, weight in by_label.items()]
         log(f"class weights: {listed(shown, most=10)}")
-    weights = tuple(by_label.get(label, 1.0) for label in labels if by_label)
+    weights: tuple[float, ...] = ()
+    if by_label:
+        weights = tuple(by_label.get(label, 1.0) for label in labels)
     if by_label.keys() - {*labels} or (weights and not any(weights)):
         raise UserError(
             f"class_weights={by_label} must name labels of the task "

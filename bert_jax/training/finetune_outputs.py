@@ -3,13 +3,14 @@
 import collections
 import copy
 import dataclasses
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from bert_jax.files import write_json
+from bert_jax.files import write_text
 from bert_jax.inference.evaluation import Evaluation, Split
 from bert_jax.inference.mistakes import (
     confusion,
@@ -39,10 +40,9 @@ from bert_jax.tasks.task import (
 from bert_jax.tasks.text_classification import REGRESSION, SEVERAL_LABELS
 from bert_jax.training.config import FineTuneConfig
 from bert_jax.training.finetune_data import Prepared
-from bert_jax.training.workdir import RunFolder
+from bert_jax.training.workdir import PREDICTIONS, RunFolder
 from bert_jax.unstable import multihost_utils
 
-PREDICTIONS = "predictions"  # the folder of answers in the task's official form
 ANSWERS = "{}.answers.json"  # the answer to each row of a split, in PREDICTIONS
 
 
@@ -71,7 +71,8 @@ def save_best(
     if head in POOLINGS:
         positions = checkpoint.config.max_positions
         modules = vector_settings(head, checkpoint.extra, positions)
-        modules |= {"pooling": head, "max_length": task.config.max_length}
+        # A copy, because the runs of a sweep share the checkpoint.
+        modules = modules | {"pooling": head, "max_length": task.config.max_length}
         extra[MODULES] = with_prompts(modules, task.prompts)
     outputs = {"labels": task.labels, "problem_type": task.problem_type}
     outputs["activation_fn"] = ""  # the head learned values without one
@@ -130,7 +131,9 @@ def write_predictions(
     content = split.rows, evaluation.predictions
     write_answers(task, *content, split.name, folder)
     if keep_answers:
-        write_json(folder / ANSWERS.format(split.name), evaluation.predictions)
+        # default=str: an id may be a date, or another value that JSON does not have.
+        text = json.dumps(evaluation.predictions, default=str)
+        write_text(folder / ANSWERS.format(split.name), text)
     log(f"predictions of {split.name}: {folder}")
     if evaluation.scores:
         write_mistakes(folder, task, split.name, *content)

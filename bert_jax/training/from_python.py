@@ -30,7 +30,7 @@ from bert_jax.parallel.processes import is_leader
 from bert_jax.progress import Log, hidden_bars, print_line
 from bert_jax.runs import NO_SCORES, RESULTS, read_runs
 from bert_jax.settings import from_settings, merged, plain
-from bert_jax.tasks.splits import HUB, read_hub
+from bert_jax.tasks.splits import from_hub, held_out_share
 from bert_jax.tasks.task import Metrics, Task, records_of, with_own_scores
 from bert_jax.training import pretrain as pretraining
 from bert_jax.training.config import (
@@ -377,20 +377,13 @@ def shown_output(log: Log, verbose: int) -> Iterator[Log]:
         logger.setLevel(level)
 
 
-def from_hub(rows: Any, split: str) -> Any:
-    """Rows. "hf:NAME" is replaced by the split of the same name of this data set."""
-    if isinstance(rows, str) and rows.startswith(HUB):
-        return read_hub(rows, split.replace("dev", "validation"))
-    return rows
-
-
 def _with_rows(
     task: Task, train: Any, dev: Any, test: Any, seed: int, log: Log
 ) -> Task:
     """The task with rows from Python. Without rows of dev, a share of train becomes dev."""
     share = 0.0
     if dev is None:
-        dev = DEV_SHARE
+        dev = held_out_share(task.config, task.form) or DEV_SHARE
     if isinstance(dev, numbers.Real):
         share, dev = float(dev), None
         if not 0 < share < 1:

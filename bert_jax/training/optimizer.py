@@ -124,17 +124,11 @@ def bert_optimizer(
 
 @functools.lru_cache(maxsize=8)
 def _optimizer(config: OptimizerConfig, frozen: str) -> optax.GradientTransformation:
-    adam = optax.scale_by_adam if config.bias_correction else scale_by_uncorrected_adam
-    moments = adam(config.beta1, config.beta2, config.epsilon)
-    if config.name == "muon":
-        moments = optax.partition({True: scale_by_muon(), False: moments}, muon_mask)
-    decay = optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
-    direction = [clip_by_global_norm(config.clip_norm), moments, decay]
-    if config.name == "lamb":
-        direction.append(scale_by_trust_ratio())
+    clip = clip_by_global_norm(config.clip_norm)
     if config.name == "stable_adamw":
-        direction[1:] = [stable_adamw(config)]
-    chain = optax.chain(*direction)
+        chain = optax.chain(clip, stable_adamw(config))
+    else:
+        chain = optax.chain(clip, *_moments_and_decay(config))
 
     def part(path: tuple[Any, ...], leaf: Any) -> str:
         return "frozen" if is_frozen(frozen, path, leaf).all() else "trained"
@@ -152,6 +146,22 @@ def _optimizer(config: OptimizerConfig, frozen: str) -> optax.GradientTransforma
 
     # The state has the same form as without layer_decay.
     return optax.GradientTransformation(chain.init, update)
+
+
+def _moments_and_decay(
+    config: OptimizerConfig,
+) -> list[optax.GradientTransformation]:
+    """The parts of Adam, LAMB and Muon that follow the clipping."""
+    adam = scale_by_uncorrected_adam
+    if config.bias_correction:
+        adam = optax.scale_by_adam
+    moments = adam(config.beta1, config.beta2, config.epsilon)
+    if config.name == "muon":
+        moments = optax.partition({True: scale_by_muon(), False: moments}, muon_mask)
+    decay = optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
+    if config.name == "lamb":
+        return [moments, decay, scale_by_trust_ratio()]
+    return [moments, decay]
 
 
 def by_layer(
@@ -201,8 +211,12 @@ def scale_layers(updates: Any, decay: float, frozen: str = "") -> Any:
     """
 
     def depth(name: str) -> int:  # embeddings 0, layer i has i + 1, all others -1
-        match = re.match(r"bert/(?:embeddings|encoder/layer_(\d+))", name)
-        return int(match[1] or -1) + 1 if match else -1
+        if name.startswith("bert/embeddings"):
+            return 0
+        match = re.match(r"bert/encoder/layer_(\d+)", name)
+        if match is None:
+            return -1
+        return int(match[1]) + 1
 
     def scale(path: tuple[Any, ...], update: jax.Array, depths: np.ndarray):
         if decay != 1 and depths.min() >= 0:

@@ -15,9 +15,8 @@ from bert_jax.data.checksums import Check
 from bert_jax.data.corpus import read_documents
 from bert_jax.data.corpus_formats import Reading
 from bert_jax.data.preparation import check_sources, prepare
-from bert_jax.data.store import StoreInfo, TokenStore, read_info
+from bert_jax.data.store import StoreInfo, TokenStore, open_store, read_info
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.data.vocabulary_training import train_vocabulary
 from bert_jax.errors import UserError, naming
 from bert_jax.files import read_json, write_json
@@ -63,12 +62,12 @@ def open_text(
             last="index.json",
             make=lambda directory: prepare_corpus(config, directory, log, init_from),
         )
-        store, tokenizer = _open_store(directory)
+        store, tokenizer = open_store(directory)
         _check_prepared(config, store, tokenizer, init_from)
         if not newest_step(folder.checkpoints):  # a run that has begun keeps its text
             on_leader(lambda: _check_corpus(config, store))
         return [store], tokenizer
-    opened = [_open_store(local_copy(path)) for path in config.prepared]
+    opened = [open_store(local_copy(path)) for path in config.prepared]
     stores, tokenizers = map(list, zip(*opened, strict=True))
     for store in stores:
         if not tokenizers[0].has_fingerprint(store.info.vocabulary_fingerprint):
@@ -77,18 +76,6 @@ def open_text(
                 "prepare all texts of data.mixture with one vocabulary"
             )
     return stores, tokenizers[0]
-
-
-def _open_store(directory: Path) -> tuple[TokenStore, Tokenizer]:
-    """A prepared text and its tokenizer."""
-    store = TokenStore(directory)
-    tokenizer = load_tokenizer(directory)
-    if not tokenizer.has_fingerprint(store.info.vocabulary_fingerprint):
-        raise UserError(
-            f"{directory} was prepared with another vocabulary than the one in it; prepare "
-            "the text again"
-        )
-    return store, tokenizer
 
 
 def _check_prepared(

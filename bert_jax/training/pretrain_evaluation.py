@@ -16,10 +16,13 @@ from bert_jax.data.phases import Phase
 from bert_jax.data.pipeline import TrainingBatches, drawn_ahead, eval_batches
 from bert_jax.errors import DivergenceError
 from bert_jax.objectives.objective import (
+    Batch,
     Params,
     PretrainingObjective,
     eval_metrics,
     eval_summary,
+    microbatches,
+    summed,
 )
 from bert_jax.parallel.mesh import put_batch, steps_ahead
 from bert_jax.parallel.programs import jit_whole
@@ -43,11 +46,22 @@ class Evaluations:
     held_out: Sequence[Text]
 
     def __post_init__(self):
-        self._sums = jit_whole(self.mesh, self.objective.eval_sums)
+        self._sums = jit_whole(self.mesh, self._batch_sums)
         # The batches of a phase are kept, because each plan reads all lengths.
         self._batches_of: dict[Phase, TrainingBatches] = {}
         steps = [phase.steps for phase in self.config.phases]
         self._ends = list(itertools.accumulate(steps))  # the last step of each phase
+
+    def _batch_sums(self, params: Params, batch: Batch) -> dict[str, jax.Array]:
+        """The sums of a batch, in microbatches as in a step, which need less memory."""
+        parts = self.config.accumulation
+        if parts == 1:
+            return self.objective.eval_sums(params, batch)
+
+        def part_sums(part: Batch) -> dict[str, jax.Array]:
+            return self.objective.eval_sums(params, part)
+
+        return summed(part_sums, microbatches(batch, parts))
 
     def is_due(self, step: int) -> bool:
         """Whether a step is evaluated: every ``eval_every``, and the last of a phase."""

@@ -17,6 +17,7 @@ from bert_jax.objectives.objective import (
     Objective,
     Params,
     cached_by_objective,
+    microbatches,
     summed,
 )
 from bert_jax.parallel.mesh import batch_divisor, summed_over_devices, traced_on
@@ -253,14 +254,4 @@ def _summed_gradients(
         part, number = inputs
         return grad_fn(params, part, jax.random.fold_in(key, number))
 
-    cut = jax.tree.map(lambda x: _split(x, parts), batch)
-    return summed(of_part, (cut, jnp.arange(parts)))
-
-
-def _split(x_B: jax.Array, parts: int) -> jax.Array:
-    """(B, ...) to (parts, B/parts, ...).
-
-    Part i has the rows i, i + parts, ... A device has consecutive rows of the batch, and so
-    a few rows of every part: no row moves to another device.
-    """
-    return jnp.moveaxis(x_B.reshape(-1, parts, *x_B.shape[1:]), 1, 0)
+    return summed(of_part, (microbatches(batch, parts), jnp.arange(parts)))

@@ -33,7 +33,7 @@ from bert_jax.tasks.task import Task
 from bert_jax.training import finetune as tuning
 from bert_jax.training import finetune_data as data
 from bert_jax.training.config import FineTuneConfig
-from bert_jax.training.finetune_outputs import PREDICTIONS, show
+from bert_jax.training.finetune_outputs import show
 from bert_jax.training.owner import (
     NO_EFFECT,
     PLACES,
@@ -51,7 +51,7 @@ from bert_jax.training.results import (
     table,
     write_table,
 )
-from bert_jax.training.workdir import RunFolder, open_workdir
+from bert_jax.training.workdir import PREDICTIONS, RunFolder, open_workdir
 
 SWEEP = "sweep"
 # The settings in the name of a run of a sweep.
@@ -103,7 +103,8 @@ def run_one(
             on_leader(folder.delete_checkpoints)  # a killed run may have left them
             for split, scores in results["scores"].items():
                 log(f"already finished: {split}: {show(scores)}")
-        delete_folder(place / data.FEATURES)
+        if config.features.layers:
+            delete_folder(place / data.FEATURES)
         return results
 
 
@@ -219,7 +220,8 @@ def run_sweep(
             )
             run_part(own.local, run.config, train, log)
             on_leader(lambda: _keep_best(config, folder))
-        delete_folder(folder.local / data.FEATURES)
+        if config.features.layers:
+            delete_folder(folder.local / data.FEATURES)
         content = from_leader(lambda: _finish(runs, config, folder, log))
         on_leader(folder.upload)
         return content

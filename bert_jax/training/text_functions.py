@@ -214,10 +214,17 @@ def _output(output: Any) -> str:
 def _check_alone(path: Path) -> None:
     """Raises UserError if the folder of ``path`` has a vocabulary of another kind.
 
-    Both would have the same file of settings, and only one vocabulary would be read.
+    Both would have the same file of settings, and only one vocabulary would be read. It is
+    also raised for the vocabulary of prepared text, of a model or of a run.
     """
     if path.name not in FILES:
         return
+    for name in ("index.json", "config.json", "bert_config.json"):
+        if path.is_file() and path.with_name(name).is_file():
+            raise UserError(
+                f"output={path} is the vocabulary of the text or model in its folder, "
+                "which would get other tokens; expected another folder"
+            )
     for name in FILES:
         if name != path.name and path.with_name(name).is_file():
             raise UserError(

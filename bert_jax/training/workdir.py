@@ -23,6 +23,9 @@ from bert_jax.runs import CURVES, METRICS, RESULTS
 # Folders that are not copied with the small files of a workdir. Orbax writes checkpoints,
 # JAX writes programs, prepared() copies text, and features are needed during a run only.
 _APART = {CHECKPOINTS, PROGRAMS, "text", "features"}
+# What a run replaces or deletes in its workdir. PREDICTIONS has the answers of a split.
+PREDICTIONS = "predictions"
+_REPLACED = (METRICS, CURVES, PREDICTIONS, CHECKPOINTS)
 
 
 class RunFolder:
@@ -168,6 +171,25 @@ class RunFolder:
             return True
         return any((self.local / name).exists() for name in ("best", RESULTS))
 
+    def check_replaced(self) -> None:
+        """Raises UserError if the workdir has no run, but files that a run would replace.
+
+        They are not the files of a run, which writes config.json before all of them.
+        """
+        runs = (self.local / name for name in ("config.json", "sweep"))
+        if any(path.exists() for path in runs) or self.has_run():
+            return
+        for name in _REPLACED:
+            place = epath.Path(self.local / name)
+            if name == CHECKPOINTS:
+                place = epath.Path(self.checkpoints)
+            is_used = place.is_file() or (place.is_dir() and any(place.iterdir()))
+            if is_used:
+                raise UserError(
+                    f"{place} is not the file or folder of a run, and a run would replace "
+                    "it; use another workdir"
+                )
+
     def check_shared(self, name: str) -> None:
         """Checks that all processes see the file ``name`` of process 0.
 
@@ -208,14 +230,16 @@ def open_workdir(
     """Locks a workdir for one run, and copies its small files from a bucket.
 
     Yields the folder, and a ``log`` that prints in process 0 only.
-    If another run has the lock, raises UserError, which names its process. A new local
-    folder that is still empty after an error is deleted.
+    If another run has the lock, raises UserError, which names its process. Files of the
+    user are an error, too; see :meth:`RunFolder.check_replaced`. A new local folder that is
+    still empty after an error is deleted.
     """
     folder = RunFolder(workdir)
     is_new = not folder.local.exists()
     try:
         with folder.held():
             folder.fetch()
+            on_leader(folder.check_replaced)
             yield folder, log if is_leader() else lambda line: None
     except UserError:
         if is_new and is_leader():

@@ -166,9 +166,12 @@ def search_folder(tmp_path):
     queries, corpus = ["sea good", "it bad"], ["sea good ship", "bad", "red it is"]
     (tmp_path / "search/qrels").mkdir(parents=True)
     for name, texts in (("queries", queries), ("corpus", corpus)):
-        rows = (json.dumps({"_id": str(i), "text": x}) for i, x in enumerate(texts))
+        rows = (
+            json.dumps({"_id": f"{name}{i}", "text": x}) for i, x in enumerate(texts)
+        )
         (tmp_path / f"search/{name}.jsonl").write_text("\n".join(rows))
-    scores = "query-id\tcorpus-id\tscore\n0\t1\t1\n1\t2\t2\n"
+    scores = "query-id corpus-id score\nqueries0 corpus1 1\nqueries1 corpus2 2\n"
+    scores = scores.replace(" ", "\t")
     (tmp_path / "search/qrels/test.tsv").write_text(scores)
     return queries, corpus, [(0, 1), (1, 2)]
 
@@ -218,6 +221,7 @@ def test_the_options_of_a_search_reach_it(run, search_folder, tmp_path, monkeypa
         "max_length": 7,
         "batch_size": 5,
         "dtype": "bfloat16",
+        "excluded": [],
     }
 
 

@@ -136,7 +136,7 @@ def test_products_of_few_float32_tokens_have_a_program_of_their_own(
     np.testing.assert_allclose(
         program(params, few), program(params, many)[:4], atol=2e-6, rtol=0
     )
-    monkeypatch.setattr(programs, "EIGEN", {"no_such_option": ""})
+    monkeypatch.setattr(programs, "eigen_options", lambda: {"no_such_option": ""})
     program = programs.jit_whole(mesh, forward)
     program(params, many)
     program(half, few)

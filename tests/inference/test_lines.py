@@ -122,7 +122,7 @@ def test_a_failed_row_leaves_the_old_file(tmp_path):
 def test_a_readable_line_has_the_values_of_its_answer():
     answers = [
         {
-            "label": "a",
+            "answer": "a",
             "probabilities": {"a": 0.75, "b": 1 / 4},
             "nbest": [{"text": "c"}],
         },
@@ -131,11 +131,13 @@ def test_a_readable_line_has_the_values_of_its_answer():
             "blanks": [[{"token": "b", "probability": 0.12345}] * 2],
         },
         {"id": 7, "tags": ["O", "B"], "start": None},
+        {"nbest": ["a", "column"], "score": 1},
     ]
     assert "".join(plain_texts(parts(*answers))).splitlines() == [
-        "label: a  probabilities: a 0.75, b 0.25",
+        "answer: a  probabilities: a 0.75, b 0.25",
         "text: a [MASK]  blanks: b 0.123, b 0.123",
         "id: 7  tags: O, B  start: None",
+        "nbest: a, column  score: 1",
     ]
 
 

@@ -36,10 +36,19 @@ def write_lines(path, rows):
 
 def test_queries_with_relevant_texts_are_read(folder):
     """A title is put before its text. A score of 0 is not relevant."""
-    queries, corpus, relevant = read_search(folder)
+    queries, corpus, relevant, excluded = read_search(folder)
     assert queries == ["a day", "a bee", "the cat"]
     assert corpus == ["a good day", "Bees a bee sat", "on the mat"]
     assert relevant == [(0, 0), (1, 1), (2, 2), (0, 1)]
+    assert excluded == []
+
+
+def test_a_query_does_not_find_the_text_with_its_own_id(folder, caplog):
+    """As in BEIR: the queries of ArguAna are texts of its corpus."""
+    with (folder / "corpus.jsonl").open("a") as lines:
+        lines.write('{"_id": "q1", "text": "a bee"}\n')
+    assert read_search(folder).excluded == [(1, 3)]
+    assert caplog.messages[0].startswith("1 text of the corpus with the _id of a query")
 
 
 @pytest.mark.parametrize(

@@ -360,7 +360,7 @@ def test_changed_minimal_pairs_are_refused(study, resumed):
     before = path.read_text()
     try:
         path.write_text(before.replace("is here", "was here"))
-        with pytest.raises(UserError, match="other settings .*rows: "):
+        with pytest.raises(UserError, match=r"other settings .*rows: "):
             Study(one, folder).missing()
         path.unlink()
         assert Study(one, folder).table()["finished"] == 3

@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.remote import local_copy, upload
 from bert_jax.runs import read_metrics
 from bert_jax.training.metrics import MetricWriter
-from bert_jax.training.workdir import RunFolder
+from bert_jax.training.workdir import RunFolder, open_workdir
 
 
 def write(path, text):
@@ -233,3 +233,20 @@ def test_checkpoints_behind_a_link_are_deleted_and_the_link_stays(tmp_path):
     assert (tmp_path / "run/checkpoints").is_symlink()
     (tmp_path / "run/checkpoints").unlink()
     RunFolder(tmp_path / "run").delete_checkpoints()
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoints/notes/a.txt", "predictions/a.tsv", "metrics.jsonl"]
+)
+def test_files_of_the_user_are_not_replaced_by_a_run(bucket, tmp_path, name):
+    """A fine-tuning deletes checkpoints/ at its end, and replaces the others."""
+    message = f"{name.split('/')[0]} is not the file or folder of a run"
+    for place in (epath.Path(tmp_path), epath.Path(bucket)):
+        write(place / "train.csv", "text,label\n")
+        write(place / name, "mine")
+        with pytest.raises(UserError, match=message), open_workdir(place, [].append):
+            pass
+        assert (place / name).read_text() == "mine"
+        write(place / "config.json", "{}")
+        with open_workdir(place, [].append):
+            pass
