@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
         raise UserError("--topology is missing; give a TPU slice, such as v2:4x4")
     import jax
 
-    from bert_jax.training.estimate import compile_step, named_topology
+    from bert_jax.training.estimate import estimate_step, named_topology
 
     startup.quiet_libtpu()
     # JAX cannot read cached programs of devices that it does not have.
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
     for name in flags["topology"].split(","):
         topology = named_topology(name, flags["num_slices"])
         for phase in config.phases:
-            report = compile_step(config, phase, topology)
+            report = estimate_step(config, phase, topology)
             print_line(json.dumps(report) if flags["json"] else text(report))
             code = code if report["fits"] else 1
     return code

@@ -40,7 +40,7 @@ from bert_jax.tasks.splits import (
     with_lists,
 )
 from bert_jax.tasks.task import (
-    POOLINGS,
+    VECTOR_HEADS,
     Answer,
     Outputs,
     Task,
@@ -188,7 +188,7 @@ def answers(model: OnDevices, rows: Rows, options: PredictOptions) -> list[Answe
 def logits(model: OnDevices, rows: Rows, options: Options) -> Iterator[Part]:
     """The outputs of a fine-tuned model's head for rows; see ``Bert.logits``."""
     task = fine_tuned(model, options).task
-    if task.head in POOLINGS:
+    if task.head in VECTOR_HEADS:
         raise UserError("a model for sentence embeddings has no logits; use encode")
 
     def decode(part: list, features: Features, outputs: Outputs) -> Sequence:

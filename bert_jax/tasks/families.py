@@ -12,7 +12,7 @@ from bert_jax.settings import from_settings
 from bert_jax.tasks.data_sets import TABLE
 from bert_jax.tasks.multiple_choice import MultipleChoice
 from bert_jax.tasks.question_answering import Squad, SquadConfig
-from bert_jax.tasks.task import POOLINGS, Task
+from bert_jax.tasks.task import VECTOR_HEADS, Task
 from bert_jax.tasks.text_classification import (
     SEVERAL_LABELS,
     Classification,
@@ -153,7 +153,7 @@ def task_of_head(checkpoint: Any) -> Task:
         return MultipleChoice(MultipleChoice.config_class(max_length=length))
     if head == "span":  # SQuAD 1.1, in windows of the paper's length
         return Squad(SquadConfig(max_length=min(SquadConfig.max_length, length)))
-    if head in POOLINGS:
+    if head in VECTOR_HEADS:
         length = checkpoint.extra.get("modules", {}).get("max_length", length)
         settings = {"pooling": head, "max_length": length}
         return SentenceVectors(SentenceVectors.config_class(**settings))

@@ -519,7 +519,7 @@ def find_split(config: Any, form: Form, split: str) -> Any:
     if config.dir.startswith(TFDS):
         return find_dataset(f"{config.dir}:{_hub_split(config, split)}")
     if config.dir.startswith(HUB):
-        return _read_hub(config.dir, _hub_split(config, split))
+        return read_hub(config.dir, _hub_split(config, split))
     name, folder = getattr(config, split, ""), Path(config.dir)
     names = form.file_names(split)
     if name:
@@ -578,12 +578,12 @@ def _hub_split(config: Any, split: str) -> str:
 def from_hub(rows: Any, split: str) -> Any:
     """Rows. "hf:NAME" is replaced by the split of the same name of this data set."""
     if isinstance(rows, str) and rows.startswith(HUB):
-        return _read_hub(rows, split.replace("dev", "validation"))
+        return read_hub(rows, split.replace("dev", "validation"))
     return rows
 
 
 @functools.cache
-def _read_hub(directory: str, split: str) -> Any:
+def read_hub(directory: str, split: str) -> Any:
     """A split of the data set hf:NAME or hf:NAME:CONFIG."""
     names = directory.removeprefix(HUB).split(":", 1)
     with reading(directory, "a data set of the Hub, and a network or its cache"):

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 # "mean" and "cls" are poolings, which make a vector of a sequence.
 Head = Literal["sequence", "token", "choice", "span", "mean", "cls"]
-POOLINGS = ("mean", "cls")
+VECTOR_HEADS = ("mean", "cls")
 TaskType = TypeVar("TaskType", bound="Task")
 Scores = dict[str, float]  # in percent, by name
 Outputs = Sequence[np.ndarray]  # float32 logits of each sequence
@@ -348,8 +348,8 @@ def fitted(task: TaskType, positions: int, pooling: str) -> TaskType:
     default = type(task.config).max_length
     if task.config.max_length > positions and task.config.max_length == default:
         task = task.changed(max_length=positions)
-    is_vectors = task.head in POOLINGS
-    if is_vectors and pooling in POOLINGS and not task.config.pooling:
+    is_vectors = task.head in VECTOR_HEADS
+    if is_vectors and pooling in VECTOR_HEADS and not task.config.pooling:
         task = task.changed(pooling=pooling)
     return task
 

@@ -27,7 +27,7 @@ from bert_jax.tasks.data_sets import DATA_SETS, TABLE
 from bert_jax.tasks.labels import has_number
 from bert_jax.tasks.rows import check_texts, name_in, text_of, value_of
 from bert_jax.tasks.task import (
-    POOLINGS,
+    VECTOR_HEADS,
     Answers,
     Features,
     Outputs,
@@ -84,7 +84,7 @@ class SentenceVectorsConfig(TableConfig):
         "",
         "vector of a text: mean of all tokens, or cls for [CLS], in the last layer. Empty: "
         "as in the checkpoint, or mean",
-        one_of=("", *POOLINGS),
+        one_of=("", *VECTOR_HEADS),
     )
     query_prompt: str = setting(
         "",

@@ -88,7 +88,7 @@ def named_topology(name: str, num_slices: int = 1) -> Topology:
     return Topology(label, chip, list(described.devices))
 
 
-def compile_step(
+def estimate_step(
     config: TrainConfig, phase: Phase, topology: Topology
 ) -> dict[str, Any]:
     """Compiles the train step of ``phase`` with the same options as a run.

@@ -30,7 +30,7 @@ from bert_jax.progress import Log
 from bert_jax.settings import to_dict
 from bert_jax.tasks.families import VERSION
 from bert_jax.tasks.task import (
-    POOLINGS,
+    VECTOR_HEADS,
     Scores,
     Task,
     golds,
@@ -68,7 +68,7 @@ def save_best(
     if "bilstm" in params:
         extra["features"] = to_dict(config.features)
         head = "features"
-    if head in POOLINGS:
+    if head in VECTOR_HEADS:
         positions = checkpoint.config.max_positions
         modules = vector_settings(head, checkpoint.extra, positions)
         # A copy, because the runs of a sweep share the checkpoint.

@@ -117,7 +117,7 @@ def check_rows(workdir: Path, content: str) -> None:
         raise UserError(f"{actual}; {advice}")
 
 
-def check_start(workdir: Path, start: int) -> None:
+def check_same_start(workdir: Path, start: int) -> None:
     """Raises UserError if a finished run in ``workdir`` started from other parameters.
 
     start: their checksum. A run of 0.2 has none.

@@ -44,10 +44,10 @@ from bert_jax.training.pretrain_data import (
     check_start,
     checked,
     checkpoint_of_run,
-    fitted,
     initial_params,
     open_text,
     recorded_text,
+    with_vocabulary,
 )
 from bert_jax.training.pretrain_evaluation import Evaluations
 from bert_jax.training.run import Job, run
@@ -91,7 +91,7 @@ def _pretrain(
     if done != config.total_steps:
         on_leader(config.tracker_library)
     stores, tokenizer = open_text(config.data, folder, log, config.init_from)
-    config = fitted(config, tokenizer.vocab_size, log)
+    config = with_vocabulary(config, tokenizer.vocab_size, log)
     pretraining = _Pretraining(config, mesh, stores, tokenizer, log)
     job = pretraining.job(folder, change_settings)
     with checked(stores, log) as check_data:

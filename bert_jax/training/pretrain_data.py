@@ -162,7 +162,7 @@ def prepare_corpus(
     log(f"{directory}: {report}")
 
 
-def fitted(config: TrainConfig, vocab_size: int, log: Log) -> TrainConfig:
+def with_vocabulary(config: TrainConfig, vocab_size: int, log: Log) -> TrainConfig:
     """The config for a text whose vocabulary has ``vocab_size`` tokens.
 
     A small text may yield a smaller vocabulary than ``data.vocabulary_size``. Raises

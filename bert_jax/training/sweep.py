@@ -39,7 +39,7 @@ from bert_jax.training.owner import (
     PLACES,
     check_owner,
     check_rows,
-    check_start,
+    check_same_start,
     owner_changes,
 )
 from bert_jax.training.results import (
@@ -150,7 +150,7 @@ def check_starts(workdirs: Iterable[Path], config: FineTuneConfig) -> None:
     except UserError:  # its weights were deleted
         return
     for workdir in workdirs:
-        check_start(workdir, start)
+        check_same_start(workdir, start)
 
 
 class _Run(NamedTuple):

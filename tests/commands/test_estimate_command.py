@@ -94,7 +94,7 @@ def test_each_topology_and_phase_is_compiled_with_every_flag(monkeypatch, capsys
         calls.append((phase.sequence_length, topology))
         return {"fits": len(calls) > 1}
 
-    monkeypatch.setattr(training_estimate, "compile_step", compiled)
+    monkeypatch.setattr(training_estimate, "estimate_step", compiled)
     monkeypatch.setattr(training_estimate, "named_topology", lambda *named: named)
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
     flags = ["--topology=v2:2x2,v4:2x2x4", "--num_slices=3", "--json"]

@@ -241,6 +241,7 @@ def test_the_options_of_a_search_reach_it(run, search_folder, tmp_path, monkeypa
             "--search cannot be combined with --input",
         ),
         (("--query_prompt", "x"), "--query_prompt and --document_prompt need --search"),
+        (("--input", "x", "--data.dir", "y"), "--input cannot be combined with --data"),
     ],
 )
 def test_flags_without_an_effect_are_refused(run, flags, message):

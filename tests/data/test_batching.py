@@ -352,6 +352,13 @@ def batches_of(lengths, batch_size=32, limit=512, **settings):
     )
 
 
+def test_a_long_sequence_gets_a_row_of_about_its_length():
+    """With all 8,192 positions, a row of 600 tokens would take 20 times as long."""
+    for longest, length in ((513, 768), (900, 1024), (3000, 3072), (7000, 8192)):
+        ((_, arrays),) = batches_of([longest, 40], limit=8192)
+        assert arrays["input_ids"].shape == (1, length)
+
+
 def sentence_lengths(count):
     lengths = np.random.default_rng(0).lognormal(3.3, 0.8, count)
     return np.clip(lengths.astype(int), 3, 512).tolist()

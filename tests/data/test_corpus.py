@@ -625,3 +625,17 @@ def test_unclosed_marks_need_linear_time(text):
 def test_links_and_code_of_markdown_are_read_as_text(text, expected):
     (document,) = FORMATS["markdown"].read(iter([text]), Reading())
     assert document == [expected or "A vector<int> and a<b>c are in it."]
+
+
+def test_text_whose_lines_end_in_cr_is_refused(tmp_path):
+    """It would be one document, or one sentence."""
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"The sea is here.\rIt is good.\r\rA ship.\r")
+    with pytest.raises(UserError, match="lines end in CR, as on old Macs"):
+        read(path)
+
+
+def test_objects_with_a_blank_after_the_brace_are_read(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text('{ "text": "The sea is here. It is good."}\n')
+    assert flat(read(path)) == ["The sea is here.", "It is good."]

@@ -518,6 +518,11 @@ def test_length_types_and_side_of_the_settings_are_read_as_in_transformers(
     saved = json.loads((tmp_path / "saved/tokenizer_config.json").read_text())
     for name, value in (changes | {"truncation_side": "left"}).items():
         assert saved[name] == value
+    # A vocabulary that a run or a prepared text saves has the same rules.
+    (tmp_path / "own").mkdir()
+    tokenizer.save(tmp_path / "own")
+    own = load_tokenizer(tmp_path / "own")
+    assert own.truncation == "tail" and own.template.second_type == 0
     write_json(path, settings | {"model_max_length": 1e30})
     usual = load_tokenizer(folder)
     assert usual.model_max_length is None and usual.template.second_type == 1

@@ -169,3 +169,18 @@ def test_the_command_prints_an_object_or_lines(store, text, capsys):
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(text))
     command.main([str(store), *flags])
     assert capsys.readouterr().out.splitlines() == "\n".join(describe(text)).split("\n")
+
+
+def test_a_vocabulary_that_was_replaced_is_named(store, tmp_path):
+    folder = shutil.copytree(store, tmp_path / "store")
+    path = folder / "vocab.txt"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
+    with pytest.raises(UserError, match="was prepared with another vocabulary than"):
+        inspect(folder)
+
+
+def test_flags_of_prepared_text_are_refused_for_a_checkpoint(golden):
+    checkpoint = str(golden / "v0_1_0/exported/mlm_nsp")
+    with pytest.raises(UserError, match="--checksums has no effect with the other"):
+        command.main([checkpoint, "--checksums"])

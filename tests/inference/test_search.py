@@ -312,3 +312,21 @@ def test_of_equal_cosines_the_first_text_is_found_first():
 def test_relevant_pairs_are_rows_of_both(pretrained, relevant, message):
     with pytest.raises(UserError, match=message):
         pretrained.evaluate_search(vectors(2), vectors(6, 1), relevant)
+
+
+def test_excluded_texts_are_not_found():
+    """The corpus contains the queries, so each query is its own nearest text."""
+    corpus = np.random.default_rng(5).normal(size=(30, 8)).astype(np.float32)
+    functions, own = [None, None], [(row, row) for row in range(30)]
+    values = plain(corpus, corpus) - 9 * np.eye(30)
+    nearest = [(row, int(values[row].argmax())) for row in range(30)]
+    found = search.evaluate_search(functions, corpus, corpus, nearest)
+    assert (found["accuracy@1"], found["mrr@10"]) == (0, 50)
+    found = search.evaluate_search(functions, corpus, corpus, nearest, own)
+    assert (found["accuracy@1"], found["ndcg@10"]) == (100, 100)
+    # The tenth text is found although one of the first ten is excluded.
+    tenth = [(row, int(np.argsort(-values[row])[9])) for row in range(30)]
+    found = search.evaluate_search(functions, corpus, corpus, tenth, own)
+    assert (found["accuracy@10"], found["mrr@10"]) == (100, pytest.approx(10))
+    with pytest.raises(UserError, match=r"excluded=\[\(0, 30\)\], expected pairs"):
+        search.evaluate_search(functions, corpus, corpus, tenth, [(0, 30)])

@@ -65,6 +65,18 @@ def task_of(folder, **settings):
     return Squad(SquadConfig(**{**defaults, **settings}))
 
 
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_articles_of_a_table_are_refused(tmp_path, split):
+    """A table has no articles, so train and dev would have the same rows."""
+    (tmp_path / "all.csv").write_text("question,context,answers\nwhat,the sea,sea\n")
+    files = dict(train="all.csv", dev="all.csv", train_articles="")
+    task = task_of(tmp_path, **files | {f"{split}_articles": "0:1"})
+    with pytest.raises(
+        UserError, match=f"data.{split}_articles=0:1 needs SQuAD's JSON"
+    ):
+        task.read(split)
+
+
 @pytest.mark.parametrize("version_2", [False, True])
 def test_right_logits_give_right_answers(folder, uncased, version_2):
     task = task_of(folder, version_2=version_2, dev_articles="" if version_2 else ":2")

@@ -121,6 +121,7 @@ def test_missing_values_of_every_library_are_none():
         (["a", None], "row 1 is missing; fill it in or drop the row"),
         ([datetime.date(2020, 1, 1)], "row 0 is of type date"),
         (Path("none.txt"), r"none\.txt does not exist; expected a file of rows"),
+        (Path("gs://bucket/a.csv"), "gs:/bucket/a.csv is a URL; copy the file to this"),
     ],
 )
 def test_other_data_is_refused(data, message):

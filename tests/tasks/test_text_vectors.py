@@ -464,3 +464,23 @@ def test_low_labels_that_count_as_the_same_meaning_give_a_warning(caplog):
         assert len(caplog.records) == lines
     task(loss="contrastive").with_rows(train=rows[:1]).read("train")
     assert not caplog.records
+
+
+@pytest.mark.parametrize("loss", ["cosine", "contrastive", "triplet"])
+@pytest.mark.parametrize("column", ["text_a", "text_b", "negative"])
+def test_an_empty_text_is_not_learned(loss, column):
+    """An embedding model would learn that nothing means the same as a text."""
+    row = {"text_a": "a", "text_b": "b", "negative": "c", "label": 1}
+    if loss == "cosine":
+        if column == "negative":
+            return
+        del row["negative"]
+    else:
+        del row["label"]
+    rows = [row, row | {column: " "}]
+    filled = task(loss=loss).with_rows(train=rows[:1] * 2, dev=rows)
+    with pytest.raises(UserError, match="dev, row 1: the text is empty"):
+        filled.read("dev")
+    filled = task(loss=loss).with_rows(train=rows, dev=rows[:1])
+    with pytest.raises(UserError, match="train, row 1: the text is empty"):
+        filled.read("train")

@@ -1,5 +1,6 @@
 """Cross-validation from Python: scores and answers of folds, resumed runs, errors."""
 
+import datetime
 import json
 import shutil
 
@@ -47,6 +48,8 @@ def test_cross_validation_answers_each_row_once_and_resumes(
 ):
     """The last row is the only one of its class, and is in no fold."""
     rows = [*clued_rows(14), {"text": "w1 so so", "label": "perhaps"}]
+    for number, row in enumerate(rows):
+        row["id"] = datetime.date(2026, 1, 1 + number)  # JSON has no dates
     arguments = dict(init_from=checkpoint_dir, train=rows, folds=3, seed=4)
     arguments |= dict(workdir=tmp_path / "run", log=[].append)
     arguments |= SETTINGS | {"epochs": 2, "batch_size": 6}
@@ -70,6 +73,7 @@ def test_cross_validation_answers_each_row_once_and_resumes(
     assert result.mean["accuracy"] == pytest.approx(np.mean(values))
     assert result.deviation["accuracy"] == pytest.approx(np.std(values, ddof=1))
     assert {*result.answers[0]} >= {"label", "probability"}
+    assert result.answers[1]["id"] == "2026-01-02"
     assert "3 folds of 15 rows, in " in repr(result) and "label" not in repr(result)
 
     # Finished folds are scored with the metrics of this call.

@@ -140,7 +140,7 @@ def report_of(config_of, monkeypatch):
         monkeypatch.setattr(estimate, "lower_step", lower)
         monkeypatch.setattr(estimate, "peak_flops", lambda devices: 1e9)
         config = config_of(phase, **settings)
-        return estimate.compile_step(config, phase, Topology("v2:1", chip, devices))
+        return estimate.estimate_step(config, phase, Topology("v2:1", chip, devices))
 
     return compute
 

@@ -22,6 +22,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.load import load
 from bert_jax.model.config import ComputeConfig, MeshConfig
 from bert_jax.settings import to_dict
+from bert_jax.tasks import splits
 from bert_jax.training import cross_validation, from_python
 from bert_jax.training.config import (
     DataConfig,
@@ -441,15 +442,23 @@ def test_a_label_of_minus_one_is_missing_in_a_test_split():
 
 
 def test_a_split_may_be_a_data_set_of_a_hub(monkeypatch):
-    monkeypatch.setattr(from_python, "read_hub", lambda *names: names)
+    monkeypatch.setattr(splits, "read_hub", lambda *names: names)
     for split, hub_split in {
         "train": "train",
         "dev": "validation",
         "test": "test",
     }.items():
-        assert from_python.from_hub("hf:org/a:b", split) == ("hf:org/a:b", hub_split)
+        assert splits.from_hub("hf:org/a:b", split) == ("hf:org/a:b", hub_split)
     rows = [("hf:a", "b")]
-    assert from_python.from_hub(rows, "train") is rows
+    assert splits.from_hub(rows, "train") is rows
+
+
+def test_the_dev_share_of_a_task_is_held_out():
+    task, rows = bert_jax.tasks.classification(dev=0.3), [("a", "b"), ("c", "d")] * 10
+    log: list[str] = []
+    held_out = from_python._with_rows(task, rows, None, None, 0, log.append)
+    assert len(held_out.splits.rows["dev"]) == 6
+    assert log == ["dev: 30% of the training rows, which are held out"]
 
 
 def test_a_string_is_not_read_as_a_file():

@@ -356,6 +356,24 @@ def test_evaluations_of_a_phase_share_a_plan(
         run.evaluations.metrics(dataclasses.replace(phase, batch_size=4), params)
 
 
+def test_an_evaluation_needs_the_memory_of_a_microbatch(one_step, small_store):
+    """The sums are the same, and a forward pass gets a share of the rows."""
+    found, temporaries = [], []
+    for flags in ([], ["--accumulation=4"]):
+        config = one_step("--eval_batches=2", "--phases[0].batch_size=64", *flags)
+        mesh = make_mesh(config.mesh, jax.devices()[:1])
+        text = [TokenStore(small_store[0])], load_tokenizer(small_store[0])
+        run = pretraining._Pretraining(config, mesh, *text, print)
+        params = jax.jit(run.objective.init)(jax.random.key(0))
+        phase = dataclasses.replace(config.phases[0], steps=2)
+        found.append(run.evaluations.metrics(phase, params))
+        batch = run.evaluations._batches_of[phase][0]
+        compiled = jax.jit(run.evaluations._batch_sums).lower(params, batch).compile()
+        temporaries.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    assert temporaries[1] < 0.5 * temporaries[0]
+
+
 def test_an_evaluation_whose_loss_is_not_finite_ends_the_run(
     one_step, tmp_path, monkeypatch
 ):

@@ -160,6 +160,29 @@ def test_a_vocabulary_of_another_kind_in_the_folder_is_refused(there, text, tmp_
     assert {path.name for path in folder.iterdir()} == {there, *written}
 
 
+@pytest.mark.parametrize("owner", ["index.json", "config.json", "bert_config.json"])
+def test_the_vocabulary_of_a_text_or_a_model_is_not_replaced(owner, text, tmp_path):
+    """The text or the model would silently have other tokens."""
+    (tmp_path / owner).write_text("{}")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n")
+    with pytest.raises(
+        UserError, match="is the vocabulary of the text or model in its"
+    ):
+        bert_jax.vocabulary(text, tmp_path / "vocab.txt", size=50, text_field="body")
+    assert (tmp_path / "vocab.txt").read_text() == "[PAD]\n"
+
+
+def test_an_extended_vocabulary_keeps_the_rules_of_sequences(text, tmp_path):
+    old = word_tokenizer(["das", "meer", "w", "##al"])
+    old.truncation = "tail"
+    old.template = old.template._replace(second_type=0)
+    output = tmp_path / "more.txt"
+    bert_jax.vocabulary(text, output, extend=old, words=2, text_field="body")
+    more = bert_jax.tokenizer(output)
+    assert len(more) == len(old) + 2
+    assert (more.truncation, more.template.second_type) == ("tail", 0)
+
+
 @pytest.mark.parametrize(
     "settings, message",
     [
