@@ -10,8 +10,8 @@ usage:
 
 flags:
   RUN               workdir of bert_jax train or finetune, or of a sweep
-  --output FILE     .png, .svg or .pdf (curves.png or reference.png, in the workdir
-                    of one run or in this folder)
+  --output FILE     .png, .svg or .pdf (curves.png or reference.png, in the
+                    workdir of one run or in this folder)
   --json            print an object for each run instead of the table
   --reference NAME  name of a reference run, or a workdir; may be repeated
 """

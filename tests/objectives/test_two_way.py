@@ -240,8 +240,6 @@ def test_unsupported_settings_are_refused(config):
         pretraining(config, None, ExampleConfig())
     with pytest.raises(UserError, match=r"^compute.remat=full has no effect on LSTMs"):
         pretraining(config, ComputeConfig(remat="full"), ALONE)
-    with pytest.raises(UserError, match=r"^compute.scan_layers=True has no effect on"):
-        pretraining(config, ComputeConfig(scan_layers=True), ALONE)
     with pytest.raises(UserError, match=r"encoder=lstm needs pre_norm=False, not True"):
         dataclasses.replace(config, pre_norm=True)
     with pytest.raises(UserError, match=r"encoder=lstm has another class"):
