@@ -1,7 +1,7 @@
 """Draws the curves of runs, and prints how their settings and scores differ.
 
-A run may be finished or not. With --reference the x axis of the picture is the
-number of tokens.
+A run may be finished or not. With --reference the picture is reference.png,
+and its x axis is the number of tokens.
 
 usage:
   bert_jax plot runs/tiny
@@ -10,8 +10,7 @@ usage:
 
 flags:
   RUN               workdir of bert_jax train or finetune, or of a sweep
-  --output FILE     .png, .svg or .pdf (curves.png or reference.png, in the
-                    workdir of one run or in this folder)
+  --output FILE     .png, .svg or .pdf (curves.png in the workdir of one run)
   --json            print an object for each run instead of the table
   --reference NAME  name of a reference run, or a workdir; may be repeated
 """
