@@ -21,6 +21,8 @@ from bert_jax.settings import Sentence, Setting, all_settings, describe, plain
 from bert_jax.tasks.data_sets import DATA_SETS
 from bert_jax.training.config import with_any_sizes, with_architecture
 
+# The settings of the text of a pretraining.
+_TEXTS = ("data.path", "data.mixture", "data.corpus")
 # Names of configs that are an argument of another file.
 _ARGUMENTS = {
     "conll2003_features": "conll2003.py:features",
@@ -90,8 +92,8 @@ def parse(
         else:
             value = _value(args[name], known_setting.value)
         _change(settings, name, value)
-    if "data.corpus" in args and known["data.corpus"].value and "prompts" not in args:
-        settings["prompts"] = ()  # the prompts of the file are about its own text
+    if any(args.get(name) for name in _TEXTS):
+        _drop_other_text(settings, known, args)
     file, _, argument = given.partition(":")
     name = "-".join(filter(None, (Path(file).stem, argument)))
     workdir = args["workdir"] or f"runs/{name}"
@@ -101,6 +103,17 @@ def parse(
     if args["print_config"]:
         _print_and_exit(config)
     return CommandLine(config, workdir, args)
+
+
+def _drop_other_text(
+    settings: dict[str, Any], known: Mapping[str, Setting], args: Mapping[str, Any]
+) -> None:
+    """Removes the text of a config, and its prompts, if a flag names another text."""
+    for name in _TEXTS:
+        if name in known and known[name].value and "prompts" not in args:
+            settings["prompts"] = ()  # they are about the text of the config
+        if name in known and known[name].value and name not in args:
+            _change(settings, name, type(known[name].value)())
 
 
 def _print_and_exit(config: Any) -> NoReturn:

@@ -351,6 +351,12 @@ def test_prompts_of_a_config_are_asked_of_its_own_text_only():
     assert "thread" in own.prompts[0]
     other = [*tiny, "--data.corpus=novel.txt"]
     assert parse(other, USAGE, train_config).config.prompts == ()
+    prepared = parse([*tiny, "--data.path=prepared"], USAGE, train_config).config
+    assert (prepared.data.path, prepared.data.corpus) == ("prepared", ())
+    assert prepared.prompts == ()
+    with_both = [*tiny, "--data.path=prepared", "--data.corpus=novel.txt"]
+    both = parse(with_both, USAGE, train_config).config.data
+    assert (both.path, both.corpus) == ("prepared", ("novel.txt",))
     chosen = [*other, "--prompts", "The [MASK] sank."]
     assert parse(chosen, USAGE, train_config).config.prompts == ("The [MASK] sank.",)
     with_commas = ["A cat, a [MASK], sat.", "The [MASK] sank."]
