@@ -269,7 +269,7 @@ TRIES = {
 reports = {}
 for name, changes in TRIES.items() if topology else ():
     config = bert(**changes)
-    reports[name] = estimate.compile_step(config, config.phases[0], topology)
+    reports[name] = estimate.estimate_step(config, config.phases[0], topology)
     answer = "fits" if reports[name]["fits"] else "does not fit"
     print(f"{name:12} {answer}, compiled in {reports[name]['compile_seconds']:.0f} s")
 

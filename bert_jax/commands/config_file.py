@@ -156,7 +156,7 @@ def _items(texts: Sequence[str], known: Setting) -> Sequence[Any]:
             return [value]
     kind, *_ = typing.get_args(typing.get_type_hints(known.group)[known.field.name])
     if kind is Sentence:
-        return texts
+        return [text.strip() for text in texts if text.strip()]
     parts = [part.strip() for text in texts for part in text.split(",")]
     items = [part for part in parts if part]
     if getattr(kind, "__supertype__", kind) is str:

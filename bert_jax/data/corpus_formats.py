@@ -329,13 +329,12 @@ class TextFormat(NamedTuple):
 
 
 _BLANK = r"\s*$"
+_OBJECT = r'\{"|\{[ \t]+"[^"]*"[ \t]*:'
 FORMATS: dict[str, TextFormat] = {
     "paragraphs": TextFormat(read_paragraphs_format, _BLANK),
     "lines": TextFormat(read_lines_format, _BLANK),
     "markdown": TextFormat(read_markdown_format, suffixes=(".md", ".markdown")),
-    "jsonl": TextFormat(
-        read_jsonl_format, "", (".jsonl", ".ndjson", ".json"), r'\{\s*"'
-    ),
+    "jsonl": TextFormat(read_jsonl_format, "", (".jsonl", ".ndjson", ".json"), _OBJECT),
     "wikiextractor": TextFormat(read_wikiextractor_format, "<doc ", start="<doc "),
 }
 

@@ -55,7 +55,7 @@ def cut(ids: np.ndarray, length: int, kind: str, head: int) -> np.ndarray:
     """
     if len(ids) <= length:
         return ids
-    start = {"head": length, "tail": 0, "head_tail": head}[kind]
+    start = {"head": length, "tail": 0, "head_tail": min(head, length)}[kind]
     return np.concatenate([ids[:start], ids[len(ids) - (length - start) :]])
 
 

@@ -227,6 +227,6 @@ def flat(answer: dict[str, Any]) -> dict[str, Any]:
 def _short(answer: dict[str, Any]) -> dict[str, Any]:
     """An answer without its long list "nbest", which is not a column of the row."""
     long = f"{PREFIX}nbest"
-    if "answer" in answer and isinstance(answer.get("nbest"), list):
+    if long not in answer and "answer" in answer:
         long = "nbest"
     return {name: value for name, value in answer.items() if name != long}

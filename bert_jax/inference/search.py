@@ -256,23 +256,26 @@ def evaluate_search(
     searched = _vectors(corpus, encode_text, least=2)
     sizes = len(vectors), len(searched)
     pairs, most = _checked_pairs("relevant", relevant, *sizes), max(_CUTOFFS)
-    if not len(excluded):
+    if np.size(excluded) == 0:
         rows_QK, _ = nearest(vectors, searched, most)
         return retrieval_scores(rows_QK, pairs, len(searched))
     left_out = _checked_pairs("excluded", excluded, *sizes)
+    numbers = _numbers(*left_out.T, len(searched))
+    pairs = pairs[~np.isin(_numbers(*pairs.T, len(searched)), numbers)]
+    if not len(pairs):
+        raise UserError("excluded contains every relevant pair; leave these out")
     more = int(np.bincount(left_out[:, 0]).max())
     rows_QK, _ = nearest(vectors, searched, min(most + more, len(searched)))
-    is_out_QK = _contains(left_out, rows_QK, len(searched))
+    queries_QK = np.arange(len(rows_QK))[:, None]
+    is_out_QK = np.isin(_numbers(queries_QK, rows_QK, len(searched)), numbers)
     order_QK = np.argsort(is_out_QK, axis=1, kind="stable")  # excluded texts are last
     rows_QK = np.take_along_axis(rows_QK, order_QK, axis=1)[:, :most]
     return retrieval_scores(rows_QK, pairs, len(searched))
 
 
-def _contains(pairs: np.ndarray, rows_QK: np.ndarray, texts: int) -> np.ndarray:
-    """Whether (query, row) is one of the ``pairs``, bool (Q, K)."""
-    # A pair of rows as one number.
-    numbers_QK = np.arange(len(rows_QK))[:, None] * texts + rows_QK
-    return np.isin(numbers_QK, pairs[:, 0] * texts + pairs[:, 1])
+def _numbers(queries: np.ndarray, rows: np.ndarray, texts: int) -> np.ndarray:
+    """A number for each pair of a query and a row of a corpus of ``texts`` texts."""
+    return queries * texts + rows
 
 
 def _checked_pairs(name: str, values: Any, queries: int, texts: int) -> np.ndarray:
@@ -303,7 +306,9 @@ def retrieval_scores(
     The formulas are from InformationRetrievalEvaluator of sentence-transformers.
     """
     relevant_Q = np.bincount(pairs[:, 0], minlength=len(rows_QK))
-    hits_QK = _contains(pairs, rows_QK, texts)
+    queries_QK = np.arange(len(rows_QK))[:, None]
+    numbers_QK = _numbers(queries_QK, rows_QK, texts)
+    hits_QK = np.isin(numbers_QK, _numbers(*pairs.T, texts))
     is_scored_Q = relevant_Q > 0
     hits_QK, relevant_Q = hits_QK[is_scored_Q], relevant_Q[is_scored_Q]
     scores, most = {}, max(_CUTOFFS)

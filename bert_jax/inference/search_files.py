@@ -19,7 +19,8 @@ class SearchFiles(NamedTuple):
     """Texts, and pairs (row of a query, row of a text).
 
     relevant: the pairs of a query and a relevant text. excluded: the pairs of a query and
-    the text with the same _id, which BEIR's evaluation leaves out of what was found.
+    the text with the same _id, which BEIR's evaluation leaves out of what was found. Empty
+    if such a text is relevant.
     """
 
     queries: list[str]
@@ -59,6 +60,8 @@ def read_search(folder: Path) -> SearchFiles:
     for name, row in query_rows.items():
         if name in corpus_rows:
             excluded.append((row, corpus_rows[name]))
+    if {*excluded} & {*relevant}:  # queries and texts were numbered independently
+        excluded = []
     if excluded:
         texts = counted(len(excluded), "text")
         _logger.warning(

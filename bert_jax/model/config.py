@@ -403,10 +403,3 @@ class FeatureConfig:
 
     def __post_init__(self):
         check_ranges(self, "features.")
-        if self.layers or self.bilstm:
-            return
-        for name in ("lstm_layers", "width", "dropout"):
-            value = getattr(self, name)
-            if value != getattr(type(self), name):
-                needed = "features.bilstm=True or features.layers"
-                raise UserError(f"features.{name}={value} needs {needed}")

@@ -1,6 +1,6 @@
 """The families of tasks, their functions in ``bert_jax.tasks``, and tasks of checkpoints.
 
-A new family is a file with its Task, a name in FAMILIES, and a function here.
+A new family is a file with its Task, an entry of _TASKS, and a function here.
 """
 
 from collections.abc import Mapping

@@ -105,7 +105,7 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
     Raises UserError for any other data, and for a text that is the name of a file.
     """
     if isinstance(data, str):
-        check_no_file(data)
+        _check_no_file(data)
     if not isinstance(data, Path):
         rows, place = _rows(data, name or "the input"), "row"
         if name:
@@ -123,19 +123,22 @@ def placed_rows(data: Any, name: str = "", *, tabs: bool = True) -> Iterator[Pla
         yield from line_rows(_texts(data), place, tabs=tabs)
 
 
-def check_no_file(text: str) -> None:
+def _check_no_file(text: str) -> None:
     """Raises UserError for a text that is the name of a file.
 
-    A word with the ending of a table counts even if no such file exists, because it is
-    more likely a misspelt name than a text.
+    A word with the ending of a table is also refused if no such file exists, because it is
+    more likely a misspelt name than a text. A URL is a text.
     """
     is_file = False
     with contextlib.suppress(OSError, ValueError):  # too long for a name, or a NUL
         is_file = Path(files.expanded(text)).is_file()
-    is_word = len(text.split()) == 1
+    is_word = len(text.split()) == 1 and "://" not in text
+    actual = f"{text!r} is the name of a file"
+    if not is_file:
+        actual = f"{text!r} ends like the name of a file, and there is no such file"
     if is_file or (is_word and is_table(Path(text))):
         advice = f"Path({text!r}) from pathlib reads its rows, and [{text!r}] is a text"
-        raise UserError(f"{text!r} is the name of a file; {advice}")
+        raise UserError(f"{actual}; {advice}")
 
 
 def line_rows(

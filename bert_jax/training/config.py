@@ -99,9 +99,6 @@ class OptimizerConfig:
             if value and self.schedule == "linear":
                 needed = "optimizer.schedule=wsd_linear or wsd_sqrt"
                 raise UserError(f"optimizer.{name}={value} needs {needed}")
-        if self.final_rate and not self.decay_steps:
-            actual = f"optimizer.final_rate={self.final_rate}"
-            raise UserError(f"{actual} needs optimizer.decay_steps, or has no effect")
 
     @property
     def largest_norm(self) -> float | None:

@@ -176,6 +176,10 @@ def _check_settings(config: FineTuneConfig, task: Task, checkpoint: Checkpoint) 
             "freeze, freeze_layers and layer_decay have no effect with features.layers"
         )
         raise UserError(f"{useless}; leave them out")
+    has_lstm = features.layers or features.bilstm
+    if not has_lstm and features != type(features)():
+        needed = "features.bilstm=True or features.layers"
+        raise UserError(f"lstm_layers, width and dropout of features need {needed}")
     has_classes = task.head in ("sequence", "token") and not task.problem_type
     if (config.class_weights or config.label_smoothing) and not has_classes:
         tasks = "tasks with one class for each text or word"

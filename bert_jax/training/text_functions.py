@@ -19,7 +19,7 @@ from bert_jax.data.tokenizer import FILES, Tokenizer, save_vocabulary, with_spac
 from bert_jax.data.tokenizer_files import find_vocabulary, load_tokenizer
 from bert_jax.data.vocabulary_training import KINDS, extend_vocabulary, train_vocabulary
 from bert_jax.errors import UserError, counted
-from bert_jax.files import check_output, ending, expanded, is_remote
+from bert_jax.files import check_output, ending, expanded, is_remote, read_json
 from bert_jax.settings import from_settings, python_value
 
 Files = os.PathLike | str | Iterable[os.PathLike | str]
@@ -219,18 +219,29 @@ def _check_alone(path: Path) -> None:
     """
     if path.name not in FILES:
         return
-    for name in ("index.json", "config.json", "bert_config.json"):
-        if path.is_file() and path.with_name(name).is_file():
-            raise UserError(
-                f"output={path} is the vocabulary of the text or model in its folder, "
-                "which would get other tokens; expected another folder"
-            )
+    if path.is_file() and _has_owner(path.parent):
+        raise UserError(
+            f"output={path} is the vocabulary of the text or model in its folder, which "
+            "would get other tokens; expected another folder"
+        )
     for name in FILES:
         if name != path.name and path.with_name(name).is_file():
             raise UserError(
                 f"output={path} is in the same folder as {name}, another vocabulary; "
                 "expected another folder"
             )
+
+
+def _has_owner(folder: Path) -> bool:
+    """Whether a folder has prepared text, a model or a run."""
+    for name in ("index.json", "bert_config.json"):
+        if (folder / name).is_file():
+            return True
+    config = folder / "config.json"
+    if not config.is_file():
+        return False
+    settings = read_json(config, "a config")
+    return bool(settings.keys() & {"model_type", "hidden_size", "phases"})
 
 
 def _tokenizer(source: Vocabulary, argument: str) -> Tokenizer:

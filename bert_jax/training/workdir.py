@@ -14,7 +14,7 @@ from etils import epath
 from bert_jax import files, remote
 from bert_jax.errors import UserError
 from bert_jax.files import LOCK, PROGRAMS
-from bert_jax.interop.find import CHECKPOINTS
+from bert_jax.interop.find import BEST, CHECKPOINTS
 from bert_jax.interop.train_state import newest_step
 from bert_jax.parallel.processes import check_same, is_leader, on_leader
 from bert_jax.progress import Log, unwatched
@@ -169,25 +169,35 @@ class RunFolder:
         """Whether the workdir has a checkpoint or results."""
         if newest_step(self.checkpoints):
             return True
-        return any((self.local / name).exists() for name in ("best", RESULTS))
+        return any((self.local / name).exists() for name in (BEST, RESULTS))
 
     def check_replaced(self) -> None:
-        """Raises UserError if the workdir has no run, but files that a run would replace.
+        """Raises UserError if the workdir has no run, but files that a run may replace.
 
-        They are not the files of a run, which writes config.json before all of them.
+        They are not the files of a run, which writes config.json before all of them. In a
+        bucket, best/ may be uploaded before config.json.
         """
-        runs = (self.local / name for name in ("config.json", "sweep"))
-        if any(path.exists() for path in runs) or self.has_run():
+        config, names = self.local / "config.json", list(_REPLACED)
+        if config.is_file():
+            settings = files.read_json(config, "the config of a run")
+            if settings.keys() & {"family", "phases", "hidden_size"}:
+                return  # of a run, or of a checkpoint, which a run refuses later
+            names.insert(0, config.name)
+        made = (self.local / name for name in ("sweep", RESULTS))
+        if any(path.exists() for path in made) or newest_step(self.checkpoints):
             return
-        for name in _REPLACED:
+        best = self.local / BEST
+        if not best.is_symlink() and not (best / config.name).is_file():
+            names.append(BEST)
+        for name in names:
             place = epath.Path(self.local / name)
             if name == CHECKPOINTS:
                 place = epath.Path(self.checkpoints)
             is_used = place.is_file() or (place.is_dir() and any(place.iterdir()))
             if is_used:
                 raise UserError(
-                    f"{place} is not the file or folder of a run, and a run would replace "
-                    "it; use another workdir"
+                    f"{place} is not of a run, and a run may replace it; use another "
+                    "workdir"
                 )
 
     def check_shared(self, name: str) -> None:

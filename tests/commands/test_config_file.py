@@ -360,5 +360,6 @@ def test_prompts_of_a_config_are_asked_of_its_own_text_only():
     chosen = [*other, "--prompts", "The [MASK] sank."]
     assert parse(chosen, USAGE, train_config).config.prompts == ("The [MASK] sank.",)
     with_commas = ["A cat, a [MASK], sat.", "The [MASK] sank."]
+    assert parse([*tiny, "--prompts="], USAGE, train_config).config.prompts == ()
     chosen = [*other, "--prompts", *with_commas]
     assert parse(chosen, USAGE, train_config).config.prompts == (*with_commas,)

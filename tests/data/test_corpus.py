@@ -639,3 +639,6 @@ def test_objects_with_a_blank_after_the_brace_are_read(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text('{ "text": "The sea is here. It is good."}\n')
     assert flat(read(path)) == ["The sea is here.", "It is good."]
+    for text in ('{ "a" } is a set.', '{\n  "name": 3\n}'):
+        path.write_text(f"{text}\n\nThe sea is here.\n")
+        assert flat(read(path))[-1] == "The sea is here."

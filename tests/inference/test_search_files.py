@@ -49,6 +49,9 @@ def test_a_query_does_not_find_the_text_with_its_own_id(folder, caplog):
         lines.write('{"_id": "q1", "text": "a bee"}\n')
     assert read_search(folder).excluded == [(1, 3)]
     assert caplog.messages[0].startswith("1 text of the corpus with the _id of a query")
+    with (folder / "qrels/test.tsv").open("a") as lines:
+        lines.write("q1\tq1\t1\n")
+    assert read_search(folder).excluded == []
 
 
 @pytest.mark.parametrize(

@@ -133,15 +133,28 @@ def test_a_text_that_names_a_file_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     Path("new.csv").write_text("text\nship\n")
-    for name in ("new.csv", "~/new.csv", "missing.csv", "missing.JSONL.gz"):
+    kinds = {"new.csv": "is the name", "~/new.csv": "is the name"}
+    kinds |= dict.fromkeys(("missing.csv", "missing.JSONL.gz"), "ends like the name")
+    for name, kind in kinds.items():
         advice = f"Path('{name}') from pathlib reads its rows, and ['{name}'] is a text"
-        message = f"'{name}' is the name of a file; {advice}"
+        message = f"'{name}' {kind} of a file"
+        if kind == "ends like the name":
+            message += ", and there is no such file"
+        message += f"; {advice}"
         with pytest.raises(UserError, match=re.escape(message)):
             rows(name)
         assert rows([name]) == [name]
     for name in ("new.csv", "~/new.csv"):
         assert rows(Path(name)) == [{"text": "ship"}]
-    for text in ("in old.csv", "csv", "a" * 5000, ".", "", "a\0b"):
+    for text in (
+        "in old.csv",
+        "https://x.org/a.json",
+        "csv",
+        "a" * 5000,
+        ".",
+        "",
+        "a\0b",
+    ):
         assert rows(text) == [text]
 
 

@@ -466,17 +466,22 @@ def test_low_labels_that_count_as_the_same_meaning_give_a_warning(caplog):
     assert not caplog.records
 
 
-@pytest.mark.parametrize("loss", ["cosine", "contrastive", "triplet"])
-@pytest.mark.parametrize("column", ["text_a", "text_b", "negative"])
+@pytest.mark.parametrize(
+    ("loss", "column"),
+    [
+        *(("cosine", "text_a"), ("cosine", "text_b"), ("contrastive", "text_a")),
+        *(
+            ("contrastive", "text_b"),
+            ("contrastive", "negative"),
+            ("triplet", "negative"),
+        ),
+    ],
+)
 def test_an_empty_text_is_not_learned(loss, column):
     """An embedding model would learn that nothing means the same as a text."""
-    row = {"text_a": "a", "text_b": "b", "negative": "c", "label": 1}
+    row = {"text_a": "a", "text_b": "b", "negative": "c"}
     if loss == "cosine":
-        if column == "negative":
-            return
-        del row["negative"]
-    else:
-        del row["label"]
+        row = {"text_a": "a", "text_b": "b", "label": 1}
     rows = [row, row | {column: " "}]
     filled = task(loss=loss).with_rows(train=rows[:1] * 2, dev=rows)
     with pytest.raises(UserError, match="dev, row 1: the text is empty"):

@@ -363,10 +363,7 @@ def test_a_decay_from_a_kept_checkpoint_equals_a_run_that_decays_there(
     """
 
     def job(decay_steps=4, **changes):
-        final_rate = RECIPE.final_rate if decay_steps else 0.0
-        optimizer = dataclasses.replace(
-            RECIPE, decay_steps=decay_steps, final_rate=final_rate
-        )
+        optimizer = dataclasses.replace(RECIPE, decay_steps=decay_steps)
         return make_job(dict(optimizer=optimizer), average=0.8, **changes)
 
     expected, progress, _ = run(job(), RunFolder(tmp_path / "whole"), print)

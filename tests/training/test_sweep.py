@@ -454,7 +454,7 @@ def test_other_settings_are_refused_before_a_run_starts(made, run, config, tmp_p
         run(copy)
     with pytest.raises(UserError, match="contains a sweep; use another workdir"):
         run_one(config, copy)
-    write_json(tmp_path / "single/config.json", {})
+    write_json(tmp_path / "single/config.json", {"family": "regression"})
     with pytest.raises(UserError, match="contains a single run"):
         run(tmp_path / "single")
 

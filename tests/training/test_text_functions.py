@@ -163,13 +163,16 @@ def test_a_vocabulary_of_another_kind_in_the_folder_is_refused(there, text, tmp_
 @pytest.mark.parametrize("owner", ["index.json", "config.json", "bert_config.json"])
 def test_the_vocabulary_of_a_text_or_a_model_is_not_replaced(owner, text, tmp_path):
     """The text or the model would silently have other tokens."""
-    (tmp_path / owner).write_text("{}")
+    (tmp_path / owner).write_text('{"hidden_size": 8}')
     (tmp_path / "vocab.txt").write_text("[PAD]\n")
     with pytest.raises(
         UserError, match="is the vocabulary of the text or model in its"
     ):
         bert_jax.vocabulary(text, tmp_path / "vocab.txt", size=50, text_field="body")
     assert (tmp_path / "vocab.txt").read_text() == "[PAD]\n"
+    (tmp_path / owner).unlink()
+    (tmp_path / "config.json").write_text('{"mine": 1}')
+    bert_jax.vocabulary(text, tmp_path / "vocab.txt", size=50, text_field="body")
 
 
 def test_an_extended_vocabulary_keeps_the_rules_of_sequences(text, tmp_path):

@@ -236,17 +236,26 @@ def test_checkpoints_behind_a_link_are_deleted_and_the_link_stays(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["checkpoints/notes/a.txt", "predictions/a.tsv", "metrics.jsonl"]
+    "name",
+    [
+        *(
+            "checkpoints/notes/a.txt",
+            "predictions/a.tsv",
+            "metrics.jsonl",
+            "curves.png",
+        ),
+        *("best/mine.bin", "config.json"),
+    ],
 )
 def test_files_of_the_user_are_not_replaced_by_a_run(bucket, tmp_path, name):
     """A fine-tuning deletes checkpoints/ at its end, and replaces the others."""
-    message = f"{name.split('/')[0]} is not the file or folder of a run"
+    message = f"{name.split('/')[0]} is not of a run, and a run may replace it"
     for place in (epath.Path(tmp_path), epath.Path(bucket)):
         write(place / "train.csv", "text,label\n")
-        write(place / name, "mine")
+        write(place / name, '{"mine": 1}')
         with pytest.raises(UserError, match=message), open_workdir(place, [].append):
             pass
-        assert (place / name).read_text() == "mine"
-        write(place / "config.json", "{}")
+        assert (place / name).read_text() == '{"mine": 1}'
+        write(place / "config.json", '{"phases": []}')
         with open_workdir(place, [].append):
             pass
