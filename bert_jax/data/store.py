@@ -27,7 +27,6 @@ from typing import Any, Literal, NamedTuple, TypedDict
 import numpy as np
 
 from bert_jax.data.tokenizer import FILES, Tokenizer, token_dtype
-from bert_jax.data.tokenizer_files import load_tokenizer
 from bert_jax.errors import UserError, naming
 from bert_jax.files import new_file, read_json, reading, write_json
 from bert_jax.schema import check
@@ -360,6 +359,9 @@ def _check_ascending(path: Path, numbers: np.ndarray, last: int) -> None:
 
 def open_store(directory: Path) -> tuple[TokenStore, Tokenizer]:
     """A prepared text and its tokenizer. Raises UserError if they do not match."""
+    # Imported late: it takes 50 ms, and most commands open no store.
+    from bert_jax.data.tokenizer_files import load_tokenizer
+
     store = TokenStore(directory)
     tokenizer = load_tokenizer(directory)
     if not tokenizer.has_fingerprint(store.info.vocabulary_fingerprint):
