@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import importlib
 import json
 import re
 import runpy
@@ -186,3 +187,26 @@ def test_every_notebook_is_saved_and_listed():
     assert sources == set(NAMES)
     page = (FOLDER.parent / "docs" / "notebooks.md").read_text("utf-8")
     assert sources == set(re.findall(r"\| \[(\w+)\]\(\.\./notebooks/\1\.ipynb\)", page))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_name_of_the_package_in_a_notebook_exists(name):
+    """The short form leaves out cells, such as those that compile for a TPU."""
+    tree = ast.parse((FOLDER / f"{name}.py").read_text())
+    modules, used = {}, []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name == "bert_jax":
+                    modules["bert_jax"] = importlib.import_module("bert_jax")
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("bert_jax"):
+            for alias in node.names:
+                with contextlib.suppress(ModuleNotFoundError):
+                    path = f"{node.module}.{alias.name}"
+                    modules[alias.name] = importlib.import_module(path)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            used.append((node.value.id, node.attr))
+    of_package = [(module, attr) for module, attr in used if module in modules]
+    assert of_package
+    for module, attr in of_package:
+        assert hasattr(modules[module], attr), f"{module}.{attr}"
