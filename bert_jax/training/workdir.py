@@ -23,7 +23,7 @@ from bert_jax.runs import CURVES, METRICS, RESULTS
 # Folders that are not copied with the small files of a workdir. Orbax writes checkpoints,
 # JAX writes programs, prepared() copies text, and features are needed during a run only.
 _APART = {CHECKPOINTS, PROGRAMS, "text", "features"}
-# What a run replaces or deletes in its workdir. PREDICTIONS has the answers of a split.
+# Files and folders that a run replaces or deletes. PREDICTIONS has the answers of a split.
 PREDICTIONS = "predictions"
 _REPLACED = (METRICS, CURVES, PREDICTIONS, CHECKPOINTS)
 

@@ -606,6 +606,32 @@ def test_impossible_settings_are_one_line_errors_and_leave_nothing(
     assert not (tmp_path / "run" / "best").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": {"width": 8}}, "of features need features.bilstm=True or"),
+        ({"features": {"dropout": 0.2}}, "of features need features.bilstm=True or"),
+        ({"freeze": True}, "have no effect with features.layers; leave them out"),
+        ({"freeze_layers": 1}, "have no effect with features.layers; leave them out"),
+        ({"optimizer": {"layer_decay": 0.9}}, "have no effect with features.layers"),
+    ],
+)
+def test_settings_without_an_effect_on_frozen_features_are_refused(
+    changes, message, settings, tmp_path
+):
+    config = settings("tagging", **{"features": {"layers": (-1,)}} | changes)
+    with pytest.raises(UserError, match=message):
+        run_one(finetune_config(config), tmp_path / "run", [].append)
+
+
+def test_checkpointing_of_layers_is_refused_for_an_lstm(settings, golden, tmp_path):
+    start = str(golden / "v0_1_0/exported/two_way")
+    changes = {"init_from": start, "compute": {"remat": "full"}}
+    config = finetune_config(settings("classification", **changes))
+    with pytest.raises(UserError, match="remat=full has no effect on LSTMs"):
+        run_one(config, tmp_path / "run", [].append)
+
+
 def test_a_wrong_main_metric_is_found_before_the_first_step(settings, tmp_path):
     log, config = [], short_config(settings, main_metric="f2")
     message = "main_metric='f2', expected one of accuracy, f1_macro"
