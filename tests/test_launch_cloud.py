@@ -122,7 +122,7 @@ def test_only_an_error_of_the_user_ends_the_jobset():
 
 
 def test_the_line_of_gcluster_makes_the_same_job():
-    text = (ROOT / "docs/guides/hosts.md").read_text().replace("\\\n", " ")
+    text = (ROOT / "launch/README.md").read_text().replace("\\\n", " ")
     [line] = re.findall(r"^gcluster job submit (.*?)^```", text, flags=re.M | re.S)
     words = shlex.split(line)
     by_flag = dict(zip(words[::2], words[1::2], strict=True))
